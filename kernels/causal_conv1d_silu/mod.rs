@@ -1,0 +1,193 @@
+//! Causal depthwise convolution over time followed by silu; the window stops at the border of a packed example
+//! (QWEN35_SPEC 2.4 step 2 and 2.6).
+//!
+//! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap `K-1`
+//! is the current token.
+
+use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
+use crate::simd::sigmoid;
+use crate::{Op, apply};
+use burn::tensor::{Tensor, TensorData, activation};
+use burn_flex::FlexTensor;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+struct CausalConv1dSilu {
+    /// For each token, its position in its own example: how many earlier tokens the window may see.
+    position_ids: Arc<[u32]>,
+}
+
+/// `u [T, C]`, `weight [C, K]`, `position_ids [T]` counting from 0 in each packed example → `[T, C]`.
+pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Arc<[u32]>) -> Tensor<2> {
+    apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
+}
+
+impl CausalConv1dSilu {
+    /// Lags (0 = the token itself) that token `t` may see of a kernel with `taps` taps.
+    #[inline(always)]
+    fn lags(&self, t: usize, taps: usize) -> usize {
+        taps.min(self.position_ids[t] as usize + 1)
+    }
+
+    /// How many later tokens of the same example see token `t`, itself included.
+    #[inline(always)]
+    fn seen_by(&self, t: usize, taps: usize) -> usize {
+        (1..taps)
+            .take_while(|lag| {
+                self.position_ids.get(t + lag).is_some_and(|p| *p as usize >= *lag && *p > self.position_ids[t])
+            })
+            .count()
+            + 1
+    }
+
+    /// The sum over the window, before silu, of one token.
+    #[inline(always)]
+    fn window(&self, out: &mut [f32], u: &[f32], taps_kc: &[f32], t: usize, taps: usize) {
+        let width = out.len();
+        out.fill(0.0);
+        for lag in 0..self.lags(t, taps) {
+            let weight = &taps_kc[(taps - 1 - lag) * width..][..width];
+            let u = &u[(t - lag) * width..][..width];
+            for ((out, w), u) in out.iter_mut().zip(weight).zip(u) {
+                *out += w * u;
+            }
+        }
+    }
+}
+
+/// `[C, K]` as `[K, C]`, so that the channels of a tap lie side by side.
+fn taps_first(weight: &[f32], channels: usize) -> Vec<f32> {
+    let taps = weight.len() / channels;
+    (0..taps).flat_map(|k| (0..channels).map(move |c| weight[c * taps + k])).collect()
+}
+
+impl Op<2> for CausalConv1dSilu {
+    fn reference(&self, [u, weight]: [Tensor<2>; 2]) -> Tensor<2> {
+        let ([t, width], [_, taps]) = (u.dims(), weight.dims());
+        let device = u.device();
+        let mut sum = Tensor::<2>::zeros([t, width], &device);
+        for lag in 0..taps.min(t) {
+            let inside: Vec<f32> =
+                self.position_ids.iter().map(|p| if *p as usize >= lag { 1.0 } else { 0.0 }).collect();
+            let inside = Tensor::<2>::from_data(TensorData::new(inside, [t, 1]), &device);
+            let moved = u.clone().narrow(0, 0, t - lag);
+            let moved = Tensor::cat(vec![Tensor::zeros([lag, width], &device), moved], 0);
+            let tap = weight.clone().narrow(1, taps - 1 - lag, 1).reshape([1, width]);
+            sum = sum + moved * inside * tap;
+        }
+        activation::silu(sum)
+    }
+
+    fn forward(&self, [u, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+        let (rows, width) = dims(&u);
+        let (_, taps) = dims(&weight);
+        let (us, taps_kc) = (slice(&u), taps_first(slice(&weight), width));
+        let out = fill_rows(
+            rows,
+            width,
+            #[inline(always)]
+            |row, chunk| {
+                for (i, out) in chunk.chunks_exact_mut(width).enumerate() {
+                    self.window(out, us, &taps_kc, row + i, taps);
+                    for out in out {
+                        *out *= sigmoid(*out);
+                    }
+                }
+            },
+        );
+        let saved = if wanted.contains(&true) { vec![u, weight] } else { Vec::new() };
+        (tensor(out, rows), saved)
+    }
+
+    /// With `ds = dy ⊙ silu'(s)`: `du_t = Σ_lag w[:, K-1-lag] ⊙ ds_{t+lag}` inside the example, `dw` likewise.
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        wanted: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let (rows, width) = dims(&d_output);
+        let (_, taps) = dims(&saved[1]);
+        let (us, dy) = (slice(&saved[0]), slice(&d_output));
+        let taps_kc = taps_first(slice(&saved[1]), width);
+        let d_sum = fill_rows(
+            rows,
+            width,
+            #[inline(always)]
+            |row, chunk| {
+                for (i, out) in chunk.chunks_exact_mut(width).enumerate() {
+                    self.window(out, us, &taps_kc, row + i, taps);
+                    for (x, dy) in out.iter_mut().zip(&dy[(row + i) * width..][..width]) {
+                        let s = sigmoid(*x);
+                        *x = dy * s * (1.0 + *x * (1.0 - s));
+                    }
+                }
+            },
+        );
+        let d_u = wanted[0].then(|| {
+            let d_u = fill_rows(
+                rows,
+                width,
+                #[inline(always)]
+                |row, chunk| {
+                    for (i, out) in chunk.chunks_exact_mut(width).enumerate() {
+                        for lag in 0..self.seen_by(row + i, taps) {
+                            let weight = &taps_kc[(taps - 1 - lag) * width..][..width];
+                            let d_sum = &d_sum[(row + i + lag) * width..][..width];
+                            for ((out, w), d) in out.iter_mut().zip(weight).zip(d_sum) {
+                                *out += w * d;
+                            }
+                        }
+                    }
+                },
+            );
+            tensor(d_u, rows)
+        });
+        let d_weight = wanted[1].then(|| {
+            let d_taps_kc = sum_rows(
+                rows,
+                width * taps,
+                #[inline(always)]
+                |t, total| {
+                    let d_sum = &d_sum[t * width..][..width];
+                    for lag in 0..self.lags(t, taps) {
+                        let total = &mut total[(taps - 1 - lag) * width..][..width];
+                        let u = &us[(t - lag) * width..][..width];
+                        for ((total, d), u) in total.iter_mut().zip(d_sum).zip(u) {
+                            *total += d * u;
+                        }
+                    }
+                },
+            );
+            tensor(taps_first(&d_taps_kc, taps), width)
+        });
+        [d_u, d_weight]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{agrees_with_reference, random};
+
+    fn positions(lengths: &[u32]) -> Arc<[u32]> {
+        lengths.iter().flat_map(|length| 0..*length).collect()
+    }
+
+    #[test]
+    fn value_and_gradients_agree_with_the_reference_across_borders() {
+        for lengths in [&[1][..], &[2], &[17], &[1, 1, 2, 3, 5, 8, 100], &[63, 64, 65]] {
+            let op = CausalConv1dSilu { position_ids: positions(lengths) };
+            let rows = lengths.iter().sum::<u32>() as usize;
+            agrees_with_reference(op, [random(1, rows, 10), random(2, 10, 4)], 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_packed_example_gives_the_same_bits_as_alone() {
+        let (u, weight) = (random(1, 30, 6), random(2, 6, 4));
+        let packed = causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[11, 19]));
+        let alone = causal_conv1d_silu(u.narrow(0, 11, 19), weight, &positions(&[19]));
+        assert_eq!(packed.narrow(0, 11, 19).into_data(), alone.into_data());
+    }
+}

@@ -1,0 +1,70 @@
+//! What every op's tests do: compare the fused path with the reference, value and all gradients.
+
+use crate::{Op, apply};
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// Reproducible numbers around zero: a `[rows, columns]` tensor outside autodiff.
+pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+    // splitmix64, mapped to (-1.5, 1.5)
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let numbers: Vec<f32> = (0..rows * columns)
+        .map(|_| {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5
+        })
+        .collect();
+    Tensor::from_data(TensorData::new(numbers, [rows, columns]), &Device::flex())
+}
+
+/// Relative L2 distance.
+pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
+    let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
+    let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
+    assert_eq!(got.len(), expected.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let difference: f64 = got.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
+    let norm: f64 = expected.iter().map(|b| square(*b)).sum();
+    if norm == 0.0 { difference.sqrt() as f32 } else { (difference / norm).sqrt() as f32 }
+}
+
+/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value and the
+/// gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each alone tracked.
+pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N], tolerance: f32) {
+    let mut subsets: Vec<[bool; N]> = vec![[true; N]];
+    subsets.extend((0..N).map(|i| std::array::from_fn(|j| i == j)));
+    for tracked in subsets {
+        let leaves = |tracked: [bool; N]| -> [Tensor<2>; N] {
+            std::array::from_fn(|i| {
+                let leaf = inputs[i].clone().autodiff();
+                if tracked[i] { leaf.require_grad() } else { leaf }
+            })
+        };
+        let (fused_leaves, reference_leaves) = (leaves(tracked), leaves(tracked));
+        let fused = apply(op.clone(), fused_leaves.clone());
+        let reference = op.reference(reference_leaves.clone());
+        let error = distance(&fused, &reference);
+        assert!(error <= tolerance, "{op:?}: value differs by {error:e}");
+        let [rows, columns] = fused.dims();
+        let seed = random(99, rows, columns).autodiff();
+        let mut fused_gradients = (fused * seed.clone()).sum().backward();
+        let mut reference_gradients = (reference * seed).sum().backward();
+        for i in 0..N {
+            let got = fused_leaves[i].grad_remove(&mut fused_gradients);
+            let expected = reference_leaves[i].grad_remove(&mut reference_gradients);
+            match (got, expected) {
+                (Some(got), Some(expected)) => {
+                    let error = distance(&got, &expected);
+                    assert!(error <= tolerance, "{op:?}: gradient of input {i} differs by {error:e}");
+                }
+                (got, expected) => assert_eq!(
+                    (got.is_some(), expected.is_some()),
+                    (tracked[i], tracked[i]),
+                    "{op:?}: gradient of input {i} is missing or unwanted"
+                ),
+            }
+        }
+    }
+}

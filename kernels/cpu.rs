@@ -1,0 +1,108 @@
+//! What the CPU paths share: slices of tensors, new tensors, whole-tensor products, rows in parallel.
+
+use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
+use crate::simd::dispatch;
+use burn::tensor::{Bytes, DType, Shape};
+use burn_flex::{FlexTensor, Layout};
+use rayon::prelude::*;
+
+/// The numbers of a contiguous f32 tensor.
+pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
+    tensor.as_slice::<f32>().expect("ops receive contiguous f32 tensors")
+}
+
+/// A `[rows, columns]` tensor that owns `data`.
+pub(crate) fn tensor(data: Vec<f32>, rows: usize) -> FlexTensor {
+    let columns = data.len() / rows.max(1);
+    FlexTensor::new(Bytes::from_elems(data), Layout::contiguous(Shape::new([rows, columns])), DType::F32)
+}
+
+/// Rows and columns of a 2-D tensor.
+pub(crate) fn dims(tensor: &FlexTensor) -> (usize, usize) {
+    let shape = tensor.layout().shape();
+    (shape[0], shape[1])
+}
+
+/// A whole 2-D tensor as a matrix.
+pub(crate) fn matrix(tensor: &FlexTensor) -> Matrix<'_> {
+    let (rows, columns) = dims(tensor);
+    Matrix::new(slice(tensor), rows, columns, columns)
+}
+
+/// `scale · lhs · rhs` as a new row-major vector.
+pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
+    let (rows, columns) = (lhs.rows(), rhs.columns());
+    let mut out = vec![0.0; rows * columns];
+    matmul(Write::Replace, MatrixMut::new(&mut out, rows, columns, columns), scale, lhs, rhs, Threads::All);
+    out
+}
+
+/// `out += scale · lhs · rhs`, `out` row-major.
+pub(crate) fn add_product(out: &mut [f32], scale: f32, lhs: Matrix, rhs: Matrix) {
+    let (rows, columns) = (lhs.rows(), rhs.columns());
+    matmul(Write::Add, MatrixMut::new(out, rows, columns, columns), scale, lhs, rhs, Threads::All);
+}
+
+/// How many rows of `width` numbers one parallel task should take, so that a task is worth its hand-over.
+fn rows_per_task(width: usize) -> usize {
+    (16_384 / width.max(1)).max(1)
+}
+
+/// Fills a new `[rows, width]` vector in parallel: `fill(first_row, chunk)` writes whole consecutive rows.
+pub(crate) fn fill_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let mut out = vec![0.0f32; rows * width];
+    for_rows(&mut out, width, fill);
+    out
+}
+
+/// Runs `work(first_row, chunk)` over all rows in parallel.
+pub(crate) fn for_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let step = rows_per_task(width);
+    out.par_chunks_mut((step * width).max(1))
+        .enumerate()
+        .for_each(|(task, chunk)| dispatch(#[inline(always)] || work(task * step, chunk)));
+}
+
+/// Like [`for_rows`] over two outputs with the same number of rows.
+pub(crate) fn for_rows2(
+    first: &mut [f32],
+    first_width: usize,
+    second: &mut [f32],
+    second_width: usize,
+    work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+) {
+    let step = rows_per_task(first_width.max(second_width));
+    first
+        .par_chunks_mut((step * first_width).max(1))
+        .zip(second.par_chunks_mut((step * second_width).max(1)))
+        .enumerate()
+        .for_each(|(task, (a, b))| dispatch(#[inline(always)] || work(task * step, a, b)));
+}
+
+/// Sums one vector of `width` numbers per task into one, tasks in order, so that the result does not depend on
+/// which thread was faster. `add(row, total)` adds the contribution of a row.
+pub(crate) fn sum_rows(rows: usize, width: usize, add: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let step = rows_per_task(width).max(rows.div_ceil(64));
+    let partial: Vec<Vec<f32>> = (0..rows.div_ceil(step.max(1)))
+        .into_par_iter()
+        .map(|task| {
+            let mut total = vec![0.0f32; width];
+            dispatch(
+                #[inline(always)]
+                || {
+                    for row in task * step..rows.min((task + 1) * step) {
+                        add(row, &mut total);
+                    }
+                },
+            );
+            total
+        })
+        .collect();
+    let mut total = vec![0.0f32; width];
+    for part in partial {
+        for (sum, value) in total.iter_mut().zip(part) {
+            *sum += value;
+        }
+    }
+    total
+}

@@ -1,0 +1,327 @@
+//! The gated delta rule on the CPU: chunked forward and backward, threaded, in fp32.
+//!
+//! Owns the arithmetic over plain slices. Enter the convolved `qkv`, the log decay `g`, the gate `beta` and
+//! the borders of the packed segments; leave outputs, final states and gradients. Knows nothing of tensors,
+//! devices or automatic differentiation.
+//!
+//! Shapes: `T` tokens of all segments, `Nk`/`Nv` key/value heads, `r = Nv / Nk`, `dk`/`dv` their sizes, `C`
+//! rows of a chunk (64, fewer in the last chunk of a segment). Value head `m` reads key head `m / r`.
+//!
+//! # The rule
+//!
+//! Per value head, with unit keys `k`, unit queries `q` times `dk^-1/2`, and a state `S [dk, dv]` that is
+//! zero before each segment:
+//!
+//! ```text
+//! S ← exp(g_t) S     z_t = v_t - Sᵀ k_t     x_t = beta_t z_t     S ← S + k_t x_tᵀ     o_t = Sᵀ q_t
+//! ```
+//!
+//! `z` is the error of the decayed state's prediction, `x` what is written to correct it.
+//!
+//! # A chunk, forward
+//!
+//! With `B_i = Σ_{l≤i} g_l` and the incoming state `S`, and the decay factors all at most 1
+//!
+//! ```text
+//! Γ_ij = exp(B_i - B_j), j <= i         between rows        (0 above the diagonal, masked before exp)
+//! E    = diag(exp(B_i))                 from S to row i     ("entry")
+//! F    = diag(exp(B_last - B_i))        from row i to S'    ("exit")
+//! γ    = exp(B_last)                    from S to S'        ("whole")
+//! D    = diag(beta)
+//! N    = strictly_lower(K Kᵀ ⊙ Γ)       P = lower(Q Kᵀ ⊙ Γ)
+//! ```
+//!
+//! unrolling the rule over the rows gives
+//!
+//! ```text
+//! Z  = V - E K S - N X,   X = D Z       unit lower triangular system, since N is strictly lower
+//! O  = E Q S + P X
+//! S' = γ S + Kᵀ F X
+//! ```
+//!
+//! This is the usual UT form `Vn = U - W S` with `X = Vn`, solved once for the right-hand side `V - E K S` in
+//! place of once for `U` and once for `W`: as the chunks of one head run in order anyway, there is nothing to
+//! gain from having `U` and `W` early.
+//!
+//! # A chunk, backward
+//!
+//! Given `dO` and `dS'`, each line being the transpose of one above:
+//!
+//! ```text
+//! dX = Pᵀ dO + F K dS' - Nᵀ dZ,   dZ = D dX       unit upper triangular system, the mirror image
+//! dV = dZ                                         dbeta_i = dX_i · Z_i
+//! dP = lower(dO Xᵀ)                               dN = -strictly_lower(dZ Xᵀ)
+//! dQ = E dO Sᵀ + (dP ⊙ Γ) K
+//! dK = F X dS'ᵀ - E dZ Sᵀ + (dP ⊙ Γ)ᵀ Q + (dN ⊙ Γ) K + (dN ⊙ Γ)ᵀ K
+//! dS = γ dS' + Qᵀ E dO - Kᵀ E dZ
+//! ```
+//!
+//! (`dQ` and `dK` still with respect to the normalised rows.)//!
+//! The scores `K Kᵀ` and `Q Kᵀ` belong to the key head, so `dP ⊙ Γ` and `dN ⊙ Γ` are summed over its value
+//! heads before they are multiplied.
+//!
+//! Every decay factor is the exponential of a sum of `g`, so `dg_l` is the sum of (factor times its gradient)
+//! over the factors that contain `g_l`, that is over all that flows from before row `l` to row `l` or later:
+//!
+//! ```text
+//! dg_l = γ <S, dS'>
+//!      + Σ_{i≥l} [q_i · (E dO Sᵀ)_i - k_i · (E dZ Sᵀ)_i]        ("entering")
+//!      + Σ_{j<l} k_j · (F X dS'ᵀ)_j                             ("leaving")
+//!      + Σ_{i≥l>j} [P ⊙ dP + N ⊙ dN]_ij                         ("between")
+//! ```
+//!
+//! The shorter `Σ_{i≥l} (dO_i · O_i - dV_i · V_i) + <S', dS'>` is equal, but its large terms cancel where the
+//! decay is strong, and only noise is left of a small gradient. In the sum above each term carries the factor
+//! `exp(g_l)` itself.
+//!
+//! # Parallelism
+//!
+//! One task per segment and key head; no sum crosses tasks. A packed segment gives the same bits as alone, on
+//! any number of threads.
+
+mod backward;
+mod chunk;
+mod forward;
+mod gradients;
+mod matrix;
+mod recurrent;
+mod rows;
+mod task;
+mod triangular;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use backward::Backward;
+use forward::Forward;
+use task::{Task, deal, deal_states, tasks};
+
+/// Head counts and sizes of a linear-attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// `linear_num_key_heads`
+    pub key_heads: usize,
+    /// `linear_num_value_heads`, a multiple of `key_heads`
+    pub value_heads: usize,
+    /// `linear_key_head_dim`
+    pub key_dim: usize,
+    /// `linear_value_head_dim`
+    pub value_dim: usize,
+}
+
+impl Dims {
+    /// Floats per token of `qkv`: `2·Nk·dk + Nv·dv`.
+    pub fn qkv_width(self) -> usize {
+        2 * self.keys_width() + self.values_width()
+    }
+
+    /// Floats per token of the output: `Nv·dv`.
+    pub fn values_width(self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Floats of one head's state: `dk·dv`.
+    pub fn state_len(self) -> usize {
+        self.key_dim * self.value_dim
+    }
+
+    fn keys_width(self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// The value heads of one key head, counted from 0.
+    fn group(self) -> Range<usize> {
+        0..self.value_heads / self.key_heads
+    }
+
+    /// Where the values of a member of the group lie in the group's piece of a row.
+    fn value_range(self, member: usize) -> Range<usize> {
+        member * self.value_dim..(member + 1) * self.value_dim
+    }
+
+    fn padded_key_dim(self) -> usize {
+        matrix::padded(self.key_dim)
+    }
+
+    fn query_scale(self) -> f32 {
+        (self.key_dim as f32).sqrt().recip()
+    }
+}
+
+/// What goes into the rule. All tensors dense and row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Head counts and sizes.
+    pub dims: Dims,
+    /// `[T, 2·Nk·dk + Nv·dv]`, rows q | k | v, after convolution and silu; q and k are normalised here.
+    pub qkv: &'a [f32],
+    /// `[T, Nv]` log decay, at most 0.
+    pub g: &'a [f32],
+    /// `[T, Nv]` writing strength.
+    pub beta: &'a [f32],
+    /// Borders of the packed segments, `[0, …, T]`.
+    pub cu_seqlens: &'a [u32],
+    /// `[segments, Nv, dk, dv]`; zeros if `None`.
+    pub initial_state: Option<&'a [f32]>,
+}
+
+impl<'a> Inputs<'a> {
+    fn q(&self, t: usize, key_head: usize) -> &'a [f32] {
+        self.piece(t, key_head * self.dims.key_dim, self.dims.key_dim)
+    }
+
+    fn k(&self, t: usize, key_head: usize) -> &'a [f32] {
+        self.piece(t, self.dims.keys_width() + key_head * self.dims.key_dim, self.dims.key_dim)
+    }
+
+    fn v(&self, t: usize, head: usize) -> &'a [f32] {
+        self.piece(t, 2 * self.dims.keys_width() + head * self.dims.value_dim, self.dims.value_dim)
+    }
+
+    fn g(&self, t: usize, head: usize) -> f32 {
+        self.g[t * self.dims.value_heads + head]
+    }
+
+    fn beta(&self, t: usize, head: usize) -> f32 {
+        self.beta[t * self.dims.value_heads + head]
+    }
+
+    fn piece(&self, t: usize, start: usize, len: usize) -> &'a [f32] {
+        &self.qkv[t * self.dims.qkv_width() + start..][..len]
+    }
+
+    fn state_floats(&self) -> usize {
+        (self.cu_seqlens.len() - 1) * self.dims.value_heads * self.dims.state_len()
+    }
+
+    /// The number of tokens, once the shapes agree.
+    fn checked_tokens(&self) -> usize {
+        let Self { dims, cu_seqlens, .. } = *self;
+        assert!(
+            dims.value_heads.is_multiple_of(dims.key_heads),
+            "value heads are a multiple of key heads: {dims:?}"
+        );
+        let borders_hold = cu_seqlens.first() == Some(&0) && cu_seqlens.is_sorted();
+        assert!(borders_hold, "cu_seqlens starts at 0 and never falls: {cu_seqlens:?}");
+        let tokens = cu_seqlens[cu_seqlens.len() - 1] as usize;
+        assert_eq!(self.qkv.len(), tokens * dims.qkv_width(), "qkv is [T, 2·Nk·dk + Nv·dv]");
+        assert_eq!(self.g.len(), tokens * dims.value_heads, "g is [T, Nv]");
+        assert_eq!(self.beta.len(), tokens * dims.value_heads, "beta is [T, Nv]");
+        check_states(self, self.initial_state.map(<[f32]>::len));
+        tokens
+    }
+}
+
+fn check_states(inputs: &Inputs<'_>, len: Option<usize>) {
+    assert!(len.is_none_or(|len| len == inputs.state_floats()), "states are [segments, Nv, dk, dv]");
+}
+
+/// Chunked forward. `out` is `[T, Nv, dv]`, `final_state` `[segments, Nv, dk, dv]`; both are overwritten.
+///
+/// # Panics
+/// If a slice does not have the length that dimensions and borders ask for.
+pub fn forward(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
+    forward_tasks(inputs, out, final_state)
+        .into_par_iter()
+        .for_each_init(|| Forward::new(inputs), |forward, (task, results)| forward.run(&task, results));
+}
+
+/// The same, one token at a time: the readable specification, and the faster way for a few tokens (decoding).
+///
+/// # Panics
+/// If a slice does not have the length that dimensions and borders ask for.
+pub fn recurrent(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
+    forward_tasks(inputs, out, final_state)
+        .into_par_iter()
+        .for_each(|(task, results)| recurrent::run(&inputs, &task, results));
+}
+
+fn forward_tasks<'a>(
+    inputs: Inputs<'a>,
+    out: &'a mut [f32],
+    final_state: Option<&'a mut [f32]>,
+) -> Vec<(Task, forward::Results<'a>)> {
+    let (dims, cu_seqlens) = (inputs.dims, inputs.cu_seqlens);
+    let tokens = inputs.checked_tokens();
+    assert_eq!(out.len(), tokens * dims.values_width(), "out is [T, Nv, dv]");
+    check_states(&inputs, final_state.as_deref().map(<[f32]>::len));
+    let outs = deal(out.chunks_exact_mut(dims.values_width()), dims, cu_seqlens);
+    let results = outs
+        .zip(deal_states(final_state, dims))
+        .map(|(out, final_state)| forward::Results { out, final_state });
+    tasks(dims, cu_seqlens).zip(results).collect()
+}
+
+/// Gradients that come from above.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputGradients<'a> {
+    /// `[T, Nv, dv]`
+    pub out: &'a [f32],
+    /// `[segments, Nv, dk, dv]`; zeros if `None`.
+    pub final_state: Option<&'a [f32]>,
+}
+
+/// Gradients to be filled; overwritten, not added to.
+#[derive(Debug)]
+pub struct InputGradients<'a> {
+    /// `[T, 2·Nk·dk + Nv·dv]`, with respect to the rows before normalisation
+    pub qkv: &'a mut [f32],
+    /// `[T, Nv]`
+    pub g: &'a mut [f32],
+    /// `[T, Nv]`
+    pub beta: &'a mut [f32],
+    /// `[segments, Nv, dk, dv]`, if wanted
+    pub initial_state: Option<&'a mut [f32]>,
+}
+
+/// Chunked backward. Keeps nothing from the forward pass: it recomputes the states, and holds those of one
+/// segment and key head at a time per thread (`[chunks, r, dk, dv]`).
+///
+/// # Panics
+/// If a slice does not have the length that dimensions and borders ask for.
+pub fn backward(inputs: Inputs<'_>, above: OutputGradients<'_>, gradients: InputGradients<'_>) {
+    let (dims, cu_seqlens) = (inputs.dims, inputs.cu_seqlens);
+    let tokens = inputs.checked_tokens();
+    assert_eq!(above.out.len(), tokens * dims.values_width(), "the gradient of out is [T, Nv, dv]");
+    assert_eq!(gradients.qkv.len(), inputs.qkv.len(), "the gradient of qkv is [T, 2·Nk·dk + Nv·dv]");
+    assert_eq!(gradients.g.len(), inputs.g.len(), "the gradient of g is [T, Nv]");
+    assert_eq!(gradients.beta.len(), inputs.beta.len(), "the gradient of beta is [T, Nv]");
+    check_states(&inputs, above.final_state.map(<[f32]>::len));
+    check_states(&inputs, gradients.initial_state.as_deref().map(<[f32]>::len));
+
+    let (q_rows, k_rows, v_rows): (Vec<_>, Vec<_>, Vec<_>) = gradients
+        .qkv
+        .chunks_exact_mut(dims.qkv_width())
+        .map(|row| {
+            let (q, kv) = row.split_at_mut(dims.keys_width());
+            let (k, v) = kv.split_at_mut(dims.keys_width());
+            (q, k, v)
+        })
+        .collect();
+    let keys = deal(q_rows, dims, cu_seqlens).zip(deal(k_rows, dims, cu_seqlens));
+    let gates = deal(gradients.g.chunks_exact_mut(dims.value_heads), dims, cu_seqlens).zip(deal(
+        gradients.beta.chunks_exact_mut(dims.value_heads),
+        dims,
+        cu_seqlens,
+    ));
+    let results = keys
+        .zip(deal(v_rows, dims, cu_seqlens).zip(gates))
+        .zip(deal_states(gradients.initial_state, dims))
+        .map(|(((d_q, d_k), (d_v, (d_g, d_beta))), d_initial_state)| backward::Results {
+            d_q,
+            d_k,
+            d_v,
+            d_g,
+            d_beta,
+            d_initial_state,
+        });
+    let work: Vec<_> = tasks(dims, cu_seqlens).zip(results).collect();
+    work.into_par_iter().for_each_init(
+        || Backward::new(inputs, above),
+        |backward, (task, results)| backward.run(&task, results),
+    );
+}

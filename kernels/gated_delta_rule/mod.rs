@@ -1,0 +1,196 @@
+//! The gated delta rule over a packed row: a matrix-valued state per head that decays, is corrected towards each new
+//! value and is read by each query; zero at the start of every packed example (QWEN35_SPEC 2.4 to 2.6).
+
+mod cpu;
+
+pub use cpu::Dims;
+
+use cpu::{InputGradients, Inputs, OutputGradients};
+use crate::cpu::{dims, slice, tensor};
+use crate::op::{on_cpu, primitive};
+use crate::{Op, apply};
+use burn::backend::Flex;
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+struct GatedDeltaRule {
+    dims: Dims,
+    cu_seqlens: Arc<[u32]>,
+}
+
+/// `qkv [T, 2·Nk·dk + Nv·dv]` (after convolution, q and k not yet normalised), `g, beta [T, Nv]` → `[T, Nv·dv]`.
+///
+/// Normalises q and k per head and scales q by `dk^-1/2` itself. `cu_seqlens` are the borders `[0, …, T]`.
+pub fn gated_delta_rule(
+    dims: Dims,
+    qkv: Tensor<2>,
+    g: Tensor<2>,
+    beta: Tensor<2>,
+    cu_seqlens: &Arc<[u32]>,
+) -> Tensor<2> {
+    apply(GatedDeltaRule { dims, cu_seqlens: cu_seqlens.clone() }, [qkv, g, beta])
+}
+
+/// Continues one example from `state [Nv·dk, dv]`: the outputs `[n, Nv·dv]` and the state after them; forward only.
+pub fn continue_delta_rule(
+    dims: Dims,
+    qkv: Tensor<2>,
+    g: Tensor<2>,
+    beta: Tensor<2>,
+    state: Tensor<2>,
+) -> (Tensor<2>, Tensor<2>) {
+    if !on_cpu(&qkv) {
+        return recurrence(dims, qkv, g, beta, state);
+    }
+    let [rows, _] = qkv.dims();
+    let [qkv, g, beta, state] = [qkv, g, beta, state].map(primitive);
+    let mut out = vec![0.0; rows * dims.value_heads * dims.value_dim];
+    let mut after = vec![0.0; slice(&state).len()];
+    // Below a chunk the recurrence does less work than the chunked form.
+    let step = if rows < 16 { cpu::recurrent } else { cpu::forward };
+    let inputs = Inputs {
+        dims,
+        qkv: slice(&qkv),
+        g: slice(&g),
+        beta: slice(&beta),
+        cu_seqlens: &[0, rows as u32],
+        initial_state: Some(slice(&state)),
+    };
+    step(inputs, &mut out, Some(&mut after));
+    let after = tensor(after, dims.value_heads * dims.key_dim);
+    (Tensor::from_primitive::<Flex>(tensor(out, rows)), Tensor::from_primitive::<Flex>(after))
+}
+
+/// Token by token in plain tensor operations: outputs and final state of one example.
+fn recurrence(
+    dims: Dims,
+    qkv: Tensor<2>,
+    g: Tensor<2>,
+    beta: Tensor<2>,
+    state: Tensor<2>,
+) -> (Tensor<2>, Tensor<2>) {
+    let Dims { key_heads, value_heads, key_dim, value_dim } = dims;
+    let (t, keys) = (qkv.dims()[0], key_heads * key_dim);
+    let normalised = |x: Tensor<2>| {
+        let x = x.reshape([t, key_heads, key_dim]);
+        let norm = (x.clone() * x.clone()).sum_dim(2).add_scalar(1e-6).sqrt();
+        // Consecutive value heads share a key head.
+        let x = (x / norm).reshape([t, key_heads, 1, key_dim]);
+        x.repeat_dim(2, value_heads / key_heads).reshape([t, value_heads, key_dim])
+    };
+    let q = normalised(qkv.clone().narrow(1, 0, keys)).mul_scalar(1.0 / (key_dim as f64).sqrt());
+    let k = normalised(qkv.clone().narrow(1, keys, keys));
+    let v = qkv.narrow(1, 2 * keys, value_heads * value_dim).reshape([t, value_heads, value_dim]);
+    let mut state = state.reshape([value_heads, key_dim, value_dim]);
+    let mut outputs = Vec::with_capacity(t);
+    for i in 0..t {
+        let at = |x: &Tensor<3>| x.clone().narrow(0, i, 1).swap_dims(0, 1);
+        let gate = |x: &Tensor<2>| x.clone().narrow(0, i, 1).reshape([value_heads, 1, 1]);
+        let (q_i, k_i, v_i) = (at(&q), at(&k), at(&v));
+        state = state * gate(&g).exp();
+        let error = (v_i - k_i.clone().matmul(state.clone())) * gate(&beta);
+        state = state + k_i.swap_dims(1, 2).matmul(error);
+        outputs.push(q_i.matmul(state.clone()).reshape([1, value_heads * value_dim]));
+    }
+    (Tensor::cat(outputs, 0), state.reshape([value_heads * key_dim, value_dim]))
+}
+
+impl GatedDeltaRule {
+    fn inputs<'a>(&'a self, qkv: &'a FlexTensor, g: &'a FlexTensor, beta: &'a FlexTensor) -> Inputs<'a> {
+        Inputs {
+            dims: self.dims,
+            qkv: slice(qkv),
+            g: slice(g),
+            beta: slice(beta),
+            cu_seqlens: &self.cu_seqlens,
+            initial_state: None,
+        }
+    }
+}
+
+impl Op<3> for GatedDeltaRule {
+    fn reference(&self, [qkv, g, beta]: [Tensor<2>; 3]) -> Tensor<2> {
+        let state = [self.dims.value_heads * self.dims.key_dim, self.dims.value_dim];
+        let parts = self
+            .cu_seqlens
+            .windows(2)
+            .map(|border| {
+                let (from, length) = (border[0] as usize, (border[1] - border[0]) as usize);
+                let part = |x: &Tensor<2>| x.clone().narrow(0, from, length);
+                let start = Tensor::zeros(state, &qkv.device());
+                recurrence(self.dims, part(&qkv), part(&g), part(&beta), start).0
+            })
+            .collect();
+        Tensor::cat(parts, 0)
+    }
+
+    fn forward(&self, [qkv, g, beta]: [FlexTensor; 3], wanted: [bool; 3]) -> (FlexTensor, Vec<FlexTensor>) {
+        let rows = dims(&qkv).0;
+        let mut out = vec![0.0; rows * self.dims.value_heads * self.dims.value_dim];
+        cpu::forward(self.inputs(&qkv, &g, &beta), &mut out, None);
+        let saved = if wanted.contains(&true) { vec![qkv, g, beta] } else { Vec::new() };
+        (tensor(out, rows), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        _: [bool; 3],
+    ) -> [Option<FlexTensor>; 3] {
+        let [qkv, g, beta] = &saved[..] else { unreachable!("forward saves three tensors") };
+        let rows = dims(qkv).0;
+        let [mut d_qkv, mut d_g, mut d_beta] = [qkv, g, beta].map(|x| vec![0.0; slice(x).len()]);
+        cpu::backward(
+            self.inputs(qkv, g, beta),
+            OutputGradients { out: slice(&d_output), final_state: None },
+            InputGradients { qkv: &mut d_qkv, g: &mut d_g, beta: &mut d_beta, initial_state: None },
+        );
+        [d_qkv, d_g, d_beta].map(|gradient| Some(tensor(gradient, rows)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{agrees_with_reference, distance, random};
+    use burn::tensor::activation;
+
+    fn inputs(dims: Dims, rows: usize) -> [Tensor<2>; 3] {
+        let width = 2 * dims.key_heads * dims.key_dim + dims.value_heads * dims.value_dim;
+        [
+            random(1, rows, width),
+            activation::softplus(random(2, rows, dims.value_heads), 1.0).neg(),
+            activation::sigmoid(random(3, rows, dims.value_heads)),
+        ]
+    }
+
+    #[test]
+    fn value_and_gradients_agree_with_the_reference_across_borders() {
+        for (key_heads, value_heads, key_dim, value_dim) in [(1, 1, 8, 8), (2, 4, 16, 16), (1, 3, 4, 12)] {
+            let dims = Dims { key_heads, value_heads, key_dim, value_dim };
+            for borders in [&[0, 1][..], &[0, 63], &[0, 65], &[0, 1, 3, 67, 131]] {
+                let op = GatedDeltaRule { dims, cu_seqlens: borders.into() };
+                agrees_with_reference(op, inputs(dims, borders[borders.len() - 1] as usize), 5e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn continuing_from_a_state_agrees_with_the_whole_example() {
+        let dims = Dims { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16 };
+        let [qkv, g, beta] = inputs(dims, 90);
+        let whole = gated_delta_rule(dims, qkv.clone(), g.clone(), beta.clone(), &[0, 90].into());
+        let mut state = Tensor::zeros([4 * 16, 16], &qkv.device());
+        let mut parts = Vec::new();
+        for (from, n) in [(0, 70), (70, 1), (71, 3), (74, 16)] {
+            let part = |x: &Tensor<2>| x.clone().narrow(0, from, n);
+            let (out, after) = continue_delta_rule(dims, part(&qkv), part(&g), part(&beta), state);
+            parts.push(out);
+            state = after;
+        }
+        assert!(distance(&Tensor::cat(parts, 0), &whole) < 1e-5);
+    }
+}

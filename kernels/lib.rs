@@ -1,0 +1,33 @@
+//! The operations a training step spends its time in, each with a hand-written backward.
+//!
+//! One folder per op. Every op is a value that implements [`Op`]: a fused, threaded CPU path (`forward`, `backward`)
+//! and a `reference` in plain tensor operations, which is the readable specification, what the tests compare with,
+//! and what runs on devices that have no kernel of their own. Activations enter and leave as `[T, channels]`
+//! tensors, where `T` counts the tokens of a packed row; heads and borders are parameters of the op.
+//!
+//! This crate knows tensors and nothing of models, checkpoints or files.
+
+pub mod adamw;
+pub mod causal_conv1d_silu;
+mod cpu;
+pub mod decay_gate;
+pub mod embedding;
+pub mod gated_delta_rule;
+pub mod gated_rms_norm;
+pub mod linear;
+pub mod linear_cross_entropy;
+pub mod lora_linear;
+mod matmul;
+mod op;
+pub mod packed_attention;
+pub mod rms_norm;
+pub mod rope;
+pub mod seed_gradient;
+pub mod sigmoid_gate;
+pub mod silu_mul;
+mod simd;
+
+#[cfg(test)]
+mod check;
+
+pub use op::{Op, apply};

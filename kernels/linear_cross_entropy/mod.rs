@@ -1,0 +1,143 @@
+//! Head and cross-entropy in one: the logits `[R, V]` are never held whole.
+//!
+//! Only the rows that have a target go through the head, which is exact because the others carry no loss. The
+//! gradient is formed while the logits of a chunk of rows are at hand, so that backward only scales it.
+
+mod cpu;
+
+use crate::cpu::{dims, fill_rows, slice, tensor};
+use crate::op::{on_cpu, primitive};
+use crate::{Op, apply};
+use burn::tensor::{Int, Tensor, TensorData, activation};
+use burn_flex::FlexTensor;
+use std::sync::Arc;
+
+/// Which rows predict what, and what the sum of their losses is multiplied by.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// Rows of the hidden states that have a target, ascending.
+    pub rows: Arc<[u32]>,
+    /// The token each of these rows is to predict, below `V`.
+    pub tokens: Arc<[u32]>,
+}
+
+#[derive(Clone, Debug)]
+struct LinearCrossEntropy {
+    targets: Targets,
+    scale: f32,
+}
+
+/// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.
+///
+/// `hidden [T, H]`, `weight [V, H]`.
+pub fn linear_cross_entropy(hidden: Tensor<2>, weight: Tensor<2>, targets: &Targets, scale: f64) -> Tensor<2> {
+    apply(LinearCrossEntropy { targets: targets.clone(), scale: scale as f32 }, [hidden, weight])
+}
+
+/// The sum of the losses alone, in nats, without any gradient: for evaluation.
+pub fn cross_entropy_sum(hidden: Tensor<2>, weight: Tensor<2>, targets: &Targets) -> f64 {
+    if !on_cpu(&hidden) {
+        let op = LinearCrossEntropy { targets: targets.clone(), scale: 1.0 };
+        return op.reference([hidden, weight]).into_scalar::<f64>();
+    }
+    let (hidden, weight) = (primitive(hidden), primitive(weight));
+    let (vocabulary, width) = dims(&weight);
+    let rows = gather(slice(&hidden), &targets.rows, width);
+    cpu::forward(&rows, slice(&weight), &targets.tokens, width, vocabulary, None)
+}
+
+fn gather(hidden: &[f32], rows: &[u32], width: usize) -> Vec<f32> {
+    fill_rows(rows.len(), width, |first, chunk| {
+        for (out, row) in chunk.chunks_exact_mut(width).zip(&rows[first..]) {
+            out.copy_from_slice(&hidden[*row as usize * width..][..width]);
+        }
+    })
+}
+
+impl Op<2> for LinearCrossEntropy {
+    fn reference(&self, [hidden, weight]: [Tensor<2>; 2]) -> Tensor<2> {
+        let (device, count) = (hidden.device(), self.targets.rows.len());
+        let ids = |ids: &[u32]| {
+            let ids: Vec<i64> = ids.iter().map(|id| i64::from(*id)).collect();
+            Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &device)
+        };
+        let logits = hidden.select(0, ids(&self.targets.rows)).matmul(weight.transpose());
+        let chosen = activation::log_softmax(logits, 1).gather(1, ids(&self.targets.tokens).reshape([count, 1]));
+        chosen.sum().mul_scalar(-self.scale).reshape([1, 1])
+    }
+
+    fn forward(&self, [hidden, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+        let ((t, width), (vocabulary, _)) = (dims(&hidden), dims(&weight));
+        let Targets { rows, tokens } = &self.targets;
+        let gathered = gather(slice(&hidden), rows, width);
+        if !wanted.contains(&true) {
+            let sum = cpu::forward(&gathered, slice(&weight), tokens, width, vocabulary, None);
+            return (tensor(vec![sum as f32 * self.scale], 1), Vec::new());
+        }
+        let mut d_rows = vec![0.0; gathered.len()];
+        let mut d_weight = if wanted[1] { vec![0.0; vocabulary * width] } else { Vec::new() };
+        let sum = cpu::forward_backward(
+            &gathered,
+            slice(&weight),
+            tokens,
+            width,
+            vocabulary,
+            &mut d_rows,
+            wanted[1].then_some(&mut d_weight[..]),
+            None,
+        );
+        let mut d_hidden = vec![0.0; t * width];
+        for (row, gradient) in rows.iter().zip(d_rows.chunks_exact(width)) {
+            d_hidden[*row as usize * width..][..width].copy_from_slice(gradient);
+        }
+        let mut saved = vec![tensor(d_hidden, t)];
+        if wanted[1] {
+            saved.push(tensor(d_weight, vocabulary));
+        }
+        (tensor(vec![sum as f32 * self.scale], 1), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        wanted: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let factor = self.scale * slice(&d_output)[0];
+        let mut saved = saved.into_iter().map(|mut gradient| {
+            for x in gradient.storage_mut::<f32>() {
+                *x *= factor;
+            }
+            gradient
+        });
+        let d_hidden = saved.next().filter(|_| wanted[0]);
+        [d_hidden, saved.next()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{agrees_with_reference, random};
+
+    fn targets(rows: &[u32], tokens: &[u32]) -> Targets {
+        Targets { rows: rows.into(), tokens: tokens.into() }
+    }
+
+    #[test]
+    fn value_and_gradients_agree_with_the_reference() {
+        let op = LinearCrossEntropy { targets: targets(&[0], &[2]), scale: 1.0 };
+        agrees_with_reference(op, [random(1, 1, 3), random(2, 5, 3)], 1e-5);
+        let op = LinearCrossEntropy { targets: targets(&[1, 2, 5, 9], &[70, 0, 0, 33]), scale: 0.25 };
+        agrees_with_reference(op, [random(1, 10, 24), random(2, 71, 24)], 1e-5);
+    }
+
+    #[test]
+    fn the_loss_alone_is_the_loss_of_training() {
+        let (hidden, weight) = (random(1, 10, 24), random(2, 71, 24));
+        let targets = targets(&[1, 2, 5, 9], &[70, 0, 0, 33]);
+        let trained = linear_cross_entropy(hidden.clone(), weight.clone(), &targets, 1.0).into_scalar::<f32>();
+        let evaluated = cross_entropy_sum(hidden, weight, &targets);
+        assert!((f64::from(trained) - evaluated).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,150 @@
+//! RMSNorm: `x / sqrt(mean(x²) + eps) · w`, with `1 + w` instead of `w` where weights are stored around zero
+//! (QWEN35_SPEC 2.1). Over whole rows, or over the leading part of each head of a wider row.
+
+use crate::cpu::{dims, fill_rows, for_rows, slice, sum_rows, tensor};
+use crate::simd::dot;
+use crate::{Op, apply};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+
+#[derive(Clone, Debug)]
+struct RmsNorm {
+    /// Numbers from one normalised vector to the next in the input; the vector itself is as long as the weight.
+    stride: usize,
+    eps: f32,
+    /// Added to the weight: 1 for zero-centred weights.
+    offset: f32,
+}
+
+/// Normalises each row of `x [T, H]` with `weight [1, H]`.
+pub fn rms_norm(x: Tensor<2>, weight: Tensor<2>, eps: f64, zero_centred: bool) -> Tensor<2> {
+    let stride = weight.dims()[1];
+    head_rms_norm(x, weight, stride, eps, zero_centred)
+}
+
+/// Normalises the leading `D` numbers of every `stride` numbers: `x [T, N·stride]`, `weight [1, D]` → `[T, N·D]`.
+///
+/// With `stride = 2·D` this reads the queries out of Qwen3.5's joint query and gate projection.
+pub fn head_rms_norm(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    stride: usize,
+    eps: f64,
+    zero_centred: bool,
+) -> Tensor<2> {
+    let offset = if zero_centred { 1.0 } else { 0.0 };
+    apply(RmsNorm { stride, eps: eps as f32, offset }, [x, weight])
+}
+
+/// `1 / sqrt(mean(x²) + eps)`.
+#[inline(always)]
+pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
+impl Op<2> for RmsNorm {
+    fn reference(&self, [x, weight]: [Tensor<2>; 2]) -> Tensor<2> {
+        let ([t, width], d) = (x.dims(), weight.dims()[1]);
+        let heads = width / self.stride;
+        let x = x.reshape([t, heads, self.stride]).narrow(2, 0, d);
+        let rms = (x.clone() * x.clone()).mean_dim(2).add_scalar(self.eps).sqrt();
+        let scale = weight.add_scalar(self.offset).reshape([1, 1, d]);
+        (x / rms * scale).reshape([t, heads * d])
+    }
+
+    fn forward(&self, [x, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+        let (rows, width) = dims(&x);
+        let (xs, w) = (slice(&x), slice(&weight));
+        let (d, heads) = (w.len(), width / self.stride);
+        let out = fill_rows(
+            rows * heads,
+            d,
+            #[inline(always)]
+            |head, chunk| {
+                for (i, out) in chunk.chunks_exact_mut(d).enumerate() {
+                    let x = &xs[(head + i) * self.stride..][..d];
+                    let scale = inverse_rms(x, self.eps);
+                    for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+                        *out = x * scale * (w + self.offset);
+                    }
+                }
+            },
+        );
+        let saved = if wanted.contains(&true) { vec![x, weight] } else { Vec::new() };
+        (tensor(out, rows), saved)
+    }
+
+    /// With `n = x·s`, `s` the inverse RMS and `p = dy ⊙ (w + offset)`: `dx = s (p - n · mean(p ⊙ n))`, `dw = Σ dy ⊙ n`.
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        wanted: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let (rows, width) = dims(&saved[0]);
+        let (xs, w, dy) = (slice(&saved[0]), slice(&saved[1]), slice(&d_output));
+        let (d, stride, heads) = (w.len(), self.stride, width / self.stride);
+        let d_x = wanted[0].then(|| {
+            let mut d_x = vec![0.0; rows * width];
+            for_rows(
+                &mut d_x,
+                stride,
+                #[inline(always)]
+                |head, chunk| {
+                    for (i, d_x) in chunk.chunks_exact_mut(stride).enumerate() {
+                        let x = &xs[(head + i) * stride..][..d];
+                        let dy = &dy[(head + i) * d..][..d];
+                        let scale = inverse_rms(x, self.eps);
+                        let d_x = &mut d_x[..d];
+                        for ((d_x, dy), w) in d_x.iter_mut().zip(dy).zip(w) {
+                            *d_x = dy * (w + self.offset);
+                        }
+                        let mean = dot(d_x, x) * scale * scale / d as f32;
+                        for (d_x, x) in d_x.iter_mut().zip(x) {
+                            *d_x = scale * (*d_x - x * mean);
+                        }
+                    }
+                },
+            );
+            tensor(d_x, rows)
+        });
+        let d_weight = wanted[1].then(|| {
+            let sum = sum_rows(
+                rows * heads,
+                d,
+                #[inline(always)]
+                |head, total| {
+                    let x = &xs[head * stride..][..d];
+                    let scale = inverse_rms(x, self.eps);
+                    for ((sum, x), dy) in total.iter_mut().zip(x).zip(&dy[head * d..][..d]) {
+                        *sum += dy * x * scale;
+                    }
+                },
+            );
+            tensor(sum, 1)
+        });
+        [d_x, d_weight]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{agrees_with_reference, random};
+
+    #[test]
+    fn value_and_gradients_agree_with_the_reference() {
+        for (rows, width) in [(1, 8), (17, 64), (300, 70)] {
+            for offset in [0.0, 1.0] {
+                let op = RmsNorm { stride: width, eps: 1e-6, offset };
+                agrees_with_reference(op, [random(1, rows, width), random(2, 1, width)], 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn heads_inside_wider_rows_agree_with_the_reference() {
+        let op = RmsNorm { stride: 24, eps: 1e-6, offset: 1.0 };
+        agrees_with_reference(op, [random(1, 33, 4 * 24), random(2, 1, 12)], 1e-5);
+    }
+}

@@ -1,0 +1,59 @@
+//! A scalar whose gradient with respect to `y` is a given `dy`: how a reverse walk over recomputed layers starts each
+//! layer's backward where the next layer's ended.
+
+use crate::cpu::{dims, slice, tensor};
+use crate::simd::{dispatch, dot};
+use crate::{Op, apply};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+
+#[derive(Clone, Debug)]
+struct SeedGradient;
+
+/// `Σ y ⊙ dy` as `[1, 1]`; `dy` has the shape of `y` and is a constant.
+pub fn seed_gradient(y: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
+    apply(SeedGradient, [y, dy])
+}
+
+impl Op<2> for SeedGradient {
+    fn reference(&self, [y, dy]: [Tensor<2>; 2]) -> Tensor<2> {
+        (y * dy).sum().reshape([1, 1])
+    }
+
+    fn forward(&self, [y, dy]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+        let total = dispatch(|| dot(slice(&y), slice(&dy)));
+        let saved = match wanted {
+            [_, true] => vec![dy, y],
+            _ => vec![dy],
+        };
+        (tensor(vec![total], 1), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        wanted: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let factor = slice(&d_output)[0];
+        // The usual factor is exactly one, where the given gradient passes through untouched.
+        let scaled = |gradient: &FlexTensor| {
+            if factor == 1.0 {
+                return gradient.clone();
+            }
+            tensor(slice(gradient).iter().map(|x| x * factor).collect(), dims(gradient).0)
+        };
+        [wanted[0].then(|| scaled(&saved[0])), wanted[1].then(|| scaled(&saved[1]))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{agrees_with_reference, random};
+
+    #[test]
+    fn value_and_gradients_agree_with_the_reference() {
+        agrees_with_reference(SeedGradient, [random(1, 17, 9), random(2, 17, 9)], 1e-5);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where answers come from: flags, `SPARKTUNE_*` variables, the user's file, a preset; and questions for what is missing.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use inquire::{InquireError, Select, Text};
+use sparktune_plan::presets::{self, PresetSource};
+use sparktune_plan::{Answer, Answers, Catalog, Origin, PlanError};
+
+use crate::failure::Failure;
+use crate::output::stderr_is_lively;
+
+/// Folder of runs where nobody said another.
+const RUNS_DIR: &str = "runs";
+
+/// All answers, joined by precedence: preset < user file < environment < flag.
+///
+/// # Errors
+/// A file that cannot be read, or a name or value in one of the layers that is wrong.
+pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
+    let mut said = Answers::layered([user_file()?, environment()?, flags]);
+    if demo {
+        said = demo_answers()?.merge(said);
+    }
+    let preset = match &said.preset {
+        None => Answers::default(),
+        Some(preset) => match presets::find(preset)? {
+            PresetSource::Shipped(preset) => preset.answers()?,
+            PresetSource::File(path) => from_file(&path, Origin::Preset)?,
+        },
+    };
+    Ok(preset.merge(said))
+}
+
+/// The folder of runs by the same precedence, for commands that have no other setting.
+///
+/// # Errors
+/// As [`gather`].
+pub fn runs_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let flags = Answers { runs_dir: flag.map(Answer::flag), ..Answers::default() };
+    Ok(runs_dir_of(&gather(flags, false)?))
+}
+
+/// The folder of runs that these answers mean.
+pub fn runs_dir_of(answers: &Answers) -> PathBuf {
+    answers.runs_dir.as_ref().map_or_else(|| RUNS_DIR.into(), |answer| answer.value.clone())
+}
+
+fn environment() -> Result<Answers, Failure> {
+    let pairs = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    // Where sparktune is installed is no answer about a run.
+    Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME))?)
+}
+
+fn user_file() -> Result<Answers, Failure> {
+    let config = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
+    match config.map(|folder| folder.join("sparktune/settings.toml")) {
+        Some(path) if path.is_file() => from_file(&path, Origin::UserFile),
+        _ => Ok(Answers::default()),
+    }
+}
+
+fn from_file(path: &Path, origin: Origin) -> Result<Answers, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
+    Ok(Answers::from_toml(&text, origin, &path.display().to_string())?)
+}
+
+/// Names the folder that holds `presets/`, where the program was copied away from it.
+const HOME: &str = "SPARKTUNE_HOME";
+
+/// `--demo`: the preset of that name with the shipped model and data filled in.
+fn demo_answers() -> Result<Answers, Failure> {
+    let folder = demo_folder().ok_or_else(|| {
+        Failure::usage(format!(
+            "presets/demo was not found beside the program. Set {HOME} to the folder that holds presets/, the checkout of \
+             sparktune"
+        ))
+    })?;
+    let preset = |value: PathBuf| Answer::new(value.display().to_string(), Origin::Preset);
+    Ok(Answers {
+        preset: Some(Answer::new("demo".into(), Origin::Preset)),
+        name: Some(Answer::new("demo".into(), Origin::Preset)),
+        model: Some(preset(folder.join("model"))),
+        data: Some(Answer::new(vec![folder.join("train.jsonl")], Origin::Preset)),
+        ..Answers::default()
+    })
+}
+
+/// The folder with the demo's model and data: where [`HOME`] says, above the program, or in the checkout it was built from.
+pub fn demo_folder() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let above = program.iter().flat_map(|path| path.ancestors().skip(1).map(Path::to_owned));
+    std::env::var_os(HOME)
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(above)
+        .chain([PathBuf::from(env!("CARGO_MANIFEST_DIR"))])
+        .map(|home| home.join("presets/demo"))
+        .find(|folder| folder.join("model/config.json").is_file())
+}
+
+/// Whether a person can be asked.
+pub fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && stderr_is_lively()
+}
+
+/// Asks for what only the user can say.
+///
+/// # Errors
+/// [`PlanError::Missing`] with every flag when nobody can be asked, or the question was declined.
+pub fn complete(mut answers: Answers, may_ask: bool) -> Result<Answers, Failure> {
+    let missing = sparktune_plan::missing(&answers);
+    if missing.is_empty() {
+        return Ok(answers);
+    }
+    if !may_ask {
+        return Err(PlanError::Missing(missing).into());
+    }
+    if answers.model.is_none() {
+        answers.model = Some(Answer::flag(ask_model().map_err(declined)?));
+    }
+    if answers.data.is_none() {
+        let question = Text::new("Training data:").with_help_message("a .jsonl file or a folder of them");
+        answers.data = Some(Answer::flag(vec![question.prompt().map_err(declined)?.trim().into()]));
+    }
+    Ok(answers)
+}
+
+fn ask_model() -> Result<String, InquireError> {
+    const OTHER: &str = "another: a Hugging Face id or a folder";
+    let catalog = Catalog::shipped();
+    let mut choices: Vec<String> =
+        catalog.models.iter().map(|model| format!("{:24} {}", model.id, model.note)).collect();
+    choices.push(OTHER.into());
+    let chosen = Select::new("Model:", choices).raw_prompt()?;
+    match catalog.models.get(chosen.index) {
+        Some(model) => Ok(model.id.clone()),
+        None => Ok(Text::new("Id or folder:").prompt()?.trim().to_owned()),
+    }
+}
+
+fn declined(error: InquireError) -> Failure {
+    Failure::usage(match error {
+        InquireError::OperationCanceled | InquireError::OperationInterrupted => {
+            "nothing was chosen. Say it with --model and --data".to_owned()
+        }
+        error => format!("cannot ask ({error}). Say it with --model and --data"),
+    })
+}

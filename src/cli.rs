@@ -1,0 +1,375 @@
+//! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or decided here.
+//!
+//! The flags of a plan come from the plan's own table, so that a setting has one name, one help text and one reader.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+use sparktune_plan::{Answer, Answers, Origin, SETTINGS, Setting};
+
+const AFTER_HELP: &str = "\
+Begin:
+  sparktune --demo                                          the whole job on a shipped tiny model
+  sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
+  sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+  sparktune watch                                           look at the newest run; leaving never touches it
+
+Without a command, flags mean `train`. Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory,
+5 stopped and resumable, 70 bug in sparktune.";
+
+/// Fine-tune small language models on the machine under your desk.
+#[derive(Debug, Parser)]
+#[command(name = "sparktune", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths
+    Check(CheckArgs),
+    /// Recommend how to train, with the reason for each value; starts nothing and fetches no weights
+    Plan(PlanArgs),
+    /// Train: check, plan, fetch, train, export
+    Train(TrainArgs),
+    /// Follow a run; leaving never touches it
+    Watch(WatchArgs),
+    /// List all runs
+    Runs(RunsArgs),
+    /// Continue a run from its newest whole checkpoint
+    Resume(ResumeArgs),
+    /// Ask a running trainer to save a checkpoint and end
+    Stop(StopArgs),
+    /// Write a run's outputs again from a checkpoint
+    Export(ExportArgs),
+    /// Make a token file from v1 packets or JSON lines of token ids
+    Pack(PackArgs),
+    /// Write a token file as v1 packets or JSON lines
+    Unpack(UnpackArgs),
+    /// Find every defect of a token file
+    Verify(VerifyArgs),
+    /// Say what this machine is and whether training is exact on it
+    Doctor(DoctorArgs),
+    /// Measure the speed of every part on this machine
+    Bench(BenchArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// The trainer process of a run folder
+    #[command(hide = true)]
+    Trainer {
+        /// The run folder
+        run_dir: PathBuf,
+    },
+}
+
+/// Answers given as flags.
+#[derive(Clone, Debug, Default)]
+pub struct SettingFlags(pub Answers);
+
+/// Flags that take several values.
+fn is_list(setting: &Setting) -> bool {
+    matches!(setting.key, "data.train" | "data.eval")
+}
+
+fn flags() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().filter(|setting| setting.has_flag)
+}
+
+/// `lora|full` from "lora or full"; else the kind of value.
+fn value_name(expects: &str) -> String {
+    match expects {
+        "text" => "TEXT".into(),
+        "true or false" => "BOOL".into(),
+        _ if expects.contains("path") => "PATH".into(),
+        _ if expects.starts_with("a ") => "N".into(),
+        words => words.replace(", ", "|").replace(" or ", "|"),
+    }
+}
+
+impl Args for SettingFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(flags().map(|setting| {
+            let arg = Arg::new(setting.name)
+                .long(setting.name)
+                .value_name(value_name(setting.expects))
+                .help(setting.about.trim_end_matches('.'))
+                .help_heading("Settings");
+            if is_list(setting) { arg.action(ArgAction::Append).num_args(1..) } else { arg }
+        }))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Self::default();
+        given.update_from_arg_matches(matches)?;
+        Ok(given)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in flags() {
+            let Some(values) = matches.get_many::<String>(setting.name) else { continue };
+            let paths = || Some(Answer::flag(values.clone().map(PathBuf::from).collect()));
+            match setting.key {
+                "data.train" => self.0.data = paths(),
+                "data.eval" => self.0.eval_data = paths(),
+                _ => {
+                    for text in values {
+                        self.0.set(setting.name, text, Origin::Flag).map_err(|error| {
+                            clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n"))
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `train`, and `sparktune` with flags alone.
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// Train the shipped tiny model on the shipped data; takes all other flags too
+    #[arg(long)]
+    pub demo: bool,
+    /// Never ask; a missing answer ends with the name of its flag
+    #[arg(long)]
+    pub non_interactive: bool,
+    /// Plain lines
+    #[arg(long)]
+    pub plain: bool,
+    /// Events as JSON lines; the last line is one object with the result
+    #[arg(long)]
+    pub json: bool,
+    /// Do everything up to the plan, print it, and stop; no weights are fetched
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// Plan for the shipped tiny model and data
+    #[arg(long)]
+    pub demo: bool,
+    /// Every value with its origin and reason, and what each pack length would cost
+    #[arg(long)]
+    pub explain: bool,
+    /// The plan as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Never ask; a missing answer ends with the name of its flag
+    #[arg(long)]
+    pub non_interactive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Files (.jsonl, .jsonl.gz, .jsonl.zst) and folders
+    #[arg(required = true)]
+    pub data: Vec<PathBuf>,
+    /// Also render, tokenise and count tokens for this model: Hugging Face id or local folder
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Evaluation data: checked too, and compared with DATA
+    #[arg(long, num_args(1..))]
+    pub eval_data: Vec<PathBuf>,
+    /// Read every file as this format: messages, sharegpt, alpaca or prompt-completion
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Share of rejected lines above which the data is refused
+    #[arg(long, value_name = "N")]
+    pub max_rejected: Option<String>,
+    /// Where rejected lines are kept
+    #[arg(long, value_name = "PATH", default_value = "rejected.jsonl")]
+    pub rejected: PathBuf,
+    /// The report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which run, among which runs.
+#[derive(Debug, Args)]
+pub struct RunName {
+    /// Folder, unique beginning of the name, or `latest`
+    #[arg(default_value = "latest")]
+    pub run: String,
+    /// Folder that holds the runs
+    #[arg(long, value_name = "PATH")]
+    pub runs_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// Plain lines (the default)
+    #[arg(long)]
+    pub plain: bool,
+    /// The events themselves, one JSON object a line
+    #[arg(long, conflicts_with = "plain")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunsArgs {
+    /// Folder that holds the runs
+    #[arg(long, value_name = "PATH")]
+    pub runs_dir: Option<PathBuf>,
+    /// One JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// Plain lines (the default)
+    #[arg(long)]
+    pub plain: bool,
+    /// Events as JSON lines; the last line is one object with the result
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// Ask and return at once
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How the run stands afterwards, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Folder, unique beginning of the name, or `latest`
+    pub run: String,
+    /// Folder that holds the runs
+    #[arg(long, value_name = "PATH")]
+    pub runs_dir: Option<PathBuf>,
+    /// The checkpoint with the lowest evaluation loss instead of the newest
+    #[arg(long)]
+    pub best: bool,
+    /// What was written, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PackArgs {
+    /// v1 packets, or JSON lines with input_ids and, if wanted, loss_mask and source_line
+    pub input: PathBuf,
+    /// The token file to write
+    pub output: PathBuf,
+    /// Leave damaged packets out and list them, instead of ending with the first
+    #[arg(long)]
+    pub skip_damaged: bool,
+    /// What was done, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UnpackArgs {
+    /// A token file
+    pub input: PathBuf,
+    /// The file to write
+    pub output: PathBuf,
+    /// `v1` packets (tokens only) or `jsonl`
+    #[arg(long, default_value = "jsonl", value_parser = ["v1", "jsonl"])]
+    pub to: String,
+    /// Leave damaged examples out and list them, instead of ending with the first
+    #[arg(long)]
+    pub skip_damaged: bool,
+    /// What was done, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The token file
+    pub file: PathBuf,
+    /// Write its intact examples into a new token file
+    #[arg(long, value_name = "OUT")]
+    pub rebuild: Option<PathBuf>,
+    /// The report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Folder that holds the runs
+    #[arg(long, value_name = "PATH")]
+    pub runs_dir: Option<PathBuf>,
+    /// The findings as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The rows as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// A few seconds in all: less data, fewer steps, less exact
+    #[arg(long)]
+    pub quick: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_without_a_command_are_a_training() {
+        let cli = Cli::try_parse_from(["sparktune", "--demo", "--rank", "4", "--data", "a", "b"]).unwrap();
+        assert!(cli.command.is_none() && cli.train.demo);
+        let answers = cli.train.settings.0;
+        assert_eq!(answers.rank, Some(Answer::flag(4)));
+        assert_eq!(answers.data.unwrap().value, [PathBuf::from("a"), PathBuf::from("b")]);
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_names_its_flag_and_what_is_expected() {
+        let error = Cli::try_parse_from(["sparktune", "train", "--method", "magic"]).unwrap_err().to_string();
+        assert!(error.contains("--method") && error.contains("lora or full"), "{error}");
+    }
+
+    #[test]
+    fn every_flag_that_scripts_rely_on_is_there() {
+        let train = Cli::command();
+        let promised = "model data eval-data preset method rank pack-length pack-strategy epochs max-steps save-steps \
+                        learning-rate seed mtp runs-dir name device non-interactive plain json dry-run demo";
+        for flag in promised.split_whitespace() {
+            assert!(train.get_arguments().any(|arg| arg.get_long() == Some(flag)), "--{flag}");
+        }
+    }
+}

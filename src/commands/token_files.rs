@@ -1,0 +1,120 @@
+//! `pack`, `unpack`, `verify`: token files for exchange, and whether one is whole.
+
+use serde::Serialize;
+use sparktune_data::token_file::{
+    self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
+};
+use sparktune_tui::{bytes, count, escape};
+
+use crate::cli::{PackArgs, UnpackArgs, VerifyArgs};
+use crate::failure::{Exit, Failure};
+use crate::output::{print, print_json};
+
+/// Defects that are listed on the screen; `--json` has them all.
+const LISTED: usize = 20;
+
+const fn on_damage(skip: bool) -> OnDamage {
+    if skip { OnDamage::Skip } else { OnDamage::Stop }
+}
+
+/// `sparktune pack`.
+///
+/// # Errors
+/// Input that is neither format or is damaged, output that cannot be written.
+pub fn pack(args: PackArgs) -> Result<Exit, Failure> {
+    let options = PackFileOptions { on_damage: on_damage(args.skip_damaged), ..PackFileOptions::default() };
+    tell(&pack_file(&args.input, &args.output, &options)?, args.json)
+}
+
+/// `sparktune unpack`.
+///
+/// # Errors
+/// A damaged token file, an example that the format cannot hold, output that cannot be written.
+pub fn unpack(args: UnpackArgs) -> Result<Exit, Failure> {
+    let format = if args.to == "v1" { Exchange::V1 } else { Exchange::JsonLines };
+    tell(&token_file::unpack(&args.input, &args.output, format, on_damage(args.skip_damaged))?, args.json)
+}
+
+fn tell(done: &Conversion, json: bool) -> Result<Exit, Failure> {
+    if json {
+        print_json(done)?;
+        return Ok(Exit::Done);
+    }
+    let mut text = format!(
+        "{} examples, {} tokens, {} of them targets\n",
+        count(done.examples),
+        count(done.tokens),
+        count(done.target_tokens)
+    );
+    for line in &done.notes {
+        text.push_str(&format!("note: {}\n", escape(line)));
+    }
+    for defect in done.left_out.iter().take(LISTED) {
+        text.push_str(&format!("left out: {defect}\n"));
+    }
+    if done.left_out_count > LISTED as u64 {
+        text.push_str(&format!("left out in all: {}\n", count(done.left_out_count)));
+    }
+    print(&text)?;
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct Verified {
+    sound: bool,
+    #[serde(flatten)]
+    report: VerifyReport,
+    rebuilt: Option<Rebuilt>,
+}
+
+/// `sparktune verify`: exit code 3 where there is damage, also when its intact rest was saved.
+///
+/// # Errors
+/// A file that cannot be read, or is no token file.
+pub fn verify(args: VerifyArgs) -> Result<Exit, Failure> {
+    let report = token_file::verify(&args.file)?;
+    let rebuilt = args.rebuild.as_ref().map(|output| rebuild(&args.file, output)).transpose()?;
+    let sound = report.is_sound();
+    if args.json {
+        print_json(&Verified { sound, report, rebuilt })?;
+    } else {
+        print(&in_words(&args, &report, rebuilt.as_ref()))?;
+    }
+    Ok(if sound { Exit::Done } else { Exit::Data })
+}
+
+fn in_words(args: &VerifyArgs, report: &VerifyReport, rebuilt: Option<&Rebuilt>) -> String {
+    let defects = report.defects.len() as u64 + report.defects_not_listed;
+    let mut text = format!(
+        "{}: format v{}, {}, {} examples and {} tokens intact, {}\n",
+        escape(&args.file.display().to_string()),
+        report.format,
+        bytes(report.bytes),
+        count(report.intact_examples),
+        count(report.intact_tokens),
+        match defects {
+            0 => "no defect".to_owned(),
+            1 => "1 defect".to_owned(),
+            n => format!("{} defects", count(n)),
+        }
+    );
+    for defect in report.defects.iter().take(LISTED) {
+        text.push_str(&format!("  {defect}\n"));
+    }
+    if defects > LISTED as u64 {
+        text.push_str(&format!("  and {} more\n", count(defects - LISTED as u64)));
+    }
+    match (rebuilt, &args.rebuild) {
+        (Some(saved), Some(output)) => text.push_str(&format!(
+            "saved {} examples, {} tokens, in {}\n",
+            count(saved.recovered_examples),
+            count(saved.recovered_tokens),
+            escape(&output.display().to_string())
+        )),
+        _ if defects > 0 => text.push_str(
+            "Make the file again from its source, or save its intact examples with `sparktune verify FILE --rebuild OUT`\n",
+        ),
+        _ => {}
+    }
+    text
+}

@@ -1,0 +1,70 @@
+//! The trainer process: its own session, its own crash report, stopped by signals; the training itself is a member's.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use sparktune_plan::{Plan, Rates};
+use sparktune_runlog::{Outcome, RunDir, RunView};
+
+use crate::crash;
+use crate::failure::{Exit, Failure};
+use crate::job::RATES;
+use crate::output::note;
+
+/// Steps without which a speed is not worth remembering: the first ones warm caches up.
+const FEWEST_STEPS: u64 = 4;
+
+/// Trains the run of this folder.
+///
+/// # Errors
+/// Whatever ended the training early.
+pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
+    // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only where this process
+    // leads a group already, as when someone starts it by hand.
+    let _ = rustix::process::setsid();
+    let run = RunDir::open(folder)?;
+    crash::report_to(run.crash_report(run.next_attempt()?));
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone())
+            .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
+    }
+    let finished = sparktune_train::train(&run, &stop)?;
+    match finished.outcome {
+        Outcome::Completed => {
+            if let Err(failure) = remember_speed(&run) {
+                note(&format!("the measured speed was not remembered: {}", failure.text));
+            }
+            Ok(Exit::Done)
+        }
+        Outcome::Stopped => Ok(Exit::Stopped),
+        Outcome::Failed | Outcome::Unknown => Ok(Exit::Bug),
+    }
+}
+
+/// Adds the speed of this run to the rates beside it, for the next plan.
+fn remember_speed(run: &RunDir) -> Result<(), Failure> {
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    let view = RunView::replay(run)?;
+    let speeds = view.charts.tokens_per_s.buckets();
+    let later = &speeds[speeds.len() / 2..];
+    let (sum, steps) = later.iter().fold((0.0, 0), |(sum, steps), b| (sum + b.sum, steps + b.count));
+    let Some(folder) = run.path().parent() else { return Ok(()) };
+    if view.steps_done() < FEWEST_STEPS || steps == 0 {
+        return Ok(());
+    }
+    let Some(rate) = plan.measured(sum / steps as f64) else { return Ok(()) };
+    let text = Rates { rates: vec![rate] }.to_toml()?;
+    let path = folder.join(RATES);
+    // One short append: two runs that end together do not undo each other.
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
+        .map_err(|error| Failure::io("write", &path, &error))
+}

@@ -1,0 +1,62 @@
+//! A panic is our fault: it leaves a report for us and two lines for the user, never a backtrace on the screen.
+
+use std::backtrace::Backtrace;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::failure::Exit;
+use crate::output::note;
+
+/// Where the report goes, and then where it went.
+static REPORT: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+fn report() -> MutexGuard<'static, Option<PathBuf>> {
+    REPORT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends reports of panics to a file instead of the screen.
+pub fn install() {
+    std::panic::set_hook(Box::new(|panic| {
+        let mut at = report();
+        let path = at.get_or_insert_with(|| {
+            std::env::temp_dir().join(format!("sparktune-crash-{}.txt", std::process::id()))
+        });
+        let text = format!(
+            "sparktune {} ({})\nthread '{}': {panic}\n\n{}\n",
+            env!("CARGO_PKG_VERSION"),
+            std::env::consts::ARCH,
+            std::thread::current().name().unwrap_or("unnamed"),
+            Backtrace::force_capture()
+        );
+        // Appending: a second thread may crash because of the first. Never through a link that someone else laid.
+        let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let file =
+            OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(nofollow).open(&*path);
+        if file.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
+            note(&format!("{panic}"));
+            *at = None;
+        }
+    }));
+}
+
+/// From now on reports go into this file.
+pub fn report_to(path: PathBuf) {
+    *report() = Some(path);
+}
+
+/// What the user hears of a panic.
+pub fn confess() -> ExitCode {
+    let place = match &*report() {
+        Some(path) => format!("The crash report is {}", path.display()),
+        None => "No crash report could be written".to_owned(),
+    };
+    note(&format!(
+        "error: a bug in sparktune ended this command. {place}: please send it to the developers; a run can be continued \
+         with `sparktune resume`"
+    ));
+    Exit::Bug.into()
+}

@@ -1,0 +1,367 @@
+//! A short cut through byte-level BPE tokenizers (Qwen, Llama 3, GPT-2 and kin): the same ids several times as fast.
+//!
+//! The `tokenizers` crate spends most of its time on alignments and on a string per token, which training data does not need. Here the
+//! text is cut into words by the tokenizer's own pattern, each word goes through the tokenizer's own BPE model once, and the result is
+//! remembered. Whatever the short cut does not know (another kind of tokenizer, text that is not NFC) takes the long way, and a
+//! tokenizer for which both ways do not agree on a set of awkward texts does not get a short cut at all.
+
+use std::{collections::HashMap, sync::Mutex};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use regex_automata::{Anchored, Input, meta};
+use serde_json::Value;
+use tokenizers::{Model, ModelWrapper, Tokenizer};
+use unicode_normalization::{IsNormalized, is_nfc_quick};
+
+/// Words longer than this are not remembered.
+const LONGEST_WORD: usize = 64;
+/// A cache is emptied when it holds so many words.
+const MOST_WORDS: usize = 1 << 17;
+
+/// The end of the patterns in use: a run of white space leaves its last character to the word behind it. `regex` has no look-ahead, so
+/// the pattern is compiled without it and the character given back by hand.
+const LOOK_AHEAD: &str = r"|\s+(?!\S)|\s+";
+const LINE_ENDS_FIRST: &str = r"|\s*[\r\n]+";
+
+pub(crate) struct ByteBpe {
+    added: Option<AhoCorasick>,
+    added_ids: Vec<u32>,
+    words: meta::Regex,
+    gives_back: bool,
+    /// White space that ends in a line end was matched by an alternative of its own and keeps all of it.
+    line_ends_first: bool,
+    nfc: bool,
+    chars: [char; 256],
+    /// One for each thread, so that no thread waits.
+    caches: Vec<Mutex<Cache>>,
+}
+
+struct Cache {
+    search: meta::Cache,
+    words: HashMap<Box<str>, (u32, u32), foldhash::fast::RandomState>,
+    /// (id, bytes) of the tokens of all words.
+    tokens: Vec<(u32, u32)>,
+}
+
+impl Cache {
+    fn new(words: &meta::Regex) -> Self {
+        Self { search: words.create_cache(), words: HashMap::default(), tokens: Vec::new() }
+    }
+}
+
+impl ByteBpe {
+    /// `None` if this tokenizer is of another kind.
+    pub fn new(tokenizer: &Tokenizer) -> Option<Self> {
+        let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
+        let plain = model.dropout.is_none_or(|d| d == 0.0)
+            && model.continuing_subword_prefix.is_none()
+            && model.end_of_word_suffix.is_none();
+        let chars = byte_chars();
+        if !plain || chars.iter().any(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none()) {
+            return None;
+        }
+        let nfc = match serde_json::to_value(tokenizer.get_normalizer()).ok()? {
+            Value::Null => false,
+            normalizer if normalizer["type"] == "NFC" => true,
+            _ => return None,
+        };
+        let pattern = pattern(&serde_json::to_value(tokenizer.get_pre_tokenizer()).ok()?)?;
+        let stripped = pattern.strip_suffix(LOOK_AHEAD);
+        let words = meta::Regex::new(&stripped.map_or(pattern.clone(), |p| format!("{p}|\\s+"))).ok()?;
+
+        let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        added.sort_by_key(|(id, _)| *id);
+        if added.iter().any(|(_, t)| t.normalized || t.single_word || t.lstrip || t.rstrip) {
+            return None;
+        }
+        let contents: Vec<&str> = added.iter().map(|(_, t)| t.content.as_str()).collect();
+        let found = match contents.is_empty() {
+            true => None,
+            false => {
+                Some(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&contents).ok()?)
+            }
+        };
+        let bpe = Self {
+            added: found,
+            added_ids: added.iter().map(|(id, _)| *id).collect(),
+            gives_back: stripped.is_some(),
+            line_ends_first: stripped.is_some_and(|p| p.ends_with(LINE_ENDS_FIRST)),
+            nfc,
+            chars,
+            caches: (0..=rayon::current_num_threads()).map(|_| Mutex::new(Cache::new(&words))).collect(),
+            words,
+        };
+        bpe.agrees(tokenizer, &contents).then_some(bpe)
+    }
+
+    /// Calls `token(id, bytes)` for each token of the text in order; the bytes of all tokens add up to the text. `false` if the text
+    /// must take the long way, whatever was called so far.
+    pub fn encode(&self, tokenizer: &Tokenizer, text: &str, mut token: impl FnMut(u32, usize)) -> bool {
+        let own = rayon::current_thread_index().map_or(0, |i| i + 1);
+        let mut locked = self.caches.get(own).and_then(|c| c.try_lock().ok());
+        let mut spare = locked.is_none().then(|| Cache::new(&self.words));
+        let Some(cache) = locked.as_deref_mut().or(spare.as_mut()) else { return false };
+        let mut done = 0;
+        let matches = self.added.iter().flat_map(|a| a.find_iter(text));
+        for found in matches.map(Some).chain([None]) {
+            let end = found.map_or(text.len(), |f| f.start());
+            if !self.piece(tokenizer, &text[done..end], cache, &mut token) {
+                return false;
+            }
+            if let Some(found) = found {
+                token(self.added_ids[found.pattern().as_usize()], found.len());
+                done = found.end();
+            }
+        }
+        true
+    }
+
+    /// Text between added tokens.
+    fn piece(
+        &self,
+        tokenizer: &Tokenizer,
+        piece: &str,
+        cache: &mut Cache,
+        token: &mut impl FnMut(u32, usize),
+    ) -> bool {
+        if self.nfc && !piece.is_ascii() && is_nfc_quick(piece.chars()) != IsNormalized::Yes {
+            return false;
+        }
+        let mut at = 0;
+        while at < piece.len() {
+            let end = match self.match_end(piece, at, cache) {
+                Some(end) if end == at => return false,
+                Some(end) => self.word_end(piece, at, end),
+                // What no alternative matches is a word too.
+                None => piece[at..]
+                    .char_indices()
+                    .skip(1)
+                    .map(|(i, _)| at + i)
+                    .find(|&i| self.match_end(piece, i, cache).is_some())
+                    .unwrap_or(piece.len()),
+            };
+            if !self.word(tokenizer, &piece[at..end], cache, token) {
+                return false;
+            }
+            at = end;
+        }
+        true
+    }
+
+    /// Where the match that begins at `at` ends. Anchored, so that nothing is searched backwards for its start.
+    fn match_end(&self, piece: &str, at: usize, cache: &mut Cache) -> Option<usize> {
+        let input = Input::new(piece).span(at..piece.len()).anchored(Anchored::Yes);
+        self.words.search_half_with(&mut cache.search, &input).map(|m| m.offset())
+    }
+
+    fn word_end(&self, piece: &str, start: usize, end: usize) -> usize {
+        let word = &piece[start..end];
+        let last = match word.chars().next_back() {
+            Some(c) if c.is_whitespace() => c,
+            _ => return end,
+        };
+        let kept = !self.gives_back
+            || end == piece.len()
+            || word.len() == last.len_utf8()
+            || (self.line_ends_first && matches!(last, '\r' | '\n'))
+            || !word.chars().all(char::is_whitespace);
+        if kept { end } else { end - last.len_utf8() }
+    }
+
+    fn word(
+        &self,
+        tokenizer: &Tokenizer,
+        word: &str,
+        cache: &mut Cache,
+        token: &mut impl FnMut(u32, usize),
+    ) -> bool {
+        if let Some(&(from, count)) = cache.words.get(word) {
+            for &(id, bytes) in &cache.tokens[from as usize..(from + count) as usize] {
+                token(id, bytes as usize);
+            }
+            return true;
+        }
+        let mapped: String = word.bytes().map(|b| self.chars[usize::from(b)]).collect();
+        let Ok(tokens) = tokenizer.get_model().tokenize(&mapped) else { return false };
+        let tokens: Vec<(u32, u32)> = tokens.iter().map(|t| (t.id, t.value.chars().count() as u32)).collect();
+        if tokens.iter().map(|t| t.1 as usize).sum::<usize>() != word.len() {
+            return false;
+        }
+        tokens.iter().for_each(|&(id, bytes)| token(id, bytes as usize));
+        if word.len() <= LONGEST_WORD {
+            if cache.words.len() == MOST_WORDS {
+                cache.words.clear();
+                cache.tokens.clear();
+            }
+            cache.words.insert(word.into(), (cache.tokens.len() as u32, tokens.len() as u32));
+            cache.tokens.extend(tokens);
+        }
+        true
+    }
+
+    /// Whether both ways give the same ids for the same bytes, on texts that patterns treat in special ways.
+    fn agrees(&self, tokenizer: &Tokenizer, added: &[&str]) -> bool {
+        let mut texts: Vec<String> = AWKWARD.iter().map(|t| (*t).to_owned()).collect();
+        texts.push(added.join(" "));
+        texts.push(added.join("\n\n"));
+        texts.push(added.concat());
+        texts.push(AWKWARD.concat());
+        texts.iter().all(|text| {
+            let mut fast = Vec::new();
+            let mut at = 0;
+            if !self.encode(tokenizer, text, |id, bytes| {
+                fast.push((id, text.floor_char_boundary(at), text.ceil_char_boundary(at + bytes)));
+                at += bytes;
+            }) {
+                // The long way is the same way.
+                return true;
+            }
+            let Ok(slow) = tokenizer.encode(text.as_str(), false) else { return false };
+            let slow = slow.get_ids().iter().zip(slow.get_offsets()).map(|(&id, &(start, end))| {
+                (id, text.floor_char_boundary(start), text.ceil_char_boundary(end))
+            });
+            fast.into_iter().eq(slow)
+        })
+    }
+}
+
+const AWKWARD: [&str; 16] = [
+    "Hello world, it's 3 o'clock; WE'LL see I'd 'tis x's",
+    "  two  spaces   three    four ",
+    "\n\n\nlines\r\n\r\n  indented\n\n  \n\t\ttabs\t \n ",
+    " \u{a0}\u{2003}wide\u{3000}  spaces\u{2028}x\u{85} y\u{b}\u{c}z",
+    "1234567890 3.14159 1,000,000 x2y ²³ ½ ٣٤",
+    "naïve Straße Москва 東京は日本の首都です。 שלום العربية हिन्दी ไทย",
+    "👩\u{200d}👩\u{200d}👧 🇯🇵 🙂!? ❤\u{fe0f}\u{200b}x",
+    "def f(x):\n\treturn x ** 2  # squared\n\n\nif __name__ == '__main__':\n    print(f(3))\n",
+    "!!!???...---===///\n\n(((a)))[[b]]{{c}} <b>&amp;</b> \\n \\t \"q\"",
+    "https://example.org/a_b-c?d=e&f=%20#g user@example.org",
+    "   ",
+    "\n",
+    " x",
+    "x ",
+    "\u{301}combining first e\u{328}\u{301} ę́",
+    "control\u{0}\u{1}\u{7f}\u{ad}soft\u{feff}mark",
+];
+
+/// The pattern words are cut by: `Sequence[Split(regex, isolated), ByteLevel(no regex, no prefix space)]`.
+fn pattern(pre_tokenizer: &Value) -> Option<String> {
+    let [split, bytes] = pre_tokenizer.get("pretokenizers")?.as_array()?.as_slice() else { return None };
+    let fits = pre_tokenizer["type"] == "Sequence"
+        && split["type"] == "Split"
+        && split["behavior"] == "Isolated"
+        && split["invert"] == false
+        && bytes["type"] == "ByteLevel"
+        && bytes["use_regex"] == false
+        && bytes["add_prefix_space"] == false;
+    fits.then(|| split["pattern"]["Regex"].as_str().map(str::to_owned))?
+}
+
+/// The character that stands for each byte in byte-level vocabularies: printable Latin-1 for itself, the others from U+0100 on.
+fn byte_chars() -> [char; 256] {
+    let mut next = '\u{100}'..;
+    std::array::from_fn(|byte| {
+        let c = char::from(byte as u8);
+        let printable = matches!(c, '!'..='~' | '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{ff}');
+        if printable { c } else { next.next().expect("256 bytes at most") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A tokenizer with the given pattern, all bytes, and merges of frequent pairs.
+    fn tokenizer(pattern: &str, normalizer: Value) -> Tokenizer {
+        let mut vocab = serde_json::Map::new();
+        for c in byte_chars() {
+            vocab.insert(c.to_string(), vocab.len().into());
+        }
+        let pairs =
+            [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "Ġ"), ("Ġ", "x"), ("Ċ", "Ċ"), ("Ã", "©"), ("1", "2")];
+        for (a, b) in pairs {
+            vocab.insert(format!("{a}{b}"), vocab.len().into());
+        }
+        let added = |id: usize, content: &str| {
+            serde_json::json!({ "id": id, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true })
+        };
+        let size = vocab.len();
+        let json = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer,
+            "added_tokens": [added(size, "<|a|>"), added(size + 1, "<|a|>b")],
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
+                { "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false },
+                { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false } ] },
+            "post_processor": null, "decoder": null,
+            "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+                "merges": pairs.map(|(a, b)| [a, b]) },
+        });
+        Tokenizer::from_bytes(json.to_string()).unwrap()
+    }
+
+    const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+    fn both_ways(tokenizer: &Tokenizer, bpe: &ByteBpe, text: &str) -> (Option<Vec<u32>>, Vec<u32>) {
+        let mut ids = Vec::new();
+        let mut bytes = 0;
+        let known = bpe.encode(tokenizer, text, |id, n| {
+            ids.push(id);
+            bytes += n;
+        });
+        assert!(!known || bytes == text.len());
+        (known.then_some(ids), tokenizer.encode(text, false).unwrap().get_ids().to_vec())
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            3 => "[ \t\n\r]{1,4}",
+            3 => "[a-z'A-Z0-9.,!?]{1,8}",
+            1 => Just("<|a|>".to_owned()),
+            1 => Just("<|a|>b".to_owned()),
+            1 => Just("hello é e\u{301} 東京".to_owned()),
+            2 => any::<String>(),
+        ];
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    #[test]
+    fn the_known_patterns_get_the_short_cut_and_others_do_not() {
+        let nfc = serde_json::json!({ "type": "NFC" });
+        for pattern in [QWEN, LLAMA3, GPT2] {
+            assert!(ByteBpe::new(&tokenizer(pattern, nfc.clone())).is_some());
+            assert!(ByteBpe::new(&tokenizer(pattern, Value::Null)).is_some());
+        }
+        assert!(ByteBpe::new(&tokenizer(r"a(?=b)|\s+", Value::Null)).is_none(), "look-ahead elsewhere");
+        let lower = serde_json::json!({ "type": "Lowercase" });
+        assert!(ByteBpe::new(&tokenizer(QWEN, lower)).is_none());
+    }
+
+    proptest! {
+        // Each case makes six tokenizers.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn both_ways_give_the_same_ids(texts in prop::collection::vec(text(), 1..8)) {
+            for pattern in [QWEN, LLAMA3, GPT2] {
+                for normalizer in [Value::Null, serde_json::json!({ "type": "NFC" })] {
+                    let normalised = !normalizer.is_null();
+                    let tokenizer = tokenizer(pattern, normalizer);
+                    let bpe = ByteBpe::new(&tokenizer).unwrap();
+                    // Twice, so that remembered words are met again.
+                    for text in texts.iter().chain(&texts) {
+                        match both_ways(&tokenizer, &bpe, text) {
+                            (Some(fast), slow) => prop_assert_eq!(fast, slow, "{:?}", text),
+                            (None, _) => prop_assert!(normalised, "only text that is not NFC takes the long way"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! The tokenizer and chat template of one checkpoint folder: a [`Conversation`] → [`Tokens`].
+
+use std::{
+    borrow::Cow,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use aho_corasick::AhoCorasick;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use crate::{
+    DataError, Tokens,
+    byte_bpe::ByteBpe,
+    conversation::{Chat, Conversation, Message},
+    rejection::{Kind, Rejection},
+    template::{ChatTemplate, RenderOptions, Rendered, error_text},
+    turns::{MaskPolicy, ThinkingSupport, TurnShape},
+};
+
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
+const TEMPLATE_JSON: &str = "chat_template.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// `tokenizer.json`, chat template and special tokens of one checkpoint. Cheap to share between threads, not meant to be cloned.
+pub struct ChatTokenizer {
+    folder: PathBuf,
+    tokenizer: Tokenizer,
+    short_cut: Option<ByteBpe>,
+    template: Option<(ChatTemplate, TurnShape)>,
+    special: Option<AhoCorasick>,
+    eos_token: Option<(u32, String)>,
+    eos_token_ids: Vec<u32>,
+    tokenizer_hash: String,
+    template_hash: Option<String>,
+}
+
+impl ChatTokenizer {
+    /// Reads `tokenizer.json`, and where present `tokenizer_config.json`, `chat_template.jinja` (or the template inside the configuration)
+    /// and `generation_config.json`.
+    ///
+    /// # Errors
+    /// A missing or unreadable tokenizer, a template that does not compile or whose turns cannot be told apart. A checkpoint without any
+    /// template is no error: it can still tokenise prompt/completion data.
+    pub fn from_dir(folder: &Path) -> Result<Self, DataError> {
+        let path = folder.join(TOKENIZER);
+        let bytes = std::fs::read(&path).map_err(DataError::io("read", &path))?;
+        let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {
+            DataError::model(
+                &path,
+                format!("not a tokenizer this build can read ({e})"),
+                "Download the model again",
+            )
+        })?;
+        // Limits and padding stored in the file are about inference batches, not about training examples.
+        let _ = tokenizer.with_truncation(None);
+        tokenizer.with_padding(None);
+        let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
+        let generation = read_json(&folder.join(GENERATION_CONFIG))?.unwrap_or(Value::Null);
+        let special_tokens = named_tokens(&config);
+        let named = |name: &str| special_tokens.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
+        let eos_token = named("eos_token").and_then(|t| Some((tokenizer.token_to_id(&t)?, t)));
+        let eos_token_ids = end_ids(&generation, eos_token.as_ref().map(|e| e.0));
+
+        let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        added.sort_by_key(|(id, _)| *id);
+        let special: Vec<String> =
+            added.into_iter().filter(|(_, t)| t.special).map(|(_, t)| t.content).collect();
+        let ends: Vec<String> = eos_token_ids.iter().filter_map(|id| tokenizer.id_to_token(*id)).collect();
+
+        let mut template_hash = None;
+        let template = match template_source(folder, &config)? {
+            None => None,
+            Some((path, source)) => {
+                let unusable = |problem: String| {
+                    DataError::model(
+                        &path,
+                        format!("the chat template cannot be used: {problem}"),
+                        "Replace it by a template that writes each message in one loop, or report it",
+                    )
+                };
+                template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
+                let template =
+                    ChatTemplate::new(&source, &special_tokens).map_err(|e| unusable(error_text(&e)))?;
+                let shape = TurnShape::learn(&template, &ends, &special).map_err(unusable)?;
+                Some((template, shape))
+            }
+        };
+        let special = match special.is_empty() {
+            true => None,
+            false => AhoCorasick::new(&special).ok(),
+        };
+        Ok(Self {
+            folder: folder.to_owned(),
+            short_cut: ByteBpe::new(&tokenizer),
+            tokenizer,
+            template,
+            special,
+            eos_token,
+            eos_token_ids,
+            tokenizer_hash: blake3::hash(&bytes).to_hex().to_string(),
+            template_hash,
+        })
+    }
+
+    /// The tokens of an example and which of them are trained.
+    ///
+    /// Special tokens written out in the text are parsed as such, as transformers does; see [`special_tokens_in`](Self::special_tokens_in).
+    ///
+    /// # Errors
+    /// The template refuses the conversation, its turns cannot be told apart with certainty, or the checkpoint has no template.
+    pub fn encode_conversation(
+        &self,
+        conversation: &Conversation<'_>,
+        policy: impl Into<MaskPolicy>,
+    ) -> Result<Tokens, Rejection> {
+        match conversation {
+            Conversation::Chat(chat) => {
+                let (text, targets) = self.render_targets(chat, policy.into())?;
+                let tokens = self.tokenise(&text, &targets, false)?;
+                if tokens.target_count() == 0 {
+                    return Err(Rejection::new(
+                        Kind::NothingToTrain,
+                        "messages",
+                        "no token of it would be trained",
+                        "Give an assistant turn some text",
+                    ));
+                }
+                Ok(tokens)
+            }
+            Conversation::Completion { prompt, completion } => self.encode_completion(prompt, completion),
+        }
+    }
+
+    /// The rendered text of a chat and the byte ranges of it that are trained: what a preview shows in colours.
+    pub fn render_targets(
+        &self,
+        chat: &Chat<'_>,
+        policy: MaskPolicy,
+    ) -> Result<(String, Vec<Range<usize>>), Rejection> {
+        let (template, shape) = self.template.as_ref().ok_or_else(|| self.no_template())?;
+        let options =
+            RenderOptions { preserve_thinking: policy.preserve_thinking, ..RenderOptions::default() };
+        let rendered = template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))?;
+        let targets = shape.targets(chat, &rendered, template.has_generation_marks, policy.think)?;
+        Ok((rendered.text, targets))
+    }
+
+    /// Renders a conversation with every option the template has.
+    ///
+    /// # Errors
+    /// As [`encode_conversation`](Self::encode_conversation).
+    pub fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Rejection> {
+        let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
+        template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))
+    }
+
+    /// The text a server would give the model to answer these messages.
+    ///
+    /// # Errors
+    /// As [`encode_conversation`](Self::encode_conversation).
+    pub fn render_prompt(
+        &self,
+        messages: &[Message<'_>],
+        enable_thinking: Option<bool>,
+    ) -> Result<String, Rejection> {
+        let chat = Chat { messages: messages.to_vec(), tools: None };
+        let options = RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
+        self.render(&chat, options).map(|r| r.text)
+    }
+
+    /// Text → ids, special tokens parsed, nothing added.
+    ///
+    /// # Errors
+    /// The tokenizer fails, which for byte-level vocabularies does not happen.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Rejection> {
+        self.tokenise(text, &[], false).map(|t| t.input_ids)
+    }
+
+    /// Ids → text, special tokens written out. Unknown ids are left out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false).unwrap_or_default()
+    }
+
+    /// Ids → text without special tokens.
+    pub fn decode_plain(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, true).unwrap_or_default()
+    }
+
+    /// Ids that end a generation, from `generation_config.json` and the tokenizer's `eos_token`.
+    pub fn eos_token_ids(&self) -> &[u32] {
+        &self.eos_token_ids
+    }
+
+    /// Number of ids, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// Whether the checkpoint has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// What the template does with reasoning. `None` without a template.
+    pub fn thinking(&self) -> Option<ThinkingSupport> {
+        self.template.as_ref().map(|(_, shape)| shape.thinking())
+    }
+
+    /// BLAKE3 (hex) of `tokenizer.json`.
+    pub fn tokenizer_hash(&self) -> &str {
+        &self.tokenizer_hash
+    }
+
+    /// BLAKE3 (hex) of the template's source.
+    pub fn template_hash(&self) -> Option<&str> {
+        self.template_hash.as_deref()
+    }
+
+    /// BLAKE3 (hex) over both: equal fingerprints tokenise equally.
+    pub fn fingerprint(&self) -> String {
+        let template = self.template_hash.as_deref().unwrap_or("none");
+        blake3::hash(format!("{}\n{template}", self.tokenizer_hash).as_bytes()).to_hex().to_string()
+    }
+
+    /// How many special tokens are written out in the example's own text. They become the real tokens.
+    pub fn special_tokens_in(&self, conversation: &Conversation<'_>) -> usize {
+        let Some(special) = &self.special else { return 0 };
+        let count = |text: &str| special.find_iter(text).count();
+        match conversation {
+            Conversation::Completion { prompt, completion } => count(prompt) + count(completion),
+            Conversation::Chat(chat) => chat
+                .messages
+                .iter()
+                .map(|m| {
+                    m.texts().map(count).sum::<usize>() + m.reasoning_content.as_deref().map_or(0, count)
+                })
+                .sum(),
+        }
+    }
+
+    /// Prompt and completion as one text, the completion and the end-of-text token being targets.
+    fn encode_completion(&self, prompt: &str, completion: &str) -> Result<Tokens, Rejection> {
+        let mut text = String::with_capacity(prompt.len() + completion.len() + 16);
+        text.push_str(prompt);
+        text.push_str(completion);
+        let completed = prompt.len()..text.len();
+        let mut tokens = self.tokenise(&text, std::slice::from_ref(&completed), true)?;
+        if let Some((eos, _)) = &self.eos_token
+            && tokens.input_ids.last() != Some(eos)
+        {
+            tokens.input_ids.push(*eos);
+            tokens.loss_mask.push(true);
+        }
+        if let Some(first) = tokens.loss_mask.first_mut() {
+            *first = false;
+        }
+        if tokens.target_count() == 0 {
+            return Err(Rejection::new(
+                Kind::NothingToTrain,
+                "completion",
+                "no token of it would be trained",
+                "Give the prompt or the completion more text",
+            ));
+        }
+        Ok(tokens)
+    }
+
+    /// A token is a target when any byte of it lies in a target range.
+    fn tokenise(
+        &self,
+        text: &str,
+        targets: &[Range<usize>],
+        add_special_tokens: bool,
+    ) -> Result<Tokens, Rejection> {
+        let mut tokens = Tokens::default();
+        let mut ahead = Ahead(targets);
+        let mut at = 0;
+        let done = !add_special_tokens
+            && self.short_cut.as_ref().is_some_and(|bpe| {
+                bpe.encode(&self.tokenizer, text, |id, bytes| {
+                    tokens.input_ids.push(id);
+                    tokens.loss_mask.push(ahead.touches(at, at + bytes));
+                    at += bytes;
+                })
+            });
+        if !done {
+            let encoding = self.tokenizer.encode(text, add_special_tokens).map_err(tokenizer_failed)?;
+            let mut ahead = Ahead(targets);
+            tokens.input_ids = encoding.get_ids().to_vec();
+            tokens.loss_mask = encoding.get_offsets().iter().map(|o| ahead.touches(o.0, o.1)).collect();
+        }
+        if let Some(first) = tokens.loss_mask.first_mut() {
+            *first = false;
+        }
+        Ok(tokens)
+    }
+
+    fn no_template(&self) -> Rejection {
+        Rejection::new(
+            Kind::TemplateRefused,
+            "messages",
+            format!("{} has no chat template", self.folder.display()),
+            "Choose the instruction-tuned sibling of this model, put a chat_template.jinja into its folder, or write the data as prompt and completion",
+        )
+    }
+}
+
+/// The target ranges that tokens, met in order, have not passed yet.
+struct Ahead<'a>(&'a [Range<usize>]);
+
+impl Ahead<'_> {
+    /// Whether the token's bytes touch a range. A token of no bytes, such as an added BOS, touches none.
+    fn touches(&mut self, start: usize, end: usize) -> bool {
+        while let Some(first) = self.0.first()
+            && (first.is_empty() || (first.end <= start && start < end))
+        {
+            self.0 = &self.0[1..];
+        }
+        self.0.first().is_some_and(|t| start < t.end && t.start < end)
+    }
+}
+
+fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
+    Rejection::new(
+        Kind::TokenizerFailed,
+        "",
+        format!("the tokenizer failed: {error}"),
+        "Look for characters this tokenizer cannot represent",
+    )
+}
+
+fn refused(chat: &Chat<'_>, said: &str) -> Rejection {
+    let fix = match chat.unusual_order() {
+        Some(order) => format!("Change the order of turns: the example has {order}"),
+        None => "Change the conversation so that the model's template accepts it".to_owned(),
+    };
+    Rejection::new(
+        Kind::TemplateRefused,
+        "messages",
+        format!("the model's chat template refuses it: {said}"),
+        fix,
+    )
+}
+
+fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(DataError::io("read", path)(e)),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|e| DataError::model(path, format!("not valid JSON ({e})"), "Download the model again"))
+}
+
+/// `bos_token`, `eos_token`, … of `tokenizer_config.json`; each a string or an object with `content`.
+fn named_tokens(config: &Value) -> Vec<(String, String)> {
+    let Value::Object(config) = config else { return Vec::new() };
+    let token = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned);
+    config
+        .iter()
+        .filter(|(name, _)| name.ends_with("_token"))
+        .filter_map(|(name, value)| Some((name.clone(), token(value)?)))
+        .collect()
+}
+
+fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
+    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+    let mut ids: Vec<u32> = match generation.get("eos_token_id") {
+        Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+        Some(one) => id(one).into_iter().collect(),
+        None => Vec::new(),
+    };
+    if let Some(eos) = eos.filter(|e| !ids.contains(e)) {
+        ids.push(eos);
+    }
+    ids
+}
+
+/// The template's source and where it was found: the file, else the configuration's field (a string, or a list of named templates).
+fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
+    let path = folder.join(TEMPLATE);
+    match std::fs::read_to_string(&path) {
+        Ok(source) => return Ok(Some((path, source))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(DataError::io("read", path)(e)),
+    }
+    let path = folder.join(TEMPLATE_JSON);
+    let processor = read_json(&path)?;
+    let found = processor.as_ref().and_then(template_field).map(|source| (path, source.into_owned()));
+    let in_config = || Some((folder.join(TOKENIZER_CONFIG), template_field(config)?.into_owned()));
+    Ok(found.or_else(in_config))
+}
+
+fn template_field(config: &Value) -> Option<Cow<'_, str>> {
+    match config.get("chat_template")? {
+        Value::String(source) => Some(source.into()),
+        Value::Array(named) => {
+            let default = named.iter().find(|t| t.get("name").and_then(Value::as_str) == Some("default"));
+            Some(default.or(named.first())?.get("template")?.as_str()?.into())
+        }
+        _ => None,
+    }
+}

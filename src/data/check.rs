@@ -1,0 +1,104 @@
+//! `check`: reads all of the data and says what is in it. Nothing but the rejected lines is written.
+
+use std::path::PathBuf;
+
+use crate::{
+    ChatTokenizer, DataError, MaskPolicy, Report,
+    chunks::Reading,
+    examine::{Examined, Examiner},
+    format::Format,
+    progress::{Phase, Progress},
+    source::Source,
+    tally::{Side, Tally},
+};
+
+/// Chunks of this size when only validating, and when tokenising, which takes a hundred times as long per byte.
+pub(crate) const VALIDATE_CHUNK: usize = 1 << 20;
+pub(crate) const TOKENISE_CHUNK: usize = 128 << 10;
+
+/// How to check.
+#[derive(Default)]
+pub struct CheckOptions<'a> {
+    /// Read every file as this format rather than detecting it per file.
+    pub format: Option<Format>,
+    /// With a tokenizer examples are also rendered and counted in tokens.
+    pub tokenizer: Option<&'a ChatTokenizer>,
+    /// What would be trained.
+    pub policy: MaskPolicy,
+    /// Reject examples with more tokens than this.
+    pub max_example_tokens: Option<u32>,
+    /// Eval data of its own: checked too, and compared with the training data.
+    pub eval_data: Vec<PathBuf>,
+    /// Where to keep rejected lines.
+    pub rejected_path: Option<PathBuf>,
+}
+
+/// Checks files and folders.
+///
+/// # Errors
+/// Inputs that cannot be read at all, a `rejected_path` that cannot be written, or a stop on request. Bad lines are no error: they are
+/// in the report, and [`Report::exceeds`] says whether there are too many.
+pub fn check(
+    inputs: &[PathBuf],
+    options: &CheckOptions<'_>,
+    progress: &dyn Progress,
+) -> Result<Report, DataError> {
+    let examiner = Examiner {
+        tokenizer: options.tokenizer,
+        policy: options.policy,
+        max_example_tokens: options.max_example_tokens,
+    };
+    let mut tally = Tally::new(options.tokenizer.is_some(), options.rejected_path.as_deref())?;
+    let train = Source::open(inputs)?;
+    let has_eval = !options.eval_data.is_empty();
+    let eval = has_eval.then(|| Source::open(&options.eval_data)).transpose()?;
+    let sides = [(Some(&train), Side::Train), (eval.as_ref(), Side::Eval)];
+    for (source, side) in sides.into_iter().filter_map(|(source, side)| Some((source?, side))) {
+        examine_all(
+            source,
+            side == Side::Eval,
+            options.format,
+            &examiner,
+            &mut tally,
+            progress,
+            |tally, file, line, accepted| {
+                tally.accept(file, line, &accepted, side);
+                Ok(())
+            },
+        )?;
+    }
+    tally.finish(has_eval)
+}
+
+/// Examines every line of a source in order; what is accepted goes to `accept`, what is refused to the tally.
+pub(crate) fn examine_all(
+    source: &Source,
+    is_eval: bool,
+    format: Option<Format>,
+    examiner: &Examiner<'_>,
+    tally: &mut Tally,
+    progress: &dyn Progress,
+    mut accept: impl FnMut(&mut Tally, u32, u64, crate::examine::Accepted) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let (phase, chunk_bytes) = match examiner.tokenizer {
+        Some(_) => (Phase::Tokenise, TOKENISE_CHUNK),
+        None => (Phase::Check, VALIDATE_CHUNK),
+    };
+    let first_file = tally.begin(source.files(), is_eval);
+    let reading = Reading { source, format, phase, chunk_bytes };
+    reading.run(
+        progress,
+        |chunk| examiner.examine(chunk),
+        |examined: Examined| {
+            let file = first_file + examined.file;
+            tally.chunk(file, &examined);
+            for outcome in examined.outcomes {
+                match outcome.result {
+                    Ok(accepted) => accept(tally, file, outcome.line, accepted)?,
+                    Err(refused) => tally.refuse(file, outcome.line, *refused)?,
+                }
+            }
+            Ok(tally.examples())
+        },
+    )
+}

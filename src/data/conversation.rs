@@ -1,0 +1,235 @@
+//! One example as its author wrote it: who said what, which tools there were, and which turns are to be learnt.
+//!
+//! Everything borrows from the line where it can. Whatever format a line came in, equal examples are equal here and hash equally.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
+use xxhash_rust::xxh3::Xxh3;
+
+/// One training example.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Conversation<'a> {
+    /// Turns, rendered by the checkpoint's chat template.
+    Chat(Chat<'a>),
+    /// Plain text continued by plain text, without a template.
+    Completion {
+        /// The text before.
+        prompt: Cow<'a, str>,
+        /// The text that is learnt.
+        completion: Cow<'a, str>,
+    },
+}
+
+/// Turns in order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Chat<'a> {
+    /// The turns.
+    pub messages: Vec<Message<'a>>,
+    /// The tools the assistant could call: a JSON array, handed to the template.
+    pub tools: Option<Json<'a>>,
+}
+
+/// One turn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Message<'a> {
+    /// `system`, `user`, `assistant`, `tool`…
+    pub role: Cow<'a, str>,
+    /// What was said.
+    pub content: Content<'a>,
+    /// What was thought before, where it is not inside the content.
+    pub reasoning_content: Option<Cow<'a, str>>,
+    /// A JSON array of calls, in OpenAI's form.
+    pub tool_calls: Option<Json<'a>>,
+    /// The name of the speaker or of the tool that answers.
+    pub name: Option<Cow<'a, str>>,
+    /// The call a tool answers.
+    pub tool_call_id: Option<Cow<'a, str>>,
+    /// An assistant turn that is shown but not learnt (`"weight": 0` in OpenAI's format). Means nothing for other roles.
+    pub untrained: bool,
+}
+
+/// The content of a turn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Content<'a> {
+    /// No such field.
+    #[default]
+    Absent,
+    /// `null`, as OpenAI writes it beside tool calls.
+    Null,
+    /// Text.
+    Text(Cow<'a, str>),
+    /// A list of text parts.
+    Parts(Vec<Cow<'a, str>>),
+}
+
+/// A piece of JSON kept as it was written: valid, not yet looked into.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Json<'a>(pub(crate) Cow<'a, str>);
+
+impl Json<'_> {
+    /// The JSON text.
+    pub fn get(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Json<'static> {
+    pub(crate) fn from_value(value: &serde_json::Value) -> Self {
+        Self(Cow::Owned(value.to_string()))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|raw| Json(Cow::Borrowed(raw.get())))
+    }
+}
+
+impl<'a> Conversation<'a> {
+    /// A chat without tools, for previews and tests.
+    pub fn chat(messages: Vec<Message<'a>>) -> Self {
+        Self::Chat(Chat { messages, tools: None })
+    }
+
+    /// The hash by which duplicates are found and the eval split is drawn: of the content alone, the same for every format, file and line.
+    pub fn content_hash(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        match self {
+            Self::Completion { prompt, completion } => {
+                field(&mut hasher, b'p', prompt);
+                field(&mut hasher, b'c', completion);
+            }
+            Self::Chat(chat) => {
+                for message in &chat.messages {
+                    message.hash(&mut hasher);
+                }
+                if let Some(tools) = &chat.tools {
+                    field(&mut hasher, b'T', tools.get());
+                }
+            }
+        }
+        hasher.digest()
+    }
+
+    /// Bytes of text in the example, markup excluded.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Completion { prompt, completion } => prompt.len() + completion.len(),
+            Self::Chat(chat) => chat.messages.iter().map(Message::text_bytes).sum(),
+        }
+    }
+}
+
+impl Chat<'_> {
+    /// Assistant turns that say nothing: no text, no reasoning, no call.
+    pub fn empty_assistant_turns(&self) -> usize {
+        self.messages.iter().filter(|m| m.role == "assistant" && m.says_nothing()).count()
+    }
+
+    /// What is unusual about the order of speakers, if anything. Templates decide whether it can be rendered at all.
+    pub fn unusual_order(&self) -> Option<&'static str> {
+        let mut previous = "";
+        for (i, message) in self.messages.iter().enumerate() {
+            let role = &*message.role;
+            match (role, previous) {
+                ("system" | "developer", _) if i > 0 => return Some("a system turn that is not the first"),
+                ("user", "user") => return Some("two user turns in a row"),
+                ("assistant", "assistant") => return Some("two assistant turns in a row"),
+                ("assistant", "" | "system" | "developer") => {
+                    return Some("an assistant turn before any user turn");
+                }
+                ("tool" | "function", "assistant" | "tool" | "function") => {}
+                ("tool" | "function", _) => return Some("a tool turn that follows no assistant turn"),
+                _ => {}
+            }
+            previous = role;
+        }
+        match previous {
+            "assistant" => None,
+            _ => Some("a last turn that is not the assistant's"),
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    /// A turn of plain text.
+    pub fn text(role: impl Into<Cow<'a, str>>, content: impl Into<Cow<'a, str>>) -> Self {
+        Self { role: role.into(), content: Content::Text(content.into()), ..Self::default() }
+    }
+
+    /// The pieces of text in its content.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let (one, many) = match &self.content {
+            Content::Text(text) => (Some(&**text), &[][..]),
+            Content::Parts(parts) => (None, &parts[..]),
+            Content::Absent | Content::Null => (None, &[][..]),
+        };
+        one.into_iter().chain(many.iter().map(|p| &**p))
+    }
+
+    fn says_nothing(&self) -> bool {
+        self.tool_calls.is_none()
+            && self.reasoning_content.as_ref().is_none_or(|r| r.trim().is_empty())
+            && self.texts().all(|t| t.trim().is_empty())
+    }
+
+    fn text_bytes(&self) -> usize {
+        self.texts().map(str::len).sum::<usize>()
+            + self.reasoning_content.as_ref().map_or(0, |r| r.len())
+            + self.tool_calls.as_ref().map_or(0, |c| c.get().len())
+    }
+
+    fn hash(&self, hasher: &mut Xxh3) {
+        field(hasher, b'r', &self.role);
+        for text in self.texts() {
+            field(hasher, b't', text);
+        }
+        let optional = [
+            (b'R', self.reasoning_content.as_deref()),
+            (b'C', self.tool_calls.as_ref().map(Json::get)),
+            (b'n', self.name.as_deref()),
+            (b'i', self.tool_call_id.as_deref()),
+            (b'w', (self.untrained && self.role == "assistant").then_some("0")),
+        ];
+        for (tag, value) in optional {
+            if let Some(value) = value {
+                field(hasher, tag, value);
+            }
+        }
+    }
+}
+
+/// Tag and length before the text, so that no two different examples feed the hash the same bytes.
+fn field(hasher: &mut Xxh3, tag: u8, text: &str) {
+    let mut head = [tag; 9];
+    head[1..].copy_from_slice(&(text.len() as u64).to_le_bytes());
+    hasher.update(&head);
+    hasher.update(text.as_bytes());
+}
+
+/// A string that borrows from the line unless it has escapes.
+pub(crate) struct Text<'a>(pub Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}

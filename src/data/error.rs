@@ -1,0 +1,83 @@
+//! What can go wrong as a whole: inputs that cannot be read, tokenizers that cannot be loaded, folders that cannot be written.
+//! A single bad line is not an error but a [`Rejection`](crate::Rejection).
+
+use std::{io, path::PathBuf};
+
+use crate::token_file::TokenFileError;
+
+/// An error that ends `check` or `prepare`. Every text says what, where, and what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// Reading or writing failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb: "read", "write".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A compressed input ends early or is damaged.
+    #[error("{} is damaged or cut short ({message}): download or compress it again", path.display())]
+    Compressed {
+        /// The input file.
+        path: PathBuf,
+        /// The decoder's reason.
+        message: String,
+    },
+    /// The input as a whole is unusable.
+    #[error("{}: {problem}. {fix}", path.display())]
+    Input {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A model folder's tokenizer, template or configuration is unusable.
+    #[error("{}: {problem}. {fix}", path.display())]
+    Model {
+        /// The file in the model folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A token file could not be written or read back.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
+    /// The caller's progress said stop.
+    #[error("stopped on request; nothing was kept, run the command again to start over")]
+    Cancelled,
+}
+
+impl DataError {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+
+    pub(crate) fn input(
+        path: impl Into<PathBuf>,
+        problem: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self::Input { path: path.into(), problem: problem.into(), fix: fix.into() }
+    }
+
+    pub(crate) fn model(
+        path: impl Into<PathBuf>,
+        problem: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self::Model { path: path.into(), problem: problem.into(), fix: fix.into() }
+    }
+
+    /// Whether the data is at fault (exit code 3), rather than the machine or the model.
+    pub fn is_data_fault(&self) -> bool {
+        matches!(self, Self::Compressed { .. } | Self::Input { .. })
+    }
+}

@@ -1,0 +1,126 @@
+//! One chunk of lines → what became of each line. The parallel part of `check` and `prepare`.
+
+use crate::{
+    ChatTokenizer, Tokens,
+    chunks::{Chunk, lines},
+    conversation::Conversation,
+    explain,
+    format::Format,
+    parse::parse_line,
+    rejection::{Kind, Rejection},
+    turns::MaskPolicy,
+};
+
+/// With what lines are examined.
+pub(crate) struct Examiner<'a> {
+    /// Without one, lines are validated but not rendered.
+    pub tokenizer: Option<&'a ChatTokenizer>,
+    pub policy: MaskPolicy,
+    /// The model's limit.
+    pub max_example_tokens: Option<u32>,
+}
+
+/// What became of a chunk.
+pub(crate) struct Examined {
+    pub file: u32,
+    pub format: Option<Format>,
+    pub lines: u64,
+    pub blank: u64,
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What became of a line that is not blank.
+pub(crate) struct Outcome {
+    pub line: u64,
+    pub result: Result<Accepted, Box<Refused>>,
+}
+
+pub(crate) struct Accepted {
+    pub content_hash: u64,
+    pub text_bytes: u32,
+    pub empty_turns: u32,
+    pub unusual_order: Option<&'static str>,
+    pub special_tokens: u32,
+    /// With a tokenizer.
+    pub tokens: Option<Tokens>,
+}
+
+pub(crate) struct Refused {
+    pub rejection: Rejection,
+    pub text: String,
+}
+
+impl Examiner<'_> {
+    pub fn examine(&self, chunk: &Chunk) -> Examined {
+        let mut examined = Examined {
+            file: chunk.file,
+            format: chunk.format,
+            lines: 0,
+            blank: 0,
+            outcomes: Vec::with_capacity(chunk.bytes.len() / 1024),
+        };
+        if let Some(bytes) = chunk.too_long {
+            let text = String::from_utf8_lossy(&chunk.bytes).into_owned();
+            let result = Err(Box::new(Refused { rejection: explain::too_long(bytes), text }));
+            examined.lines = 1;
+            examined.outcomes.push(Outcome { line: chunk.first_line, result });
+            return examined;
+        }
+        // Validating a megabyte at once is five times as fast as line by line; only a chunk that fails is looked at more closely.
+        let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
+        for line in lines(&chunk.bytes, chunk.first_line) {
+            examined.lines += 1;
+            if line.bytes.trim_ascii().is_empty() {
+                examined.blank += 1;
+                continue;
+            }
+            let text = match whole {
+                Some(whole) => {
+                    let start = line.bytes.as_ptr() as usize - chunk.bytes.as_ptr() as usize;
+                    Ok(&whole[start..start + line.bytes.len()])
+                }
+                None => std::str::from_utf8(line.bytes),
+            };
+            let result = match text {
+                Ok(text) => self.line(chunk.format, text).map_err(|rejection| (rejection, text.to_owned())),
+                Err(e) => {
+                    let lossy = String::from_utf8_lossy(line.bytes).into_owned();
+                    Err((explain::invalid_utf8(e.valid_up_to()), lossy))
+                }
+            };
+            let result = result.map_err(|(rejection, text)| Box::new(Refused { rejection, text }));
+            examined.outcomes.push(Outcome { line: line.line_no, result });
+        }
+        examined
+    }
+
+    fn line(&self, format: Option<Format>, line: &str) -> Result<Accepted, Rejection> {
+        let conversation = parse_line(format, line)?;
+        let (empty_turns, unusual_order) = match &conversation {
+            Conversation::Chat(chat) => (chat.empty_assistant_turns() as u32, chat.unusual_order()),
+            Conversation::Completion { .. } => (0, None),
+        };
+        let mut accepted = Accepted {
+            content_hash: conversation.content_hash(),
+            text_bytes: conversation.text_bytes().try_into().unwrap_or(u32::MAX),
+            empty_turns,
+            unusual_order,
+            special_tokens: 0,
+            tokens: None,
+        };
+        if let Some(tokenizer) = self.tokenizer {
+            let tokens = tokenizer.encode_conversation(&conversation, self.policy)?;
+            if let Some(limit) = self.max_example_tokens.filter(|&l| tokens.input_ids.len() > l as usize) {
+                return Err(Rejection::new(
+                    Kind::TooManyTokens,
+                    "",
+                    format!("{} tokens, more than the model's limit of {limit}", tokens.input_ids.len()),
+                    "Shorten or split the example, or raise --max-example-tokens if the model can take it",
+                ));
+            }
+            accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
+            accepted.tokens = Some(tokens);
+        }
+        Ok(accepted)
+    }
+}

@@ -1,0 +1,179 @@
+//! What is wrong with a line that could not be read: where, what, and what to do.
+//!
+//! Runs on rejected lines only, so it can afford to read the line into a tree and walk it.
+
+use serde_json::Value;
+
+use crate::{
+    format::Format,
+    rejection::{Kind, Rejection},
+};
+
+pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
+pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
+const LINE_FIX: &str = "Write one JSON object per line; line breaks inside a string are written \\n";
+
+/// Text from the data as part of a message: short, and harmless on a terminal.
+pub(crate) fn quoted(text: &str) -> String {
+    const KEPT: usize = 40;
+    let kept: String = text.chars().take(KEPT).collect();
+    let dots = if text.chars().nth(KEPT).is_some() { "…" } else { "" };
+    format!("{kept:?}{dots}")
+}
+
+pub(crate) fn invalid_utf8(valid_up_to: usize) -> Rejection {
+    Rejection::new(
+        Kind::InvalidUtf8,
+        "",
+        format!("not valid UTF-8 from byte {} on", valid_up_to + 1),
+        "Write the file as UTF-8 (iconv -f ENCODING -t UTF-8)",
+    )
+}
+
+pub(crate) fn too_long(bytes: u64) -> Rejection {
+    Rejection::new(
+        Kind::LineTooLong,
+        "",
+        format!(
+            "the line is {bytes} bytes long, more than the {} MiB one line may have",
+            crate::chunks::MAX_LINE_BYTES >> 20
+        ),
+        "Split the example; if the whole file is one line, write one example per line",
+    )
+}
+
+/// Why a line of a file whose format is unknown is not accepted.
+pub(crate) fn unrecognised(line: &str) -> Rejection {
+    match serde_json::from_str::<Value>(line) {
+        Err(e) => invalid_json(&e),
+        Ok(Value::Object(_)) => Rejection::new(
+            Kind::UnknownFormat,
+            "",
+            "none of the fields of a known format",
+            "Name the fields messages, conversations, instruction + output, or prompt + completion",
+        ),
+        Ok(value) => not_an_object(&value),
+    }
+}
+
+/// Why a line could not be read as `format`. `error` is what the reader said, used where the walk finds nothing better.
+pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) -> Rejection {
+    let object = match serde_json::from_str::<Value>(line) {
+        Err(e) => return invalid_json(&e),
+        Ok(Value::Object(object)) => object,
+        Ok(value) => return not_an_object(&value),
+    };
+    let found = match format {
+        Format::Messages => object.get("messages").and_then(|m| list(m, "messages")),
+        Format::ShareGpt => object.get("conversations").and_then(|c| list(c, "conversations")),
+        Format::Alpaca => ["instruction", "input", "output", "system"]
+            .into_iter()
+            .find_map(|f| object.get(f).and_then(|v| text_or_null(v, f))),
+        Format::PromptCompletion => ["prompt", "completion"].into_iter().find_map(|f| {
+            let value = object.get(f)?;
+            if value.is_array() { list(value, f) } else { text_or_null(value, f) }
+        }),
+    };
+    let missing = || {
+        let field = format.required().iter().find(|f| object.get(**f).is_none_or(Value::is_null))?;
+        let other = Format::detect(std::iter::once(line.as_bytes())).filter(|o| *o != format);
+        Some(match other {
+            Some(other) => Rejection::new(
+                Kind::UnknownFormat,
+                *field,
+                format!("missing: the line looks like {other}, the file is read as {format}"),
+                format!("Put {other} lines into a file of their own, or pass --format"),
+            ),
+            None => Rejection::new(Kind::MissingField, *field, "missing or null", format!("Add {field:?}")),
+        })
+    };
+    missing().or(found).unwrap_or_else(|| {
+        Rejection::new(
+            Kind::WrongType,
+            "",
+            without_place(error),
+            format!("Write the line as the {format} format has it"),
+        )
+    })
+}
+
+fn invalid_json(error: &serde_json::Error) -> Rejection {
+    let reason = if error.is_eof() {
+        "the line ends in the middle of a JSON value".to_owned()
+    } else {
+        format!("not valid JSON at column {}: {}", error.column(), without_place(error))
+    };
+    Rejection::new(Kind::InvalidJson, "", reason, LINE_FIX)
+}
+
+/// The error's text without "at line 1 column n", which would be taken for a line of the file.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or(&text).to_owned()
+}
+
+fn not_an_object(value: &Value) -> Rejection {
+    Rejection::new(Kind::NotAnObject, "", format!("{}, not an object", type_name(value)), LINE_FIX)
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn wrong(field: String, value: &Value, wanted: &str) -> Rejection {
+    let fix = format!("Write {wanted}");
+    Rejection::new(Kind::WrongType, field, format!("{}, not {wanted}", type_name(value)), fix)
+}
+
+fn text_or_null(value: &Value, field: &str) -> Option<Rejection> {
+    (!value.is_string() && !value.is_null()).then(|| wrong(field.to_owned(), value, "a string"))
+}
+
+fn list(value: &Value, name: &str) -> Option<Rejection> {
+    let Value::Array(turns) = value else {
+        return Some(wrong(name.to_owned(), value, "a list of turns"));
+    };
+    turns.iter().enumerate().find_map(|(i, turn)| {
+        let at = |field: &str| format!("{name}[{i}].{field}");
+        let Value::Object(turn) = turn else {
+            return Some(wrong(format!("{name}[{i}]"), turn, "an object"));
+        };
+        let fields = ["role", "reasoning_content"];
+        let content = || match turn.get("content")? {
+            Value::Array(parts) => parts.iter().enumerate().find_map(|(p, v)| part(v, at("content"), p)),
+            Value::String(_) | Value::Null => None,
+            other => Some(wrong(at("content"), other, "a string or a list of text parts")),
+        };
+        fields.into_iter().find_map(|f| turn.get(f).and_then(|v| text_or_null(v, &at(f)))).or_else(content)
+    })
+}
+
+fn part(value: &Value, content: String, index: usize) -> Option<Rejection> {
+    let field = format!("{content}[{index}]");
+    let Value::Object(part) = value else { return Some(wrong(field, value, "an object")) };
+    match part.get("type").and_then(Value::as_str) {
+        None | Some("text") => match part.get("text") {
+            Some(Value::String(_)) => None,
+            Some(other) => Some(wrong(format!("{field}.text"), other, "a string")),
+            None => Some(Rejection::new(
+                Kind::MissingField,
+                format!("{field}.text"),
+                "missing",
+                "Give the part a text, or remove it",
+            )),
+        },
+        Some(kind) => Some(Rejection::new(
+            Kind::UnsupportedContent,
+            field,
+            format!("a part of type {}: only text is trained", quoted(kind)),
+            "Remove the example, or replace the part by text",
+        )),
+    }
+}

@@ -1,0 +1,91 @@
+//! The four ways people write training examples, and how to tell them apart.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+/// How each line of a file is read. Detected per file, or given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// `{"messages": [{"role", "content"}], "tools"?}`
+    Messages,
+    /// `{"conversations": [{"from", "value"}], "system"?, "tools"?}`
+    #[serde(rename = "sharegpt")]
+    ShareGpt,
+    /// `{"instruction", "input"?, "output", "system"?, "history"?}`
+    Alpaca,
+    /// `{"prompt", "completion"}`: two texts, or two lists of messages.
+    PromptCompletion,
+}
+
+/// The fields formats are told apart by; values are not looked at.
+#[derive(Deserialize)]
+struct Keys {
+    messages: Option<IgnoredAny>,
+    conversations: Option<IgnoredAny>,
+    instruction: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
+    completion: Option<IgnoredAny>,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Self; 4] = [Self::Messages, Self::ShareGpt, Self::Alpaca, Self::PromptCompletion];
+
+    /// The format of the first line that has one.
+    pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        lines.filter(|l| !l.trim_ascii().is_empty()).find_map(Self::of_line)
+    }
+
+    fn of_line(line: &[u8]) -> Option<Self> {
+        let keys: Keys = serde_json::from_slice(line).ok()?;
+        if keys.messages.is_some() {
+            Some(Self::Messages)
+        } else if keys.conversations.is_some() {
+            Some(Self::ShareGpt)
+        } else if keys.instruction.is_some() {
+            Some(Self::Alpaca)
+        } else if keys.prompt.is_some() && keys.completion.is_some() {
+            Some(Self::PromptCompletion)
+        } else {
+            None
+        }
+    }
+
+    /// The name used by flags and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::ShareGpt => "sharegpt",
+            Self::Alpaca => "alpaca",
+            Self::PromptCompletion => "prompt_completion",
+        }
+    }
+
+    /// The fields a line must have.
+    pub(crate) fn required(self) -> &'static [&'static str] {
+        match self {
+            Self::Messages => &["messages"],
+            Self::ShareGpt => &["conversations"],
+            Self::Alpaca => &["instruction", "output"],
+            Self::PromptCompletion => &["prompt", "completion"],
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|f| f.name() == name.replace('-', "_")).ok_or_else(|| {
+            format!("no data format {name:?}: use messages, sharegpt, alpaca or prompt_completion")
+        })
+    }
+}

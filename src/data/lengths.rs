@@ -1,0 +1,154 @@
+//! How long the examples are: the numbers the plan is made from, and a histogram a person can read.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Lengths of all accepted examples.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LengthReport {
+    /// What was counted.
+    pub unit: Unit,
+    /// Examples.
+    pub count: u64,
+    /// Their lengths added up.
+    pub total: u64,
+    /// Average length.
+    pub mean: f64,
+    /// Median: half of the examples are at most this long (nearest rank, like the other percentiles).
+    pub p50: u32,
+    /// 90 % are at most this long.
+    pub p90: u32,
+    /// 99 % are at most this long.
+    pub p99: u32,
+    /// The longest.
+    pub max: u32,
+    /// Examples by length, each bin twice as wide as the one before, first and last non-empty.
+    pub histogram: Vec<Bin>,
+}
+
+/// What lengths are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Tokens of the model.
+    Tokens,
+    /// Bytes of text, where no model was given.
+    Bytes,
+}
+
+/// Examples with `from <= length < to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bin {
+    /// Shortest length in it.
+    pub from: u32,
+    /// First length beyond it.
+    pub to: u32,
+    /// Examples in it.
+    pub count: u64,
+    /// Their lengths added up.
+    pub total: u64,
+}
+
+impl LengthReport {
+    /// Reports on lengths in any order; sorts them in place. `None` without examples.
+    pub fn new(unit: Unit, lengths: &mut [u32]) -> Option<Self> {
+        lengths.sort_unstable();
+        let (count, max) = (lengths.len(), *lengths.last()?);
+        let total: u64 = lengths.iter().map(|&l| u64::from(l)).sum();
+        let percentile = |percent: usize| lengths[(count * percent).div_ceil(100).max(1) - 1];
+        Some(Self {
+            unit,
+            count: count as u64,
+            total,
+            mean: total as f64 / count as f64,
+            p50: percentile(50),
+            p90: percentile(90),
+            p99: percentile(99),
+            max,
+            histogram: histogram(lengths),
+        })
+    }
+}
+
+fn histogram(sorted: &[u32]) -> Vec<Bin> {
+    const FIRST: u32 = 16;
+    let mut bins = Vec::new();
+    let (mut from, mut to) = (0, FIRST);
+    let mut rest = sorted;
+    while !rest.is_empty() {
+        let inside = rest.partition_point(|&l| l < to || to == u32::MAX);
+        let (these, later) = rest.split_at(inside);
+        let total = these.iter().map(|&l| u64::from(l)).sum();
+        if inside > 0 || !bins.is_empty() {
+            bins.push(Bin { from, to, count: inside as u64, total });
+        }
+        rest = later;
+        (from, to) = (to, to.saturating_mul(2));
+    }
+    bins
+}
+
+/// Several lines of text, the histogram drawn with bars.
+impl fmt::Display for LengthReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WIDTH: u64 = 40;
+        let unit = match self.unit {
+            Unit::Tokens => "tokens",
+            Unit::Bytes => "bytes of text",
+        };
+        writeln!(
+            f,
+            "length in {unit}: mean {:.1}  p50 {}  p90 {}  p99 {}  max {}  (total {})",
+            self.mean, self.p50, self.p90, self.p99, self.max, self.total
+        )?;
+        let most = self.histogram.iter().map(|b| b.count).max().unwrap_or(0).max(1);
+        for bin in &self.histogram {
+            let halves = (2 * WIDTH * bin.count).div_ceil(most);
+            let bar = "█".repeat((halves / 2) as usize) + if halves % 2 == 1 { "▌" } else { "" };
+            writeln!(f, "{:>9} – {:<9} {:>9}  {bar}", bin.from, bin.to - 1, bin.count)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let mut lengths: Vec<u32> = (1..=200).rev().collect();
+        let report = LengthReport::new(Unit::Tokens, &mut lengths).unwrap();
+        assert_eq!((report.p50, report.p90, report.p99, report.max), (100, 180, 198, 200));
+        assert_eq!((report.mean, report.total), (100.5, 20100));
+        assert_eq!(LengthReport::new(Unit::Tokens, &mut []), None);
+    }
+
+    #[test]
+    fn the_histogram_reads_as_text() {
+        let mut lengths = vec![3, 20, 21, 22, 100];
+        let text = LengthReport::new(Unit::Tokens, &mut lengths).unwrap().to_string();
+        let expected = "\
+length in tokens: mean 33.2  p50 21  p90 100  p99 100  max 100  (total 166)
+        0 – 15                1  █████████████▌
+       16 – 31                3  ████████████████████████████████████████
+       32 – 63                0  \n       64 – 127               1  █████████████▌\n";
+        assert_eq!(text, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn every_example_is_in_exactly_one_bin(mut lengths in prop::collection::vec(any::<u32>(), 1..200)) {
+            let report = LengthReport::new(Unit::Bytes, &mut lengths).unwrap();
+            prop_assert_eq!(report.histogram.iter().map(|b| b.count).sum::<u64>(), lengths.len() as u64);
+            prop_assert_eq!(report.histogram.iter().map(|b| b.total).sum::<u64>(), report.total);
+            for bin in &report.histogram {
+                let inside = lengths.iter().filter(|&&l| l >= bin.from && (l < bin.to || bin.to == u32::MAX)).count();
+                prop_assert_eq!(inside as u64, bin.count);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The data room: JSON lines → conversations → tokens → token file → packs, and a report of what was found on the way.
+//!
+//! Owns everything between the user's files and the trainer's batches, each step a function of its own:
+//! `Line` → [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`] → [`packing`].
+//! Knows nothing of models, devices or screens.
+
+mod bench;
+mod byte_bpe;
+mod chat_tokenizer;
+mod check;
+mod chunks;
+mod conversation;
+mod error;
+mod examine;
+mod explain;
+mod format;
+mod instrument;
+mod lengths;
+pub mod packing;
+mod parse;
+mod prepare;
+mod progress;
+mod python_json;
+mod rejection;
+mod report;
+mod source;
+mod split;
+mod tally;
+mod template;
+pub mod token_file;
+mod tokens;
+mod trace;
+mod turns;
+
+pub use bench::{Throughput, measure_tokenising, measure_validation, write_sample};
+pub use chat_tokenizer::ChatTokenizer;
+pub use check::{CheckOptions, check};
+pub use chunks::{Line, lines};
+pub use conversation::{Chat, Content, Conversation, Json, Message};
+pub use error::DataError;
+pub use format::Format;
+pub use lengths::{Bin, LengthReport, Unit};
+pub use parse::parse_line;
+pub use prepare::{EvalData, PrepareOptions, Prepared, prepare};
+pub use progress::{Phase, Progress, Step};
+pub use rejection::{Kind, Rejected, Rejection};
+pub use report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
+pub use source::{Source, SourceFile};
+pub use split::EvalSplit;
+pub use template::{RenderOptions, Rendered};
+pub use tokens::Tokens;
+pub use turns::{MaskPolicy, ThinkPolicy, ThinkingSupport};

@@ -1,0 +1,119 @@
+//! The random choices of an epoch, from random numbers that never change.
+//!
+//! A library's generator may change with its version and would then change the batches of a resumed run. So: the state is the
+//! first 8 bytes of BLAKE3 over purpose, seed and epoch; the sequence is SplitMix64 (Steele, Lea, Flood 2014); numbers below a bound are drawn by
+//! multiplication with rejection (Lemire 2019); permutations are Fisher–Yates from the end. Golden values in the tests hold this in place.
+
+const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn of(purpose: &str, seed: u64, epoch: u64) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("sparktune packing v1");
+        hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(purpose.as_bytes());
+        let hash = hasher.finalize();
+        let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        Self(u64::from_le_bytes(*first))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
+    }
+
+    /// Uniform in `0..bound`.
+    fn below(&mut self, bound: u32) -> u32 {
+        let reject_below = bound.wrapping_neg() % bound;
+        loop {
+            let product = (self.next() >> 32) * u64::from(bound);
+            if product as u32 >= reject_below {
+                return (product >> 32) as u32;
+            }
+        }
+    }
+
+    fn permutation(&mut self, len: usize) -> Vec<u32> {
+        let len = u32::try_from(len).expect("examples and rows are counted in 32 bits");
+        let mut order: Vec<u32> = (0..len).collect();
+        for last in (1..len).rev() {
+            order.swap(last as usize, self.below(last + 1) as usize);
+        }
+        order
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// The examples `0..examples` in the random order of one epoch.
+pub fn epoch_order(examples: usize, seed: u64, epoch: u64) -> Vec<u32> {
+    SplitMix64::of("examples", seed, epoch).permutation(examples)
+}
+
+/// The order in which an epoch's rows are trained.
+pub(super) fn row_order(rows: usize, seed: u64, epoch: u64) -> Vec<u32> {
+    SplitMix64::of("rows", seed, epoch).permutation(rows)
+}
+
+/// Which examples `epoch` leaves out when `share` of all are. Independent for each example and epoch.
+pub fn dropped(share: f64, seed: u64, epoch: u64) -> impl Fn(u32) -> bool {
+    let SplitMix64(key) = SplitMix64::of("drop", seed, epoch);
+    // 53 bits are an f64's worth.
+    let below = share * (1u64 << 53) as f64;
+    move |example| {
+        let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(u64::from(example) + 1)));
+        ((bits >> 11) as f64) < below
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_orders_are_the_ones_of_the_first_release() {
+        assert_eq!(epoch_order(10, 42, 0), [3, 8, 0, 4, 7, 6, 1, 2, 5, 9]);
+        assert_eq!(epoch_order(10, 42, 1), [5, 6, 7, 1, 9, 0, 3, 2, 4, 8]);
+        assert_eq!(row_order(10, 42, 0), [6, 8, 3, 5, 2, 9, 4, 7, 1, 0]);
+        let hash = |order: Vec<u32>| blake3::hash(bytemuck::cast_slice(&order)).to_hex()[..16].to_owned();
+        assert_eq!(hash(epoch_order(100_000, 7, 3)), "d10d600973c3616b");
+        let dropped: Vec<u32> = (0..40).filter(|&i| dropped(0.25, 42, 0)(i)).collect();
+        assert_eq!(dropped, [2, 4, 7, 9, 14, 17, 26, 27, 28, 33, 34, 37]);
+    }
+
+    #[test]
+    fn splitmix64_gives_the_published_sequence() {
+        let mut rng = SplitMix64(1_234_567);
+        let sequence = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!([rng.next(), rng.next(), rng.next()], sequence);
+    }
+
+    #[test]
+    fn every_permutation_of_four_comes_up_about_equally_often() {
+        let mut counts = std::collections::HashMap::new();
+        for epoch in 0..24_000 {
+            *counts.entry(epoch_order(4, 1, epoch)).or_insert(0u32) += 1;
+        }
+        assert_eq!(counts.len(), 24);
+        // 1000 expected, standard deviation 31: five of them either way.
+        assert!(counts.values().all(|count| (845..1155).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_dropped_share_is_the_share_asked_for_and_differs_by_epoch() {
+        let drops = |epoch| {
+            let dropped = dropped(0.05, 9, epoch);
+            (0..100_000).filter(move |&i| dropped(i))
+        };
+        let (first, second): (Vec<u32>, Vec<u32>) = (drops(0).collect(), drops(1).collect());
+        for share in [first.len(), second.len()] {
+            assert!((4_650..5_350).contains(&share), "{share}");
+        }
+        let both = first.iter().filter(|i| second.contains(i)).count();
+        assert!((170..330).contains(&both), "{both}");
+    }
+}

@@ -1,0 +1,135 @@
+//! The two ways to fill rows.
+
+use std::collections::BTreeMap;
+
+/// Part of an example, or all of it: tokens `start..start + len`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Which example.
+    pub example: u32,
+    /// Its first token in this row.
+    pub start: u32,
+    /// Number of tokens, at least 1.
+    pub len: u32,
+}
+
+/// The rows of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packs {
+    pieces: Vec<Piece>,
+    /// Row `r` is `pieces[ends[r - 1]..ends[r]]`.
+    ends: Vec<usize>,
+    pack_length: u32,
+}
+
+impl Packs {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// True when there is nothing to train on.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The pieces of one row. Panics when `row` is past the end.
+    pub fn row(&self, row: usize) -> &[Piece] {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        &self.pieces[start..self.ends[row]]
+    }
+
+    /// Row by row, in training order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[Piece]> {
+        (0..self.len()).map(|row| self.row(row))
+    }
+
+    /// Tokens of a full row.
+    pub fn pack_length(&self) -> u32 {
+        self.pack_length
+    }
+
+    pub(super) fn reorder(&mut self, order: &[u32]) {
+        let mut pieces = Vec::with_capacity(self.pieces.len());
+        let ends = order
+            .iter()
+            .map(|&row| {
+                pieces.extend_from_slice(self.row(row as usize));
+                pieces.len()
+            })
+            .collect();
+        (self.pieces, self.ends) = (pieces, ends);
+    }
+}
+
+/// Lengths that differ by less than this part of a row count as equal when sorting, so that examples of about one length meet others
+/// in every epoch. Exact lengths would pair the same examples again and again.
+const LENGTH_CLASSES: u32 = 64;
+
+/// Whole examples, longest class first, each into the row with the least room that is enough; `order` decides among equals.
+pub(super) fn best_fit_decreasing(lengths: &[u32], order: &[u32], pack_length: u32) -> Packs {
+    let class = (pack_length / LENGTH_CLASSES).max(1);
+    let mut examples = order.to_vec();
+    examples.sort_by_key(|&example| std::cmp::Reverse(lengths[example as usize] / class));
+
+    // Rows that still have room, by room. Among rows with the same room the latest is taken: any rule does, as long as it is one.
+    let mut open: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut pieces_of_row: Vec<u32> = Vec::new();
+    let mut row_of = Vec::with_capacity(examples.len());
+    for &example in &examples {
+        let len = lengths[example as usize];
+        let (row, room) = match open.range_mut(len..).next() {
+            Some((&room, rows)) => {
+                let row = rows.pop().expect("rooms without rows are removed");
+                if rows.is_empty() {
+                    open.remove(&room);
+                }
+                (row, room)
+            }
+            None => {
+                pieces_of_row.push(0);
+                (pieces_of_row.len() as u32 - 1, pack_length.max(len))
+            }
+        };
+        pieces_of_row[row as usize] += 1;
+        row_of.push(row);
+        if room > len {
+            open.entry(room - len).or_default().push(row);
+        }
+    }
+
+    let mut ends: Vec<usize> = pieces_of_row
+        .iter()
+        .scan(0, |start, &count| Some(std::mem::replace(start, *start + count as usize)))
+        .collect();
+    let mut pieces = vec![Piece { example: 0, start: 0, len: 0 }; examples.len()];
+    for (&example, &row) in examples.iter().zip(&row_of) {
+        let place = &mut ends[row as usize];
+        pieces[*place] = Piece { example, start: 0, len: lengths[example as usize] };
+        *place += 1;
+    }
+    Packs { pieces, ends, pack_length }
+}
+
+/// Examples in `order`, cut where a row is full. Only the last row may have room left.
+pub(super) fn stream(lengths: &[u32], order: &[u32], pack_length: u32) -> Packs {
+    let (mut pieces, mut ends) = (Vec::with_capacity(order.len()), Vec::new());
+    let mut room = pack_length;
+    for &example in order {
+        let (mut start, len) = (0, lengths[example as usize]);
+        while start < len {
+            let piece = Piece { example, start, len: (len - start).min(room) };
+            pieces.push(piece);
+            start += piece.len;
+            room -= piece.len;
+            if room == 0 {
+                ends.push(pieces.len());
+                room = pack_length;
+            }
+        }
+    }
+    if room < pack_length {
+        ends.push(pieces.len());
+    }
+    Packs { pieces, ends, pack_length }
+}

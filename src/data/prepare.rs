@@ -1,0 +1,233 @@
+//! `prepare`: the data, tokenised once, as token files beside a report.
+//!
+//! What a folder holds is current exactly when the header its token files would get today equals the header they have: same tokenizer,
+//! template, policy and source bytes. Then nothing is tokenised again.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ChatTokenizer, DataError, MaskPolicy, Report,
+    check::examine_all,
+    examine::Examiner,
+    format::Format,
+    progress::Progress,
+    source::Source,
+    split::{EvalSplit, Splitter},
+    tally::{Side, Tally},
+    token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter},
+};
+
+/// Raised when the same inputs would be tokenised or masked differently than before.
+const VERSION: u32 = 1;
+const TRAIN: &str = "train.qubgpu";
+const EVAL: &str = "eval.qubgpu";
+const REPORT: &str = "report.json";
+const REJECTED: &str = "rejected.jsonl";
+
+/// Where held-out examples come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvalData {
+    /// A share of the training data.
+    Split(EvalSplit),
+    /// Files and folders of their own.
+    Files(Vec<PathBuf>),
+}
+
+impl Default for EvalData {
+    fn default() -> Self {
+        Self::Split(EvalSplit::default())
+    }
+}
+
+/// How to prepare.
+#[derive(Debug, Clone, Default)]
+pub struct PrepareOptions {
+    /// Read every file as this format rather than detecting it per file.
+    pub format: Option<Format>,
+    /// What is trained.
+    pub policy: MaskPolicy,
+    /// Reject examples with more tokens than this.
+    pub max_example_tokens: Option<u32>,
+    /// Where held-out examples come from.
+    pub eval: EvalData,
+}
+
+/// A folder of prepared data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prepared {
+    /// The training examples.
+    pub train: PathBuf,
+    /// The held-out examples. A valid token file even when there are none.
+    pub eval: PathBuf,
+    /// What was found.
+    pub report: Report,
+    /// Rejected lines, if there were any.
+    pub rejected: Option<PathBuf>,
+    /// The folder was current: nothing was done.
+    pub reused: bool,
+}
+
+/// Tokenises `inputs` into `out_dir` (created if need be): `train.qubgpu`, `eval.qubgpu`, `report.json`, and `rejected.jsonl` if a line
+/// was rejected. Memory stays bounded whatever the size of the inputs, but for 20 bytes per example.
+///
+/// # Errors
+/// Unreadable inputs, an unwritable folder, or a stop on request. Bad lines are in the report; ask [`Report::exceeds`].
+pub fn prepare(
+    inputs: &[PathBuf],
+    tokenizer: &ChatTokenizer,
+    options: &PrepareOptions,
+    out_dir: &Path,
+    progress: &dyn Progress,
+) -> Result<Prepared, DataError> {
+    let train_source = Source::open(inputs)?;
+    let eval_source = match &options.eval {
+        EvalData::Split(_) => None,
+        EvalData::Files(files) => Some(Source::open(files)?),
+    };
+    let header = header(&train_source, eval_source.as_ref(), tokenizer, options, progress)?;
+    if let Some(prepared) = current(out_dir, &header)? {
+        return Ok(prepared);
+    }
+    fs::create_dir_all(out_dir).map_err(DataError::io("create", out_dir))?;
+    // The report is written last: a folder without one is not prepared.
+    remove_if_there(&out_dir.join(REPORT))?;
+
+    let examiner = Examiner {
+        tokenizer: Some(tokenizer),
+        policy: options.policy,
+        max_example_tokens: options.max_example_tokens,
+    };
+    let mut tally = Tally::new(true, Some(&out_dir.join(REJECTED)))?;
+    let mut train = TokenFileWriter::create(&out_dir.join(TRAIN), header.clone())?;
+    let mut eval = TokenFileWriter::create(&out_dir.join(EVAL), header)?;
+    let mut splitter = match &options.eval {
+        EvalData::Split(split) => Splitter::new(*split),
+        EvalData::Files(_) => Splitter::new(EvalSplit { fraction: 0.0, ..EvalSplit::default() }),
+    };
+    let sources = [(Some(&train_source), false), (eval_source.as_ref(), true)];
+    for (source, is_eval) in sources.into_iter().filter_map(|(source, is_eval)| Some((source?, is_eval))) {
+        examine_all(
+            source,
+            is_eval,
+            options.format,
+            &examiner,
+            &mut tally,
+            progress,
+            |tally, file, line, accepted| {
+                let side = match is_eval || splitter.is_eval(accepted.content_hash) {
+                    true => Side::Eval,
+                    false => Side::Train,
+                };
+                tally.accept(file, line, &accepted, side);
+                let Some(tokens) = accepted.tokens else { return Ok(()) };
+                let writer = if side == Side::Eval { &mut eval } else { &mut train };
+                Ok(writer.push(&tokens.input_ids, &tokens.loss_mask, Origin { file, line })?)
+            },
+        )?;
+    }
+    let report = tally.finish(true)?;
+    train.finish()?;
+    eval.finish()?;
+    write_report(out_dir, &report)?;
+    Ok(prepared(out_dir, report, false))
+}
+
+/// The header of token files made from these inputs today.
+fn header(
+    train: &Source,
+    eval: Option<&Source>,
+    tokenizer: &ChatTokenizer,
+    options: &PrepareOptions,
+    progress: &dyn Progress,
+) -> Result<Header, DataError> {
+    let mut sources = Vec::new();
+    for source in [Some(train), eval].into_iter().flatten() {
+        let hashes = source.fingerprints(progress)?;
+        sources.extend(
+            source
+                .files()
+                .iter()
+                .zip(hashes)
+                .map(|(file, hash)| token_file::Source { name: file.name.clone(), blake3: Some(hash) }),
+        );
+    }
+    Ok(Header {
+        tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
+        template: tokenizer.template_hash().map(str::to_owned),
+        policy: policy(train, options),
+        sources,
+    })
+}
+
+/// Everything that decides tokens, masks and sides besides the files, as text.
+fn policy(train: &Source, options: &PrepareOptions) -> String {
+    let policy = options.policy;
+    let think = match policy.think {
+        crate::ThinkPolicy::Train => "train",
+        crate::ThinkPolicy::Skip => "skip",
+    };
+    let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
+    let format = options.format.map_or("detected", Format::name);
+    let eval = match &options.eval {
+        EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
+        EvalData::Files(_) => format!("files from {}", train.files().len()),
+    };
+    let preserve = policy.preserve_thinking.map_or("default".to_owned(), |p| p.to_string());
+    format!(
+        "v{VERSION}; empty_think={think}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}"
+    )
+}
+
+/// The folder as it is, if it was made from the same and is whole.
+fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataError> {
+    let path = out_dir.join(REPORT);
+    let report = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(DataError::io("read", path)(e)),
+    };
+    // A report of another version of this program reads as none.
+    let Ok(report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
+    for name in [TRAIN, EVAL] {
+        match TokenFile::open(&out_dir.join(name)) {
+            Ok(file) if file.header() == header => {}
+            Ok(_) => return Ok(None),
+            // Missing, cut short, damaged or of another version: all of it is made again.
+            Err(TokenFileError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                return Err(DataError::io("read", out_dir.join(name))(source));
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(prepared(out_dir, report, true)))
+}
+
+fn prepared(out_dir: &Path, report: Report, reused: bool) -> Prepared {
+    let rejected = (report.rejected > 0).then(|| out_dir.join(REJECTED));
+    Prepared { train: out_dir.join(TRAIN), eval: out_dir.join(EVAL), report, rejected, reused }
+}
+
+fn write_report(out_dir: &Path, report: &Report) -> Result<(), DataError> {
+    let path = out_dir.join(REPORT);
+    let mut file = tempfile::NamedTempFile::new_in(out_dir).map_err(DataError::io("write", &path))?;
+    serde_json::to_writer_pretty(&mut file, report)
+        .map_err(std::io::Error::from)
+        .and_then(|()| file.as_file().sync_all())
+        .map_err(DataError::io("write", &path))?;
+    file.persist(&path).map(drop).map_err(|e| DataError::io("write", &path)(e.error))
+}
+
+fn remove_if_there(path: &Path) -> Result<(), DataError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(DataError::io("replace", path)(e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Adds up what became of the lines, in input order, into a [`Report`].
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::{
+    DataError,
+    examine::{Accepted, Examined, Refused},
+    lengths::{LengthReport, Unit},
+    rejection::{Rejected, RejectedFile},
+    report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts},
+    source::SourceFile,
+};
+
+/// How many places a finding names.
+const PLACES: usize = 10;
+
+/// Train or eval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Train,
+    Eval,
+}
+
+/// An example's hash and place, 16 bytes each: ten million examples take 160 MB.
+type Seen = (u64, PackedPlace);
+
+/// File in the upper 24 bits, line in the lower 40.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PackedPlace(u64);
+
+impl PackedPlace {
+    fn new(file: u32, line: u64) -> Self {
+        Self(u64::from(file) << 40 | (line & ((1 << 40) - 1)))
+    }
+}
+
+pub(crate) struct Tally {
+    report: Report,
+    train: Vec<Seen>,
+    eval: Vec<Seen>,
+    lengths: Vec<u32>,
+    with_model: bool,
+    rejected_file: Option<RejectedFile>,
+}
+
+impl Tally {
+    pub fn new(with_model: bool, rejected_path: Option<&Path>) -> Result<Self, DataError> {
+        let report = Report {
+            special_tokens_in_text: with_model.then(Finding::default),
+            tokens: with_model.then(TokenCounts::default),
+            ..Report::default()
+        };
+        let rejected_file = rejected_path.map(RejectedFile::create).transpose()?;
+        Ok(Self {
+            report,
+            train: Vec::new(),
+            eval: Vec::new(),
+            lengths: Vec::new(),
+            with_model,
+            rejected_file,
+        })
+    }
+
+    /// Adds the files of a source; returns the number of its first file among all.
+    pub fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
+        let first = self.report.files.len() as u32;
+        self.report.files.extend(files.iter().map(|f| FileReport {
+            name: f.name.clone(),
+            eval,
+            bytes: f.bytes,
+            format: None,
+            lines: 0,
+            examples: 0,
+            rejected: 0,
+        }));
+        first
+    }
+
+    pub fn examples(&self) -> u64 {
+        self.report.examples
+    }
+
+    /// Counts a chunk's lines. Its accepted and refused lines are counted one by one by the caller.
+    pub fn chunk(&mut self, file: u32, examined: &Examined) {
+        let file = &mut self.report.files[file as usize];
+        file.format = file.format.or(examined.format);
+        file.lines += examined.lines;
+        self.report.lines += examined.lines;
+        self.report.blank_lines += examined.blank;
+    }
+
+    pub fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
+        self.report.examples += 1;
+        self.report.files[file as usize].examples += 1;
+        self.report.text_bytes += u64::from(accepted.text_bytes);
+        let seen = (accepted.content_hash, PackedPlace::new(file, line));
+        match side {
+            Side::Train => self.train.push(seen),
+            Side::Eval => self.eval.push(seen),
+        }
+        self.lengths.push(match &accepted.tokens {
+            Some(tokens) => tokens.input_ids.len() as u32,
+            None => accepted.text_bytes,
+        });
+        if let (Some(counts), Some(tokens)) = (&mut self.report.tokens, &accepted.tokens) {
+            counts.total += tokens.input_ids.len() as u64;
+            counts.targets += tokens.target_count() as u64;
+        }
+        let Report { files, empty_assistant_turns, unusual_order, special_tokens_in_text, .. } =
+            &mut self.report;
+        let place = || Place { file: files[file as usize].name.clone(), line };
+        found(empty_assistant_turns, accepted.empty_turns, place, None);
+        found(unusual_order, u32::from(accepted.unusual_order.is_some()), place, accepted.unusual_order);
+        if let Some(finding) = special_tokens_in_text {
+            found(finding, accepted.special_tokens, place, None);
+        }
+    }
+
+    pub fn refuse(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
+        let Refused { rejection, text } = refused;
+        self.report.rejected += 1;
+        self.report.files[file as usize].rejected += 1;
+        let name = self.report.files[file as usize].name.clone();
+        match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
+            Some(count) => count.count += 1,
+            None => self.report.rejections.push(RejectionCount {
+                kind: rejection.kind,
+                count: 1,
+                first: Place { file: name.clone(), line },
+                example: rejection.clone(),
+            }),
+        }
+        match &mut self.rejected_file {
+            Some(out) => out.push(&Rejected { file: name, line, rejection, text }),
+            None => Ok(()),
+        }
+    }
+
+    /// The report. `split`: whether the two sides mean anything.
+    pub fn finish(mut self, split: bool) -> Result<Report, DataError> {
+        if let Some(file) = self.rejected_file.take() {
+            file.finish()?;
+        }
+        self.report.split = split.then_some(SplitReport {
+            train_examples: self.train.len() as u64,
+            eval_examples: self.eval.len() as u64,
+        });
+        self.report.rejections.sort_by_key(|r| (std::cmp::Reverse(r.count), r.kind));
+        self.train.par_sort_unstable();
+        self.eval.par_sort_unstable();
+        let copies = copies(&self.train).chain(copies(&self.eval)).collect();
+        self.report.duplicates = self.places(copies);
+        let in_train = |seen: &&Seen| self.train.binary_search_by_key(&seen.0, |s| s.0).is_ok();
+        let both = self.eval.iter().filter(in_train).map(|s| s.1).collect();
+        self.report.in_train_and_eval = self.places(both);
+        if let Some(tokens) = &mut self.report.tokens {
+            tokens.target_share =
+                if tokens.total == 0 { 0.0 } else { tokens.targets as f64 / tokens.total as f64 };
+        }
+        let unit = if self.with_model { Unit::Tokens } else { Unit::Bytes };
+        self.report.lengths = LengthReport::new(unit, &mut self.lengths);
+        Ok(self.report)
+    }
+
+    fn places(&self, mut all: Vec<PackedPlace>) -> Finding {
+        all.sort_unstable();
+        let first = all.iter().take(PLACES).map(|p| Place {
+            file: self.report.files[(p.0 >> 40) as usize].name.clone(),
+            line: p.0 & ((1 << 40) - 1),
+        });
+        Finding {
+            examples: all.len() as u64,
+            occurrences: all.len() as u64,
+            first: first.collect(),
+            note: None,
+        }
+    }
+}
+
+/// Every example of a sorted list but the first of each hash.
+fn copies(sorted: &[Seen]) -> impl Iterator<Item = PackedPlace> {
+    sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1)
+}
+
+fn found(finding: &mut Finding, occurrences: u32, place: impl Fn() -> Place, note: Option<&str>) {
+    if occurrences == 0 {
+        return;
+    }
+    finding.examples += 1;
+    finding.occurrences += u64::from(occurrences);
+    if finding.first.len() < PLACES {
+        finding.first.push(place());
+    }
+    if finding.note.is_none() {
+        finding.note = note.map(str::to_owned);
+    }
+}

@@ -1,0 +1,328 @@
+//! Reading files of every kind: what is accepted, what is rejected, and that nothing disappears in between.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
+
+use std::{fs, io::Write, path::PathBuf};
+
+use proptest::prelude::*;
+use sparktune_data::{
+    CheckOptions, Conversation, DataError, Format, Kind, Message, Progress, Rejected, Report, Step, check,
+    lines, parse_line,
+};
+
+const GOOD: &str = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}"#;
+
+fn good(text: &str) -> String {
+    GOOD.replace("\"q\"", &serde_json::to_string(text).unwrap())
+}
+
+/// Checks one file with this content; the report and the rejected lines.
+fn check_bytes(name: &str, bytes: &[u8]) -> Result<(Report, Vec<Rejected>), DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    let kept = folder.path().join("rejected.jsonl");
+    let options = CheckOptions { rejected_path: Some(kept.clone()), ..CheckOptions::default() };
+    let report = check(&[path], &options, &())?;
+    let rejected = fs::read_to_string(kept).unwrap_or_default();
+    Ok((report, rejected.lines().map(|l| serde_json::from_str(l).unwrap()).collect()))
+}
+
+#[test]
+fn line_ends_blank_lines_and_a_byte_order_mark_are_taken_as_they_come() {
+    let text = format!("\u{feff}{GOOD}\r\n\r\n   \n{}\n\t\r\n{}", good("2"), good("3"));
+    let (report, rejected) = check_bytes("a.jsonl", text.as_bytes()).unwrap();
+    assert_eq!((report.lines, report.blank_lines, report.examples, report.rejected), (6, 3, 3, 0));
+    assert!(rejected.is_empty());
+}
+
+#[test]
+fn compressed_files_read_like_plain_ones_whatever_their_name() {
+    let text = format!("{GOOD}\n{}\nbroken\n", good("2"));
+    let (plain, plain_rejected) = check_bytes("a.jsonl", text.as_bytes()).unwrap();
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(text.as_bytes()).unwrap();
+    // Two gzip members in one file are one text.
+    let split = [&gz.finish().unwrap()[..], &{
+        let mut second = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        second.write_all(GOOD.as_bytes()).unwrap();
+        second.finish().unwrap()
+    }]
+    .concat();
+    let zst = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    for name in ["a.jsonl.zst", "a.jsonl", "a.data"] {
+        let (report, rejected) = check_bytes(name, &zst).unwrap();
+        assert_eq!((report.examples, report.rejected), (plain.examples, plain.rejected));
+        assert_eq!(rejected[0].line, plain_rejected[0].line);
+    }
+    let (report, _) = check_bytes("a.jsonl.gz", &split).unwrap();
+    assert_eq!((report.lines, report.examples), (4, 3));
+}
+
+#[test]
+fn a_compressed_file_cut_short_is_an_error_that_says_so() {
+    let zst = zstd::encode_all(GOOD.repeat(100).as_bytes(), 3).unwrap();
+    let error = check_bytes("a.jsonl.zst", &zst[..zst.len() / 2]).unwrap_err();
+    assert!(matches!(error, DataError::Compressed { .. }), "{error}");
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(GOOD.repeat(100).as_bytes()).unwrap();
+    let gz = gz.finish().unwrap();
+    let error = check_bytes("a.jsonl.gz", &gz[..gz.len() / 2]).unwrap_err();
+    assert!(matches!(error, DataError::Compressed { .. }), "{error}");
+}
+
+#[test]
+fn each_kind_of_bad_line_is_kept_with_its_number_field_reason_and_fix() {
+    let turn = |content: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":{content}}},{{"role":"assistant","content":"a"}}]}}"#
+        )
+    };
+    let cases: Vec<(Vec<u8>, Kind, &str)> = vec![
+        (GOOD.as_bytes()[..40].to_vec(), Kind::InvalidJson, ""),
+        (b"{\"messages\":[],\"x\":01}".to_vec(), Kind::InvalidJson, ""),
+        ([&GOOD.as_bytes()[..GOOD.len() - 1], b",\"x\":[1,,2]}"].concat(), Kind::InvalidJson, ""),
+        ([&GOOD.as_bytes()[..GOOD.len() - 1], b",\"x\":\"\xff\"}"].concat(), Kind::InvalidUtf8, ""),
+        (b"[1, 2]".to_vec(), Kind::NotAnObject, ""),
+        (b"{\"text\": \"plain\"}".to_vec(), Kind::MissingField, "messages"),
+        (br#"{"instruction":"i","output":"o"}"#.to_vec(), Kind::UnknownFormat, "messages"),
+        (br#"{"messages":[]}"#.to_vec(), Kind::Empty, "messages"),
+        (br#"{"messages":"text"}"#.to_vec(), Kind::WrongType, "messages"),
+        (br#"{"messages":[{"role":"user","content":"q"}]}"#.to_vec(), Kind::NothingToTrain, "messages"),
+        (br#"{"messages":[{"content":"q"}]}"#.to_vec(), Kind::MissingField, "messages[0].role"),
+        (
+            br#"{"messages":[{"role":"asistant","content":"q"}]}"#.to_vec(),
+            Kind::UnknownRole,
+            "messages[0].role",
+        ),
+        (turn("null").into(), Kind::MissingField, "messages[0].content"),
+        (turn("7").into(), Kind::WrongType, "messages[0].content"),
+        (
+            turn(r#"[{"type":"text","text":"t"},{"type":"image_url","image_url":{}}]"#).into(),
+            Kind::UnsupportedContent,
+            "messages[0].content[1]",
+        ),
+        (turn(r#"[{"type":"text"}]"#).into(), Kind::MissingField, "messages[0].content[0].text"),
+        (turn(r#""lone \ud800 surrogate""#).into(), Kind::InvalidJson, ""),
+    ];
+    let mut file = format!("{GOOD}\n").into_bytes();
+    for (line, ..) in &cases {
+        file.extend_from_slice(line);
+        file.push(b'\n');
+    }
+    let (report, rejected) = check_bytes("a.jsonl", &file).unwrap();
+    assert_eq!((report.examples, report.rejected), (1, cases.len() as u64));
+    assert_eq!(rejected.len(), cases.len());
+    for (i, ((line, kind, field), kept)) in cases.iter().zip(&rejected).enumerate() {
+        let text = String::from_utf8_lossy(line);
+        assert_eq!(kept.line, i as u64 + 2);
+        assert!(kept.file.ends_with("a.jsonl"));
+        assert_eq!(
+            (kept.rejection.kind, kept.rejection.field.as_str()),
+            (*kind, *field),
+            "{text}: {}",
+            kept.rejection
+        );
+        assert_eq!(kept.text, text);
+        assert!(!kept.rejection.reason.is_empty() && !kept.rejection.fix.is_empty());
+    }
+    assert_eq!(report.rejections.iter().map(|r| r.count).sum::<u64>(), report.rejected);
+}
+
+#[test]
+fn all_formats_are_recognised_and_equal_examples_are_equal() {
+    let same = [
+        (
+            Format::Messages,
+            r#"{"id":1,"messages":[{"role":"system","content":"s"},{"role":"user","content":"do\nthis"},{"role":"assistant","content":"o"}]}"#,
+        ),
+        (
+            Format::ShareGpt,
+            r#"{"system":"s","conversations":[{"from":"human","value":"do\nthis"},{"from":"gpt","value":"o"}],"extra":{"a":[1]}}"#,
+        ),
+        (
+            Format::ShareGpt,
+            r#"{"conversations":[{"from":"system","value":"s"},{"role":"user","content":"do\u000athis"},{"from":"gpt","value":"o"}]}"#,
+        ),
+        (Format::Alpaca, r#"{"instruction":"do","input":"this","output":"o","system":"s"}"#),
+        (
+            Format::PromptCompletion,
+            r#"{"prompt":[{"role":"system","content":"s"},{"role":"user","content":"do\nthis"}],"completion":[{"role":"assistant","content":"o"}]}"#,
+        ),
+    ];
+    for (format, line) in same {
+        assert_eq!(Format::detect([line.as_bytes()].into_iter()), Some(format));
+        let conversation = parse_line(Some(format), line).unwrap();
+        let Conversation::Chat(chat) = &conversation else { panic!("{conversation:?}") };
+        let turns: Vec<_> = chat.messages.iter().map(|m| (&*m.role, m.texts().collect::<String>())).collect();
+        assert_eq!(turns, [("system", "s".into()), ("user", "do\nthis".into()), ("assistant", "o".into())]);
+        let first = parse_line(Some(Format::Messages), same[0].1).unwrap();
+        assert_eq!(conversation.content_hash(), first.content_hash(), "{line}");
+    }
+    let plain = parse_line(Some(Format::PromptCompletion), r#"{"prompt":"p","completion":"c"}"#).unwrap();
+    assert_eq!(plain, Conversation::Completion { prompt: "p".into(), completion: "c".into() });
+}
+
+#[test]
+fn tool_calls_of_both_worlds_become_the_same_calls() {
+    let sharegpt = r#"{"tools":"[{\"name\":\"f\"}]","conversations":[{"from":"human","value":"q"},
+        {"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},{"from":"observation","value":"r"},{"from":"gpt","value":"a"}]}"#;
+    let Conversation::Chat(chat) = parse_line(Some(Format::ShareGpt), sharegpt).unwrap() else { panic!() };
+    assert_eq!(chat.tools.unwrap().get(), r#"[{"name":"f"}]"#);
+    let calls = chat.messages[1].tool_calls.as_ref().unwrap().get();
+    assert_eq!(calls, r#"[{"type":"function","function":{"name":"f","arguments":{"x":1}}}]"#);
+    assert_eq!(chat.messages[2].role, "tool");
+    let openai = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]}"#;
+    assert!(parse_line(Some(Format::Messages), openai).is_ok());
+}
+
+#[test]
+fn files_and_folders_are_read_in_order_and_each_in_its_own_format() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("b.jsonl"), r#"{"instruction":"i","output":"o"}"#).unwrap();
+    fs::write(folder.path().join("a.jsonl"), format!("{GOOD}\n{GOOD}\n")).unwrap();
+    fs::write(folder.path().join("rejected.jsonl"), "not data").unwrap();
+    fs::write(folder.path().join("notes.txt"), "not data").unwrap();
+    let report = check(&[folder.path().to_owned()], &CheckOptions::default(), &()).unwrap();
+    let files: Vec<_> = report.files.iter().map(|f| (f.format, f.examples)).collect();
+    assert_eq!(files, [(Some(Format::Messages), 2), (Some(Format::Alpaca), 1)]);
+    assert_eq!((report.duplicates.examples, report.duplicates.first[0].line), (1, 2));
+}
+
+#[test]
+fn inputs_that_are_no_json_lines_at_all_say_what_they_are() {
+    for (bytes, hint) in [(&b"[\n{}\n]"[..], "jq -c"), (b"\xff\xfe{\0}\0", "iconv")] {
+        let error = check_bytes("a.jsonl", bytes).unwrap_err();
+        assert!(error.is_data_fault());
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    let missing = check(&[PathBuf::from("no/such/file.jsonl")], &CheckOptions::default(), &()).unwrap_err();
+    assert!(missing.to_string().contains("no/such/file.jsonl"), "{missing}");
+    assert!(check(&[], &CheckOptions::default(), &()).is_err());
+}
+
+#[test]
+fn too_many_rejections_are_told_apart_from_a_few() {
+    let file = format!("{GOOD}\n").repeat(99) + "bad\n";
+    let (report, _) = check_bytes("a.jsonl", file.as_bytes()).unwrap();
+    assert!(!report.exceeds(0.01));
+    assert!(report.exceeds(0.009));
+    let (nothing, _) = check_bytes("a.jsonl", b"\n").unwrap();
+    assert!(nothing.exceeds(1.0), "nothing to train is always too little");
+}
+
+#[test]
+fn lines_longer_than_a_chunk_are_read_whole_and_absurd_ones_are_rejected() {
+    let long = good(&"x".repeat(5 << 20));
+    let absurd = good(&"y".repeat(70 << 20));
+    let file = format!("{GOOD}\n{long}\n{absurd}\n{}\n", good("after"));
+    let (report, rejected) = check_bytes("a.jsonl", file.as_bytes()).unwrap();
+    assert_eq!((report.lines, report.examples, report.rejected), (4, 3, 1));
+    assert_eq!((rejected[0].line, rejected[0].rejection.kind), (3, Kind::LineTooLong));
+    assert_eq!(report.lengths.unwrap().max, (5 << 20) + 1);
+}
+
+#[test]
+fn empty_turns_and_unusual_orders_are_counted_and_kept() {
+    let file = [
+        r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":" "}]}"#,
+        r#"{"messages":[{"role":"user","content":"q"},{"role":"system","content":"late"},{"role":"assistant","content":"a"}]}"#,
+        GOOD,
+    ]
+    .join("\n");
+    let (report, _) = check_bytes("a.jsonl", file.as_bytes()).unwrap();
+    assert_eq!(report.examples, 3);
+    assert_eq!((report.empty_assistant_turns.examples, report.empty_assistant_turns.first[0].line), (1, 1));
+    assert_eq!((report.unusual_order.examples, report.unusual_order.first[0].line), (1, 2));
+}
+
+#[test]
+fn eval_data_is_compared_with_the_training_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: String| {
+        fs::write(folder.path().join(name), text).unwrap();
+        folder.path().join(name)
+    };
+    let train = path("train.jsonl", format!("{}\n{}\n", good("1"), good("2")));
+    let eval = path("eval.jsonl", format!("{}\n{}\n", good("3"), good("2")));
+    let options = CheckOptions { eval_data: vec![eval], ..CheckOptions::default() };
+    let report = check(&[train], &options, &()).unwrap();
+    assert_eq!(report.in_train_and_eval.examples, 1);
+    let place = &report.in_train_and_eval.first[0];
+    assert!(place.file.ends_with("eval.jsonl") && place.line == 2, "{place}");
+}
+
+#[test]
+fn work_stops_when_asked_to() {
+    struct Stop;
+    impl Progress for Stop {
+        fn step(&self, _: Step) {}
+        fn cancelled(&self) -> bool {
+            true
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    fs::write(&path, format!("{GOOD}\n").repeat(10)).unwrap();
+    assert!(matches!(check(&[path], &CheckOptions::default(), &Stop), Err(DataError::Cancelled)));
+}
+
+/// Bytes that are nearly data: pieces of valid lines, cut and mixed.
+fn nearly_data() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(GOOD.as_bytes().to_vec()),
+        Just(b"\n".to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b"{\"messages\":[{\"role\":\"user\",".to_vec()),
+        Just(b"\"content\":\"\\u00e9\\ud83d\\ude00\"}".to_vec()),
+        Just(b"{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"}]}".to_vec()),
+        prop::collection::vec(any::<u8>(), 0..20),
+    ];
+    prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in nearly_data()) {
+        let text = String::from_utf8_lossy(&bytes);
+        for format in Format::ALL.map(Some).into_iter().chain([None]) {
+            for line in text.lines() {
+                let _ = parse_line(format, line);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_the_bytes_between_line_ends(bytes in nearly_data(), first in 1u64..1000) {
+        let found: Vec<_> = lines(&bytes, first).collect();
+        let mut expected: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
+        if expected.last().is_some_and(|l| l.is_empty()) {
+            expected.pop();
+        }
+        prop_assert_eq!(found.len(), expected.len());
+        for (i, (line, expected)) in found.iter().zip(expected).enumerate() {
+            prop_assert_eq!(line.line_no, first + i as u64);
+            prop_assert_eq!(line.bytes, expected.strip_suffix(b"\r").unwrap_or(expected));
+        }
+    }
+
+    #[test]
+    fn every_line_is_accepted_rejected_or_blank(bytes in nearly_data()) {
+        // A byte-order mark or a bracket at the very start means another encoding or a JSON array: an error of its own.
+        let file = [GOOD.as_bytes(), b"\n", &bytes].concat();
+        let (report, rejected) = check_bytes("a.jsonl", &file).unwrap();
+        prop_assert_eq!(report.lines, lines(&file, 1).count() as u64);
+        prop_assert_eq!(report.lines, report.blank_lines + report.examples + report.rejected);
+        prop_assert_eq!(rejected.len() as u64, report.rejected);
+    }
+
+    #[test]
+    fn what_a_line_says_is_what_is_read(texts in prop::collection::vec(any::<String>(), 2..6)) {
+        let messages: Vec<_> = texts.iter().enumerate()
+            .map(|(i, t)| serde_json::json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": t})).collect();
+        let line = serde_json::json!({ "messages": messages }).to_string();
+        let Conversation::Chat(chat) = parse_line(Some(Format::Messages), &line).unwrap() else { panic!() };
+        let read: Vec<String> = chat.messages.iter().map(|m: &Message| m.texts().collect()).collect();
+        prop_assert_eq!(read, texts);
+    }
+}

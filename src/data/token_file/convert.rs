@@ -1,0 +1,395 @@
+//! Between token files and their exchange formats: v1 packets and JSON lines of token ids.
+//!
+//! What a format cannot hold is said in [`Conversion::notes`]; what could not be read stops the conversion unless the caller asks otherwise, and is
+//! listed then.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fs::File,
+    io::{BufRead, BufReader, BufWriter, Read, Write},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Defect, Header, Origin, Part, Source, TokenFile, TokenFileError, TokenFileWriter,
+    partial::PartialFile,
+    v1::{self, Unfit},
+    v2::FILE_MAGIC,
+};
+
+/// A format to export to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// v1 packets: tokens only.
+    V1,
+    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Nothing but the header's hashes is lost.
+    JsonLines,
+}
+
+/// What to do where the input is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDamage {
+    /// End with the first defect, write nothing.
+    #[default]
+    Stop,
+    /// Leave the damaged examples out and list them.
+    Skip,
+}
+
+/// What the input of [`pack_file`] does not say itself.
+#[derive(Debug, Clone, Default)]
+pub struct PackFileOptions {
+    /// Hash of the tokenizer the ids belong to, if known; see [`Header::tokenizer`].
+    pub tokenizer: Option<String>,
+    /// Hash of the chat template, if known.
+    pub template: Option<String>,
+    /// What to do where a v1 input is damaged.
+    pub on_damage: OnDamage,
+}
+
+/// What a conversion did.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Conversion {
+    /// Examples written.
+    pub examples: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Their targets, as they stand in the output.
+    pub target_tokens: u64,
+    /// Sentences on what the formats made of the data: masks assumed, masks lost.
+    pub notes: Vec<String>,
+    /// Damage that was left out, first 1,000.
+    pub left_out: Vec<Defect>,
+    /// All damage that was left out.
+    pub left_out_count: u64,
+}
+
+impl Conversion {
+    fn leave_out(&mut self, path: &Path, on_damage: OnDamage, defect: Defect) -> Result<(), TokenFileError> {
+        if on_damage == OnDamage::Stop {
+            return Err(TokenFileError::damaged(path, defect));
+        }
+        self.left_out_count += 1;
+        if self.left_out.len() < 1000 {
+            self.left_out.push(defect);
+        }
+        Ok(())
+    }
+}
+
+/// Makes a v2 token file from v1 packets or from JSON lines of token ids; which of the two is seen from the content.
+pub fn pack_file(
+    input: &Path,
+    output: &Path,
+    options: &PackFileOptions,
+) -> Result<Conversion, TokenFileError> {
+    let mut start = Vec::new();
+    open(input)?.take(1 << 20).read_to_end(&mut start).map_err(TokenFileError::io(input))?;
+    let refuse = |found, fix| Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix });
+    if start.starts_with(&FILE_MAGIC) {
+        refuse("it is v2 already, there is nothing to convert", "Use it as it is")
+    } else if json_text(&start).starts_with(b"{") {
+        import_json_lines(input, output, options)
+    } else if v1::looks_like(&start) {
+        import_v1(input, output, options)
+    } else {
+        refuse("it holds neither v1 packets nor JSON lines", "Give one of these")
+    }
+}
+
+/// Without a byte order mark and the white space around.
+fn json_text(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes).trim_ascii()
+}
+
+fn open(path: &Path) -> Result<File, TokenFileError> {
+    File::open(path).map_err(TokenFileError::io(path))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Every token but the first: the mask of data that comes without one.
+fn all_but_first(tokens: usize) -> Vec<bool> {
+    let mut mask = vec![true; tokens];
+    mask[..tokens.min(1)].fill(false);
+    mask
+}
+
+fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<Conversion, TokenFileError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(open(input)?).map_err(TokenFileError::io(input))?;
+    let header = Header {
+        tokenizer: options.tokenizer.clone(),
+        template: options.template.clone(),
+        policy: "v1 import: every token but the first is a target".into(),
+        sources: vec![Source {
+            name: file_name(input),
+            blake3: Some(hasher.finalize().to_hex().to_string()),
+        }],
+    };
+    let mut writer = TokenFileWriter::create(output, header)?;
+    let mut done = Conversion::default();
+    let (mut others, mut empty) = (0u64, 0u64);
+    let mut reader = v1::Reader::new(open(input)?);
+    while let Some(item) = reader.next_item().map_err(TokenFileError::io(input))? {
+        match item {
+            v1::Item::Damage(damage) => {
+                let defect = Defect::new(Part::Packet, damage.offset as usize, damage.to_string());
+                done.leave_out(input, options.on_damage, defect.of_example(damage.packets_before, None))?;
+            }
+            v1::Item::Packet(packet) if packet.kind != v1::TOKEN_IDS => others += 1,
+            v1::Item::Packet(packet) => match packet.token_ids() {
+                Ok(tokens) if tokens.is_empty() => empty += 1,
+                Ok(tokens) => {
+                    let origin = Origin { file: 0, line: packet.number + 1 };
+                    writer.push(&tokens, &all_but_first(tokens.len()), origin)?;
+                }
+                Err(reason) => {
+                    let defect = Defect::new(Part::Packet, packet.offset as usize, reason);
+                    done.leave_out(input, options.on_damage, defect.of_example(packet.number, None))?;
+                }
+            },
+        }
+    }
+    done.notes.push("v1 has no loss mask: every token but the first of an example is a target".into());
+    done.notes.push("v1 has no source lines: they count the packets of the v1 file".into());
+    if others > 0 {
+        done.notes.push(format!("{others} packets hold no token ids and were left out"));
+    }
+    if empty > 0 {
+        done.notes.push(format!("{empty} packets are empty and were left out"));
+    }
+    finish(writer, done)
+}
+
+fn finish(writer: TokenFileWriter, done: Conversion) -> Result<Conversion, TokenFileError> {
+    let written = writer.finish()?;
+    Ok(Conversion {
+        examples: written.examples,
+        tokens: written.total_tokens,
+        target_tokens: written.target_tokens,
+        ..done
+    })
+}
+
+/// One line of the JSON lines format. A field this program does not know is refused: it might be the mask under another name.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonLine<'a> {
+    input_ids: Cow<'a, [u32]>,
+    #[serde(default)]
+    loss_mask: Option<Vec<Bit>>,
+    #[serde(default, borrow)]
+    source_file: Option<Cow<'a, str>>,
+    #[serde(default)]
+    source_line: Option<u64>,
+}
+
+/// Written as 0 or 1, read from these or from true and false.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(try_from = "BitText", into = "u8")]
+struct Bit(bool);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum BitText {
+    Word(bool),
+    Digit(u8),
+}
+
+impl TryFrom<BitText> for Bit {
+    type Error = &'static str;
+
+    fn try_from(text: BitText) -> Result<Self, Self::Error> {
+        match text {
+            BitText::Word(bit) => Ok(Self(bit)),
+            BitText::Digit(0) => Ok(Self(false)),
+            BitText::Digit(1) => Ok(Self(true)),
+            BitText::Digit(_) => Err("a loss mask is made of 0 and 1"),
+        }
+    }
+}
+
+impl From<Bit> for u8 {
+    fn from(bit: Bit) -> Self {
+        bit.0.into()
+    }
+}
+
+/// Calls `each` with every non-blank line, parsed, and its number from 1.
+fn for_each_json_line(
+    input: &Path,
+    mut each: impl FnMut(u64, JsonLine<'_>) -> Result<(), TokenFileError>,
+) -> Result<(), TokenFileError> {
+    let mut reader = BufReader::with_capacity(1 << 20, open(input)?);
+    let mut bytes = Vec::new();
+    for line in 1.. {
+        bytes.clear();
+        if reader.read_until(b'\n', &mut bytes).map_err(TokenFileError::io(input))? == 0 {
+            break;
+        }
+        let text = json_text(&bytes);
+        if text.is_empty() {
+            continue;
+        }
+        let parsed = serde_json::from_slice(text).map_err(|e| TokenFileError::BadJsonLine {
+            path: input.to_path_buf(),
+            line,
+            field: "line",
+            reason: super::v2::printable(&e.to_string()),
+        })?;
+        each(line, parsed)?;
+    }
+    Ok(())
+}
+
+fn import_json_lines(
+    input: &Path,
+    output: &Path,
+    options: &PackFileOptions,
+) -> Result<Conversion, TokenFileError> {
+    // The header with the source names is written first, so they are gathered in a pass of their own.
+    let own_name = file_name(input);
+    let mut places: HashMap<String, u32> = HashMap::new();
+    let mut sources = Vec::new();
+    for_each_json_line(input, |_, line| {
+        let name = line.source_file.as_deref().unwrap_or(&own_name);
+        if !places.contains_key(name) {
+            places.insert(name.to_owned(), sources.len() as u32);
+            sources.push(Source { name: name.to_owned(), blake3: None });
+        }
+        Ok(())
+    })?;
+    let header = Header {
+        tokenizer: options.tokenizer.clone(),
+        template: options.template.clone(),
+        policy: "JSON lines import: loss masks as given".into(),
+        sources,
+    };
+    let mut writer = TokenFileWriter::create(output, header)?;
+    let (mut unmasked, mut first_cleared) = (0u64, 0u64);
+    for_each_json_line(input, |number, line| {
+        let bad = |field, reason: &str| TokenFileError::BadJsonLine {
+            path: input.to_path_buf(),
+            line: number,
+            field,
+            reason: reason.into(),
+        };
+        let tokens = line.input_ids.len();
+        if tokens == 0 {
+            return Err(bad("input_ids", "no tokens"));
+        }
+        let mut mask = match line.loss_mask {
+            Some(bits) => bits.into_iter().map(|bit| bit.0).collect(),
+            None => {
+                unmasked += 1;
+                all_but_first(tokens)
+            }
+        };
+        if mask.len() != tokens {
+            return Err(bad("loss_mask", &format!("{} entries for {tokens} tokens", mask.len())));
+        }
+        first_cleared += u64::from(std::mem::replace(&mut mask[0], false));
+        let file = places[line.source_file.as_deref().unwrap_or(&own_name)];
+        writer.push(&line.input_ids, &mask, Origin { file, line: line.source_line.unwrap_or(number) })
+    })?;
+    let mut done = Conversion::default();
+    if unmasked > 0 {
+        done.notes
+            .push(format!("{unmasked} lines have no loss_mask: every token but the first is a target there"));
+    }
+    if first_cleared > 0 {
+        done.notes.push(format!("{first_cleared} lines marked their first token as a target: it has nothing to be predicted from and is none"));
+    }
+    finish(writer, done)
+}
+
+/// Writes a v2 token file in an exchange format. Nothing appears at `output` unless all of it could be written.
+pub fn unpack(
+    input: &Path,
+    output: &Path,
+    format: Exchange,
+    on_damage: OnDamage,
+) -> Result<Conversion, TokenFileError> {
+    let file = TokenFile::open(input)?;
+    let too_long = |i: usize, tokens: u32| TokenFileError::TooLongForV1 {
+        example: i as u64,
+        origin: file.origin_text(i),
+        tokens,
+    };
+    if format == Exchange::V1
+        && let Some((i, &tokens)) =
+            file.lengths().iter().enumerate().find(|(_, len)| **len as usize > v1::MAX_TOKENS)
+    {
+        return Err(too_long(i, tokens));
+    }
+
+    let partial = PartialFile::create(output, "partial")?;
+    let mut out = BufWriter::with_capacity(1 << 20, partial.file());
+    let mut done = Conversion::default();
+    let mut bytes = Vec::new();
+    let mut in_memory = 0;
+    for i in 0..file.len() {
+        in_memory += 4 * file.lengths()[i] as usize;
+        if in_memory > 64 << 20 {
+            file.release_pages();
+            in_memory = 0;
+        }
+        let example = match file.example(i) {
+            Ok(example) => example,
+            Err(TokenFileError::Damaged { defect, .. }) => {
+                done.leave_out(input, on_damage, *defect)?;
+                continue;
+            }
+            Err(other) => return Err(other),
+        };
+        bytes.clear();
+        match format {
+            Exchange::V1 => v1::encode(example.tokens, &mut bytes).map_err(|unfit| match unfit {
+                Unfit::TooLong => too_long(i, example.tokens.len() as u32),
+                Unfit::TokenId(_) => TokenFileError::BadExample {
+                    example: i as u64,
+                    origin: file.origin_text(i),
+                    reason: "it has a token id over 2147483647, which v1 cannot hold",
+                },
+            })?,
+            Exchange::JsonLines => {
+                let origin = file.origin(i);
+                let line = JsonLine {
+                    input_ids: example.tokens.into(),
+                    loss_mask: Some(example.mask.iter().map(Bit).collect()),
+                    source_file: file
+                        .header()
+                        .sources
+                        .get(origin.file as usize)
+                        .map(|source| source.name.as_str().into()),
+                    source_line: Some(origin.line),
+                };
+                serde_json::to_writer(&mut bytes, &line).expect("numbers and strings always serialise");
+                bytes.push(b'\n');
+            }
+        }
+        out.write_all(&bytes).map_err(TokenFileError::io(output))?;
+        done.examples += 1;
+        done.tokens += example.tokens.len() as u64;
+        done.target_tokens += example.mask.count() as u64;
+    }
+    out.flush().map_err(TokenFileError::io(output))?;
+    drop(out);
+    partial.commit()?;
+
+    if format == Exchange::V1 {
+        let lost = done.tokens - done.examples - done.target_tokens;
+        done.notes.push(format!(
+            "v1 has no loss mask: {lost} tokens that carry no loss here are targets to whoever reads the packets"
+        ));
+        done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy: they are not in the output".into());
+        done.target_tokens = done.tokens - done.examples;
+    }
+    Ok(done)
+}

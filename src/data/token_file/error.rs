@@ -1,0 +1,69 @@
+//! What can go wrong with a token file, told as what, where and what to do.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::damage::Defect;
+
+/// Any failure of this module.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant is described by its message
+pub enum TokenFileError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{}: not a v2 token file: {found}. {fix}", path.display())]
+    NotTokenFile { path: PathBuf, found: &'static str, fix: &'static str },
+
+    #[error(
+        "{}: token file format version {version}, this program reads version 2. Make the file again from its source",
+        path.display()
+    )]
+    UnsupportedVersion { path: PathBuf, version: u32 },
+
+    #[error(
+        "{}: truncated: {what}. Make the file again from its source, or recover its intact examples with a rebuild",
+        path.display()
+    )]
+    Truncated { path: PathBuf, what: String },
+
+    #[error(
+        "{}: damaged: {defect}. Verify lists every defect. Make the file again from its source, or recover its intact examples with a rebuild",
+        path.display()
+    )]
+    Damaged { path: PathBuf, defect: Box<Defect> },
+
+    #[error("{}: another process is writing this file. Wait for it to end, or choose another output", path.display())]
+    BeingWritten { path: PathBuf },
+
+    #[error("example {example} ({origin}): {reason}")]
+    BadExample { example: u64, origin: String, reason: &'static str },
+
+    #[error(
+        "example {example} ({origin}) has {tokens} tokens; a v1 packet holds at most {}. Export as JSON lines instead, or leave the example out",
+        super::v1::MAX_TOKENS
+    )]
+    TooLongForV1 { example: u64, origin: String, tokens: u32 },
+
+    #[error("{}:{line}: {field}: {reason}. Each line is one object with input_ids and, if wanted, loss_mask and source_line", path.display())]
+    BadJsonLine { path: PathBuf, line: u64, field: &'static str, reason: String },
+
+    #[error("{}: the header would take {bytes} bytes, at most {} are allowed. Name fewer source files", path.display(), super::v2::MAX_HEADER)]
+    HeaderTooLarge { path: PathBuf, bytes: usize },
+
+    #[error("{}: {examples} examples, at most {} are supported. Split the data", path.display(), u32::MAX)]
+    TooManyExamples { path: PathBuf, examples: u64 },
+}
+
+impl TokenFileError {
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_path_buf();
+        move |source| Self::Io { path, source }
+    }
+
+    pub(super) fn damaged(path: &Path, defect: Defect) -> Self {
+        Self::Damaged { path: path.to_path_buf(), defect: Box::new(defect) }
+    }
+}

@@ -1,0 +1,34 @@
+//! Token files: tokenised examples on disk, written once and read by every epoch.
+//!
+//! Owns the two `.qubgpu` formats and what converts, checks and repairs them:
+//! - [`v2`]: our cache. Memory-mapped, aligned, checksummed byte by byte. Read by [`TokenFile`], written by [`TokenFileWriter`].
+//! - [`v1`]: the packet format of the original Neural Datagram Protocol, for exchange only.
+//! - [`pack_file`], [`unpack`]: between v1, v2 and JSON lines. [`verify`]: every defect of a file, by name. [`rebuild`]: the intact rest of one.
+//!
+//! What enters are token ids, loss masks and the place each example came from. Nothing here knows of text, templates or tensors.
+
+mod bench;
+mod convert;
+mod damage;
+mod error;
+mod partial;
+mod reader;
+mod rebuild;
+mod scan;
+pub mod v1;
+pub mod v2;
+mod verify;
+mod writer;
+
+pub use bench::{Rates, measure_rates};
+pub use convert::{Conversion, Exchange, OnDamage, PackFileOptions, pack_file, unpack};
+pub use damage::{Defect, Part};
+pub use error::TokenFileError;
+pub use reader::{Example, Mask, TokenFile};
+pub use rebuild::{Rebuilt, rebuild};
+pub use v2::{Header, Origin, Source};
+pub use verify::{VerifyReport, verify};
+pub use writer::{TokenFileWriter, Written};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! A file that appears under its name only when it is whole.
+//!
+//! Bytes go to `<name>.partial` beside the target; `commit` makes them durable and renames. Killed at any instant, the target is
+//! either absent, or the previous file, or the new one. A leftover `.partial` of a killed process is overwritten by the next writer, and
+//! until then `rebuild` can recover what it holds.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::TokenFileError;
+
+pub(super) struct PartialFile {
+    target: PathBuf,
+    partial: PathBuf,
+    file: File,
+    committed: bool,
+}
+
+impl PartialFile {
+    /// Opens `<target>.<ending>`, exclusively: two writers of one target would interleave their bytes.
+    pub(super) fn create(target: &Path, ending: &str) -> Result<Self, TokenFileError> {
+        let mut name = target.file_name().unwrap_or_default().to_os_string();
+        name.push(".");
+        name.push(ending);
+        let partial = target.with_file_name(name);
+        let io = |source| TokenFileError::Io { path: partial.clone(), source };
+        loop {
+            let file =
+                OpenOptions::new().write(true).create(true).truncate(false).open(&partial).map_err(io)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(TokenFileError::BeingWritten { path: target.to_path_buf() });
+                }
+                Err(TryLockError::Error(source)) => return Err(io(source)),
+            }
+            // Between open and lock another writer may have ended and renamed this very file to its target.
+            let ours = file.metadata().map_err(io)?;
+            if fs::metadata(&partial)
+                .is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino()))
+            {
+                file.set_len(0).map_err(io)?;
+                return Ok(Self { target: target.to_path_buf(), partial, file, committed: false });
+            }
+        }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The folder both names lie in.
+    pub(super) fn folder(&self) -> &Path {
+        match self.target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+
+    /// Durable first, visible second: fsync of the bytes, rename, fsync of the folder.
+    pub(super) fn commit(mut self) -> Result<(), TokenFileError> {
+        self.file.sync_all().map_err(TokenFileError::io(&self.partial))?;
+        fs::rename(&self.partial, &self.target).map_err(TokenFileError::io(&self.target))?;
+        self.committed = true;
+        let folder = self.folder();
+        File::open(folder).and_then(|f| f.sync_all()).map_err(TokenFileError::io(folder))
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Nobody is left to tell: the error that brought us here is already on its way up.
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Packets found by their own marks, without an index: for files whose index is lost or not to be trusted.
+
+use super::{
+    reader::Mask,
+    v2::{ALIGN, PACKET_HEADER, PacketHeader},
+};
+
+/// What lies at a place of the packet area.
+pub(super) enum Found {
+    Intact(usize, PacketHeader),
+    /// The packet header is right, so the packet's extent is known; its content is not.
+    BadPayload(usize, PacketHeader),
+    /// Offset and bytes without a readable packet header.
+    Gap(usize, usize),
+}
+
+/// Finds packets without an index, by their magic and checksums, in steps of the alignment.
+pub(super) struct Scan<'a> {
+    file: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(file: &'a [u8], start: usize, end: usize) -> Self {
+        Self { file: &file[..end], at: start, end }
+    }
+
+    fn header_at(&self, at: usize) -> Option<PacketHeader> {
+        PacketHeader::decode(&self.file[at..]).filter(|header| header.packet_len() <= self.end - at)
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        let start = self.at;
+        if start >= self.end {
+            return None;
+        }
+        if let Some(header) = self.header_at(start) {
+            self.at = start + header.packet_len();
+            let intact = crc32c::crc32c(&self.file[start + PACKET_HEADER..self.at]) == header.payload_crc;
+            return Some(if intact {
+                Found::Intact(start, header)
+            } else {
+                Found::BadPayload(start, header)
+            });
+        }
+        let mut at = start;
+        while at < self.end && self.header_at(at).is_none() {
+            at += ALIGN;
+        }
+        self.at = at.min(self.end);
+        Some(Found::Gap(start, self.at - start))
+    }
+}
+
+/// Where the first intact packet header is; the end of the file when there is none.
+pub(super) fn first_packet(file: &[u8]) -> usize {
+    (0..file.len())
+        .step_by(ALIGN)
+        .find(|&at| PacketHeader::decode(&file[at..]).is_some())
+        .unwrap_or(file.len())
+}
+
+/// Tokens of an intact packet.
+pub(super) fn tokens_of<'a>(packet: &'a [u8], header: &PacketHeader) -> &'a [u32] {
+    bytemuck::cast_slice(&packet[PACKET_HEADER..PACKET_HEADER + 4 * header.token_count as usize])
+}
+
+/// Mask of an intact packet.
+pub(super) fn mask_of<'a>(packet: &'a [u8], header: &PacketHeader) -> Mask<'a> {
+    let len = header.token_count as usize;
+    let start = PACKET_HEADER + 4 * len;
+    Mask::new(&packet[start..start + len.div_ceil(8)], len)
+}
+
+/// Faults that only a wrong writer makes: the checksums are right, the mask is not.
+pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'static str> {
+    let mask = mask_of(packet, header);
+    if mask.count() != header.target_count as usize {
+        return Some("the mask has another number of targets than stated");
+    }
+    mask.get(0).then_some("the first token is marked as a target")
+}

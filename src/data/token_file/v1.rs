@@ -1,0 +1,347 @@
+//! The `.qubgpu` v1 packet format of the Neural Datagram Protocol, for exchange with tools that speak it.
+//!
+//! ```text
+//!  0  1  0xAA
+//!  1  1  SRC   source of the data       (1 = text corpus, 2 = code)
+//!  2  1  DST   layer it is meant for    (1 = embedding, 5 = LoRA)
+//!  3  1  TYP   encoding of the payload  (1 = token ids)
+//!  4  2  LEN   bytes of payload, big-endian
+//!  6  …  PAYLOAD: token ids as int32, big-endian
+//!  …  2  CRC-16, big-endian
+//! ```
+//!
+//! One packet is one example, so an example has at most 16,383 tokens. There is no file header, no loss mask, no source line and no hash: on import
+//! every token but the first is a target, on export these are lost; [`pack_file`](super::pack_file) and [`unpack`](super::unpack) say so.
+//!
+//! The public description of the protocol (the README of github.com/qubitpage/qubgpu) says "CRC-16/CCITT" and neither which of the algorithms of
+//! that name nor which bytes it covers. The writer uses CRC-16/CCITT-FALSE (polynomial 0x1021, start 0xFFFF, not reflected) over
+//! everything before it. The reader recognises the other readings too: it takes the first one under which two packets in a row, or the last
+//! packet of a file, are right, and holds to it.
+//!
+//! After damage the reader looks for the next 0xAA that starts a right packet, and says what it left out.
+
+use std::{
+    fmt,
+    io::{self, Read},
+};
+
+/// First byte of a packet.
+pub const SYNC: u8 = 0xAA;
+/// TYP of a packet of token ids.
+pub const TOKEN_IDS: u8 = 0x01;
+/// Tokens that fit one packet.
+pub const MAX_TOKENS: usize = u16::MAX as usize / 4;
+const SRC_TEXT_CORPUS: u8 = 0x01;
+const DST_EMBEDDING: u8 = 0x01;
+const HEADER: usize = 6;
+const CRC: usize = 2;
+const MAX_PACKET: usize = HEADER + u16::MAX as usize + CRC;
+
+/// Which CRC-16, over which bytes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Checksum {
+    algorithm: Crc16,
+    covers: Covers,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Crc16 {
+    CcittFalse,
+    Xmodem,
+    Kermit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Covers {
+    AllBefore,
+    AllButSync,
+    Payload,
+}
+
+impl Checksum {
+    const WRITTEN: Self = Self { algorithm: Crc16::CcittFalse, covers: Covers::AllBefore };
+
+    fn known() -> impl Iterator<Item = Self> {
+        [Crc16::CcittFalse, Crc16::Xmodem, Crc16::Kermit].into_iter().flat_map(|algorithm| {
+            [Covers::AllBefore, Covers::AllButSync, Covers::Payload]
+                .into_iter()
+                .map(move |covers| Self { algorithm, covers })
+        })
+    }
+
+    /// The checksum of a packet given without its last two bytes.
+    fn of(self, before: &[u8]) -> u16 {
+        self.algorithm.of(match self.covers {
+            Covers::AllBefore => before,
+            Covers::AllButSync => &before[1..],
+            Covers::Payload => &before[HEADER..],
+        })
+    }
+
+    fn is_right(self, packet: &[u8]) -> bool {
+        let (before, crc) = packet.split_at(packet.len() - CRC);
+        self.of(before).to_be_bytes() == crc
+    }
+}
+
+impl Crc16 {
+    fn of(self, bytes: &[u8]) -> u16 {
+        let msb_first = |start: u16| {
+            bytes.iter().fold(start, |crc, &byte| crc << 8 ^ MSB_FIRST[usize::from((crc >> 8) as u8 ^ byte)])
+        };
+        match self {
+            Self::CcittFalse => msb_first(0xFFFF),
+            Self::Xmodem => msb_first(0),
+            Self::Kermit => {
+                bytes.iter().fold(0, |crc: u16, &byte| crc >> 8 ^ LSB_FIRST[usize::from(crc as u8 ^ byte)])
+            }
+        }
+    }
+}
+
+const MSB_FIRST: [u16; 256] = crc_table(false);
+const LSB_FIRST: [u16; 256] = crc_table(true);
+
+/// What each byte does to the polynomial x¹⁶ + x¹² + x⁵ + 1.
+const fn crc_table(reflected: bool) -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = if reflected { byte as u16 } else { (byte as u16) << 8 };
+        let mut bit = 0;
+        while bit < 8 {
+            crc = match reflected {
+                true if crc & 1 == 1 => crc >> 1 ^ 0x8408,
+                true => crc >> 1,
+                false if crc >> 15 == 1 => crc << 1 ^ 0x1021,
+                false => crc << 1,
+            };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
+/// One intact packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Its place among the intact packets, from 0.
+    pub number: u64,
+    /// Its first byte in the file.
+    pub offset: u64,
+    /// TYP: what the payload is.
+    pub kind: u8,
+    /// The payload as it lies in the file.
+    pub payload: Vec<u8>,
+}
+
+impl Packet {
+    /// The payload as token ids. `Err` says why it is none.
+    pub fn token_ids(&self) -> Result<Vec<u32>, String> {
+        let (ids, rest) = self.payload.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(format!("{} bytes of payload are no whole number of token ids", self.payload.len()));
+        }
+        ids.iter()
+            .map(|bytes| {
+                let id = i32::from_be_bytes(*bytes);
+                u32::try_from(id).map_err(|_| format!("{id} is no token id"))
+            })
+            .collect()
+    }
+}
+
+/// A stretch of bytes in which no right packet was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damage {
+    /// Its first byte in the file.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Intact packets before it.
+    pub packets_before: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes hold no packet with a right checksum", self.bytes)
+    }
+}
+
+/// What a file is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// An intact packet, of any kind.
+    Packet(Packet),
+    /// Bytes that were skipped.
+    Damage(Damage),
+}
+
+/// Reads packets from a stream, or from bytes in memory, in constant memory whatever the bytes are.
+pub struct Reader<R> {
+    input: R,
+    window: Vec<u8>,
+    /// The unread part of `window`.
+    start: usize,
+    end: usize,
+    input_ended: bool,
+    /// File offset of `window[start]`.
+    offset: u64,
+    packets: u64,
+    checksum: Option<Checksum>,
+    /// Skipped bytes not yet reported.
+    skipped: u64,
+}
+
+impl<R: Read> Reader<R> {
+    const WINDOW: usize = 1 << 20;
+
+    /// Starts at a packet border, or anywhere in damage.
+    pub fn new(input: R) -> Self {
+        Self {
+            input,
+            window: vec![0; Self::WINDOW],
+            start: 0,
+            end: 0,
+            input_ended: false,
+            offset: 0,
+            packets: 0,
+            checksum: None,
+            skipped: 0,
+        }
+    }
+
+    /// The next packet or stretch of damage; `None` at the end. `Err` only when the input fails.
+    pub fn next_item(&mut self) -> io::Result<Option<Item>> {
+        loop {
+            self.fill()?;
+            let packet_len = self.packet_here();
+            if self.skipped > 0 && (packet_len.is_some() || self.start == self.end) {
+                let bytes = std::mem::take(&mut self.skipped);
+                return Ok(Some(Item::Damage(Damage {
+                    offset: self.offset - bytes,
+                    bytes,
+                    packets_before: self.packets,
+                })));
+            }
+            if self.start == self.end {
+                return Ok(None);
+            }
+            match packet_len {
+                Some(len) => {
+                    let bytes = &self.window[self.start..self.start + len];
+                    let packet = Packet {
+                        number: self.packets,
+                        offset: self.offset,
+                        kind: bytes[3],
+                        payload: bytes[HEADER..len - CRC].to_vec(),
+                    };
+                    self.packets += 1;
+                    self.advance(len);
+                    return Ok(Some(Item::Packet(packet)));
+                }
+                None => {
+                    let unread = &self.window[self.start + 1..self.end];
+                    let skip = 1 + unread.iter().position(|&byte| byte == SYNC).unwrap_or(unread.len());
+                    self.skipped += skip as u64;
+                    self.advance(skip);
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    /// Keeps two whole packets in view, or all that is left.
+    fn fill(&mut self) -> io::Result<()> {
+        if self.end - self.start >= 2 * MAX_PACKET || self.input_ended {
+            return Ok(());
+        }
+        self.window.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        while self.end < self.window.len() {
+            match self.input.read(&mut self.window[self.end..]) {
+                Ok(0) => {
+                    self.input_ended = true;
+                    break;
+                }
+                Ok(bytes) => self.end += bytes,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Length of the right packet that starts at the first unread byte.
+    fn packet_here(&mut self) -> Option<usize> {
+        let unread = &self.window[self.start..self.end];
+        let len = framed_len(unread)?;
+        let packet = &unread[..len];
+        // Out of step, 0xAA may be any byte: only what this program would use is worth a 16-bit checksum's word.
+        if self.skipped > 0 && !(packet[3] == TOKEN_IDS && (len - HEADER - CRC).is_multiple_of(4)) {
+            return None;
+        }
+        if let Some(checksum) = self.checksum {
+            return checksum.is_right(packet).then_some(len);
+        }
+        let next = &unread[len..];
+        let confirmed = |checksum: Checksum| {
+            next.is_empty() || framed_len(next).is_some_and(|len| checksum.is_right(&next[..len]))
+        };
+        let right = || Checksum::known().filter(|checksum| checksum.is_right(packet));
+        self.checksum = right().find(|&c| confirmed(c)).or_else(|| right().find(|&c| c == Checksum::WRITTEN));
+        self.checksum.map(|_| len)
+    }
+}
+
+/// Length of the packet that the first bytes describe, when it is all there.
+fn framed_len(bytes: &[u8]) -> Option<usize> {
+    let [SYNC, _, _, _, high, low, ..] = *bytes else { return None };
+    let len = HEADER + usize::from(u16::from_be_bytes([high, low])) + CRC;
+    (len <= bytes.len()).then_some(len)
+}
+
+/// Whether `file` starts with v1 packets, or with damage and then packets.
+pub(super) fn looks_like(file: &[u8]) -> bool {
+    let mut reader = Reader::new(&file[..file.len().min(1 << 20)]);
+    loop {
+        match reader.next_item() {
+            Ok(Some(Item::Packet(_))) => return true,
+            Ok(Some(Item::Damage(_))) => {}
+            Ok(None) | Err(_) => return false,
+        }
+    }
+}
+
+/// Why an example cannot be a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// More than [`MAX_TOKENS`].
+    TooLong,
+    /// This id does not fit a signed 32-bit number.
+    TokenId(u32),
+}
+
+/// One example as a packet, appended to `out`.
+pub fn encode(tokens: &[u32], out: &mut Vec<u8>) -> Result<(), Unfit> {
+    if tokens.len() > MAX_TOKENS {
+        return Err(Unfit::TooLong);
+    }
+    if let Some(&id) = tokens.iter().find(|&&id| i32::try_from(id).is_err()) {
+        return Err(Unfit::TokenId(id));
+    }
+    let start = out.len();
+    let len = (4 * tokens.len()) as u16;
+    out.extend_from_slice(&[SYNC, SRC_TEXT_CORPUS, DST_EMBEDDING, TOKEN_IDS]);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend(tokens.iter().flat_map(|id| id.to_be_bytes()));
+    let crc = Checksum::WRITTEN.of(&out[start..]);
+    out.extend_from_slice(&crc.to_be_bytes());
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What a rendering template touched, and where in the text it was when it did.
+//!
+//! A [`Trace`] belongs to one rendering. The writer moves its position, the callbacks of [`instrument`](crate::instrument) note what
+//! happens at that position, and afterwards the notes become one span of text per message.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use minijinja::value::{Enumerator, Object, Value};
+
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    position: AtomicUsize,
+    notes: Mutex<Vec<(usize, Note)>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Note {
+    /// A loop reached a message.
+    Message { in_loop: u32, message: usize },
+    /// A loop is over.
+    LoopEnd { in_loop: u32 },
+    /// A `{% generation %}` mark (or its end).
+    Generation { begins: bool },
+}
+
+impl Trace {
+    pub fn note(&self, note: Note) {
+        let at = self.position.load(Ordering::Relaxed);
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push((at, note));
+    }
+
+    /// The spans each message was rendered to by the loop that rendered most, and the spans marked as generated.
+    pub fn spans(&self) -> Spans {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open: Vec<(u32, usize, usize)> = Vec::new();
+        let mut loops: Vec<(u32, Segments)> = Vec::new();
+        let mut generated = Vec::new();
+        let mut generation_from = None;
+        for &(at, note) in notes.iter() {
+            let ended = match note {
+                Note::Message { in_loop, .. } | Note::LoopEnd { in_loop } => in_loop,
+                Note::Generation { begins: true } => {
+                    generation_from = Some(at);
+                    continue;
+                }
+                Note::Generation { begins: false } => {
+                    generated.extend(generation_from.take().map(|from| from..at));
+                    continue;
+                }
+            };
+            if let Some(i) = open.iter().position(|o| o.0 == ended) {
+                let (_, message, from) = open.swap_remove(i);
+                let of_loop = match loops.iter_mut().find(|l| l.0 == ended) {
+                    Some(l) => l,
+                    None => {
+                        loops.push((ended, Vec::new()));
+                        loops.last_mut().expect("just pushed")
+                    }
+                };
+                if from < at {
+                    of_loop.1.push((message, from..at));
+                }
+            }
+            if let Note::Message { in_loop, message } = note {
+                open.push((in_loop, message, at));
+            }
+        }
+        // Of loops that rendered equally much the outer one comes first in the source.
+        loops.sort_by_key(|l| l.0);
+        let rendered = |l: &(u32, Segments)| l.1.iter().map(|s| s.1.len()).sum::<usize>();
+        let messages = loops.into_iter().rev().max_by_key(rendered).map(|l| l.1).unwrap_or_default();
+        Spans { messages, generated }
+    }
+}
+
+/// (message, bytes of the rendering), in rendering order.
+type Segments = Vec<(usize, Range<usize>)>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Spans {
+    /// Messages that rendered to nothing are absent.
+    pub messages: Segments,
+    /// What the template itself marks as the assistant's.
+    pub generated: Vec<Range<usize>>,
+}
+
+/// The rendering as it grows.
+pub(crate) struct Sheet {
+    pub text: Vec<u8>,
+    pub trace: Arc<Trace>,
+}
+
+impl io::Write for &mut Sheet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(bytes);
+        self.trace.position.store(self.text.len(), Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A message as the template sees it: a mapping that knows which message it is.
+#[derive(Debug)]
+pub(crate) struct TracedMessage {
+    pub index: usize,
+    pub fields: Vec<(&'static str, Value)>,
+    pub trace: Arc<Trace>,
+}
+
+impl Object for TracedMessage {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.fields.iter().find(|f| f.0 == key).map(|f| f.1.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.fields.iter().map(|f| Value::from(f.0)).collect())
+    }
+}
+
+/// Hands the trace to callbacks that get no message.
+#[derive(Debug)]
+pub(crate) struct TraceValue(pub Arc<Trace>);
+
+impl Object for TraceValue {}

@@ -1,0 +1,290 @@
+//! Which part of a rendered conversation the assistant is trained to write.
+//!
+//! Learnt once per template from a few conversations of our own: what opens an assistant turn (the part a server puts there before the
+//! model speaks), what closes it, and which empty thinking block the template puts in by itself. A turn's target then runs from behind
+//! the opening to the end of the end-of-turn token. A turn that does not look as learnt is rejected rather than masked by guess.
+
+use std::ops::Range;
+
+use minijinja::Error;
+
+use crate::{
+    conversation::{Chat, Json, Message},
+    rejection::{Kind, Rejection},
+    template::{ChatTemplate, RenderOptions, Rendered},
+};
+
+/// Whether the empty thinking block that a template inserts before an answer without reasoning is trained.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThinkPolicy {
+    /// It is a target like the answer: the model learns not to think.
+    #[default]
+    Train,
+    /// It is context: the model learns the answer, and nothing about thinking.
+    Skip,
+}
+
+/// What of a conversation is trained. Part of the fingerprint of token files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MaskPolicy {
+    /// The inserted empty thinking block.
+    pub think: ThinkPolicy,
+    /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the template does by itself.
+    pub preserve_thinking: Option<bool>,
+}
+
+impl From<ThinkPolicy> for MaskPolicy {
+    fn from(think: ThinkPolicy) -> Self {
+        Self { think, preserve_thinking: None }
+    }
+}
+
+/// What a template does with reasoning: which questions are worth asking.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ThinkingSupport {
+    /// The block put before an answer without reasoning, if any.
+    pub empty_block: Option<String>,
+    /// The reasoning of earlier turns can be kept or dropped.
+    pub can_preserve: bool,
+}
+
+/// How a template renders assistant turns.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TurnShape {
+    /// Possible openings, longest first.
+    openings: Vec<String>,
+    /// Possible closings, longest first.
+    closings: Vec<Closing>,
+    empty_block: Option<String>,
+    pub can_preserve: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Closing {
+    text: String,
+    /// How much of it is target: through the end-of-turn token, not the line break behind it.
+    target: usize,
+}
+
+const ANSWERS: [&str; 2] = ["Alpha one", "beta two"];
+const THINK: &str = "<think>";
+
+impl TurnShape {
+    /// Learns the shape. `end_tokens` end a turn; `special_tokens` are what else may.
+    ///
+    /// # Errors
+    /// What the template said to a plain conversation, or that its turns cannot be told apart.
+    pub fn learn(
+        template: &ChatTemplate,
+        end_tokens: &[String],
+        special_tokens: &[String],
+    ) -> Result<Self, String> {
+        let mut earlier = Vec::new();
+        let mut last = Vec::new();
+        let mut empty_block = None;
+        for pair in [ANSWERS, [ANSWERS[1], ANSWERS[0]]] {
+            let chat = probe(&pair.map(|a| Message::text("assistant", a)));
+            let rendered = render(template, &chat)?;
+            let [first, second] = [1, 3].map(|i| segment(&rendered, i));
+            let Some(second) = second else { return Err(untraceable()) };
+            empty_block = empty_block.or_else(|| {
+                let before = &second[second.find(THINK)?..second.find(pair[1])?];
+                (before.starts_with(THINK)).then(|| before.to_owned())
+            });
+            earlier.extend(first);
+            last.push(second);
+        }
+        let mut calling = Vec::new();
+        for name in ["first", "other"] {
+            let call = serde_json::json!([{ "type": "function", "id": "call00000", "function": { "name": name, "arguments": { name: name } } }]);
+            let mut chat = probe(&[Message {
+                tool_calls: Some(Json::from_value(&call)),
+                ..Message::text("assistant", "")
+            }]);
+            chat.tools = Some(Json::from_value(&serde_json::json!([{ "type": "function", "function": {
+                "name": name, "description": name, "parameters": { "type": "object", "properties": {} } } }])));
+            // Templates without tools refuse the call or leave it out: nothing to learn then.
+            if let Ok(rendered) = template.render(&chat, RenderOptions::default()) {
+                calling.extend(segment(&rendered, 1).filter(|s| s.contains(name)));
+            }
+        }
+        let prompts = [None, Some(true), Some(false)].map(|enable_thinking| {
+            let options =
+                RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
+            generation_prompt(template, options)
+        });
+        let spoken: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
+        let prompts: Vec<&str> =
+            prompts.iter().flatten().map(String::as_str).filter(|p| !p.is_empty()).collect();
+        // What a server writes before the model speaks; thinking is the model's.
+        let opening = before_thinking(common_prefix(spoken.iter().chain(&prompts)));
+        let calls: Vec<&str> = calling.iter().map(String::as_str).collect();
+        let of_all = before_thinking(common_prefix(spoken.iter().chain(&calls)));
+        let mut openings = vec![opening.to_owned(), of_all.to_owned()];
+        let mut closings: Vec<Closing> = [&earlier, &last, &calling]
+            .into_iter()
+            .filter(|class| !class.is_empty())
+            .map(|class| closing(common_suffix(class), end_tokens, special_tokens))
+            .collect();
+        openings.sort_by_key(|o| std::cmp::Reverse(o.len()));
+        openings.dedup();
+        closings.sort_by_key(|c| std::cmp::Reverse(c.text.len()));
+        closings.dedup();
+        Ok(Self { openings, closings, empty_block, can_preserve: can_preserve(template) })
+    }
+
+    /// What the template does with reasoning.
+    pub fn thinking(&self) -> ThinkingSupport {
+        ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
+    }
+
+    /// The bytes of a rendering that are targets, in order.
+    pub fn targets(
+        &self,
+        chat: &Chat<'_>,
+        rendered: &Rendered,
+        has_generation_marks: bool,
+        think: ThinkPolicy,
+    ) -> Result<Vec<Range<usize>>, Rejection> {
+        let mut targets = Vec::new();
+        let mut previous_end = 0;
+        for (i, message) in chat.messages.iter().enumerate() {
+            if message.role != "assistant" || message.untrained {
+                continue;
+            }
+            let mut segments =
+                rendered.messages.iter().filter(|(m, _)| *m == i).map(|(_, span)| span.clone());
+            let (Some(segment), None) = (segments.next(), segments.next()) else {
+                return Err(uncertain(i, "the chat template does not render this turn once and by itself"));
+            };
+            if segment.start < previous_end {
+                return Err(uncertain(i, "the chat template renders turns out of order"));
+            }
+            previous_end = segment.end;
+            if has_generation_marks {
+                let marked =
+                    rendered.generated.iter().filter(|g| g.start >= segment.start && g.end <= segment.end);
+                targets.extend(marked.map(|g| self.without_empty_block(&rendered.text, g.clone(), think)));
+                continue;
+            }
+            let text = &rendered.text[segment.clone()];
+            let opening = self.openings.iter().find(|o| text.starts_with(o.as_str()));
+            let closing = self.closings.iter().find(|c| text.ends_with(&c.text));
+            let (Some(opening), Some(closing)) = (opening, closing) else {
+                return Err(uncertain(i, "the chat template opens or closes this turn unlike any other"));
+            };
+            if opening.len() + closing.text.len() > text.len() {
+                return Err(uncertain(
+                    i,
+                    "the chat template leaves nothing between opening and end of this turn",
+                ));
+            }
+            let target = segment.start + opening.len()..segment.end - closing.text.len() + closing.target;
+            targets.push(self.without_empty_block(&rendered.text, target, think));
+        }
+        Ok(targets)
+    }
+
+    fn without_empty_block(&self, text: &str, target: Range<usize>, think: ThinkPolicy) -> Range<usize> {
+        match &self.empty_block {
+            Some(block) if think == ThinkPolicy::Skip && text[target.clone()].starts_with(block.as_str()) => {
+                target.start + block.len()..target.end
+            }
+            _ => target,
+        }
+    }
+}
+
+fn uncertain(message: usize, reason: &str) -> Rejection {
+    Rejection::new(
+        Kind::UncertainMask,
+        format!("messages[{message}]"),
+        format!("{reason}, so what to train is uncertain"),
+        "Change the turn, or mark the assistant's text with {% generation %} in the chat template",
+    )
+}
+
+fn untraceable() -> String {
+    "the turns of this chat template cannot be told apart: it does not write each message in one loop over `messages`"
+        .to_owned()
+}
+
+/// A conversation in which each answer follows a question.
+fn probe<'a>(answers: &[Message<'a>]) -> Chat<'a> {
+    let messages = answers.iter().flat_map(|a| [Message::text("user", "Question"), a.clone()]).collect();
+    Chat { messages, tools: None }
+}
+
+/// Renders a probe and proves that tracing left the text as it was.
+fn render(template: &ChatTemplate, chat: &Chat<'_>) -> Result<Rendered, String> {
+    let said = |e: Error| crate::template::error_text(&e);
+    let rendered = template.render(chat, RenderOptions::default()).map_err(said)?;
+    match template.render_untouched(chat, RenderOptions::default()) {
+        Some(Err(e)) => Err(said(e)),
+        Some(Ok(untouched)) if untouched != rendered.text => Err(untraceable()),
+        _ => Ok(rendered),
+    }
+}
+
+fn segment(rendered: &Rendered, message: usize) -> Option<String> {
+    let span = rendered.messages.iter().find(|(m, _)| *m == message)?.1.clone();
+    Some(rendered.text[span].to_owned())
+}
+
+fn generation_prompt(template: &ChatTemplate, options: RenderOptions) -> Option<String> {
+    let chat = Chat { messages: vec![Message::text("user", "Question")], tools: None };
+    let with = template.render(&chat, options).ok()?.text;
+    let without =
+        template.render(&chat, RenderOptions { add_generation_prompt: false, ..options }).ok()?.text;
+    with.strip_prefix(&without).map(str::to_owned)
+}
+
+fn can_preserve(template: &ChatTemplate) -> bool {
+    let thinking = |text: &'static str| Message {
+        reasoning_content: Some(text.into()),
+        ..Message::text("assistant", "Answer")
+    };
+    let chat = probe(&[thinking("Reasoning"), thinking("More")]);
+    let text = |preserve| {
+        let options = RenderOptions { preserve_thinking: Some(preserve), ..RenderOptions::default() };
+        template.render(&chat, options).map(|r| r.text)
+    };
+    matches!((text(false), text(true)), (Ok(without), Ok(with)) if without != with)
+}
+
+fn before_thinking(text: &str) -> &str {
+    text.find(THINK).map_or(text, |at| &text[..at])
+}
+
+fn common_prefix<'a>(mut texts: impl Iterator<Item = &'a &'a str>) -> &'a str {
+    let Some(&first) = texts.next() else { return "" };
+    texts.fold(first, |prefix, text| {
+        let same = prefix.char_indices().zip(text.chars()).find(|((_, a), b)| a != b);
+        let length = same.map_or(prefix.len().min(text.len()), |((at, _), _)| at);
+        &prefix[..length]
+    })
+}
+
+fn common_suffix(texts: &[String]) -> &str {
+    let Some(first) = texts.first() else { return "" };
+    texts[1..].iter().fold(first.as_str(), |suffix, text| {
+        let same: usize = suffix
+            .chars()
+            .rev()
+            .zip(text.chars().rev())
+            .take_while(|(a, b)| a == b)
+            .map(|(a, _)| a.len_utf8())
+            .sum();
+        &suffix[suffix.len() - same..]
+    })
+}
+
+/// The target part of a closing: through the first end-of-turn token, else through the first special token, else nothing.
+fn closing(text: &str, end_tokens: &[String], special_tokens: &[String]) -> Closing {
+    let first = |tokens: &[String]| {
+        tokens.iter().filter_map(|t| Some((text.find(t.as_str())?, t.len()))).min_by_key(|(at, _)| *at)
+    };
+    let target = first(end_tokens).or_else(|| first(special_tokens)).map_or(0, |(at, length)| at + length);
+    Closing { text: text.to_owned(), target }
+}

@@ -1,0 +1,212 @@
+//! The cache on disk, in the layout that `huggingface_hub` shares between all its users.
+//!
+//! ```text
+//! models--org--name/blobs/<etag>                the bytes; for large files the etag is their SHA-256
+//! models--org--name/blobs/<etag>.incomplete     what arrived so far
+//! models--org--name/snapshots/<commit>/<file>   a relative link to a blob
+//! models--org--name/refs/<branch or tag>        a commit
+//! .locks/models--org--name/<etag>.lock          held (flock) by whoever writes that blob
+//! ```
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hf_hub::{Cache, Repo, RepoType};
+
+use crate::Error;
+use crate::model_name::is_commit;
+use crate::progress::Watch;
+
+/// One repository's part of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct RepoCache {
+    root: PathBuf,
+    id: String,
+}
+
+impl RepoCache {
+    pub fn new(root: &Path, id: &str) -> Self {
+        Self { root: root.into(), id: id.into() }
+    }
+
+    fn layout(&self) -> hf_hub::CacheRepo {
+        Cache::new(self.root.clone()).model(self.id.clone())
+    }
+
+    fn folder_name(&self) -> String {
+        Repo::new(self.id.clone(), RepoType::Model).folder_name()
+    }
+
+    pub fn blob(&self, etag: &str) -> PathBuf {
+        self.layout().blob_path(etag)
+    }
+
+    pub fn incomplete(&self, etag: &str) -> PathBuf {
+        self.layout().blob_path(&format!("{etag}.incomplete"))
+    }
+
+    /// The folder of one commit, whether or not it is there.
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.layout().pointer_path(commit)
+    }
+
+    fn reference(&self, revision: &str) -> PathBuf {
+        self.root.join(self.folder_name()).join("refs").join(revision)
+    }
+
+    /// The commit that a revision stood for when it was last fetched.
+    pub fn commit_of(&self, revision: &str) -> Option<String> {
+        if is_commit(revision) {
+            return Some(revision.into());
+        }
+        let text = std::fs::read_to_string(self.reference(revision)).ok()?;
+        Some(text.trim().to_string()).filter(|commit| is_commit(commit))
+    }
+
+    /// Remembers what `revision` stands for. Written aside and renamed, so that no reader sees half a commit.
+    pub fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
+        if is_commit(revision) || self.commit_of(revision).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.reference(revision);
+        let folder = path.parent().expect("refs/<revision> has a parent");
+        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder))?;
+        file.write_all(commit.as_bytes()).map_err(Error::io(&path))?;
+        file.persist(&path).map_err(|e| Error::Io { path, reason: e.error })?;
+        Ok(())
+    }
+
+    /// Points `snapshots/<commit>/<file>` at a blob. To be called with the blob's lock held.
+    pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, Error> {
+        let pointer = self.snapshot(commit).join(file);
+        let folder = pointer.parent().expect("a file in a snapshot has a parent");
+        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let up = "../".repeat(2 + file.matches('/').count());
+        let target = PathBuf::from(format!("{up}blobs/{etag}"));
+        if std::fs::read_link(&pointer).is_ok_and(|old| old == target) {
+            return Ok(pointer);
+        }
+        if pointer.symlink_metadata().is_ok() {
+            std::fs::remove_file(&pointer).map_err(Error::io(&pointer))?;
+        }
+        symlink(&target, &pointer).map_err(Error::io(&pointer))?;
+        Ok(pointer)
+    }
+
+    /// Waits until nobody else, in this process or another, writes the blob. `file` is for the display.
+    pub fn lock(&self, etag: &str, file: &str, watch: &Watch<'_>) -> Result<BlobLock, Error> {
+        const POLL: Duration = Duration::from_millis(200);
+        let folder = self.root.join(".locks").join(self.folder_name());
+        std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
+        let path = folder.join(format!("{etag}.lock"));
+        let mut told = false;
+        loop {
+            let lock = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .map_err(Error::io(&path))?;
+            match lock.try_lock() {
+                // Python's filelock removes the file when it lets go: a lock on a removed file guards nothing.
+                Ok(()) if is_still_at(&lock, &path) => return Ok(BlobLock { _file: lock }),
+                Ok(()) => continue,
+                Err(TryLockError::WouldBlock) => {
+                    if !told {
+                        watch.waiting(file);
+                        told = true;
+                    }
+                    watch.pause(POLL)?;
+                }
+                Err(TryLockError::Error(reason)) => return Err(Error::Io { path, reason }),
+            }
+        }
+    }
+}
+
+/// Held while a blob is written; the kernel lets go when it is dropped or the process dies.
+#[derive(Debug)]
+pub(crate) struct BlobLock {
+    _file: File,
+}
+
+fn is_still_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), path.metadata()) {
+        (Ok(held), Ok(there)) => held.ino() == there.ino() && held.dev() == there.dev(),
+        _ => false,
+    }
+}
+
+/// Bytes that this user may still write on the disk where `path` is or will be.
+pub(crate) fn free_space(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let stat = rustix::fs::statvfs(there).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn the_layout_is_that_of_huggingface_hub() {
+        let cache = RepoCache::new(Path::new("/c"), "org/name");
+        assert_eq!(cache.blob("e"), Path::new("/c/models--org--name/blobs/e"));
+        assert_eq!(cache.incomplete("e"), Path::new("/c/models--org--name/blobs/e.incomplete"));
+        assert_eq!(cache.snapshot(COMMIT), Path::new("/c/models--org--name/snapshots").join(COMMIT));
+        assert_eq!(cache.reference("refs/pr/1"), Path::new("/c/models--org--name/refs/refs/pr/1"));
+    }
+
+    #[test]
+    fn a_revision_is_remembered_and_a_damaged_one_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = RepoCache::new(dir.path(), "org/name");
+        assert_eq!(cache.commit_of("main"), None);
+        cache.remember("main", COMMIT).unwrap();
+        assert_eq!(cache.commit_of("main").as_deref(), Some(COMMIT));
+        assert_eq!(cache.commit_of(COMMIT).as_deref(), Some(COMMIT));
+        std::fs::write(cache.reference("main"), "../../etc").unwrap();
+        assert_eq!(cache.commit_of("main"), None);
+    }
+
+    #[test]
+    fn links_are_relative_also_for_files_in_folders_and_a_stale_one_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = RepoCache::new(dir.path(), "org/name");
+        std::fs::create_dir_all(cache.blob("e").parent().unwrap()).unwrap();
+        for (etag, text) in [("e", "old"), ("f", "new")] {
+            std::fs::write(cache.blob(etag), text).unwrap();
+            for file in ["config.json", "sub/dir/x.safetensors"] {
+                let pointer = cache.link(COMMIT, file, etag).unwrap();
+                assert!(std::fs::read_link(&pointer).unwrap().is_relative());
+                assert_eq!(std::fs::read_to_string(pointer).unwrap(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_taken_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = RepoCache::new(dir.path(), "org/name");
+        let first = cache.lock("e", "f", &Watch::silent()).unwrap();
+        let path = dir.path().join(".locks/models--org--name/e.lock");
+        assert!(matches!(File::open(&path).unwrap().try_lock(), Err(TryLockError::WouldBlock)));
+        assert!(is_still_at(&first._file, &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_still_at(&first._file, &path));
+        let second = cache.lock("e", "f", &Watch::silent()).unwrap();
+        assert!(is_still_at(&second._file, &path));
+    }
+
+    #[test]
+    fn free_space_is_told_for_folders_that_are_yet_to_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free_space(&dir.path().join("a/b/c")).unwrap() > 0);
+    }
+}

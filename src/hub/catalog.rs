@@ -1,0 +1,118 @@
+//! What the hub says about a repository: its commit, the names and sizes of its files, and what identifies a file's bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::Error;
+use crate::http::{Http, Subject, body_fault};
+use crate::model_name::{is_commit, is_etag};
+use crate::progress::{Event, Watch};
+use crate::settings::Patience;
+
+/// One revision of a repository as listed by the hub. Names are the server's: compare them, do not make paths of them.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pub commit: String,
+    pub sizes: BTreeMap<String, Option<u64>>,
+}
+
+/// What identifies the bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub etag: String,
+    pub size: u64,
+}
+
+impl Facts {
+    /// For files in large-file storage the etag is their SHA-256.
+    pub fn sha256(&self) -> Option<&str> {
+        let hex = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
+        hex.then_some(self.etag.as_str())
+    }
+}
+
+#[derive(Deserialize)]
+struct RepoInfo {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+impl Listing {
+    pub fn ask(http: &Http, subject: &Subject<'_>) -> Result<Self, Error> {
+        const LARGEST: u64 = 64 << 20;
+        let mut answer = http.list(subject)?;
+        let bad = |why: String| Error::BadReply {
+            place: format!("{}: list of files from {}", subject.shown, http.host()),
+            why,
+        };
+        let text = answer.body.with_config().limit(LARGEST).read_to_vec().map_err(|error| match error {
+            ureq::Error::BodyExceedsLimit(_) => bad(format!("longer than {LARGEST} bytes")),
+            error => body_fault(&answer.host, error.into_io()),
+        })?;
+        // The parser quotes what it met, which may be anything; the position is enough.
+        let info: RepoInfo = serde_json::from_slice(&text).map_err(|e| {
+            bad(format!("not the JSON of a repository (line {}, column {})", e.line(), e.column()))
+        })?;
+        if !is_commit(&info.sha) {
+            return Err(bad("`sha` is not a commit".into()));
+        }
+        let sizes = info.siblings.into_iter().map(|file| (file.rfilename, file.size)).collect();
+        Ok(Self { commit: info.sha, sizes })
+    }
+}
+
+/// Asks for etag and size of one file. `listed` is the size in the list, for servers that leave it out here.
+pub(crate) fn facts(http: &Http, subject: &Subject<'_>, listed: Option<u64>) -> Result<Facts, Error> {
+    let answer = http.describe(subject)?;
+    let place = || format!("{}: {} at {}", subject.shown, subject.file.unwrap_or_default(), answer.host);
+    let etag = answer
+        .header("x-linked-etag")
+        .or_else(|| answer.header("etag").filter(|_| !answer.is_redirect()))
+        .map(|etag| etag.trim_start_matches("W/").trim_matches('"').to_ascii_lowercase())
+        .filter(|etag| is_etag(etag))
+        .ok_or_else(|| Error::BadReply { place: place(), why: "no usable etag for this file".into() })?;
+    let number = |name| answer.header(name).and_then(|text| text.trim().parse().ok());
+    let size = number("x-linked-size")
+        .or(listed)
+        .or_else(|| number("content-length").filter(|_| !answer.is_redirect()))
+        .ok_or_else(|| Error::BadReply { place: place(), why: "the size of this file is not told".into() })?;
+    Ok(Facts { etag, size })
+}
+
+/// Repeats a question while its fault may pass.
+pub(crate) fn patiently<T>(
+    patience: &Patience,
+    host: &str,
+    watch: &Watch<'_>,
+    mut question: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    for attempt in 1.. {
+        watch.check()?;
+        match question() {
+            Err(error) if error.is_passing() && attempt < patience.attempts => {
+                let wait = pause_after(&error, patience, attempt);
+                watch.on(Event::Retry { name: host, wait, why: &error.to_string() });
+                watch.pause(wait)?;
+            }
+            outcome => return outcome,
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// `Retry-After` counts when the server gives it, within reason.
+pub(crate) fn pause_after(error: &Error, patience: &Patience, attempt: u32) -> std::time::Duration {
+    const LONGEST: std::time::Duration = std::time::Duration::from_secs(120);
+    match error {
+        Error::RateLimited { retry_after: Some(wait), .. } => (*wait).min(LONGEST),
+        _ => patience.wait(attempt),
+    }
+}

@@ -1,0 +1,357 @@
+//! From a model's name to its folder: find where it is, say what is missing, bring that.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::Error;
+use crate::cache::{RepoCache, free_space};
+use crate::catalog::{Facts, Listing, facts, patiently};
+use crate::http::{Http, Subject};
+use crate::model_name::ModelName;
+use crate::plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot, Source};
+use crate::progress::{Event, Progress, Watch};
+use crate::select::{CONFIG, INDEX, Needs, select};
+use crate::settings::{Patience, Settings};
+use crate::transfer::{Transfer, is_whole};
+
+/// Shards fetched side by side: storage limits each connection, a fast line carries several.
+const FILES_AT_ONCE: usize = 4;
+
+/// Access to models: local folders, the cache, and the hub behind it.
+#[derive(Debug)]
+pub struct Hub {
+    settings: Settings,
+    http: Http,
+}
+
+/// A model that was found.
+struct Found {
+    shown: String,
+    /// Names of all its files. From the hub they are the server's: compared here, never used as paths unchecked.
+    names: BTreeSet<String>,
+    place: Place,
+}
+
+enum Place {
+    Folder(PathBuf),
+    Cached { source: Source, instead_of: Option<Error> },
+    Remote { source: Source, listing: Listing },
+}
+
+impl Found {
+    fn folder(&self) -> PathBuf {
+        match &self.place {
+            Place::Folder(folder) => folder.clone(),
+            Place::Cached { source, .. } | Place::Remote { source, .. } => {
+                source.cache.snapshot(&source.commit)
+            }
+        }
+    }
+
+    fn source(&self) -> Option<&Source> {
+        match &self.place {
+            Place::Folder(_) => None,
+            Place::Cached { source, .. } | Place::Remote { source, .. } => Some(source),
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match &self.place {
+            Place::Folder(_) => Origin::Folder,
+            Place::Remote { .. } => Origin::Hub,
+            Place::Cached { instead_of: None, .. } => Origin::Cache,
+            Place::Cached { instead_of: Some(error), .. } => Origin::CacheInstead { why: error.to_string() },
+        }
+    }
+}
+
+impl Hub {
+    /// Reads the environment through `env`: `HF_ENDPOINT`, `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH`,
+    /// `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, and their older names. Proxy variables
+    /// are read by the HTTP client itself.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] for a value that cannot be used.
+    pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let settings = Settings::from_env(env)?;
+        Ok(Self { http: Http::new(&settings), settings })
+    }
+
+    /// Tries for longer or shorter than the default.
+    pub fn with_patience(mut self, patience: Patience) -> Self {
+        self.settings.patience = patience;
+        self.http = Http::new(&self.settings);
+        self
+    }
+
+    /// `config.json` alone, so that a model is judged before a weight is fetched.
+    ///
+    /// # Errors
+    /// Any of [`Error`] but the ones about disk space and weights.
+    pub fn fetch_config(&self, model: &str) -> Result<Config, Error> {
+        let watch = Watch::silent();
+        let found = self.locate(model, &watch)?;
+        self.select(&found, Needs::Config, &watch).map_err(|error| self.as_uncached(error, &found))?;
+        let path = self.bring_small(&found, CONFIG, &watch)?;
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        if let Place::Remote { source, .. } = &found.place {
+            source.remember(Needs::Config)?;
+        }
+        Ok(Config { text, path, origin: found.origin() })
+    }
+
+    /// Which files are needed, how large they are, and what of them is already here. Fetches `config.json` and the
+    /// index of the shards, no weights.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; a disk that is too small is not an error yet, see [`DownloadPlan::is_too_large_for_disk`].
+    pub fn plan_download(&self, model: &str, needs: Needs) -> Result<DownloadPlan, Error> {
+        self.plan(model, needs, &Watch::silent())
+    }
+
+    /// Brings all files that `needs` asks for; what is already here is not fetched again.
+    ///
+    /// # Errors
+    /// Any of [`Error`]. Whatever arrived stays, and the next call continues there.
+    pub fn fetch(&self, model: &str, needs: Needs, progress: &dyn Progress) -> Result<Snapshot, Error> {
+        let stop = AtomicBool::new(false);
+        let plan = self.plan(model, needs, &Watch::new(progress, &stop))?;
+        self.download(&plan, progress)
+    }
+
+    /// Brings only the shards that hold `mtp.*` tensors (with `config.json` and the index), to carry over the MTP head
+    /// of a base whose other weights are not needed.
+    ///
+    /// # Errors
+    /// [`Error::NoMtp`] where the index lists none, else as [`Hub::fetch`].
+    pub fn fetch_mtp_only(&self, model: &str, progress: &dyn Progress) -> Result<Snapshot, Error> {
+        self.fetch(model, Needs::Mtp, progress)
+    }
+
+    /// Carries out a plan.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`] before the first byte when the disk is too small, else as [`Hub::fetch`].
+    pub fn download(&self, plan: &DownloadPlan, progress: &dyn Progress) -> Result<Snapshot, Error> {
+        let todo: Vec<&PlannedFile> = plan.files.iter().filter(|file| file.facts.is_some()).collect();
+        let needed = plan.bytes_missing();
+        progress.on(Event::Begin { repo: &plan.model, files: todo.len(), bytes: needed });
+        if let Some(available) = free_space(&plan.folder).filter(|free| needed > *free) {
+            return Err(Error::DiskFull { path: self.settings.cache.clone(), needed, available });
+        }
+        if let (Some(source), Origin::Hub) = (&plan.source, &plan.origin) {
+            self.bring_side_by_side(plan, source, &todo, progress)?;
+            source.remember(plan.needs)?;
+        }
+        Ok(Snapshot {
+            folder: plan.folder.clone(),
+            files: plan.files.iter().map(|file| file.name.clone()).collect(),
+            commit: plan.commit.clone(),
+            origin: plan.origin.clone(),
+        })
+    }
+
+    fn bring_side_by_side(
+        &self,
+        plan: &DownloadPlan,
+        source: &Source,
+        todo: &[&PlannedFile],
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let faults = Mutex::new(Vec::new());
+        let work = || {
+            let watch = Watch::new(progress, &stop);
+            while let Some(file) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let facts = file.facts.as_ref().expect("only files with facts are to be fetched");
+                if let Err(error) = self.transfer(source, &plan.model, &file.name, facts, &watch) {
+                    stop.store(true, Ordering::Relaxed);
+                    faults.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|threads| {
+            for _ in 0..FILES_AT_ONCE.min(todo.len()) {
+                threads.spawn(work);
+            }
+        });
+        // A fault stops its neighbours as if the user had cancelled; the fault itself is what to tell.
+        let faults = faults.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match faults.into_iter().min_by_key(|fault| matches!(fault, Error::Cancelled)) {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    fn transfer(
+        &self,
+        source: &Source,
+        shown: &str,
+        file: &str,
+        facts: &Facts,
+        watch: &Watch<'_>,
+    ) -> Result<PathBuf, Error> {
+        let subject = source.subject(shown, file);
+        let (http, patience, cache) = (&self.http, &self.settings.patience, &source.cache);
+        Transfer { http, patience, cache, subject, facts, watch }.run()
+    }
+
+    fn plan(&self, model: &str, needs: Needs, watch: &Watch<'_>) -> Result<DownloadPlan, Error> {
+        let found = self.locate(model, watch)?;
+        let names = self.select(&found, needs, watch).map_err(|error| self.as_uncached(error, &found))?;
+        if needs == Needs::Model {
+            let path = self.bring_small(&found, CONFIG, watch)?;
+            refuse_quantised(&path, &found.shown)?;
+        }
+        let files =
+            names.into_iter().map(|name| self.look_up(&found, name, watch)).collect::<Result<_, _>>()?;
+        Ok(DownloadPlan {
+            commit: found.source().map(|source| source.commit.clone()),
+            folder: found.folder(),
+            files,
+            disk_available: free_space(&found.folder()),
+            origin: found.origin(),
+            needs,
+            source: found.source().cloned(),
+            model: found.shown,
+        })
+    }
+
+    fn locate(&self, model: &str, watch: &Watch<'_>) -> Result<Found, Error> {
+        let name = ModelName::parse(model, self.settings.home.as_deref())?;
+        let shown = name.to_string();
+        let (id, revision) = match name {
+            ModelName::Folder(folder) => {
+                let names = names_in(&folder)?;
+                return Ok(Found { shown, names, place: Place::Folder(folder) });
+            }
+            ModelName::Repo { id, revision } => (id, revision),
+        };
+        let cache = RepoCache::new(&self.settings.cache, &id);
+        let in_cache = cache.commit_of(&revision).filter(|commit| cache.snapshot(commit).is_dir());
+        let from_cache = |commit: String, instead_of| {
+            let names = names_in(&cache.snapshot(&commit))?;
+            let source = Source { cache: cache.clone(), id: id.clone(), revision: revision.clone(), commit };
+            Ok(Found { shown: shown.clone(), names, place: Place::Cached { source, instead_of } })
+        };
+        if self.settings.offline {
+            let commit = in_cache.ok_or_else(|| self.offline(&shown, "nothing of this model is there"))?;
+            return from_cache(commit, None);
+        }
+        let subject = Subject { id: &id, shown: &shown, revision: &revision, file: None };
+        // With the model in the cache there is no point in waiting long for a network that is not there.
+        let attempts = if in_cache.is_some() { 1 } else { self.settings.patience.attempts };
+        let patience = Patience { attempts, ..self.settings.patience };
+        let asked = patiently(&patience, &self.http.host(), watch, || Listing::ask(&self.http, &subject));
+        let listing = match (asked, in_cache) {
+            (Ok(listing), _) => listing,
+            (Err(error), Some(commit)) if error.is_passing() => return from_cache(commit, Some(error)),
+            (Err(error), _) => return Err(error),
+        };
+        let names = listing.sizes.keys().cloned().collect();
+        let source = Source { cache, id, revision, commit: listing.commit.clone() };
+        Ok(Found { shown, names, place: Place::Remote { source, listing } })
+    }
+
+    fn select(&self, found: &Found, needs: Needs, watch: &Watch<'_>) -> Result<Vec<String>, Error> {
+        select(needs, &found.shown, &found.names, || self.bring_small(found, INDEX, watch))
+    }
+
+    /// A file that the cache lacks says nothing about the repository.
+    fn as_uncached(&self, error: Error, found: &Found) -> Error {
+        let missing = match &error {
+            Error::FileMissing { file, .. } => file.clone(),
+            Error::NoSafetensors { .. } => "the weights".into(),
+            _ => return error,
+        };
+        match &found.place {
+            Place::Cached { instead_of: None, .. } => self.offline(&found.shown, &missing),
+            Place::Cached { instead_of: Some(why), .. } => {
+                Error::HubAway { repo: found.shown.clone(), missing, why: why.to_string() }
+            }
+            _ => error,
+        }
+    }
+
+    fn offline(&self, repo: &str, missing: &str) -> Error {
+        Error::Offline { repo: repo.into(), cache: self.settings.cache.clone(), missing: missing.into() }
+    }
+
+    /// A file that the plan itself reads.
+    fn bring_small(&self, found: &Found, name: &str, watch: &Watch<'_>) -> Result<PathBuf, Error> {
+        let planned = self.look_up(found, name.into(), watch)?;
+        match (planned.facts, found.source()) {
+            (Some(facts), Some(source)) => {
+                self.transfer(source, &found.shown, name, &facts, &Watch::quiet(watch))
+            }
+            _ => Ok(found.folder().join(name)),
+        }
+    }
+
+    /// How large a file is and how much of it is here.
+    fn look_up(&self, found: &Found, name: String, watch: &Watch<'_>) -> Result<PlannedFile, Error> {
+        let path = found.folder().join(&name);
+        let there = path.metadata().ok().filter(|there| there.is_file()).map(|there| there.len());
+        let Place::Remote { source, listing } = &found.place else {
+            let size = there.ok_or_else(|| Error::io(&path)(std::io::ErrorKind::NotFound.into()))?;
+            return Ok(PlannedFile { name, size, missing: 0, facts: None });
+        };
+        let listed = listing.sizes.get(&name).copied().flatten();
+        if let Some(size) = there.filter(|size| listed.is_none_or(|listed| listed == *size)) {
+            return Ok(PlannedFile { name, size, missing: 0, facts: None });
+        }
+        let subject = source.subject(&found.shown, &name);
+        let facts = patiently(&self.settings.patience, &self.http.host(), watch, || {
+            facts(&self.http, &subject, listed)
+        })?;
+        let size = facts.size;
+        let missing = if is_whole(&source.cache.blob(&facts.etag), size) {
+            0
+        } else {
+            let part = source.cache.incomplete(&facts.etag).metadata().map_or(0, |part| part.len());
+            if part > size { size } else { size - part }
+        };
+        Ok(PlannedFile { name, size, missing, facts: Some(facts) })
+    }
+}
+
+/// Plain paths of the files in a folder and in its folders.
+fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
+    fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = entry.path();
+            if path.is_file() {
+                names.insert(format!("{prefix}{name}"));
+            } else if prefix.is_empty() && path.is_dir() {
+                // A folder that may not be read holds no part of the model.
+                drop(walk(&path, &format!("{name}/"), names));
+            }
+        }
+        Ok(())
+    }
+    let mut names = BTreeSet::new();
+    walk(folder, "", &mut names).map_err(Error::io(folder))?;
+    Ok(names)
+}
+
+fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {
+    let text = std::fs::read(config).map_err(Error::io(config))?;
+    // A config that is not JSON is for the model's own check to describe.
+    let Ok(config) = serde_json::from_slice::<serde_json::Value>(&text) else { return Ok(()) };
+    let quantisation = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
+    match quantisation.into_iter().find(|value| value.is_object()) {
+        None => Ok(()),
+        Some(value) => {
+            let method =
+                value["quant_method"].as_str().unwrap_or("method not named").chars().take(40).collect();
+            Err(Error::Quantised { repo: repo.into(), method })
+        }
+    }
+}

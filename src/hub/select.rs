@@ -1,0 +1,267 @@
+//! Which files of a repository a task needs: by name alone, plus the list of shards in the index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::Error;
+use crate::model_name::is_plain_path;
+
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Small files that are taken where a repository has them. The two of the vision processor are not read here, but a
+/// served model with a vision tower needs them beside its weights.
+const OPTIONAL: [&str; 5] = [
+    "generation_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+];
+
+/// An index is some hundred bytes per tensor; a larger file is not one.
+const LARGEST_INDEX: u64 = 64 << 20;
+
+/// What a task needs of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// `config.json`.
+    Config,
+    /// `config.json`, the tokenizer, the chat template and the generation defaults: enough to check and tokenise data.
+    Tokenizer,
+    /// All of that and the weights.
+    Model,
+    /// `config.json`, the index and the shards that hold `mtp.*` tensors; the one weight file where there is no index.
+    Mtp,
+}
+
+/// The files to have, small ones first. `has` says whether the repository holds a name; `index` brings the index here
+/// and says where it lies (called at most once, and only when needed).
+pub(crate) fn select(
+    needs: Needs,
+    repo: &str,
+    names: &BTreeSet<String>,
+    index: impl FnOnce() -> Result<std::path::PathBuf, Error>,
+) -> Result<Vec<String>, Error> {
+    let has = |name: &str| names.contains(name);
+    let missing = |file: &str, advice| Error::FileMissing { repo: repo.into(), file: file.into(), advice };
+    let weights = has(WEIGHTS) || has(INDEX);
+    if !weights
+        && (matches!(needs, Needs::Model | Needs::Mtp) || !has(CONFIG) && !other_weights(names).is_empty())
+    {
+        let other = other_weights(names);
+        let found =
+            if other.is_empty() { "no weights at all".into() } else { format!("only {}", other.join(", ")) };
+        return Err(Error::NoSafetensors { repo: repo.into(), found });
+    }
+    if !has(CONFIG) {
+        return Err(missing(CONFIG, "Choose a repository or folder that holds a whole model"));
+    }
+    let mut files = vec![CONFIG.to_string()];
+    if matches!(needs, Needs::Tokenizer | Needs::Model) {
+        if !has(TOKENIZER) {
+            let advice = "Load the tokenizer in transformers and write it with `save_pretrained`, which makes this file";
+            return Err(missing(TOKENIZER, advice));
+        }
+        files.push(TOKENIZER.into());
+        files.extend(OPTIONAL.iter().filter(|name| has(name)).map(|name| name.to_string()));
+    }
+    if matches!(needs, Needs::Model | Needs::Mtp) {
+        // Where both are there, the single file wins, as in transformers.
+        if has(WEIGHTS) {
+            files.push(WEIGHTS.into());
+        } else {
+            files.push(INDEX.into());
+            let index = Index::read(&index()?, repo)?;
+            let shards = if needs == Needs::Mtp { index.shards_with("mtp.") } else { index.shards_with("") };
+            if shards.is_empty() && needs == Needs::Mtp {
+                return Err(Error::NoMtp { repo: repo.into() });
+            }
+            if let Some(shard) = shards.iter().find(|shard| !has(shard)) {
+                return Err(missing(
+                    shard,
+                    "The index names it, so the model is incomplete. Choose another revision",
+                ));
+            }
+            files.extend(shards);
+        }
+    }
+    Ok(files)
+}
+
+/// Kinds of weights that we do not load, by the endings in the list. Only our own words are shown, not the names.
+fn other_weights(names: &BTreeSet<String>) -> Vec<&'static str> {
+    const KINDS: [(&str, &str); 9] = [
+        (".gguf", "GGUF (quantised)"),
+        (".bin", "pickled PyTorch (.bin)"),
+        (".pt", "pickled PyTorch (.pt)"),
+        (".pth", "pickled PyTorch (.pth)"),
+        (".ckpt", "a pickled checkpoint (.ckpt)"),
+        (".onnx", "ONNX"),
+        (".h5", "TensorFlow (.h5)"),
+        (".msgpack", "Flax (.msgpack)"),
+        ("adapter_model.safetensors", "a LoRA adapter"),
+    ];
+    KINDS
+        .iter()
+        .filter(|(end, _)| names.iter().any(|name| name.ends_with(end)))
+        .map(|(_, kind)| *kind)
+        .collect()
+}
+
+/// `model.safetensors.index.json`.
+#[derive(Debug, Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Index {
+    fn read(path: &Path, repo: &str) -> Result<Self, Error> {
+        let bad = |why: String| Error::BadReply { place: format!("{repo}: {INDEX}"), why };
+        let size = path.metadata().map_err(Error::io(path))?.len();
+        if size > LARGEST_INDEX {
+            return Err(bad(format!("{size} bytes are too many for a list of shards")));
+        }
+        let text = std::fs::read(path).map_err(Error::io(path))?;
+        // serde_json quotes the offending value; position alone is enough and cannot carry anything to a terminal.
+        let index: Self = serde_json::from_slice(&text).map_err(|e| {
+            bad(format!(
+                "not a list of shards (line {}, column {}: {})",
+                e.line(),
+                e.column(),
+                if e.is_data() {
+                    "`weight_map` from tensor to file is missing or of another type"
+                } else {
+                    "not JSON"
+                }
+            ))
+        })?;
+        if index.weight_map.is_empty() {
+            return Err(bad("`weight_map` is empty".into()));
+        }
+        for name in index.weight_map.values() {
+            if !is_plain_path(name) || !name.ends_with(".safetensors") {
+                return Err(Error::UnsafeName { repo: repo.into(), name: name.clone() });
+            }
+        }
+        Ok(index)
+    }
+
+    fn shards_with(&self, prefix: &str) -> BTreeSet<String> {
+        self.weight_map
+            .iter()
+            .filter(|(key, _)| key.starts_with(prefix))
+            .map(|(_, file)| file.clone())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> BTreeSet<String> {
+        list.iter().map(|name| name.to_string()).collect()
+    }
+
+    fn with_index(needs: Needs, list: &[&str], index: &str) -> Result<Vec<String>, Error> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(INDEX);
+        std::fs::write(&path, index).unwrap();
+        select(needs, "org/name", &names(list), || Ok(path.clone()))
+    }
+
+    const SHARDED: [&str; 8] = [
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        INDEX,
+        "a.safetensors",
+        "b.safetensors",
+        "pytorch_model.bin",
+        "README.md",
+    ];
+    const MAP: &str = r#"{"metadata":{"total_size":9},
+        "weight_map":{"model.x":"a.safetensors","mtp.fc.weight":"b.safetensors","mtp.norm.weight":"b.safetensors"}}"#;
+
+    #[test]
+    fn each_need_takes_its_files_and_nothing_else() {
+        let select = |needs| with_index(needs, &SHARDED, MAP).unwrap();
+        assert_eq!(select(Needs::Config), ["config.json"]);
+        assert_eq!(select(Needs::Tokenizer), ["config.json", "tokenizer.json", "chat_template.jinja"]);
+        assert_eq!(
+            select(Needs::Model),
+            ["config.json", "tokenizer.json", "chat_template.jinja", INDEX, "a.safetensors", "b.safetensors"]
+        );
+        assert_eq!(select(Needs::Mtp), ["config.json", INDEX, "b.safetensors"]);
+    }
+
+    #[test]
+    fn a_single_weight_file_wins_over_an_index() {
+        let list = ["config.json", "tokenizer.json", WEIGHTS, INDEX];
+        let files = select(Needs::Model, "org/name", &names(&list), || panic!("index not needed")).unwrap();
+        assert_eq!(files, ["config.json", "tokenizer.json", WEIGHTS]);
+        assert_eq!(
+            select(Needs::Mtp, "r", &names(&list), || panic!("not needed")).unwrap(),
+            ["config.json", WEIGHTS]
+        );
+    }
+
+    #[test]
+    fn weights_of_other_kinds_are_named_in_the_error() {
+        let text = |needs, list: &[&str]| with_index(needs, list, "").unwrap_err().to_string();
+        assert!(text(Needs::Model, &["config.json", "pytorch_model.bin"]).contains("pickled PyTorch (.bin)"));
+        assert!(text(Needs::Config, &["model-q4.gguf"]).contains("GGUF"));
+        assert!(text(Needs::Model, &["config.json", "adapter_model.safetensors"]).contains("LoRA adapter"));
+        assert!(text(Needs::Model, &["config.json"]).contains("no weights at all"));
+        assert!(text(Needs::Config, &["README.md"]).contains("config.json is not there"));
+        assert!(text(Needs::Model, &["config.json", WEIGHTS]).contains("save_pretrained"));
+    }
+
+    #[test]
+    fn an_index_without_mtp_says_which_option_to_use() {
+        let map = r#"{"weight_map":{"model.x":"a.safetensors"}}"#;
+        let error = with_index(Needs::Mtp, &SHARDED, map).unwrap_err();
+        assert!(error.to_string().contains("--mtp none"), "{error}");
+    }
+
+    #[test]
+    fn a_shard_that_the_repository_lacks_is_named() {
+        let map = r#"{"weight_map":{"model.x":"c.safetensors"}}"#;
+        let error = with_index(Needs::Model, &SHARDED, map).unwrap_err();
+        assert!(matches!(&error, Error::FileMissing { file, .. } if file == "c.safetensors"), "{error}");
+    }
+
+    #[test]
+    fn names_that_leave_the_folder_are_refused() {
+        for evil in [
+            "../x.safetensors",
+            "/etc/x.safetensors",
+            "a\\\\..\\\\x.safetensors",
+            "run.sh",
+            "\\u001b[2J.safetensors",
+        ] {
+            let map = format!(r#"{{"weight_map":{{"model.x":"{evil}"}}}}"#);
+            let error = with_index(Needs::Model, &SHARDED, &map).unwrap_err();
+            assert!(matches!(error, Error::UnsafeName { .. }), "{evil}: {error}");
+            assert!(!error.to_string().contains('\u{1b}'));
+        }
+    }
+
+    #[test]
+    fn a_malformed_index_is_said_with_its_place() {
+        for (text, part) in [
+            ("{\"weight_map\":\n{\"a\":", "line 2, column 5: not JSON"),
+            ("{}", "`weight_map` from tensor to file is missing"),
+            (r#"{"weight_map":{"a":["b"]}}"#, "another type"),
+            (r#"{"weight_map":{}}"#, "empty"),
+        ] {
+            let error = with_index(Needs::Model, &SHARDED, text).unwrap_err().to_string();
+            assert!(error.contains(INDEX) && error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The hub against a real HTTP server on loopback that speaks the hub's routes, faults included.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere, in its server too")]
+
+mod disk;
+mod downloads;
+mod fake_hub;
+mod faults;
+mod offline;
+mod secrets;
+mod together;

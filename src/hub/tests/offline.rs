@@ -1,0 +1,58 @@
+//! `HF_HUB_OFFLINE`: the cache alone, and never a request.
+
+use crate::fake_hub::*;
+use sparktune_hub::{Error, Needs, Origin};
+
+const OFFLINE: &[(&str, &str)] = &[("HF_HUB_OFFLINE", "1")];
+
+#[test]
+fn offline_without_a_cache_says_what_is_missing_and_asks_nobody() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    let hub = home.hub_with(&server.endpoint(), OFFLINE);
+    for needs in [Needs::Config, Needs::Tokenizer, Needs::Model, Needs::Mtp] {
+        let error = hub.fetch(ID, needs, &()).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Offline { .. }) && text.contains("HF_HUB_OFFLINE"), "{text}");
+    }
+    assert!(server.log().is_empty());
+}
+
+#[test]
+fn offline_with_a_cache_works_whole() {
+    let (server, home) = (FakeHub::with_shards(), Home::new());
+    let online = home.hub(&server).fetch(ID, Needs::Model, &()).unwrap();
+    server.forget();
+    let hub = home.hub_with(&server.endpoint(), OFFLINE);
+    for model in [ID.to_string(), format!("{ID}@{COMMIT}")] {
+        let snapshot = hub.fetch(&model, Needs::Model, &()).unwrap();
+        assert_eq!((snapshot.folder, snapshot.files), (online.folder.clone(), online.files.clone()));
+        assert_eq!(snapshot.origin, Origin::Cache);
+    }
+    assert_eq!(hub.fetch_config(ID).unwrap().text, r#"{"model_type":"qwen3"}"#);
+    assert_eq!(hub.fetch_mtp_only(ID, &()).unwrap().files.last().unwrap(), "model-2.safetensors");
+    assert!(server.log().is_empty());
+}
+
+#[test]
+fn offline_with_half_a_model_names_the_missing_half() {
+    let (server, home) = (FakeHub::with_shards(), Home::new());
+    home.hub(&server).fetch_mtp_only(ID, &()).unwrap();
+    let hub = home.hub_with(&server.endpoint(), OFFLINE);
+    let error = hub.fetch(ID, Needs::Model, &()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json"), "{error}");
+    home.hub(&server).fetch(ID, Needs::Tokenizer, &()).unwrap();
+    let error = hub.fetch(ID, Needs::Model, &()).unwrap_err().to_string();
+    assert!(error.contains("model-1.safetensors"), "{error}");
+}
+
+#[test]
+fn a_newer_config_alone_does_not_displace_a_whole_older_model() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    home.hub(&server).fetch(ID, Needs::Model, &()).unwrap();
+    let newer = "e".repeat(40);
+    server.put_at(&newer, "config.json", b"{}", false);
+    server.set_revision("main", &newer);
+    assert_eq!(home.hub(&server).fetch_config(ID).unwrap().text, "{}");
+    let snapshot = home.hub_with(&server.endpoint(), OFFLINE).fetch(ID, Needs::Model, &()).unwrap();
+    assert_eq!(snapshot.commit.as_deref(), Some(COMMIT));
+}

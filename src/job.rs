@@ -1,0 +1,244 @@
+//! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is fetched.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use sparktune_data::token_file::TokenFile;
+use sparktune_data::{
+    ChatTokenizer, EvalData, EvalSplit, Format, LengthReport, MaskPolicy, PrepareOptions, Prepared, ThinkPolicy,
+    Unit, prepare,
+};
+use sparktune_hub::{DownloadPlan, Hub, Needs};
+use sparktune_plan::{
+    Answers, DataFacts, DataFormat, Facts, LengthBucket, MachineFacts, ModelFacts, Plan, Rates, Think, resolve,
+};
+
+use crate::answers::runs_dir_of;
+use crate::failure::{Exit, Failure};
+use crate::output::note;
+use crate::progress::DataProgress;
+
+/// File of measured speeds, beside the runs.
+pub const RATES: &str = "rates.toml";
+
+/// Everything that is decided before a run exists.
+pub struct Job {
+    /// The plan.
+    pub plan: Plan,
+    /// The tokenised data.
+    pub prepared: Prepared,
+    /// What of the model is here and what is still to be fetched.
+    pub download: DownloadPlan,
+    /// The way to it.
+    pub hub: Hub,
+}
+
+/// A model whose tokenizer and config are here.
+pub struct Base {
+    /// The way to its files.
+    pub hub: Hub,
+    /// The name to ask the hub by, revision included.
+    pub name: String,
+    /// The folder with its small files.
+    pub folder: PathBuf,
+    /// Its tokenizer and template.
+    pub tokenizer: ChatTokenizer,
+    /// What its config says.
+    pub facts: ModelFacts,
+}
+
+/// Judges a model by its config alone, then fetches its tokenizer.
+///
+/// # Errors
+/// A model that cannot be found or trained.
+pub fn find_base(model: &str, revision: Option<&str>, cancel: &Arc<AtomicBool>) -> Result<Base, Failure> {
+    let hub = Hub::from_env(|name| std::env::var(name).ok())?;
+    let name = match revision {
+        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{revision}"),
+        _ => model.to_owned(),
+    };
+    let config = hub.fetch_config(&name)?;
+    let facts = ModelFacts::from_config_json(&config.text)?;
+    if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
+        note(&format!("note: using the cached copy of the model: {why}"));
+    }
+    let small = hub.plan_download(&name, Needs::Tokenizer)?;
+    let snapshot = match small.bytes_missing() {
+        0 => hub.download(&small, &())?,
+        _ => hub.download(&small, &*sparktune_hub::for_terminal(cancel.clone()))?,
+    };
+    let folder = std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
+    let tokenizer = ChatTokenizer::from_dir(&folder)?;
+    Ok(Base { hub, name, folder, tokenizer, facts })
+}
+
+/// Makes the plan of a training.
+///
+/// # Errors
+/// Whatever stands in the way: answers, model, data, machine.
+pub fn plan(answers: &Answers, cancel: &Arc<AtomicBool>) -> Result<Job, Failure> {
+    let word = |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
+    let model = word(&answers.model).unwrap_or_default();
+    let Base { hub, name, folder, tokenizer, mut facts } =
+        find_base(&model, word(&answers.revision).as_deref(), cancel)?;
+    let download = hub.plan_download(&name, Needs::Model)?;
+    facts.checkpoint_bytes =
+        download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
+    facts.path = (download.bytes_missing() == 0).then(|| folder.clone());
+
+    let prepared = prepare_data(answers, &tokenizer, &facts, cancel)?;
+    let runs_dir = runs_dir_of(answers);
+    let facts = Facts {
+        machine: machine(&runs_dir),
+        model: facts,
+        data: data_facts(&prepared, answers.eval_data.is_none())?,
+        rates: rates(&runs_dir)?,
+    };
+    let plan = resolve(answers, &facts)?;
+    Ok(Job { plan, prepared, download, hub })
+}
+
+/// What of an example is trained, by the answers or by the plan's own rule.
+pub fn mask_policy(answers: &Answers) -> MaskPolicy {
+    match answers.think.as_ref().map_or(Think::Skip, |answer| answer.value) {
+        Think::Train => ThinkPolicy::Train,
+        Think::Skip => ThinkPolicy::Skip,
+    }
+    .into()
+}
+
+/// The format the answers insist on.
+pub fn format(answers: &Answers) -> Option<Format> {
+    match answers.format.as_ref()?.value {
+        DataFormat::Auto => None,
+        DataFormat::Messages => Some(Format::Messages),
+        DataFormat::Sharegpt => Some(Format::ShareGpt),
+        DataFormat::Alpaca => Some(Format::Alpaca),
+        DataFormat::PromptCompletion => Some(Format::PromptCompletion),
+    }
+}
+
+/// The longest example that can be trained, tokens.
+pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
+    let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
+    answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
+}
+
+fn prepare_data(
+    answers: &Answers,
+    tokenizer: &ChatTokenizer,
+    model: &ModelFacts,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Prepared, Failure> {
+    let inputs = answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
+    let eval = match (&answers.eval_data, &answers.eval_fraction) {
+        (Some(files), _) => EvalData::Files(files.value.clone()),
+        // A share that was asked for is taken at its word, without a smallest number.
+        (None, Some(share)) => {
+            EvalData::Split(EvalSplit { fraction: share.value, min_examples: 0, ..EvalSplit::default() })
+        }
+        (None, None) => EvalData::default(),
+    };
+    let options = PrepareOptions {
+        format: format(answers),
+        policy: mask_policy(answers),
+        max_example_tokens: Some(max_example_tokens(answers, model)),
+        eval,
+    };
+    let folder = cache_folder(&runs_dir_of(answers), tokenizer, &inputs, &options);
+    let prepared = prepare(&inputs, tokenizer, &options, &folder, &DataProgress::new(cancel.clone()))?;
+    let max_rejected = answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value);
+    if prepared.report.exceeds(max_rejected) {
+        return Err(refused(&prepared, max_rejected));
+    }
+    Ok(prepared)
+}
+
+/// Share of rejected lines that ends a run where nobody said another; the plan's own rule.
+pub const MAX_REJECTED: f64 = 0.01;
+
+/// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare` knows.
+fn cache_folder(
+    runs_dir: &Path,
+    tokenizer: &ChatTokenizer,
+    inputs: &[PathBuf],
+    options: &PrepareOptions,
+) -> PathBuf {
+    let absolute: Vec<PathBuf> =
+        inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    let key = format!("{} {absolute:?} {options:?}", tokenizer.fingerprint());
+    runs_dir.join(".tokens").join(&blake3::hash(key.as_bytes()).to_hex()[..16])
+}
+
+fn refused(prepared: &Prepared, max_rejected: f64) -> Failure {
+    let report = &prepared.report;
+    let kept = match &prepared.rejected {
+        Some(path) => format!(" They are kept with reasons in {}.", path.display()),
+        None => String::new(),
+    };
+    Failure {
+        exit: Exit::Data,
+        text: format!(
+            "the data was refused: {} of {} lines were rejected, at most {} % may be.{kept} Correct them (`sparktune check` \
+             shows each with its fix), or raise --max-rejected\n{}",
+            report.rejected,
+            report.rejected + report.examples,
+            max_rejected * 100.0,
+            report.to_string().trim_end()
+        ),
+    }
+}
+
+/// The data in numbers, from the token files themselves. `split`: the held-out examples are a share of the same data.
+fn data_facts(prepared: &Prepared, split: bool) -> Result<DataFacts, Failure> {
+    let mut files = vec![TokenFile::open(&prepared.train)?];
+    if split {
+        files.push(TokenFile::open(&prepared.eval)?);
+    }
+    let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
+    let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
+    let shorter = report.histogram.first().filter(|bin| bin.from > 0);
+    let none = shorter.map(|bin| LengthBucket { up_to: bin.from - 1, count: 0 });
+    let bins = report.histogram.iter().map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count });
+    Ok(DataFacts {
+        examples: report.count,
+        total_tokens: report.total,
+        target_tokens: files.iter().map(TokenFile::target_tokens).sum(),
+        p50: report.p50,
+        p90: report.p90,
+        p99: report.p99,
+        max: report.max,
+        histogram: none.into_iter().chain(bins).collect(),
+    })
+}
+
+/// The machine as the plan sees it.
+pub fn machine(runs_dir: &Path) -> MachineFacts {
+    let facts = sparktune_telemetry::MachineFacts::gather();
+    let no_gpu_because = match facts.gpus.is_empty() {
+        true => "no NVIDIA GPU was found, and this build has no CUDA",
+        false => "this build has no CUDA",
+    };
+    MachineFacts {
+        mem_total_bytes: facts.mem_total_bytes,
+        mem_available_bytes: facts.mem_available_bytes,
+        cores: facts.cores_usable,
+        disk_free_bytes: sparktune_telemetry::disk_free_bytes(runs_dir),
+        gpus: Vec::new(),
+        no_gpu_because: Some(no_gpu_because.into()),
+    }
+}
+
+fn rates(runs_dir: &Path) -> Result<Rates, Failure> {
+    let path = runs_dir.join(RATES);
+    match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Rates::default()),
+        Err(error) => Err(Failure::io("read", &path, &error)),
+        // An estimate is not worth a refusal.
+        Ok(text) => Ok(Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
+            note(&format!("note: measured speeds are passed over: {error}"));
+            Rates::default()
+        })),
+    }
+}

@@ -1,0 +1,255 @@
+//! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
+
+use crate::attention::norm;
+use crate::generate::Cache;
+use crate::layer::DecoderLayer;
+use crate::row::inverse_frequencies;
+use crate::{Checkpoint, Gradients, Linear, ModelError, Param, Row};
+use burn::tensor::{Device, Tensor};
+use sparktune_kernels::embedding::embedding;
+use sparktune_kernels::linear::linear;
+use sparktune_kernels::linear_cross_entropy::{cross_entropy_sum, linear_cross_entropy};
+use sparktune_kernels::rope::RopeTable;
+use sparktune_kernels::seed_gradient::seed_gradient;
+use sparktune_plan::model_config::ModelConfig;
+use std::sync::Arc;
+
+/// A decoder with all its parameters on one device; frozen after loading.
+#[derive(Clone, Debug)]
+pub struct Model {
+    config: ModelConfig,
+    device: Device,
+    embed_tokens: Param,
+    layers: Vec<DecoderLayer>,
+    norm: Param,
+    /// Absent when the embedding is the head.
+    lm_head: Option<Param>,
+    inverse_frequencies: Vec<f32>,
+}
+
+impl Model {
+    /// Loads the text model of a checkpoint as f32; `progress(done, total)` is called after each layer.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape or type than the config calls for.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        device: &Device,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, ModelError> {
+        let config = checkpoint.config().clone();
+        let table = [config.vocab_size, config.hidden_size];
+        let embed_tokens = checkpoint.param("embed_tokens.weight", &table, device)?;
+        let lm_head = match checkpoint.is_tied() {
+            true if !config.tie_word_embeddings => {
+                // Silently reusing the embedding would give garbage.
+                let name = "lm_head.weight".to_owned();
+                return Err(ModelError::Missing { path: checkpoint.dir().to_owned(), name });
+            }
+            true => None,
+            false => Some(checkpoint.param("lm_head.weight", &table, device)?),
+        };
+        let total = config.num_hidden_layers;
+        let mut layers = Vec::with_capacity(total);
+        for (i, layer_type) in config.layer_types.iter().enumerate() {
+            let path = format!("layers.{i}");
+            layers.push(DecoderLayer::load(checkpoint, &config, *layer_type, &path, device)?);
+            progress(i + 1, total);
+        }
+        let norm = checkpoint.param("norm.weight", &[config.hidden_size], device)?;
+        let inverse_frequencies = inverse_frequencies(&config.rope);
+        let device = device.clone();
+        Ok(Self { config, device, embed_tokens, layers, norm, lm_head, inverse_frequencies })
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Where it lies.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Rows of the embedding for tokens, `[T, H]`.
+    pub(crate) fn embed(&self, input_ids: &Arc<[u32]>) -> Tensor<2> {
+        embedding(self.embed_tokens.tensor(), input_ids)
+    }
+
+    /// Weight of the head, `[V, H]`.
+    pub(crate) fn head(&self) -> Tensor<2> {
+        self.lm_head.as_ref().unwrap_or(&self.embed_tokens).tensor()
+    }
+
+    pub(crate) fn rope_table(&self, row: &Row) -> RopeTable {
+        self.rope_table_at(&row.position_ids)
+    }
+
+    pub(crate) fn rope_table_at(&self, position_ids: &[u32]) -> RopeTable {
+        RopeTable::new(position_ids, &self.inverse_frequencies)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn layers(&self) -> &[DecoderLayer] {
+        &self.layers
+    }
+
+    /// Hidden states after each layer, before the final norm: `num_hidden_layers` tensors `[T, H]`.
+    pub fn layer_outputs(&self, row: &Row) -> Vec<Tensor<2>> {
+        let table = self.rope_table(row);
+        let mut x = self.embed(&row.input_ids);
+        let mut outputs = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            x = layer.forward(x, row, &table, &self.config);
+            outputs.push(x.clone());
+        }
+        outputs
+    }
+
+    /// Hidden states after the final norm, `[T, H]`.
+    pub fn hidden(&self, row: &Row) -> Tensor<2> {
+        let table = self.rope_table(row);
+        let mut x = self.embed(&row.input_ids);
+        for layer in &self.layers {
+            x = layer.forward(x, row, &table, &self.config);
+        }
+        self.final_norm(x)
+    }
+
+    fn final_norm(&self, x: Tensor<2>) -> Tensor<2> {
+        norm(x, &self.norm, &self.config)
+    }
+
+    /// Logits `[n, V]` of hidden states `[n, H]`: for a few rows, never for a whole training row.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        linear(hidden, self.head())
+    }
+
+    /// The sum of the losses of a row's targets in nats, without gradients.
+    pub fn loss_sum(&self, row: &Row) -> f64 {
+        if row.target_tokens() == 0 {
+            return 0.0;
+        }
+        cross_entropy_sum(self.hidden(row).inner(), self.head().inner(), &row.targets)
+    }
+
+    /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
+    ///
+    /// With `recompute` only each layer's input is kept and the layers are run again in one reverse walk; the
+    /// gradients are the same.
+    pub fn loss_and_gradients(
+        &self,
+        row: &Row,
+        scale: f64,
+        recompute: bool,
+        gradients: &mut Gradients,
+    ) -> f64 {
+        if row.target_tokens() == 0 {
+            return 0.0;
+        }
+        if recompute {
+            return self.recomputed_gradients(row, scale, gradients);
+        }
+        let loss = linear_cross_entropy(self.hidden(row), self.head(), &row.targets, scale);
+        let mut backward = loss.backward();
+        self.visit(&mut |param| gradients.collect(param, &mut backward));
+        f64::from(loss.inner().into_scalar::<f32>())
+    }
+
+    fn recomputed_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> f64 {
+        let table = self.rope_table(row);
+        // Whether anything at or below the embedding's output is trained; if not, the first layer needs no input
+        // gradient, exactly as in the walk without recompute.
+        let embedding_trained = self.embed_tokens.is_trainable();
+        let mut inputs = vec![self.embed(&row.input_ids).inner()];
+        for layer in &self.layers {
+            let x = inputs.last().expect("starts with the embedding").clone();
+            inputs.push(layer.forward(x, row, &table, &self.config).inner());
+        }
+
+        let x = inputs.pop().expect("one more than there are layers").autodiff().require_grad();
+        let loss = linear_cross_entropy(self.final_norm(x.clone()), self.head(), &row.targets, scale);
+        let mut backward = loss.backward();
+        let mut dy = x.grad_remove(&mut backward).expect("the loss depends on the last layer");
+        gradients.collect(&self.norm, &mut backward);
+        gradients.collect(self.lm_head.as_ref().unwrap_or(&self.embed_tokens), &mut backward);
+        drop(backward);
+
+        for (i, layer) in self.layers.iter().enumerate().rev() {
+            let x = inputs.pop().expect("an input for each layer").autodiff();
+            let wants_input_gradient = i > 0 || embedding_trained;
+            let x = if wants_input_gradient { x.require_grad() } else { x };
+            let y = layer.forward(x.clone(), row, &table, &self.config);
+            let mut backward = seed_gradient(y, dy.clone()).backward();
+            layer.visit(&mut |param| gradients.collect(param, &mut backward));
+            if wants_input_gradient {
+                dy = x.grad_remove(&mut backward).expect("a layer depends on its input");
+            }
+        }
+        if embedding_trained {
+            let mut backward = seed_gradient(self.embed(&row.input_ids), dy).backward();
+            gradients.collect(&self.embed_tokens, &mut backward);
+        }
+        f64::from(loss.inner().into_scalar::<f32>())
+    }
+
+    /// Continues one example: hidden states `[n, H]` after the final norm of `n` further tokens; updates `cache`.
+    pub fn continue_from(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
+        let positions: Vec<u32> = (0..input_ids.len()).map(|i| (cache.len() + i) as u32).collect();
+        let table = self.rope_table_at(&positions);
+        let mut x = self.embed(&input_ids.into());
+        for (layer, cache) in self.layers.iter().zip(cache.layers_mut()) {
+            x = layer.continue_from(x, &table, &self.config, cache);
+        }
+        cache.advance(input_ids.len());
+        self.final_norm(x)
+    }
+
+    /// An empty cache for [`Self::continue_from`].
+    pub fn empty_cache(&self) -> Cache {
+        Cache::new(&self.layers, &self.device)
+    }
+
+    /// Every parameter once, in forward order, adapters included.
+    pub fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
+        f(&self.embed_tokens);
+        for layer in &self.layers {
+            layer.visit(f);
+        }
+        f(&self.norm);
+        self.lm_head.iter().for_each(f);
+    }
+
+    /// As [`Self::visit`], for changes.
+    pub fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
+        f(&mut self.embed_tokens);
+        for layer in &mut self.layers {
+            layer.visit_mut(f);
+        }
+        f(&mut self.norm);
+        self.lm_head.iter_mut().for_each(f);
+    }
+
+    /// Every linear that can carry an adapter.
+    pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        self.layers.iter_mut().flat_map(DecoderLayer::linears_mut)
+    }
+
+    /// As [`Self::linears_mut`], for reading.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(DecoderLayer::linears)
+    }
+
+    /// Makes every parameter of the text model trainable, or none.
+    pub fn set_trainable(&mut self, trainable: bool) {
+        self.visit_mut(&mut |param| param.set_trainable(trainable));
+    }
+
+    /// A copy that computes no gradients and shares the numbers.
+    pub fn frozen(&self) -> Self {
+        let mut copy = self.clone();
+        copy.set_trainable(false);
+        copy
+    }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong with a checkpoint or adapter, said as what, where, and what to do.
+
+use std::path::PathBuf;
+
+/// Why a model could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file could not be opened, read or written.
+    #[error("{path}: {source}. Check that the file is there, readable, and that the disk is not full")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// `config.json` does not describe a model that can be trained.
+    #[error("{path}: {source}")]
+    Config {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with the config.
+        source: sparktune_plan::model_config::ConfigError,
+    },
+    /// A weight file is damaged or is not safetensors.
+    #[error("{path}: not a valid safetensors file ({reason}). Delete it and download the model again")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        reason: String,
+    },
+    /// No weights in the folder.
+    #[error("{0}: no model.safetensors and no model.safetensors.index.json. Only safetensors checkpoints can be trained; convert the model or choose another repository")]
+    NoWeights(PathBuf),
+    /// The index names a file outside the folder.
+    #[error("{path}: the index names the file `{file}`, which is not a plain file name. Refusing to read it; download the model from a source you trust")]
+    UnsafeIndex {
+        /// The index.
+        path: PathBuf,
+        /// The offending name.
+        file: String,
+    },
+    /// A tensor the model needs is not there.
+    #[error("{path}: the tensor `{name}` is missing. The checkpoint is incomplete or its config.json belongs to another model")]
+    Missing {
+        /// The folder.
+        path: PathBuf,
+        /// The tensor's stored name.
+        name: String,
+    },
+    /// A tensor has another shape than the config says.
+    #[error("{path}: the tensor `{name}` has the shape {found:?}, config.json calls for {expected:?}. The weights belong to another config")]
+    Shape {
+        /// The folder.
+        path: PathBuf,
+        /// The tensor's stored name.
+        name: String,
+        /// Shape in the file.
+        found: Vec<usize>,
+        /// Shape the config calls for.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a type that cannot be trained.
+    #[error("{path}: the tensor `{name}` is stored as {dtype}, which cannot be trained. Choose a repository with bf16, f16 or f32 weights")]
+    Dtype {
+        /// The folder.
+        path: PathBuf,
+        /// The tensor's stored name.
+        name: String,
+        /// The stored type.
+        dtype: String,
+    },
+    /// The adapter files do not fit the model.
+    #[error("{path}: {reason}. The adapter was trained on another model or with other targets")]
+    Adapter {
+        /// The folder.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The exported folder is not what was meant to be written.
+    #[error("{path}: the export failed its own check: {reason}. Nothing was published; the checkpoint it was made from is untouched. Please report this")]
+    Export {
+        /// The folder.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
+}
+
+impl ModelError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

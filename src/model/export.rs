@@ -1,0 +1,287 @@
+//! Writing a trained model back in the layout of its base: same files, names, types; every tensor accounted for.
+//!
+//! Tensors that were trained are written in the base's stored type; all others (vision tower, untouched MTP head, fp32
+//! leftovers) are copied byte for byte. The folder is written beside its final place, opened again, compared, and only
+//! then renamed into place.
+
+use crate::checkpoint::narrow;
+use crate::linear::Linear;
+use crate::{Checkpoint, Model, ModelError, Mtp, Param, Row};
+use safetensors::{Dtype, View};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// What an export did with every tensor of the base, and how close the written folder is to the trained model.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Accounting {
+    /// Tensors of the base checkpoint; the export holds exactly these names.
+    pub base_tensors: usize,
+    /// Of these, written with trained numbers.
+    pub trained: usize,
+    /// Of these, carried over byte for byte.
+    pub carried: usize,
+    /// Relative L2 distance between the logits of the written folder and of the trained model in memory.
+    pub logits_distance: f64,
+}
+
+/// One tensor of the output: bytes of the base, or numbers made when they are written.
+struct Source<'a> {
+    dtype: Dtype,
+    shape: &'a [usize],
+    length: usize,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    Carried(&'a [u8]),
+    Trained(&'a dyn Fn(&str) -> Vec<f32>, String),
+}
+
+impl View for Source<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match &self.content {
+            Content::Carried(bytes) => Cow::Borrowed(bytes),
+            Content::Trained(numbers, canonical) => {
+                let bytes = narrow(&numbers(canonical), self.dtype);
+                Cow::Owned(bytes.expect("only float tensors are loaded as parameters"))
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.length
+    }
+}
+
+/// Writes `model` (adapters merged) and, when given, `mtp` over the tensors of `base` into the new folder `out`.
+///
+/// `probe` is a row whose logits are compared between memory and the written folder. Without `mtp`, the base's
+/// `mtp.*` are carried over if `keep_mtp`, else left out.
+///
+/// # Errors
+/// When `out` exists, a file cannot be written, or the written folder fails the comparison; then nothing stays at
+/// `out`.
+pub fn export(
+    base: &Checkpoint,
+    model: &Model,
+    mtp: Option<&Mtp>,
+    keep_mtp: bool,
+    out: &Path,
+    probe: &Row,
+) -> Result<Accounting, ModelError> {
+    let failed = |reason: String| ModelError::Export { path: out.to_owned(), reason };
+    if out.exists() {
+        return Err(failed("the folder exists already".into()));
+    }
+    let partial = out.with_extension("partial");
+    if partial.exists() {
+        fs::remove_dir_all(&partial).map_err(ModelError::io(&partial))?;
+    }
+    fs::create_dir_all(&partial).map_err(ModelError::io(&partial))?;
+    let result = write_and_compare(base, model, mtp, keep_mtp, &partial, probe, &failed);
+    match result {
+        Ok(accounting) => {
+            fs::rename(&partial, out).map_err(ModelError::io(out))?;
+            if let Some(parent) = out.parent() {
+                sync(parent)?;
+            }
+            Ok(accounting)
+        }
+        Err(error) => {
+            // The reason is worth more than a failure to tidy up after it.
+            drop(fs::remove_dir_all(&partial));
+            Err(error)
+        }
+    }
+}
+
+fn write_and_compare(
+    base: &Checkpoint,
+    model: &Model,
+    mtp: Option<&Mtp>,
+    keep_mtp: bool,
+    dir: &Path,
+    probe: &Row,
+    failed: &dyn Fn(String) -> ModelError,
+) -> Result<Accounting, ModelError> {
+    let parameters = parameters(model, mtp);
+    let numbers = |canonical: &str| parameters[canonical].numbers();
+    let by_stored_name: BTreeMap<String, String> =
+        parameters.keys().map(|canonical| (base.stored_name(canonical), canonical.clone())).collect();
+    if let Some(stranger) = by_stored_name.keys().find(|name| !base.tensors().contains_key(*name)) {
+        return Err(failed(format!("the parameter `{stranger}` has no tensor in the base")));
+    }
+
+    let kept = |name: &str| keep_mtp || mtp.is_some() || !name.starts_with("mtp.");
+    let shards: Vec<PathBuf> = base.shards().map(Path::to_owned).collect();
+    let mut accounting =
+        Accounting { base_tensors: base.tensors().len(), trained: 0, carried: 0, logits_distance: 0.0 };
+    let mut weight_map = BTreeMap::new();
+    let mut total_size = 0;
+    for (index, shard) in shards.iter().enumerate() {
+        let file_name = shard.file_name().expect("a shard is a file").to_string_lossy().into_owned();
+        let mut sources = Vec::new();
+        for (name, info) in base.tensors().iter().filter(|(name, info)| info.shard == index && kept(name)) {
+            let bytes = base.bytes(info);
+            let content = match by_stored_name.get(name) {
+                Some(canonical) => {
+                    accounting.trained += 1;
+                    Content::Trained(&numbers, canonical.clone())
+                }
+                None => {
+                    accounting.carried += 1;
+                    Content::Carried(bytes)
+                }
+            };
+            total_size += bytes.len();
+            weight_map.insert(name.clone(), file_name.clone());
+            sources.push((
+                name.as_str(),
+                Source { dtype: info.dtype, shape: &info.shape, length: bytes.len(), content },
+            ));
+        }
+        let path = dir.join(&file_name);
+        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+        safetensors::serialize_to_file(sources, metadata, &path)
+            .map_err(|e| ModelError::Io { path: path.clone(), source: std::io::Error::other(e) })?;
+        sync(&path)?;
+    }
+    if shards.len() > 1 {
+        let index = serde_json::json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+        let path = dir.join("model.safetensors.index.json");
+        fs::write(&path, format!("{index:#}\n")).map_err(ModelError::io(&path))?;
+    }
+    carry_small_files(base, dir, !(keep_mtp || mtp.is_some()))?;
+    sync(dir)?;
+
+    let written = Checkpoint::open(dir)?;
+    for (name, info) in base.tensors().iter().filter(|(name, _)| kept(name)) {
+        let Some(copy) = written.tensors().get(name) else {
+            return Err(failed(format!("the tensor `{name}` of the base is missing")));
+        };
+        if copy.dtype != info.dtype || copy.shape != info.shape {
+            return Err(failed(format!("the tensor `{name}` changed its type or shape")));
+        }
+        if !by_stored_name.contains_key(name) && written.bytes(copy) != base.bytes(info) {
+            return Err(failed(format!("the carried tensor `{name}` is not the base's")));
+        }
+    }
+    if let Some(stranger) = written.tensors().keys().find(|name| !base.tensors().contains_key(*name)) {
+        return Err(failed(format!("the tensor `{stranger}` is not in the base")));
+    }
+    if written.config().mtp_num_hidden_layers > 0 && base.has_mtp() && !written.has_mtp() {
+        return Err(failed("config.json declares an MTP head that is not in the weights".into()));
+    }
+    accounting.logits_distance = logits_distance(&written, model, probe)?;
+    // bf16 keeps 8 bits of each weight; f32 differs by the order of additions in a merge alone.
+    let lossy = base.tensors().values().any(|info| info.dtype != Dtype::F32);
+    let allowed = if lossy { 0.05 } else { 1e-4 };
+    if accounting.logits_distance > allowed || accounting.logits_distance.is_nan() {
+        let distance = accounting.logits_distance;
+        return Err(failed(format!("its logits differ from the trained model's by {distance:.2e} (relative)")));
+    }
+    Ok(accounting)
+}
+
+/// A parameter as it is written.
+enum Written<'a> {
+    Param(&'a Param),
+    Merged(&'a Linear),
+}
+
+impl Written<'_> {
+    fn numbers(&self) -> Vec<f32> {
+        match self {
+            Self::Param(param) => param.to_vec(),
+            Self::Merged(linear) => linear.merged_weight(),
+        }
+    }
+}
+
+/// Every parameter by canonical name, a linear with adapter as its merged weight.
+fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Written<'a>> {
+    let mut all = BTreeMap::new();
+    model.visit(&mut |param: &'a Param| {
+        if !param.name().contains(".lora_") {
+            all.insert(param.name().to_owned(), Written::Param(param));
+        }
+    });
+    for linear in model.linears() {
+        all.insert(linear.weight.name().to_owned(), Written::Merged(linear));
+    }
+    if let Some(mtp) = mtp {
+        mtp.visit(&mut |param: &'a Param| {
+            all.insert(param.name().to_owned(), Written::Param(param));
+        });
+    }
+    all
+}
+
+/// Config, tokenizer, template and whatever else small lies beside the weights.
+///
+/// Without an MTP head in the output, `config.json` must not declare one.
+fn carry_small_files(base: &Checkpoint, dir: &Path, without_mtp: bool) -> Result<(), ModelError> {
+    let entries = fs::read_dir(base.dir()).map_err(ModelError::io(base.dir()))?;
+    for entry in entries {
+        let entry = entry.map_err(ModelError::io(base.dir()))?;
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let small = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() < 256 << 20);
+        let weights = [".safetensors", ".bin", ".pt", ".gguf", ".index.json", ".incomplete"];
+        if !small || name.starts_with('.') || weights.iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        let to = dir.join(&name);
+        if name == "config.json" && without_mtp {
+            fs::write(&to, config_without_mtp(base.config_text())).map_err(ModelError::io(&to))?;
+        } else {
+            fs::copy(&path, &to).map_err(ModelError::io(&to))?;
+        }
+    }
+    Ok(())
+}
+
+fn config_without_mtp(text: &str) -> String {
+    fn clear(value: &mut serde_json::Value) {
+        if let Some(map) = value.as_object_mut() {
+            if let Some(count) = map.get_mut("mtp_num_hidden_layers") {
+                *count = 0.into();
+            }
+            map.values_mut().for_each(clear);
+        }
+    }
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(mut config) => {
+            clear(&mut config);
+            format!("{config:#}\n")
+        }
+        Err(_) => unreachable!("the config was parsed when the base was opened"),
+    }
+}
+
+fn logits_distance(written: &Checkpoint, model: &Model, probe: &Row) -> Result<f64, ModelError> {
+    let reloaded = Model::load(written, model.device(), &mut |_, _| ())?;
+    let logits = |model: &Model| -> Vec<f32> {
+        let logits = model.logits(model.hidden(probe)).inner();
+        logits.into_data().try_to_vec().expect("logits are f32")
+    };
+    let (expected, found) = (logits(&model.frozen()), logits(&reloaded));
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let difference: f64 = expected.iter().zip(&found).map(|(a, b)| square(a - b)).sum();
+    let norm: f64 = expected.iter().map(|a| square(*a)).sum();
+    Ok((difference / norm).sqrt())
+}
+
+/// Flushes a file or folder to the disk.
+fn sync(path: &Path) -> Result<(), ModelError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(ModelError::io(path))
+}

@@ -1,0 +1,144 @@
+//! Twenty optimizer steps, as the trainer makes them.
+
+use super::{CURVE, GRADIENT, Golden, LOGITS, difference, floats, host, json, labelled_row, model, qwen35, relative};
+use crate::{Gradients, Model, Row};
+use burn::tensor::Tensor;
+use serde_json::Value;
+use sparktune_kernels::adamw::{AdamW, zeros_like};
+use std::collections::BTreeMap;
+
+struct Batches {
+    golden: Golden,
+}
+
+impl Batches {
+    const ROW: usize = 96;
+
+    /// The micro-batches of a step: `[micro]` rows of two examples.
+    fn step(&self, step: usize) -> Vec<Row> {
+        let (ids, labels) = (self.golden.integers("input_ids"), self.golden.integers("labels"));
+        (0..2)
+            .map(|micro| {
+                let from = (step * 2 + micro) * 2 * Self::ROW;
+                let part = from..from + 2 * Self::ROW;
+                labelled_row(&ids[part.clone()], &labels[part], &[Self::ROW, Self::ROW])
+            })
+            .collect()
+    }
+}
+
+/// Trains with the hyperparameters of a golden file and compares every step's loss and rate.
+fn follows(model: &mut Model, hyper: &Value, curve: &Value, decay_all: bool, recompute: bool) {
+    let batches = Batches { golden: Golden::open("train_batches.safetensors") };
+    let (losses, rates) = (floats(&curve["loss"]), floats(&curve["lr"]));
+    let betas = floats(&hyper["betas"]);
+    let mut moments: BTreeMap<String, (Tensor<2>, Tensor<2>)> = BTreeMap::new();
+    for (step, (expected, rate)) in losses.iter().zip(rates).enumerate() {
+        let rows = batches.step(step);
+        let targets: usize = rows.iter().map(Row::target_tokens).sum();
+        let mut gradients = Gradients::default();
+        let scale = 1.0 / targets as f64;
+        let loss: f64 =
+            rows.iter().map(|row| model.loss_and_gradients(row, scale, recompute, &mut gradients)).sum();
+        assert!((loss - expected).abs() <= CURVE, "step {step}: loss {loss}, expected {expected}");
+        let clip = hyper["max_grad_norm"].as_f64().unwrap();
+        let gradient_scale = (clip / (gradients.norm() + 1e-6)).min(1.0);
+        model.visit_mut(&mut |param| {
+            if !param.is_trainable() {
+                return;
+            }
+            let gradient = gradients.take(param.name()).expect("every trained parameter has a gradient");
+            let (m, v) = moments
+                .remove(param.name())
+                .unwrap_or_else(|| (zeros_like(&gradient), zeros_like(&gradient)));
+            let adamw = AdamW {
+                learning_rate: rate,
+                beta1: betas[0],
+                beta2: betas[1],
+                eps: hyper["eps"].as_f64().unwrap(),
+                weight_decay: match decay_all || param.decays() {
+                    true => hyper["weight_decay"].as_f64().unwrap(),
+                    false => 0.0,
+                },
+                step: step as u64 + 1,
+                gradient_scale,
+            };
+            let (value, m, v) = adamw.update((param.take(), m, v), gradient);
+            param.put(value, true);
+            moments.insert(param.name().to_owned(), (m, v));
+        });
+    }
+}
+
+#[test]
+fn full_fine_tuning_follows_the_curve_of_transformers() {
+    let expected = json("golden_full_ft.json");
+    let golden = Golden::open("golden_full_ft_final.safetensors");
+    for recompute in [false, true] {
+        let mut model = model("checkpoint");
+        model.set_trainable(true);
+        follows(&mut model, &expected["hyper"], &expected["token_mean"], false, recompute);
+        let model = model.frozen();
+        model.visit(&mut |param| {
+            let stored = format!("model.language_model.{}", param.name());
+            if golden.names().contains(&stored) {
+                let error = relative(&param.to_vec(), &golden.numbers(&stored));
+                assert!(error <= 5.0 * GRADIENT, "final {stored} differs by {error:e}");
+            }
+            let norm = &expected["final_norms"][&stored];
+            let squares: f64 = param.to_vec().iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+            let expected = norm.as_f64().unwrap();
+            assert!((squares.sqrt() - expected).abs() <= 1e-3 * expected, "norm of {stored}");
+        });
+        let ids = Golden::open("golden_forward.safetensors").ids("input_ids_17");
+        let logits = host(model.logits(model.hidden(&Row::single(&ids))));
+        let error = difference(&logits, &golden.numbers("logits_17"));
+        assert!(error <= 20.0 * LOGITS, "final logits differ by {error:e}");
+    }
+}
+
+#[test]
+fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
+    let expected = json("golden_lora.json");
+    let golden = Golden::open("golden_lora_merged.safetensors");
+    for recompute in [false, true] {
+        let mut model = model("checkpoint");
+        let config = model.load_lora(&qwen35().join("lora_init")).unwrap();
+        assert_eq!(config.scale(), expected["scaling"].as_f64().unwrap());
+        assert_eq!(model.linears().count() as u64, expected["wrapped_linears"].as_u64().unwrap());
+
+        let batch = Golden::open("golden_grads.safetensors");
+        let row = labelled_row(&batch.integers("input_ids"), &batch.integers("labels"), &[70, 70]);
+        let mut gradients = Gradients::default();
+        model.loss_and_gradients(&row, 1.0 / row.target_tokens() as f64, recompute, &mut gradients);
+        for (name, norm) in expected["start_grad_norms"].as_object().unwrap() {
+            let name = name.strip_prefix("base_model.model.model.language_model.").unwrap();
+            let gradient = gradients.take(&name.replace(".default", "")).unwrap();
+            let got = sparktune_kernels::adamw::sum_of_squares(gradient).sqrt();
+            let norm = norm.as_f64().unwrap();
+            assert!((got - norm).abs() <= GRADIENT * norm, "gradient norm of {name}: {got} for {norm}");
+        }
+
+        follows(&mut model, &expected["hyper"], &expected["curve"], true, recompute);
+        let mut reference = super::model("checkpoint");
+        reference.load_lora(&qwen35().join("lora_final")).unwrap();
+        for (ours, theirs) in model.linears().zip(reference.linears()) {
+            let (ours, theirs) = (ours.lora.as_ref().unwrap(), theirs.lora.as_ref().unwrap());
+            for (ours, theirs) in [(&ours.a, &theirs.a), (&ours.b, &theirs.b)] {
+                let error = relative(&ours.to_vec(), &theirs.to_vec());
+                assert!(error <= 0.02, "{} differs by {error:e}", ours.name());
+            }
+        }
+        for linear in reference.linears() {
+            let stored = format!("model.language_model.{}", linear.weight.name());
+            if golden.names().contains(&stored) {
+                let error = difference(&linear.merged_weight(), &golden.numbers(&stored));
+                assert!(error <= 1e-6, "merged {stored} differs by {error:e}");
+            }
+        }
+        let ids = Golden::open("golden_forward.safetensors").ids("input_ids_17");
+        let logits = host(reference.logits(reference.hidden(&Row::single(&ids))));
+        let error = difference(&logits, &golden.numbers("logits_17"));
+        assert!(error <= LOGITS, "logits of the final adapter differ by {error:e}");
+    }
+}

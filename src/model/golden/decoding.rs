@@ -1,0 +1,48 @@
+use super::{json, model, qwen35};
+use crate::{Checkpoint, Generator, Mtp, speculative_greedy};
+use burn::tensor::Device;
+use serde_json::Value;
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn greedy_decoding_gives_the_tokens_of_transformers() {
+    let golden = json("golden_greedy.json");
+    for row in golden["rows"].as_array().unwrap() {
+        let model = model(row["checkpoint"].as_str().unwrap());
+        let expected = ids(&row["continuation"]);
+        let got: Vec<u32> = Generator::new(&model, &ids(&row["prompt"])).take(expected.len()).collect();
+        assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn speculative_decoding_gives_the_same_tokens_and_the_acceptance_of_the_reference() {
+    let golden = json("golden_greedy.json");
+    let mut compared = 0;
+    for row in golden["rows"].as_array().unwrap() {
+        let folder = row["checkpoint"].as_str().unwrap();
+        let model = model(folder);
+        let checkpoint = Checkpoint::open(&qwen35().join(folder)).unwrap();
+        let mtp = Mtp::load(&checkpoint, &Device::flex()).unwrap();
+        let expected = ids(&row["continuation"]);
+        for draft_length in 1..=3 {
+            let prompt = ids(&row["prompt"]);
+            let (got, run) =
+                speculative_greedy(&model, &mtp, &prompt, expected.len(), draft_length, |_| false);
+            assert_eq!(got, expected, "{folder}, draft length {draft_length}");
+            let rounds = &row["speculative"][format!("k{draft_length}")]["rounds"];
+            if let Some(rounds) = rounds.as_array() {
+                let log: Vec<usize> =
+                    rounds.iter().map(|round| round["accepted"].as_u64().unwrap() as usize).collect();
+                // The last pass may be cut short by the number of tokens asked for.
+                let common = run.accepted.len().min(log.len()) - 1;
+                assert_eq!(run.accepted[..common], log[..common], "{folder}, draft length {draft_length}");
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 9, "three prompts with three draft lengths have logs");
+}

@@ -1,0 +1,211 @@
+//! Checkpoints and adapters on disk: what is read, written, refused.
+
+use super::{difference, host, json, model, qwen35};
+use crate::export::export;
+use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, Row};
+use burn::tensor::Device;
+use std::path::Path;
+
+fn probe() -> Row {
+    Row::single(&[1, 5, 9, 200, 33, 7, 2, 2, 100])
+}
+
+fn copy_of(folder: &str) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(qwen35().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    to
+}
+
+#[test]
+fn every_tensor_of_the_reference_is_found_with_its_shape() {
+    let checkpoint = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let keys = json("checkpoint_keys.json");
+    let keys = keys.as_object().unwrap();
+    assert_eq!(keys.len(), checkpoint.tensors().len());
+    for (name, info) in checkpoint.tensors() {
+        let shape: Vec<usize> = serde_json::from_value(
+            keys[name].get("shape").cloned().unwrap_or_else(|| keys[name].clone()),
+        )
+        .unwrap();
+        assert_eq!(info.shape, shape, "{name}");
+    }
+}
+
+#[test]
+fn text_weights_under_wrapper_names_load_like_the_wrapper() {
+    // Layout C: what transformers writes when a wrapper checkpoint is loaded as a causal LM and saved again.
+    let wrapper = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config: serde_json::Value = serde_json::from_str(wrapper.config_text()).unwrap();
+    let mut text = config["text_config"].clone();
+    text["architectures"] = serde_json::json!(["Qwen3_5ForCausalLM"]);
+    std::fs::write(dir.path().join("config.json"), text.to_string()).unwrap();
+    let bytes = std::fs::read(qwen35().join("checkpoint/model.safetensors")).unwrap();
+    let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let kept = all.tensors().into_iter().filter(|(name, _)| name.starts_with("model.language_model."));
+    safetensors::serialize_to_file(kept, None, &dir.path().join("model.safetensors")).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert!(!checkpoint.has_mtp());
+    let loaded = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).unwrap();
+    assert_eq!(host(loaded.hidden(&probe())), host(model("checkpoint").hidden(&probe())));
+}
+
+#[test]
+fn an_untrained_export_is_the_base_byte_for_byte() {
+    for folder in ["checkpoint", "checkpoint_trained_bf16", "checkpoint_text_bf16"] {
+        let base = Checkpoint::open(&qwen35().join(folder)).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let out = out.path().join("merged");
+        let accounting = export(&base, &model(folder), None, true, &out, &probe()).unwrap();
+        assert_eq!(accounting.base_tensors, accounting.trained + accounting.carried);
+        assert_eq!(accounting.logits_distance, 0.0);
+        let written = Checkpoint::open(&out).unwrap();
+        for (name, info) in base.tensors() {
+            assert_eq!(base.bytes(info), written.bytes(&written.tensors()[name]), "{folder}: {name}");
+        }
+        assert_eq!(base.config_text(), written.config_text());
+        let names = |dir: &Path| -> Vec<String> {
+            let mut names: Vec<String> = std::fs::read_dir(dir)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(base.dir()), names(&out));
+    }
+}
+
+#[test]
+fn an_adapter_is_merged_into_its_linears_and_touches_nothing_else() {
+    let base = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
+    let mut trained = model("checkpoint_trained_bf16");
+    trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true }, 7);
+    for linear in trained.linears_mut() {
+        let b = &mut linear.lora.as_mut().unwrap().b;
+        let value = b.take() + 0.01;
+        b.put(value, true);
+    }
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("merged");
+    let accounting = export(&base, &trained, None, true, &out, &probe()).unwrap();
+    assert!(accounting.logits_distance > 0.0 && accounting.logits_distance < 0.05, "{accounting:?}");
+    let written = Checkpoint::open(&out).unwrap();
+    for (name, info) in base.tensors() {
+        let same = base.bytes(info) == written.bytes(&written.tensors()[name]);
+        let adapted = ["self_attn.", "linear_attn.", "mlp."].iter().any(|part| name.contains(part))
+            && name.contains("proj")
+            && name.starts_with("model.language_model.");
+        assert_eq!(same, !adapted, "{name}");
+    }
+}
+
+#[test]
+fn a_head_that_is_left_out_is_left_out_of_the_config_too() {
+    let base = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("merged");
+    export(&base, &model("checkpoint"), None, false, &out, &probe()).unwrap();
+    let written = Checkpoint::open(&out).unwrap();
+    assert!(!written.has_mtp());
+    assert_eq!(written.config().mtp_num_hidden_layers, 0);
+}
+
+#[test]
+fn a_trained_mtp_head_is_written() {
+    let base = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let mut mtp = Mtp::load(&base, &Device::flex()).unwrap();
+    mtp.visit_mut(&mut |param| {
+        let value = param.take() + 0.5;
+        param.put(value, false);
+    });
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("merged");
+    export(&base, &model("checkpoint"), Some(&mtp), true, &out, &probe()).unwrap();
+    let written = Checkpoint::open(&out).unwrap();
+    for (name, info) in base.tensors() {
+        let same = base.bytes(info) == written.bytes(&written.tensors()[name]);
+        assert_eq!(same, !name.starts_with("mtp."), "{name}");
+    }
+}
+
+#[test]
+fn an_adapter_survives_being_saved_and_loaded() {
+    let base = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let mut first = model("checkpoint");
+    let config = first.load_lora(&qwen35().join("lora_final")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    first.save_lora(dir.path(), config, &base, "some/model").unwrap();
+    let mut second = model("checkpoint");
+    assert_eq!(second.load_lora(dir.path()).unwrap(), config);
+    assert_eq!(host(first.hidden(&probe())), host(second.hidden(&probe())));
+    // The same keys as peft writes.
+    let keys = |path: &Path| -> Vec<String> {
+        let bytes = std::fs::read(path.join("adapter_model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut keys: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(keys(dir.path()), keys(&qwen35().join("lora_final")));
+}
+
+#[test]
+fn a_fresh_adapter_changes_nothing_and_depends_on_its_seed() {
+    let plain = host(model("checkpoint").hidden(&probe()));
+    let config = LoraConfig { rank: 8, alpha: 16.0, rslora: false };
+    let with_seed = |seed| {
+        let mut model = model("checkpoint");
+        model.attach_lora(config, seed);
+        model
+    };
+    let (one, two) = (with_seed(1), with_seed(2));
+    assert!(difference(&host(one.hidden(&probe())), &plain) < 1e-6);
+    let first_a = |model: &Model| model.linears().next().unwrap().lora.as_ref().unwrap().a.to_vec();
+    assert_eq!(first_a(&one), first_a(&with_seed(1)));
+    assert_ne!(first_a(&one), first_a(&two));
+    let bound = 1.0 / 64f32.sqrt();
+    assert!(first_a(&one).iter().all(|x| x.abs() <= bound));
+}
+
+#[test]
+fn damaged_and_hostile_checkpoints_are_refused_in_words() {
+    let dir = copy_of("checkpoint");
+    let weights = dir.path().join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    let error = Checkpoint::open(dir.path()).err().unwrap();
+    assert!(matches!(error, ModelError::Damaged { .. }), "{error}");
+
+    std::fs::remove_file(&weights).unwrap();
+    assert!(matches!(Checkpoint::open(dir.path()).err().unwrap(), ModelError::NoWeights(_)));
+
+    let index = r#"{"weight_map": {"a": "../../etc/passwd"}}"#;
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    let error = Checkpoint::open(dir.path()).err().unwrap();
+    assert!(matches!(error, ModelError::UnsafeIndex { .. }), "{error}");
+
+    let dir = copy_of("checkpoint");
+    let config = std::fs::read_to_string(dir.path().join("config.json")).unwrap();
+    let config = config.replace("\"intermediate_size\": 128", "\"intermediate_size\": 96");
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let error = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).err().unwrap();
+    assert!(matches!(error, ModelError::Shape { .. }), "{error}");
+}
+
+#[test]
+fn an_adapter_of_another_model_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(qwen35().join("lora_init").join(file), dir.path().join(file)).unwrap();
+    }
+    let path = dir.path().join("adapter_config.json");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"r\": 8", "\"r\": 4");
+    std::fs::write(&path, text).unwrap();
+    let error = model("checkpoint").load_lora(dir.path()).unwrap_err();
+    assert!(matches!(error, ModelError::Adapter { .. }), "{error}");
+}

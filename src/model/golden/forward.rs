@@ -1,0 +1,125 @@
+use super::{Golden, LOGITS, difference, host, model};
+use crate::Row;
+use crate::layer::Mixer;
+use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
+use sparktune_kernels::gated_delta_rule::gated_delta_rule;
+use sparktune_kernels::gated_rms_norm::gated_rms_norm;
+
+#[test]
+fn hidden_states_and_logits_are_those_of_transformers() {
+    let (model, golden) = (model("checkpoint"), Golden::open("golden_forward.safetensors"));
+    for n in [1, 17, 130] {
+        let row = Row::single(&golden.ids(&format!("input_ids_{n}")));
+        let outputs: Vec<Vec<f32>> = model.layer_outputs(&row).into_iter().map(host).collect();
+        let width = model.config().hidden_size;
+        let (name, from, to) = match n {
+            130 => ("layer_outputs_130_pos56_72".to_owned(), 56, 72),
+            _ => (format!("layer_outputs_{n}"), 0, n),
+        };
+        let expected = golden.numbers(&name);
+        for (i, output) in outputs.iter().enumerate() {
+            let part = &output[from * width..to * width];
+            let expected = &expected[i * part.len()..][..part.len()];
+            let error = difference(part, expected);
+            assert!(error <= LOGITS, "layer {i} of length {n} differs by {error:e}");
+        }
+        let hidden = model.hidden(&row);
+        let error = difference(&host(hidden.clone()), &golden.numbers(&format!("final_hidden_{n}")));
+        assert!(error <= LOGITS, "final hidden of length {n} differs by {error:e}");
+        let error = difference(&host(model.logits(hidden)), &golden.numbers(&format!("logits_{n}")));
+        assert!(error <= LOGITS, "logits of length {n} differ by {error:e}");
+    }
+}
+
+#[test]
+fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
+    let model = model("checkpoint");
+    let forward = Golden::open("golden_forward.safetensors");
+    let golden = Golden::open("golden_intermediates.safetensors");
+    let row = Row::single(&forward.ids("input_ids_17"));
+    let table = model.rope_table(&row);
+    let check = |name: &str, got: Vec<f32>| {
+        let error = difference(&got, &golden.numbers(name));
+        assert!(error <= LOGITS, "{name} differs by {error:e}");
+    };
+    let config = model.config();
+    let mut x = model.embed(&row.input_ids);
+    check("layer0.layer_out", host(model.layer_outputs(&row)[0].clone()));
+    for (i, layer) in model.layers().iter().enumerate() {
+        let normed = crate::attention::norm(x.clone(), &layer.input_layernorm, config);
+        let mixed = match &layer.mixer {
+            Mixer::Linear(net) => {
+                let u = net.in_proj_qkv.forward(normed.clone());
+                let qkv = causal_conv1d_silu(u.clone(), net.conv1d.tensor(), &row.position_ids);
+                let (g, beta) = net.gates(normed.clone());
+                let core =
+                    gated_delta_rule(net.dims(), qkv.clone(), g.clone(), beta.clone(), &row.cu_seqlens);
+                let z = net.in_proj_z.forward(normed.clone());
+                if i == 0 {
+                    check("layer0.input_norm", host(normed.clone()));
+                    check("layer0.gdn_qkv_preconv", host(u));
+                    check("layer0.gdn_qkv_postconv", host(qkv));
+                    check("layer0.gdn_g", host(g));
+                    check("layer0.gdn_beta", host(beta));
+                    check("layer0.gdn_core", host(core.clone()));
+                    check("layer0.gdn_z", host(z.clone()));
+                    let gated = gated_rms_norm(core.clone(), z, net.norm.tensor(), config.rms_norm_eps);
+                    check("layer0.gdn_gated", host(gated));
+                }
+                net.gate_and_join(core, normed)
+            }
+            Mixer::Full(attention) => {
+                let projected = attention.project(normed.clone(), &table);
+                if i == 3 {
+                    check("layer3.input_norm", host(normed.clone()));
+                    check("layer3.attn_q", host(projected.q));
+                    check("layer3.attn_k", host(projected.k));
+                    check("layer3.attn_v", host(projected.v));
+                }
+                attention.forward(normed, &row, &table)
+            }
+        };
+        let h = x.clone() + mixed.clone();
+        let inner = crate::attention::norm(h.clone(), &layer.post_attention_layernorm, config);
+        let out = layer.mlp.forward(inner.clone());
+        if i == 0 || i == 3 {
+            check(&format!("layer{i}.mixer_out"), host(mixed));
+            check(&format!("layer{i}.mlp_in"), host(inner));
+            check(&format!("layer{i}.mlp_out"), host(out.clone()));
+        }
+        x = h + out;
+    }
+    check("layer3.layer_out", host(x));
+}
+
+#[test]
+fn the_text_only_bf16_layout_gives_the_logits_of_transformers() {
+    let golden = Golden::open("golden_text_bf16.safetensors");
+    let model = model("checkpoint_text_bf16");
+    let names = golden.names();
+    let ids = names.iter().find(|name| name.starts_with("input_ids")).unwrap();
+    let logits = names.iter().find(|name| name.starts_with("logits")).unwrap();
+    let row = Row::single(&golden.ids(ids));
+    let error = difference(&host(model.logits(model.hidden(&row))), &golden.numbers(logits));
+    assert!(error <= LOGITS, "logits differ by {error:e}");
+}
+
+#[test]
+fn a_packed_row_gives_every_example_the_logits_it_has_alone() {
+    let (model, golden) = (model("checkpoint"), Golden::open("golden_packed.safetensors"));
+    let borders: Vec<u32> = golden.ids("cu_seqlens");
+    let ids = golden.ids("input_ids");
+    let row = Row::new(&ids, &borders, &vec![true; ids.len()]);
+    let logits = host(model.logits(model.hidden(&row)));
+    let error = difference(&logits, &golden.numbers("logits"));
+    assert!(error <= LOGITS, "packed logits differ by {error:e}");
+    let vocabulary = model.config().vocab_size;
+    for border in borders.windows(2) {
+        let (from, to) = (border[0] as usize, border[1] as usize);
+        let alone = Row::single(&ids[from..to]);
+        let alone = host(model.logits(model.hidden(&alone)));
+        let error = difference(&logits[from * vocabulary..to * vocabulary], &alone);
+        // Not bit for bit: the blocking of a matrix product depends on the number of rows.
+        assert!(error <= 5e-5, "example at {from} differs from itself alone by {error:e}");
+    }
+}

@@ -1,0 +1,172 @@
+use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
+use crate::{Checkpoint, Gradients, Model, Mtp, Row};
+use burn::tensor::Device;
+use sparktune_kernels::adamw::sum_of_squares;
+
+/// Canonical name of a stored one.
+fn canonical(stored: &str) -> &str {
+    stored.strip_prefix("model.language_model.").unwrap_or(stored)
+}
+
+fn gradients_match(golden: &Golden, prefix: &str, gradients: &Gradients) {
+    let mut compared = 0;
+    for name in golden.names() {
+        let Some(stored) = name.strip_prefix(prefix) else { continue };
+        let got = gradients.get(canonical(stored)).unwrap_or_else(|| panic!("no gradient for {stored}"));
+        let error = relative(&host(got.clone()), &golden.numbers(&name));
+        assert!(error <= GRADIENT, "gradient of {stored} differs by {error:e}");
+        compared += 1;
+    }
+    assert!(compared > 10, "only {compared} gradients compared");
+}
+
+fn norms_match(expected: &serde_json::Value, gradients: &Gradients) {
+    for (stored, norm) in expected.as_object().unwrap() {
+        let norm = norm.as_f64().unwrap();
+        let got = gradients.get(canonical(stored)).unwrap_or_else(|| panic!("no gradient for {stored}"));
+        let got = sum_of_squares(got.clone()).sqrt();
+        assert!((got - norm).abs() <= GRADIENT * norm.max(1e-6), "norm of {stored}: {got} for {norm}");
+    }
+}
+
+fn trained_row(model: &mut Model, row: &Row, recompute: bool) -> (f64, Gradients) {
+    model.set_trainable(true);
+    let mut gradients = Gradients::default();
+    let scale = 1.0 / row.target_tokens() as f64;
+    let loss = model.loss_and_gradients(row, scale, recompute, &mut gradients);
+    (loss, gradients)
+}
+
+#[test]
+fn all_gradients_are_those_of_transformers_with_and_without_recompute() {
+    let golden = Golden::open("golden_grads.safetensors");
+    let expected = json("golden_loss.json");
+    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    assert_eq!(row.target_tokens() as u64, expected["target_tokens"].as_u64().unwrap());
+    for recompute in [false, true] {
+        let mut model = model("checkpoint");
+        let (loss, gradients) = trained_row(&mut model, &row, recompute);
+        assert!((loss - expected["loss"].as_f64().unwrap()).abs() <= LOSS, "loss {loss}");
+        gradients_match(&golden, "grad.", &gradients);
+        norms_match(&expected["grad_norms"], &gradients);
+        let norm = expected["global_grad_norm"].as_f64().unwrap();
+        assert!((gradients.norm() - norm).abs() <= GRADIENT * norm);
+        model.visit(&mut |param| assert!(gradients.get(param.name()).is_some(), "{}", param.name()));
+    }
+}
+
+#[test]
+fn padding_on_the_right_changes_nothing() {
+    let golden = Golden::open("golden_grads.safetensors");
+    let expected = &json("golden_loss.json")["right_padded"];
+    let (ids, labels) = (golden.integers("input_ids"), golden.integers("labels"));
+    let second = expected["row_lengths"][1].as_u64().unwrap() as usize;
+    let cut = |x: &[i64]| [&x[..70], &x[70..70 + second]].concat();
+    let row = labelled_row(&cut(&ids), &cut(&labels), &[70, second]);
+    assert_eq!(row.target_tokens() as u64, expected["target_tokens"].as_u64().unwrap());
+    let loss = model("checkpoint").loss_sum(&row) / row.target_tokens() as f64;
+    assert!((loss - expected["loss"].as_f64().unwrap()).abs() <= LOSS, "loss {loss}");
+}
+
+#[test]
+fn a_packed_row_has_the_loss_and_gradients_of_its_examples() {
+    let golden = Golden::open("golden_packed.safetensors");
+    let expected = json("golden_packed.json");
+    let lengths: Vec<usize> =
+        expected["example_lengths"].as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as usize).collect();
+    let (ids, labels) = (golden.integers("input_ids"), golden.integers("labels"));
+    let row = labelled_row(&ids, &labels, &lengths);
+    let sums = golden.numbers("example_loss_sums");
+    for recompute in [false, true] {
+        let mut model = model("checkpoint");
+        let (loss, gradients) = trained_row(&mut model, &row, recompute);
+        assert!((loss - expected["loss"].as_f64().unwrap()).abs() <= LOSS, "loss {loss}");
+        gradients_match(&golden, "grad.", &gradients);
+    }
+    let model = model("checkpoint");
+    let mut from = 0;
+    for (length, sum) in lengths.iter().zip(sums) {
+        let part = from..from + length;
+        let alone = labelled_row(&ids[part.clone()], &labels[part], &[*length]);
+        let targets = alone.target_tokens() as f64;
+        assert!((model.loss_sum(&alone) - f64::from(sum)).abs() <= LOSS * targets.max(10.0));
+        from += length;
+    }
+    // The test would notice a missing reset: each known wrong way of packing gives another loss.
+    for (name, wrong) in expected["wrong_variants"].as_object().unwrap() {
+        let wrong = wrong["loss"].as_f64().unwrap();
+        assert!((wrong - expected["loss"].as_f64().unwrap()).abs() > 100.0 * LOSS, "{name}");
+    }
+}
+
+fn with_mtp() -> (Model, Mtp) {
+    let checkpoint = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
+    let mtp = Mtp::load(&checkpoint, &Device::flex()).unwrap();
+    (model("checkpoint"), mtp)
+}
+
+#[test]
+fn the_mtp_head_is_that_of_the_reference() {
+    let golden = Golden::open("golden_mtp.safetensors");
+    let expected = json("golden_mtp.json");
+    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    let (model, mut mtp) = with_mtp();
+    mtp.set_trainable(true);
+    let hidden = model.hidden(&row);
+    let error = super::difference(&host(hidden.clone()), &golden.numbers("main_hidden"));
+    assert!(error <= super::LOGITS, "main hidden differs by {error:e}");
+    let own = mtp.hidden(&model, hidden.clone(), &row);
+    let error = super::difference(&host(own.clone()), &golden.numbers("mtp_hidden"));
+    assert!(error <= super::LOGITS, "MTP hidden differs by {error:e}");
+    let logits = model.logits(own.inner().narrow(0, 0, 69));
+    let error = super::difference(&host(logits), &golden.numbers("mtp_logits_row0"));
+    assert!(error <= super::LOGITS, "MTP logits differ by {error:e}");
+
+    let targets = Mtp::target_tokens(&row);
+    assert_eq!(targets as u64, expected["mtp_targets"].as_u64().unwrap());
+    let mut gradients = Gradients::default();
+    let loss = mtp.loss_and_gradients(&model, hidden.clone(), &row, 1.0 / targets as f64, &mut gradients);
+    assert!((loss - expected["mtp_loss"].as_f64().unwrap()).abs() <= LOSS, "MTP loss {loss}");
+    assert!((mtp.loss_sum(&model, hidden, &row) / targets as f64 - loss).abs() <= LOSS);
+    gradients_match(&golden, "grad.", &gradients);
+}
+
+#[test]
+fn the_mtp_loss_of_a_packed_row_crosses_no_border() {
+    let golden = Golden::open("golden_packed.safetensors");
+    let expected = json("golden_packed.json");
+    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[37, 3, 61, 29]);
+    let (model, mtp) = with_mtp();
+    let targets = Mtp::target_tokens(&row);
+    assert_eq!(targets as u64, expected["mtp_targets"].as_u64().unwrap());
+    let loss = mtp.loss_sum(&model, model.hidden(&row), &row) / targets as f64;
+    assert!((loss - expected["mtp_loss"].as_f64().unwrap()).abs() <= LOSS, "MTP loss {loss}");
+}
+
+#[test]
+fn the_joint_loss_sends_its_gradient_through_the_trunk() {
+    let golden = Golden::open("golden_mtp.safetensors");
+    let expected = &json("golden_mtp.json")["joint"];
+    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    let (mut model, mut mtp) = with_mtp();
+    model.set_trainable(true);
+    mtp.set_trainable(true);
+    let hidden = model.hidden(&row);
+    let main = sparktune_kernels::linear_cross_entropy::linear_cross_entropy(
+        hidden.clone(),
+        model.head(),
+        &row.targets,
+        1.0 / row.target_tokens() as f64,
+    );
+    let lambda = expected["lambda_mtp"].as_f64().unwrap();
+    let own = mtp.loss(&model, hidden, &row, lambda / Mtp::target_tokens(&row) as f64).unwrap();
+    let total = main + own;
+    let mut backward = total.backward();
+    let mut gradients = Gradients::default();
+    model.visit(&mut |param| gradients.collect(param, &mut backward));
+    mtp.visit(&mut |param| gradients.collect(param, &mut backward));
+    let total = f64::from(total.into_scalar::<f32>());
+    assert!((total - expected["total"].as_f64().unwrap()).abs() <= 2.0 * LOSS, "joint loss {total}");
+    gradients_match(&golden, "joint_grad.", &gradients);
+    norms_match(&expected["grad_norms"], &gradients);
+}

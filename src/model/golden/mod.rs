@@ -1,0 +1,124 @@
+//! Parity with transformers and peft on the fixture sets (`tests/fixtures`, or the folder named by
+//! `SPARKTUNE_FIXTURES`). Tolerances are those of the reference's README.
+
+mod curves;
+mod decoding;
+mod files;
+mod forward;
+mod gradients;
+mod others;
+
+use crate::{Checkpoint, Model, Row};
+use burn::tensor::{Device, Tensor};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::path::PathBuf;
+
+pub(crate) const LOGITS: f32 = 2e-4;
+pub(crate) const LOSS: f64 = 1e-5;
+pub(crate) const GRADIENT: f64 = 1e-3;
+pub(crate) const CURVE: f64 = 1e-3;
+
+/// The fixture root: either it holds `qwen35/` and `others/`, or it is the qwen35 set itself.
+pub(crate) fn root() -> PathBuf {
+    match std::env::var_os("SPARKTUNE_FIXTURES") {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures"),
+    }
+}
+
+pub(crate) fn qwen35() -> PathBuf {
+    let root = root();
+    if root.join("checkpoint").is_dir() { root } else { root.join("qwen35") }
+}
+
+pub(crate) fn json(file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(qwen35().join(file)).unwrap()).unwrap()
+}
+
+pub(crate) fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+pub(crate) fn model(folder: &str) -> Model {
+    let checkpoint = Checkpoint::open(&qwen35().join(folder)).unwrap();
+    Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).unwrap()
+}
+
+/// A safetensors file of golden values.
+pub(crate) struct Golden {
+    bytes: Vec<u8>,
+}
+
+impl Golden {
+    pub(crate) fn open(file: &str) -> Self {
+        Self { bytes: std::fs::read(qwen35().join(file)).unwrap() }
+    }
+
+    fn tensors(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.bytes).unwrap()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.tensors().names().into_iter().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn numbers(&self, name: &str) -> Vec<f32> {
+        let tensors = self.tensors();
+        let view = tensors.tensor(name).unwrap_or_else(|_| panic!("no golden tensor {name}"));
+        crate::checkpoint::widen(view.data(), view.dtype()).unwrap()
+    }
+
+    pub(crate) fn integers(&self, name: &str) -> Vec<i64> {
+        let tensors = self.tensors();
+        let view = tensors.tensor(name).unwrap();
+        match view.dtype() {
+            safetensors::Dtype::I64 => {
+                view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
+            }
+            safetensors::Dtype::I32 => view
+                .data()
+                .chunks_exact(4)
+                .map(|b| i64::from(i32::from_le_bytes(b.try_into().unwrap())))
+                .collect(),
+            other => panic!("{name} is {other:?}"),
+        }
+    }
+
+    pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
+        self.integers(name).into_iter().map(|id| id as u32).collect()
+    }
+}
+
+/// A row of `lengths` examples from unshifted labels (`-100` = no target), as transformers takes them.
+pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize]) -> Row {
+    let mut borders = vec![0u32];
+    for length in lengths {
+        borders.push(borders.last().unwrap() + *length as u32);
+    }
+    let ids: Vec<u32> = input_ids.iter().map(|id| *id as u32).collect();
+    let mask: Vec<bool> = labels.iter().map(|label| *label != -100).collect();
+    for (label, id) in labels.iter().zip(input_ids) {
+        assert!(*label == -100 || label == id, "labels repeat the input");
+    }
+    Row::new(&ids, &borders, &mask)
+}
+
+pub(crate) fn host(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.inner().into_data().try_to_vec().unwrap()
+}
+
+/// Largest absolute difference.
+pub(crate) fn difference(got: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(got.len(), expected.len());
+    got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Relative L2 distance.
+pub(crate) fn relative(got: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let difference: f64 = got.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
+    let norm: f64 = expected.iter().map(|x| square(*x)).sum();
+    (difference / norm.max(1e-30)).sqrt()
+}

@@ -1,0 +1,37 @@
+//! The decoders this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama and Mistral.
+//!
+//! Owns the forward pass, adapters, the MTP head, decoding, and how all of them are named and stored in a
+//! checkpoint. Knows kernels and configs, not datasets, optimizers or run folders.
+//!
+//! Activations are `[T, channels]` for the `T` tokens of a packed row. Parameters carry their canonical name, which is
+//! the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`, `mtp.fc.weight`).
+
+mod attention;
+pub mod checkpoint;
+mod decoder;
+mod delta_net;
+mod error;
+pub mod export;
+mod generate;
+#[cfg(test)]
+mod golden;
+mod gradients;
+mod layer;
+mod linear;
+pub mod lora;
+mod mtp;
+mod param;
+mod row;
+mod speculative;
+
+pub use checkpoint::Checkpoint;
+pub use decoder::Model;
+pub use error::ModelError;
+pub use generate::{Cache, Generator};
+pub use gradients::Gradients;
+pub use linear::{Linear, Lora};
+pub use lora::LoraConfig;
+pub use mtp::Mtp;
+pub use param::Param;
+pub use row::Row;
+pub use speculative::{Acceptance, measure_acceptance, speculative_greedy};

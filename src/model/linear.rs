@@ -1,0 +1,74 @@
+//! A linear layer with, possibly, a bias and an adapter.
+
+use crate::Param;
+use burn::tensor::Tensor;
+use sparktune_kernels::linear::linear;
+use sparktune_kernels::lora_linear::lora_linear;
+
+/// Low-rank adapter of one linear layer.
+#[derive(Clone, Debug)]
+pub struct Lora {
+    /// `A [r, in]`
+    pub a: Param,
+    /// `B [out, r]`
+    pub b: Param,
+    /// `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
+    pub scale: f64,
+}
+
+/// `y = x Wᵀ (+ bias) (+ scale · (x Aᵀ) Bᵀ)`.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// `[out, in]`
+    pub weight: Param,
+    /// `[out]`
+    pub bias: Option<Param>,
+    /// The adapter being trained, if any.
+    pub lora: Option<Lora>,
+}
+
+impl Linear {
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let y = match &self.lora {
+            Some(Lora { a, b, scale }) => {
+                lora_linear(x, self.weight.tensor(), a.tensor(), b.tensor(), *scale)
+            }
+            None => linear(x, self.weight.tensor()),
+        };
+        match &self.bias {
+            Some(bias) => y + bias.tensor(),
+            None => y,
+        }
+    }
+
+    /// Module path: the weight's name without `.weight`.
+    pub fn path(&self) -> &str {
+        self.weight.name().trim_end_matches(".weight")
+    }
+
+    /// The weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
+    pub fn merged_weight(&self) -> Vec<f32> {
+        let Some(Lora { a, b, scale }) = &self.lora else { return self.weight.to_vec() };
+        let delta = b.tensor().inner().matmul(a.tensor().inner()).mul_scalar(*scale);
+        let merged = self.weight.tensor().inner() + delta;
+        merged.into_data().try_to_vec().expect("parameters are f32")
+    }
+
+    pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
+        f(&self.weight);
+        self.bias.iter().for_each(&mut *f);
+        if let Some(lora) = &self.lora {
+            f(&lora.a);
+            f(&lora.b);
+        }
+    }
+
+    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
+        f(&mut self.weight);
+        self.bias.iter_mut().for_each(&mut *f);
+        if let Some(lora) = &mut self.lora {
+            f(&mut lora.a);
+            f(&mut lora.b);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Low-rank adapters: putting them on a model, and PEFT's file format (QWEN35_SPEC 5).
+
+use crate::checkpoint::widen;
+use crate::linear::Lora;
+use crate::{Checkpoint, Model, ModelError, Param};
+use burn::tensor::Device;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Rank and scaling of all adapters of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoraConfig {
+    /// Inner width of each adapter.
+    pub rank: usize,
+    /// Numerator of the scaling.
+    pub alpha: f64,
+    /// Scale by `alpha / sqrt(rank)` instead of `alpha / rank`.
+    pub rslora: bool,
+}
+
+impl LoraConfig {
+    /// Factor on the adapter's output.
+    pub fn scale(&self) -> f64 {
+        let rank = self.rank as f64;
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+}
+
+const ADAPTER_FILE: &str = "adapter_model.safetensors";
+const CONFIG_FILE: &str = "adapter_config.json";
+
+impl Model {
+    /// Puts a fresh, trainable adapter on every linear and freezes everything else.
+    ///
+    /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so that the
+    /// model computes the same as before.
+    pub fn attach_lora(&mut self, config: LoraConfig, seed: u64) {
+        self.set_trainable(false);
+        let device = self.device().clone();
+        for linear in self.linears_mut() {
+            let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
+            let path = linear.path().to_owned();
+            let a = uniform(&path, seed, config.rank * input, 1.0 / (input as f64).sqrt());
+            let b = vec![0.0; out * config.rank];
+            linear.lora = Some(adapter(&path, config, [out, input], a, b, &device));
+        }
+    }
+
+    /// Puts the adapter stored in a PEFT folder on the model; trainable.
+    ///
+    /// # Errors
+    /// When the files are missing or damaged, or do not have an adapter for each of the model's linears.
+    pub fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
+        let config_path = dir.join(CONFIG_FILE);
+        let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
+        let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
+        let stored: PeftConfig =
+            serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
+        let config = LoraConfig { rank: stored.r, alpha: stored.lora_alpha, rslora: stored.use_rslora };
+        let path = dir.join(ADAPTER_FILE);
+        let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
+        let tensors = SafeTensors::deserialize(&bytes)
+            .map_err(|e| ModelError::Damaged { path: path.clone(), reason: e.to_string() })?;
+        // By module path below the decoder, whichever class the adapter was trained on.
+        let mut by_path: BTreeMap<String, TensorView> = BTreeMap::new();
+        for (name, view) in tensors.tensors() {
+            let short = name.trim_start_matches("base_model.model.");
+            let short = short.strip_prefix("model.language_model.").or(short.strip_prefix("model."));
+            by_path.insert(short.unwrap_or(&name).to_owned(), view);
+        }
+        self.set_trainable(false);
+        let device = self.device().clone();
+        for linear in self.linears_mut() {
+            let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
+            let module = linear.path().to_owned();
+            let mut read = |part: &str, shape: [usize; 2]| {
+                let name = format!("{module}.{part}.weight");
+                let view = by_path.remove(&name).ok_or_else(|| wrong(format!("`{name}` is missing")))?;
+                if view.shape() != shape {
+                    return Err(wrong(format!("`{name}` has the shape {:?}, not {shape:?}", view.shape())));
+                }
+                widen(view.data(), view.dtype())
+                    .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
+            };
+            let (a, b) = (read("lora_A", [config.rank, input])?, read("lora_B", [out, config.rank])?);
+            linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
+        }
+        match by_path.keys().next() {
+            Some(name) => Err(wrong(format!("`{name}` belongs to no linear layer of this model"))),
+            None => Ok(config),
+        }
+    }
+
+    /// Writes the adapter as `adapter_model.safetensors` (f32) and `adapter_config.json` into an existing folder.
+    ///
+    /// Key prefix and `base_model_name_or_path` follow the class that loads the base checkpoint.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn save_lora(
+        &mut self,
+        dir: &Path,
+        config: LoraConfig,
+        base: &Checkpoint,
+        base_model: &str,
+    ) -> Result<(), ModelError> {
+        // The published wrapper holds its decoder as `language_model`; a text-only class does not, whatever the keys
+        // of its weight file look like.
+        let wrapper = base.config_text().contains("\"text_config\"");
+        let prefix = if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
+        let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+        let mut targets: Vec<String> = Vec::new();
+        for linear in self.linears_mut() {
+            let Some(lora) = &linear.lora else { continue };
+            targets.extend(linear.path().rsplit('.').next().map(str::to_owned));
+            for param in [&lora.a, &lora.b] {
+                let bytes = param.to_vec().iter().flat_map(|x| x.to_le_bytes()).collect();
+                tensors.insert(format!("{prefix}{}", param.name()), (param.shape().to_vec(), bytes));
+            }
+        }
+        targets.sort();
+        targets.dedup();
+        let views: BTreeMap<&str, TensorView> = tensors
+            .iter()
+            .map(|(name, (shape, bytes))| {
+                let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+                (name.as_str(), view.expect("bytes and shape come from one tensor"))
+            })
+            .collect();
+        let path = dir.join(ADAPTER_FILE);
+        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+        safetensors::serialize_to_file(views, metadata, &path)
+            .map_err(|e| ModelError::Io { path: path.clone(), source: std::io::Error::other(e) })?;
+        let text = serde_json::to_string_pretty(&PeftConfig {
+            base_model_name_or_path: base_model.to_owned(),
+            bias: "none".to_owned(),
+            fan_in_fan_out: false,
+            inference_mode: true,
+            lora_alpha: config.alpha,
+            lora_dropout: 0.0,
+            peft_type: "LORA".to_owned(),
+            r: config.rank,
+            target_modules: targets,
+            task_type: "CAUSAL_LM".to_owned(),
+            use_rslora: config.rslora,
+        })
+        .expect("plain fields serialise");
+        let path = dir.join(CONFIG_FILE);
+        std::fs::write(&path, text + "\n").map_err(ModelError::io(&path))
+    }
+}
+
+/// The fields of PEFT's `adapter_config.json` that matter here; the others take PEFT's defaults.
+#[derive(Serialize, Deserialize)]
+struct PeftConfig {
+    #[serde(default)]
+    base_model_name_or_path: String,
+    #[serde(default)]
+    bias: String,
+    #[serde(default)]
+    fan_in_fan_out: bool,
+    #[serde(default)]
+    inference_mode: bool,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    #[serde(default)]
+    peft_type: String,
+    r: usize,
+    #[serde(default)]
+    target_modules: Vec<String>,
+    #[serde(default)]
+    task_type: String,
+    #[serde(default)]
+    use_rslora: bool,
+}
+
+fn adapter(
+    path: &str,
+    config: LoraConfig,
+    [out, input]: [usize; 2],
+    a: Vec<f32>,
+    b: Vec<f32>,
+    device: &Device,
+) -> Lora {
+    let param = |part: &str, shape: [usize; 2], data: Vec<f32>| {
+        let mut param = Param::new(format!("{path}.{part}.weight"), &shape, data, device);
+        param.set_trainable(true);
+        param
+    };
+    Lora {
+        a: param("lora_A", [config.rank, input], a),
+        b: param("lora_B", [out, config.rank], b),
+        scale: config.scale(),
+    }
+}
+
+/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of the name.
+fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
+    let hash = name
+        .bytes()
+        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+    let mut state = hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    };
+    (0..count).map(|_| (((next() >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0) * bound) as f32).collect()
+}

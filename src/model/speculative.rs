@@ -1,0 +1,128 @@
+//! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the model.
+//!
+//! The head drafts `k` tokens; the model scores the newest token and the draft in one pass and keeps the longest run
+//! that it would have chosen itself, plus one token of its own (QWEN35_SPEC 2.7).
+
+use crate::generate::{argmax, last_argmax};
+use crate::{Model, Mtp};
+use burn::tensor::Tensor;
+
+/// How a speculative run went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acceptance {
+    /// Drafted tokens that were kept, one entry a pass, each at most the draft length.
+    pub accepted: Vec<usize>,
+}
+
+impl Acceptance {
+    /// Mean number of drafted tokens kept in a pass; 0 when there was no pass.
+    pub fn mean(&self) -> f64 {
+        if self.accepted.is_empty() {
+            return 0.0;
+        }
+        self.accepted.iter().sum::<usize>() as f64 / self.accepted.len() as f64
+    }
+}
+
+/// `count` tokens after `prompt`, drafting `draft_length` at a time; model and head must be frozen.
+///
+/// Ends early after a token for which `stop` is true, which is kept.
+pub fn speculative_greedy(
+    model: &Model,
+    mtp: &Mtp,
+    prompt: &[u32],
+    count: usize,
+    draft_length: usize,
+    stop: impl Fn(u32) -> bool,
+) -> (Vec<u32>, Acceptance) {
+    let mut cache = model.empty_cache();
+    let mut mtp_cache = mtp.empty_cache(model.device());
+    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that the head has not yet
+    // been paired with their next token.
+    let mut fresh = model.continue_from(prompt, &mut cache);
+    let mut fresh_ids: Vec<u32> = prompt.to_vec();
+    let mut newest = last_argmax(model, fresh.clone());
+    let mut output = vec![newest];
+    let mut acceptance = Acceptance::default();
+    while output.len() < count && !stop(newest) {
+        let wanted = draft_length.min(count - output.len());
+        let mut next_ids: Vec<u32> = fresh_ids[1..].to_vec();
+        next_ids.push(newest);
+        let drafted = draft(model, mtp, fresh, &next_ids, wanted, &mut mtp_cache);
+
+        let snapshot = cache.clone();
+        let mut scored = vec![newest];
+        scored.extend(&drafted);
+        let hidden = model.continue_from(&scored, &mut cache);
+        let choices = argmax(model, hidden.clone());
+        let kept = drafted.iter().zip(&choices).take_while(|(draft, choice)| draft == choice).count();
+        acceptance.accepted.push(kept);
+        scored.truncate(kept + 1);
+        if kept < drafted.len() {
+            // State and window of the linear layers cannot be cut back: start over from the snapshot.
+            cache = snapshot;
+            fresh = model.continue_from(&scored, &mut cache);
+        } else {
+            fresh = hidden;
+        }
+        for token in scored[1..].iter().copied().chain([choices[kept]]) {
+            if output.len() < count && !output.last().copied().is_some_and(&stop) {
+                output.push(token);
+            }
+        }
+        newest = choices[kept];
+        fresh_ids = scored;
+        if output.last().copied().is_some_and(&stop) {
+            break;
+        }
+    }
+    (output, acceptance)
+}
+
+/// Pairs the fresh hidden states with their next tokens and drafts `count` tokens after the last.
+fn draft(
+    model: &Model,
+    mtp: &Mtp,
+    fresh: Tensor<2>,
+    next_ids: &[u32],
+    count: usize,
+    cache: &mut crate::mtp::MtpCache,
+) -> Vec<u32> {
+    let own = mtp.continue_from(model, fresh, next_ids, cache);
+    let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
+    // The head's own outputs are guesses: they go into a copy that is thrown away.
+    let mut guesses = cache.clone();
+    let mut drafted = Vec::with_capacity(count);
+    while drafted.len() < count {
+        let token = last_argmax(model, own.clone());
+        drafted.push(token);
+        if drafted.len() < count {
+            own = mtp.continue_from(model, own, &[token], &mut guesses);
+        }
+    }
+    drafted
+}
+
+/// Mean acceptance for each draft length `1..=longest` over some prompts, `count` tokens each; empty without prompts.
+pub fn measure_acceptance(
+    model: &Model,
+    mtp: &Mtp,
+    prompts: &[Vec<u32>],
+    count: usize,
+    longest: usize,
+    stop: impl Fn(u32) -> bool + Copy,
+) -> Vec<f64> {
+    if prompts.is_empty() {
+        return Vec::new();
+    }
+    (1..=longest)
+        .map(|draft_length| {
+            let mut all = Acceptance::default();
+            for prompt in prompts {
+                let (_, run) = speculative_greedy(model, mtp, prompt, count, draft_length, stop);
+                all.accepted.extend(run.accepted);
+            }
+            all.mean()
+        })
+        .collect()
+}

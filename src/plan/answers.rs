@@ -1,0 +1,428 @@
+//! What the user said: every answer optional, each with its origin, and how layers of them are joined.
+//!
+//! One table at the end of this file names each answer once: its field, its place in TOML (the same as in
+//! `plan.toml`, so that the plan of an old run is itself a preset), its flag and its environment variable. Enters:
+//! TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`]. No file is opened here.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::choices::{DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::error::PlanError;
+
+/// Where a value comes from; a later origin overrules an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The plan's own rule.
+    BuiltIn,
+    /// A preset, shipped or by path.
+    Preset,
+    /// The user's own settings file.
+    UserFile,
+    /// A `SPARKTUNE_*` variable.
+    Environment,
+    /// A flag, or an answer given on a screen.
+    Flag,
+}
+
+impl Origin {
+    /// As it is written in tables and in TOML.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::BuiltIn => "built-in",
+            Self::Preset => "preset",
+            Self::UserFile => "user-file",
+            Self::Environment => "environment",
+            Self::Flag => "flag",
+        }
+    }
+}
+
+/// A value with its origin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer<T> {
+    /// What was said.
+    pub value: T,
+    /// By whom.
+    pub origin: Origin,
+}
+
+impl<T> Answer<T> {
+    /// An answer of the given origin.
+    pub const fn new(value: T, origin: Origin) -> Self {
+        Self { value, origin }
+    }
+
+    /// An answer from a flag or a screen.
+    pub const fn flag(value: T) -> Self {
+        Self::new(value, Origin::Flag)
+    }
+}
+
+/// A type that an answer can have: read from TOML and from the plain text of a variable or a prompt.
+pub trait Value: Sized {
+    /// What is accepted, as the end of the sentence "expected …".
+    const EXPECTS: &'static str;
+    /// From a TOML value of the right type.
+    fn from_toml(value: &toml::Value) -> Option<Self>;
+    /// From text.
+    fn from_text(text: &str) -> Option<Self>;
+}
+
+impl Value for String {
+    const EXPECTS: &'static str = "text";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        Self::from_text(value.as_str()?)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        (!text.trim().is_empty()).then(|| text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    const EXPECTS: &'static str = "a path";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        Self::from_text(value.as_str()?)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        String::from_text(text).map(Self::from)
+    }
+}
+
+impl Value for Vec<PathBuf> {
+    const EXPECTS: &'static str = "a path, or in TOML a list of paths";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        match value {
+            toml::Value::Array(paths) if !paths.is_empty() => paths.iter().map(PathBuf::from_toml).collect(),
+            one => PathBuf::from_toml(one).map(|path| vec![path]),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        PathBuf::from_text(text).map(|path| vec![path])
+    }
+}
+
+impl Value for bool {
+    const EXPECTS: &'static str = "true or false";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        value.as_bool()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.trim().parse().ok()
+    }
+}
+
+impl Value for u32 {
+    const EXPECTS: &'static str = "a whole number";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        value.as_integer()?.try_into().ok()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.trim().replace(['_', ','], "").parse().ok()
+    }
+}
+
+impl Value for u64 {
+    const EXPECTS: &'static str = "a whole number below 2^63";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        value.as_integer()?.try_into().ok()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        // TOML integers end at i64::MAX, and the plan must be writable.
+        text.trim().replace(['_', ','], "").parse().ok().filter(|n| *n <= i64::MAX as Self)
+    }
+}
+
+impl Value for f64 {
+    const EXPECTS: &'static str = "a number";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        value.as_float().or_else(|| value.as_integer().map(|n| n as Self)).filter(|x| x.is_finite())
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.trim().parse().ok().filter(|x: &Self| x.is_finite())
+    }
+}
+
+/// One answer's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Dotted place in a preset and in `plan.toml`: `method.rank`.
+    pub key: &'static str,
+    /// Name on the command line (`rank`); the variable is made from it.
+    pub name: &'static str,
+    /// Whether the command line has it.
+    pub has_flag: bool,
+    /// What it decides.
+    pub about: &'static str,
+    /// What values it takes.
+    pub expects: &'static str,
+}
+
+impl Setting {
+    /// The setting at this place in TOML.
+    pub fn of(key: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.key == key)
+    }
+
+    /// The name of its variable, `SPARKTUNE_RANK`.
+    pub fn env(&self) -> String {
+        format!("{ENV_PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
+    }
+
+    /// Where a value of this origin stands, for messages: `--rank`, `SPARKTUNE_RANK`, `method.rank in the preset`.
+    pub fn place(&self, origin: Origin) -> String {
+        match origin {
+            Origin::Flag if self.has_flag => format!("--{}", self.name),
+            Origin::Flag => format!("{} as answered", self.key),
+            Origin::Environment => self.env(),
+            Origin::UserFile => format!("`{}` in the user file", self.key),
+            Origin::Preset => format!("`{}` in the preset", self.key),
+            Origin::BuiltIn => format!("`{}`, built in", self.key),
+        }
+    }
+
+    /// What to type to set it: the flag, or the variable where there is no flag.
+    pub fn how(&self, value: impl std::fmt::Display) -> String {
+        if self.has_flag { format!("--{} {value}", self.name) } else { format!("{}={value}", self.env()) }
+    }
+}
+
+const ENV_PREFIX: &str = "SPARKTUNE_";
+
+/// The one table of an existing `plan.toml` that holds no answers, so that a plan can serve as a preset.
+const ADVICE: &str = "advice";
+
+fn stronger<T>(below: Option<Answer<T>>, above: Option<Answer<T>>) -> Option<Answer<T>> {
+    match (below, above) {
+        (Some(below), Some(above)) if below.origin > above.origin => Some(below),
+        (below, above) => above.or(below),
+    }
+}
+
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
+    known.map(|name| (strsim::damerau_levenshtein(word, name), name)).min()
+}
+
+fn unknown(source: &str, key: &str) -> PlanError {
+    // A lone word is compared with the last part too: `rank` at the top level means `method.rank`.
+    let tail = key.rsplit('.').next().unwrap_or(key);
+    let exact =
+        SETTINGS.iter().find(|s| s.name.replace('-', "_") == tail || s.key.ends_with(&format!(".{tail}")));
+    let near = exact
+        .map(|setting| setting.key)
+        .or_else(|| nearest(key, SETTINGS.iter().map(|s| s.key)).map(|(_, name)| name))
+        .unwrap_or("model.id");
+    PlanError::UnknownKey { source_name: source.into(), key: key.into(), nearest: near.into() }
+}
+
+impl Answers {
+    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` is passed over).
+    ///
+    /// `source` names the text in messages (a file name).
+    ///
+    /// # Errors
+    /// Text that is not TOML, a key that is not known (the nearest known one is named), a value of the wrong type.
+    pub fn from_toml(text: &str, origin: Origin, source: &str) -> Result<Self, PlanError> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| PlanError::NotToml {
+            source_name: source.into(),
+            problem: error.to_string().trim_end().into(),
+        })?;
+        let mut answers = Self::default();
+        for (name, value) in &table {
+            match value {
+                toml::Value::Table(_) if name == ADVICE => {}
+                toml::Value::Table(group) => {
+                    for (field, value) in group {
+                        answers.set_toml(&format!("{name}.{field}"), value, origin, source)?;
+                    }
+                }
+                value => answers.set_toml(name, value, origin, source)?,
+            }
+        }
+        Ok(answers)
+    }
+
+    fn set_toml(
+        &mut self,
+        key: &str,
+        value: &toml::Value,
+        origin: Origin,
+        source: &str,
+    ) -> Result<(), PlanError> {
+        let Some(setting) = Setting::of(key) else { return Err(unknown(source, key)) };
+        if self.store(key, Given::Toml(value), origin) {
+            return Ok(());
+        }
+        let value = value.to_string();
+        Err(PlanError::BadValue {
+            place: format!("{source}: `{key}`"),
+            value: value.chars().take(80).collect(),
+            expects: setting.expects.into(),
+        })
+    }
+
+    /// Takes the `SPARKTUNE_*` variables of an environment.
+    ///
+    /// Other variables are passed over, also unknown ones with this prefix, except where the name is within two
+    /// letters of a known one: that is a typing error that would silently change the run.
+    ///
+    /// # Errors
+    /// A mistyped name, or a value that cannot be read.
+    pub fn from_env(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, PlanError> {
+        let mut answers = Self::default();
+        for (variable, text) in pairs {
+            if !variable.starts_with(ENV_PREFIX) {
+                continue;
+            }
+            if let Some(setting) = SETTINGS.iter().find(|setting| setting.env() == variable) {
+                answers.set(setting.name, &text, Origin::Environment)?;
+                continue;
+            }
+            let known: Vec<String> = SETTINGS.iter().map(Setting::env).collect();
+            if let Some((1..=2, near)) = nearest(&variable, known.iter().map(String::as_str)) {
+                return Err(PlanError::UnknownKey {
+                    source_name: "environment".into(),
+                    key: variable,
+                    nearest: near.into(),
+                });
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Sets one answer from text, by its command-line name (`pack-length`).
+    ///
+    /// # Errors
+    /// An unknown name or a value that cannot be read.
+    pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), PlanError> {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+            return Err(unknown("settings", name));
+        };
+        if self.store(setting.key, Given::Text(text), origin) {
+            return Ok(());
+        }
+        Err(PlanError::BadValue {
+            place: setting.place(origin),
+            value: text.chars().take(80).collect(),
+            expects: setting.expects.into(),
+        })
+    }
+
+    /// Joins layers: for each answer the highest origin wins, and among equals the later layer.
+    pub fn layered(layers: impl IntoIterator<Item = Self>) -> Self {
+        layers.into_iter().fold(Self::default(), Self::merge)
+    }
+}
+
+enum Given<'a> {
+    Toml(&'a toml::Value),
+    Text(&'a str),
+}
+
+impl Given<'_> {
+    fn read<T: Value>(&self) -> Option<T> {
+        match self {
+            Self::Toml(value) => T::from_toml(value),
+            Self::Text(text) => T::from_text(text),
+        }
+    }
+}
+
+macro_rules! answers {
+    ($($about:literal $field:ident: $type:ty = $key:literal, $name:literal, $has_flag:literal;)+) => {
+        /// Everything a user may say. What is not said, the plan decides.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Answers { $(#[doc = $about] pub $field: Option<Answer<$type>>,)+ }
+
+        /// Every answer there is, in the order of `plan.toml`.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            key: $key, name: $name, has_flag: $has_flag, about: $about, expects: <$type as Value>::EXPECTS,
+        },)+];
+
+        impl Answers {
+            /// Lays `above` over these answers: the higher origin wins, and `above` wins among equals.
+            #[must_use]
+            pub fn merge(self, above: Self) -> Self {
+                Self { $($field: stronger(self.$field, above.$field),)+ }
+            }
+
+            /// Where the answer at this place comes from, when there is one.
+            pub fn origin(&self, key: &str) -> Option<Origin> {
+                match key { $($key => self.$field.as_ref().map(|answer| answer.origin),)+ _ => None }
+            }
+
+            fn store(&mut self, key: &str, given: Given<'_>, origin: Origin) -> bool {
+                match key {
+                    $($key => match given.read::<$type>() {
+                        Some(value) => self.$field = Some(Answer::new(value, origin)),
+                        None => return false,
+                    },)+
+                    _ => return false,
+                }
+                true
+            }
+        }
+    };
+}
+
+answers! {
+    "Preset to start from: a name from the list, or a path." preset: String = "preset", "preset", true;
+    "Seed of shuffling, splits and adapter init." seed: u64 = "seed", "seed", true;
+    "Where to train." device: DeviceChoice = "device", "device", true;
+    "Compute activations of a layer again in the backward pass instead of keeping them." recompute: bool = "recompute", "recompute", false;
+    "What becomes of the multi-token-prediction head." mtp: Mtp = "mtp", "mtp", true;
+    "Folder that holds the runs." runs_dir: PathBuf = "runs_dir", "runs-dir", true;
+    "Name of the run's folder." name: String = "name", "name", true;
+    "Hugging Face id or local folder of the model." model: String = "model.id", "model", true;
+    "Commit, tag or branch of the model." revision: String = "model.revision", "revision", false;
+    "Folder of the checkpoint, where the id alone does not say it." model_path: PathBuf = "model.path", "model-path", false;
+    "Training data: files or a folder." data: Vec<PathBuf> = "data.train", "data", true;
+    "Evaluation data, instead of a share held out." eval_data: Vec<PathBuf> = "data.eval", "eval-data", true;
+    "Share of the examples held out for evaluation." eval_fraction: f64 = "data.eval_fraction", "eval-fraction", false;
+    "Shape of the data's lines." format: DataFormat = "data.format", "format", false;
+    "Whether the empty think block that a template inserts carries loss." think: Think = "data.think", "think", false;
+    "Examples over this many tokens are rejected." max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", false;
+    "Share of rejected lines that ends the run." max_rejected: f64 = "data.max_rejected", "max-rejected", true;
+    "Share of packets dropped at random, as augmentation." crc_drop: f64 = "data.crc_drop", "crc-drop", false;
+    "What is trained: adapters or everything." method: MethodKind = "method.kind", "method", true;
+    "Rank of the adapters." rank: u32 = "method.rank", "rank", true;
+    "Scale of the adapters: alpha / rank." alpha: f64 = "method.alpha", "alpha", true;
+    "Scale by alpha / sqrt(rank) instead." rslora: bool = "method.rslora", "rslora", false;
+    "Tokens of a packed row." pack_length: u32 = "pack.length", "pack-length", true;
+    "How examples share a row." pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", true;
+    "Packed rows that pass through the model together." micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", false;
+    "Micro-batches of one optimizer step." grad_accum_steps: u32 = "batch.grad_accum_steps", "grad-accum-steps", false;
+    "Highest learning rate." learning_rate: f64 = "optimizer.learning_rate", "learning-rate", true;
+    "Where the cosine ends, as a share of the highest learning rate." min_lr_ratio: f64 = "optimizer.min_lr_ratio", "min-lr-ratio", false;
+    "Share of the steps that warm up." warmup_ratio: f64 = "optimizer.warmup_ratio", "warmup-ratio", false;
+    "AdamW's decay of the first moment." beta1: f64 = "optimizer.beta1", "beta1", false;
+    "AdamW's decay of the second moment." beta2: f64 = "optimizer.beta2", "beta2", false;
+    "AdamW's epsilon." eps: f64 = "optimizer.eps", "eps", false;
+    "Weight decay, on matrices only." weight_decay: f64 = "optimizer.weight_decay", "weight-decay", false;
+    "Largest global gradient norm." clip_norm: f64 = "optimizer.clip_norm", "clip-norm", false;
+    "Passes over the data." epochs: u32 = "duration.epochs", "epochs", true;
+    "Optimizer steps at most." max_steps: u64 = "duration.max_steps", "max-steps", true;
+    "Steps between checkpoints." save_steps: u64 = "checkpoint.save_steps", "save-steps", true;
+    "Minutes after which a checkpoint is due in any case." save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", false;
+    "Checkpoints kept, beside the best." keep: u32 = "checkpoint.keep", "keep", false;
+    "Steps between evaluations." eval_every_steps: u64 = "eval.every_steps", "eval-every-steps", false;
+    "Stop after this many evaluations without a better loss." early_stop_patience: u32 = "eval.early_stop_patience", "early-stop-patience", false;
+    "Sample generations at each evaluation." sample_count: u32 = "eval.sample_count", "sample-count", false;
+    "Longest sample generation, in tokens." sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", false;
+}

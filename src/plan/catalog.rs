@@ -1,0 +1,170 @@
+//! The models known by name, with their sizes and the speeds the original recipe measured. The numbers live in
+//! `presets/catalog.toml`, where each carries its source.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::error::PlanError;
+use crate::facts::ModelFacts;
+
+/// The shipped catalog as text, annotated.
+pub const CATALOG_TOML: &str = include_str!("../../presets/catalog.toml");
+
+/// Models known by name.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Catalog {
+    /// Ascending by size.
+    #[serde(rename = "model")]
+    pub models: Vec<CatalogModel>,
+    /// Shapes by name; several models share one.
+    #[serde(rename = "shape")]
+    shapes: BTreeMap<String, Shape>,
+    #[serde(rename = "recipe_rate")]
+    recipe_rates: Vec<RecipeRate>,
+}
+
+/// A model known by name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CatalogModel {
+    /// Hugging Face id.
+    pub id: String,
+    /// Name of its shape.
+    pub shape: String,
+    /// Size of the published weights, bytes, rounded as its source gives it.
+    pub weight_bytes: u64,
+    /// A word for the picker.
+    pub note: String,
+    /// Figures no source was found for; they are expected from the family and read from the checkpoint.
+    #[serde(default)]
+    pub not_known: Vec<String>,
+}
+
+/// The fields of `config.json` that differ between sizes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shape {
+    hidden_size: u64,
+    intermediate_size: u64,
+    num_hidden_layers: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: u64,
+    linear_num_key_heads: u64,
+    linear_num_value_heads: u64,
+    tie_word_embeddings: bool,
+}
+
+/// A speed of the original recipe (LoRA on a GB10); not a speed of sparktune.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeRate {
+    shape: String,
+    /// Part of the device's name.
+    pub device: String,
+    /// Tokens per second.
+    pub tokens_per_s: f64,
+    /// Rank of the adapters.
+    pub rank: u32,
+}
+
+impl Catalog {
+    /// Reads a catalog.
+    ///
+    /// # Errors
+    /// [`PlanError::Shipped`] with the parser's words, or naming a model whose shape is missing or not trainable.
+    pub fn from_toml(text: &str) -> Result<Self, PlanError> {
+        let broken = |problem: String| PlanError::Shipped { file: "presets/catalog.toml", problem };
+        let catalog: Self = toml::from_str(text).map_err(|error| broken(error.to_string()))?;
+        for model in &catalog.models {
+            catalog.facts(model).map_err(|problem| broken(format!("{}: {problem}", model.id)))?;
+        }
+        Ok(catalog)
+    }
+
+    /// The shipped catalog.
+    pub fn shipped() -> &'static Self {
+        static CATALOG: OnceLock<Catalog> = OnceLock::new();
+        CATALOG.get_or_init(|| Self::from_toml(CATALOG_TOML).expect("the shipped catalog is read in a test"))
+    }
+
+    /// The model of this id.
+    pub fn find(&self, id: &str) -> Option<&CatalogModel> {
+        self.models.iter().find(|model| model.id == id)
+    }
+
+    /// What is known of a model before its own `config.json` is at hand.
+    fn facts(&self, model: &CatalogModel) -> Result<ModelFacts, String> {
+        let shape = self.shapes.get(&model.shape).ok_or_else(|| format!("no shape `{}`", model.shape))?;
+        let config = json!({
+            "model_type": "qwen3_5", "tie_word_embeddings": shape.tie_word_embeddings,
+            "text_config": {
+                "model_type": "qwen3_5_text", "dtype": "bfloat16", "vocab_size": 248_320, "head_dim": 256,
+                "hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size,
+                "num_hidden_layers": shape.num_hidden_layers, "full_attention_interval": 4,
+                "num_attention_heads": shape.num_attention_heads, "num_key_value_heads": shape.num_key_value_heads,
+                "linear_num_key_heads": shape.linear_num_key_heads,
+                "linear_num_value_heads": shape.linear_num_value_heads,
+                "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+                "max_position_embeddings": 262_144, "mtp_num_hidden_layers": 1,
+                "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25},
+            }
+        });
+        let facts = ModelFacts::from_config_json(&config.to_string()).map_err(|error| error.to_string())?;
+        Ok(ModelFacts { checkpoint_bytes: model.weight_bytes, ..facts })
+    }
+
+    /// What is known of a catalog model before its own `config.json` is at hand: enough for a first estimate.
+    pub fn model_facts(&self, model: &CatalogModel) -> ModelFacts {
+        self.facts(model).expect("from_toml has made the facts of every model once")
+    }
+
+    /// The original recipe's speed with this model on a device of this name.
+    pub fn recipe_rate(&self, id: &str, device: &str) -> Option<&RecipeRate> {
+        let model = self.find(id)?;
+        self.recipe_rates.iter().find(|rate| rate.shape == model.shape && device.contains(&rate.device))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_model_has_the_published_number_of_parameters() {
+        let catalog = Catalog::from_toml(CATALOG_TOML).unwrap();
+        // QWEN35_SPEC.md section 7, text model without MTP, in millions.
+        let published = [
+            ("0.8B", 752.0, 20.0),
+            ("2B", 1882.0, 61.0),
+            ("4B", 4206.0, 121.0),
+            ("9B", 8954.0, 243.0),
+            ("27B", 26896.0, 425.0),
+        ];
+        for model in &catalog.models {
+            let facts = catalog.model_facts(model);
+            let (_, text, mtp) = published.iter().find(|(shape, ..)| *shape == model.shape).unwrap();
+            assert_eq!((facts.text_parameters() as f64 / 1e6).round(), *text, "{}", model.id);
+            assert_eq!((facts.mtp_parameters() as f64 / 1e6).round(), *mtp, "{}", model.id);
+        }
+        assert!(catalog.find("Qwen/Qwen3.8-27B").is_some() && catalog.find("Qwen/Qwen3.5-2B-Base").is_some());
+    }
+
+    #[test]
+    fn the_recipes_speed_is_only_known_for_the_machine_it_was_measured_on() {
+        let catalog = Catalog::shipped();
+        assert_eq!(catalog.recipe_rate("Qwen/Qwen3.5-2B", "NVIDIA GB10").unwrap().tokens_per_s, 3568.0);
+        assert!(catalog.recipe_rate("Qwen/Qwen3.5-2B", "NVIDIA H200").is_none());
+        assert!(catalog.recipe_rate("someone/else", "NVIDIA GB10").is_none());
+    }
+
+    #[test]
+    fn a_catalog_with_a_missing_shape_names_the_model() {
+        let text = CATALOG_TOML.replacen("shape = \"2B\"", "shape = \"3B\"", 1);
+        let error = Catalog::from_toml(&text).unwrap_err().to_string();
+        assert!(error.contains("no shape `3B`") && error.contains("Qwen/Qwen3.5-2B"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The closed choices of a plan, each with the words that flags, TOML and the environment use for it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::answers::Value;
+
+macro_rules! choice {
+    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
+        $(#[$about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
+
+        impl $name {
+            /// All of them, in the order they are offered.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The word a user types.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", $expects)) }
+            }
+        }
+
+        impl Value for $name {
+            const EXPECTS: &'static str = $expects;
+
+            fn from_toml(value: &toml::Value) -> Option<Self> {
+                Self::from_text(value.as_str()?)
+            }
+
+            fn from_text(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    };
+}
+
+choice! {
+    /// What is trained.
+    MethodKind {
+        /// Low-rank adapters on every linear layer; the base stays frozen.
+        Lora = "lora",
+        /// Every text parameter.
+        Full = "full",
+    } expects "lora or full"
+}
+
+choice! {
+    /// How examples share a row.
+    PackStrategy {
+        /// Best-fit decreasing; no example is cut.
+        Bfd = "bfd",
+        /// Examples in a line, cut at `pack_length`, as the original recipe does.
+        Stream = "stream",
+    } expects "bfd or stream"
+}
+
+choice! {
+    /// What becomes of the multi-token-prediction head.
+    Mtp {
+        /// Trained after the main model, trunk frozen.
+        Trained = "trained",
+        /// The base's head, carried over unchanged.
+        Default = "default",
+        /// Left out of the output.
+        None = "none",
+    } expects "trained, default or none"
+}
+
+choice! {
+    /// Where to train, as asked.
+    DeviceChoice {
+        /// A usable GPU where there is one, else the CPU.
+        Auto = "auto",
+        /// The processor.
+        Cpu = "cpu",
+        /// The first usable NVIDIA GPU.
+        Cuda = "cuda",
+    } expects "cpu, cuda or auto"
+}
+
+choice! {
+    /// Where to train, as decided.
+    Device {
+        /// The processor, in fp32.
+        Cpu = "cpu",
+        /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
+        Cuda = "cuda",
+    } expects "cpu or cuda"
+}
+
+choice! {
+    /// Whether the empty `<think></think>` that a chat template inserts carries loss.
+    Think {
+        /// The inserted block is a target like the rest of the answer.
+        Train = "train",
+        /// The inserted block is context only.
+        Skip = "skip",
+    } expects "train or skip"
+}
+
+choice! {
+    /// The shape of a data file's lines.
+    DataFormat {
+        /// Decided for each file from its first lines.
+        Auto = "auto",
+        /// OpenAI `messages`.
+        Messages = "messages",
+        /// ShareGPT `conversations`.
+        Sharegpt = "sharegpt",
+        /// Alpaca `instruction`, `input`, `output`.
+        Alpaca = "alpaca",
+        /// `prompt` and `completion`.
+        PromptCompletion = "prompt-completion",
+    } expects "auto, messages, sharegpt, alpaca or prompt-completion"
+}

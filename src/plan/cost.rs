@@ -1,0 +1,193 @@
+//! The work of a training step in FLOPs, and the seconds a machine takes for it.
+//!
+//! Counted: matrix products of linears, adapters, head, attention and delta rule; a multiply-add is two. Not counted:
+//! norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate unless its comment
+//! says where it was measured.
+
+use crate::choices::MethodKind;
+use crate::facts::{Gpu, MachineFacts};
+use crate::model_config::{LayerType, ModelConfig};
+
+/// Rows of a chunk of the delta rule.
+const DELTA_CHUNK: f64 = 64.0;
+
+/// The parts of a model that cost time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Weights of all adapted linears.
+    pub linear_parameters: f64,
+    /// Adapter parameters for each unit of rank.
+    pub adapter_parameters_per_rank: f64,
+    /// Weights of the head.
+    head_parameters: f64,
+    /// Forward FLOPs of attention, for each token and each token of its context.
+    attention_per_context: f64,
+    /// Forward FLOPs of the delta rule, for each token.
+    delta: f64,
+    /// Weights of the MTP head's layer.
+    mtp_parameters: f64,
+}
+
+/// What is done to each token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Treatment {
+    /// What is trained.
+    pub method: MethodKind,
+    /// Rank of the adapters, 0 for full.
+    pub rank: u32,
+    /// Layers are computed again in the backward pass.
+    pub recompute: bool,
+    /// Share of tokens that go through the head.
+    pub target_share: f64,
+    /// Mean length of the piece a token stands in.
+    pub context: f64,
+}
+
+impl Work {
+    /// Counts a model.
+    pub fn of(config: &ModelConfig) -> Self {
+        let shapes = || config.layer_types.iter().flat_map(|layer| config.linears(*layer));
+        let full = config.layer_types.iter().filter(|layer| **layer == LayerType::FullAttention).count();
+        let linear = config.layer_types.len() - full;
+        let delta = config.linear_attention.as_ref().map_or(0.0, |shape| {
+            let (dk, dv) = (shape.key_head_dim as f64, shape.value_head_dim as f64);
+            // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product (2·C·dv each), and three
+            // products with the state (2·dk·dv each).
+            shape.num_value_heads as f64 * (DELTA_CHUNK * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
+        });
+        Self {
+            linear_parameters: shapes().map(|(_, out, input)| out as f64 * input as f64).sum(),
+            adapter_parameters_per_rank: shapes().map(|(_, out, input)| out as f64 + input as f64).sum(),
+            head_parameters: config.vocab_size as f64 * config.hidden_size as f64,
+            // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on average.
+            attention_per_context: 2.0
+                * config.num_attention_heads as f64
+                * config.head_dim as f64
+                * full as f64,
+            delta: delta * linear as f64,
+            mtp_parameters: config.mtp_parameters() as f64,
+        }
+    }
+
+    /// Parameters of adapters of this rank.
+    pub fn adapter_parameters(&self, rank: u32) -> f64 {
+        self.adapter_parameters_per_rank * f64::from(rank)
+    }
+
+    /// FLOPs of a forward pass through the layers, without the head, for each token.
+    pub fn forward_flops(&self, how: &Treatment) -> f64 {
+        2.0 * self.linear_parameters
+            + 2.0 * self.adapter_parameters(how.rank)
+            + self.attention_per_context * how.context
+            + self.delta
+    }
+
+    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is frozen), head
+    /// on target rows, and the second forward pass of recompute.
+    pub fn training_flops(&self, how: &Treatment) -> f64 {
+        let forward = self.forward_flops(how);
+        let (dense, head) = match how.method {
+            MethodKind::Lora => (2.0, 4.0),
+            MethodKind::Full => (4.0, 6.0),
+        };
+        let backward = dense * self.linear_parameters
+            + 4.0 * self.adapter_parameters(how.rank)
+            // Measured by their kernels' operation counts: 2.5 and 2.6 times the forward pass.
+            + 2.5 * self.attention_per_context * how.context
+            + 2.6 * self.delta;
+        let again = if how.recompute { forward } else { 0.0 };
+        forward + backward + again + head * self.head_parameters * how.target_share
+    }
+
+    /// FLOPs of one epoch of MTP training for each token: the frozen trunk forward, the MTP layer both ways, the head.
+    pub fn mtp_flops(&self, how: &Treatment) -> f64 {
+        self.forward_flops(how) + 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share
+    }
+}
+
+/// What the estimate assumes of a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Speed {
+    /// Name of the device, as in the rates file.
+    pub device: String,
+    /// FLOP/s reached in training.
+    pub flops_per_s: f64,
+    /// Bytes a second of memory.
+    pub bytes_per_s: f64,
+    /// Seconds that a row costs in each layer, whatever its length.
+    pub seconds_per_layer: f64,
+    /// How the figures came about; `None` when they only serve to compare pack lengths.
+    pub basis: Option<String>,
+}
+
+impl Speed {
+    /// The processor: cores × 40 GFLOP/s in fp32.
+    pub fn of_cpu(machine: &MachineFacts) -> Self {
+        let cores = machine.cores.max(1) as f64;
+        Self {
+            device: format!("cpu-{}", machine.cores.max(1)),
+            // The fp32 GEMM reached 67 to 95 GFLOP/s a core on 2 AVX-512 cores; training about half of that.
+            flops_per_s: 40e9 * cores,
+            bytes_per_s: 20e9,
+            seconds_per_layer: 50e-6,
+            basis: Some(format!("{} cores × 40 GFLOP/s assumed in fp32", machine.cores.max(1))),
+        }
+    }
+
+    /// A GPU by its name; unknown ones get figures that only serve to compare pack lengths.
+    pub fn of_gpu(gpu: &Gpu) -> Self {
+        // Matrix and memory rates are published measurements of each chip; 30 % is the share the original recipe reached.
+        let known = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
+        let found = known.iter().find(|(name, ..)| gpu.name.contains(name));
+        let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
+        Self {
+            device: gpu.name.clone(),
+            flops_per_s: 0.3 * flops,
+            bytes_per_s: bytes,
+            seconds_per_layer: 60.0 * 4e-6, // about 60 launches of 4 µs
+            basis: found.map(|_| format!("30 % of {:.0} TFLOP/s bf16 assumed", flops / 1e12)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+
+    fn two_b() -> Work {
+        let catalog = Catalog::shipped();
+        Work::of(&catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).config)
+    }
+
+    #[test]
+    fn the_2b_costs_what_its_kernels_were_counted_to_cost() {
+        let work = two_b();
+        let close = |x: f64, to: f64| assert!((x / to - 1.0).abs() < 0.03, "{x:e} is not {to:e}");
+        // KERNELS.md section 3: 2.75 GF forward in linears, 12 MF a layer of attention at 3000, 2.9 MF a layer of delta.
+        close(2.0 * work.linear_parameters, 2.75e9);
+        close(work.attention_per_context * 3000.0, 6.0 * 12e6);
+        close(work.delta, 18.0 * 2.9e6);
+        close(2.0 * work.adapter_parameters(128), 0.27e9);
+        close(4.0 * work.head_parameters, 2.03e9);
+    }
+
+    #[test]
+    fn lora_computes_no_weight_gradients_and_recompute_adds_a_third() {
+        let work = two_b();
+        let lora = Treatment {
+            method: MethodKind::Lora,
+            rank: 128,
+            recompute: false,
+            target_share: 1.0,
+            context: 3000.0,
+        };
+        let full = Treatment { method: MethodKind::Full, rank: 0, ..lora };
+        // KERNELS.md section 4: 8.5 GF a token for LoRA and 11.8 for full (there without some of the small parts).
+        assert!((8.2e9..9.2e9).contains(&work.training_flops(&lora)), "{:e}", work.training_flops(&lora));
+        assert!((11.0e9..12.4e9).contains(&work.training_flops(&full)), "{:e}", work.training_flops(&full));
+        let again = Treatment { recompute: true, ..lora };
+        let share = work.training_flops(&again) / work.training_flops(&lora) - 1.0;
+        assert!((0.3..0.4).contains(&share), "{share}");
+    }
+}

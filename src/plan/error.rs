@@ -1,0 +1,178 @@
+//! Why there is no plan. Each message says what is wrong, where it was said, and what to do.
+
+use std::fmt::Write as _;
+
+use crate::memory::Memory;
+use crate::render;
+
+/// One answer that nobody gave and that no rule can supply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The flag that supplies it, `--model`.
+    pub flag: String,
+    /// The variable that supplies it.
+    pub env: String,
+    /// What it decides.
+    pub about: &'static str,
+}
+
+/// A change that would make a plan fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remedy {
+    /// What to type, and what it means.
+    pub change: String,
+    /// Memory the plan would then need, bytes.
+    pub needed_bytes: u64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Answers that only the user can give; all of them at once.
+    #[error("{}", missing_text(.0))]
+    Missing(Vec<Missing>),
+    /// A key or variable that does not exist.
+    #[error(
+        "{source_name}: `{key}` is not known. The nearest known one is `{nearest}`: correct the name or remove it"
+    )]
+    UnknownKey {
+        /// File, or "environment".
+        source_name: String,
+        /// As written.
+        key: String,
+        /// The known name most like it.
+        nearest: String,
+    },
+    /// A value of the wrong kind or out of its range.
+    #[error(
+        "{place} is `{value}`: expected {expects}. Correct the value or leave it out to use the recommended one"
+    )]
+    BadValue {
+        /// Flag, variable or TOML place.
+        place: String,
+        /// As given.
+        value: String,
+        /// What is accepted.
+        expects: String,
+    },
+    /// The text is not TOML.
+    #[error("{source_name} is not TOML: {problem}")]
+    NotToml {
+        /// File.
+        source_name: String,
+        /// The parser's words, with line and column.
+        problem: String,
+    },
+    /// Two answers that cannot both hold.
+    #[error("{what}. {fix}")]
+    Conflict {
+        /// The two, with their places.
+        what: String,
+        /// How to resolve it.
+        fix: String,
+    },
+    /// No preset of that name.
+    #[error(
+        "{place}: there is no preset `{name}`. Shipped presets: {known}; or give the path of a TOML file"
+    )]
+    UnknownPreset {
+        /// Where the name was given.
+        place: String,
+        /// As given.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+    /// The device asked for cannot be used.
+    #[error(
+        "{place} asks for cuda, but {why}. Use --device cpu (or auto), or run `sparktune doctor` for what is missing"
+    )]
+    Device {
+        /// Where it was asked for.
+        place: String,
+        /// What stands in the way.
+        why: String,
+    },
+    /// Nothing to train on.
+    #[error("{what}. {fix}")]
+    Data {
+        /// What is wrong with the data.
+        what: String,
+        /// What to do.
+        fix: String,
+    },
+    /// More memory than there is, with everything tried.
+    #[error("{}", does_not_fit_text(.what, .memory, .remedies))]
+    DoesNotFit {
+        /// The plan in a few words.
+        what: String,
+        /// What it would need, by part.
+        memory: Box<Memory>,
+        /// What would fit.
+        remedies: Vec<Remedy>,
+    },
+    /// Too little room for checkpoints and outputs.
+    #[error("the run needs {} on disk ({parts}) and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
+        render::bytes(*.needed_bytes), render::bytes(*.free_bytes))]
+    Disk {
+        /// Needed with one checkpoint kept.
+        needed_bytes: u64,
+        /// Free where the runs are kept.
+        free_bytes: u64,
+        /// What needs it.
+        parts: String,
+    },
+    /// The plan could not be written as TOML.
+    #[error("the plan cannot be written as TOML: {0}. Paths must be valid UTF-8")]
+    NotWritable(String),
+    /// A shipped file of this build is broken.
+    #[error("the shipped {file} is broken: {problem}. This is a bug in sparktune")]
+    Shipped {
+        /// Name of the file.
+        file: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl PlanError {
+    /// The exit code of the program: 2 wrong usage, 3 data, 4 device or memory, 70 our fault.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Data { .. } => 3,
+            Self::Device { .. } | Self::DoesNotFit { .. } | Self::Disk { .. } => 4,
+            Self::Shipped { .. } => 70,
+            _ => 2,
+        }
+    }
+}
+
+fn missing_text(missing: &[Missing]) -> String {
+    let mut text = match missing.len() {
+        1 => "an answer is missing:".to_owned(),
+        n => format!("{n} answers are missing:"),
+    };
+    for answer in missing {
+        let _ = write!(text, "\n  {} (or {}): {}", answer.flag, answer.env, answer.about);
+    }
+    text
+}
+
+fn does_not_fit_text(what: &str, memory: &Memory, remedies: &[Remedy]) -> String {
+    let mut text = format!(
+        "{what} does not fit: it needs {} and {} ({}). By part: {}.",
+        render::bytes(memory.needed_bytes()),
+        render::bytes(memory.available_bytes),
+        memory.budget,
+        render::memory_parts(memory),
+    );
+    if remedies.is_empty() {
+        text.push_str(" Nothing in the catalog fits this machine: free some memory or use a larger one.");
+    } else {
+        text.push_str(" What would fit:");
+        for remedy in remedies {
+            let _ = write!(text, "\n  {} ({})", remedy.change, render::bytes(remedy.needed_bytes));
+        }
+    }
+    text
+}

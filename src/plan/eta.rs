@@ -1,0 +1,114 @@
+//! How long a run takes: tokens divided by a speed, with the kind of speed always said.
+
+use crate::catalog::Catalog;
+use crate::choices::MethodKind;
+use crate::facts::Rates;
+use crate::fit::{Choice, Fit, Wish};
+use crate::plan::{RateBasis, Time};
+use crate::render::{count, duration, flops, tokens_per_s};
+
+/// What the time depends on.
+pub(crate) struct Run<'a> {
+    pub fit: &'a Fit<'a>,
+    pub wish: &'a Wish,
+    pub choice: &'a Choice,
+    pub model: &'a str,
+    pub rates: &'a Rates,
+    /// Share of the examples that is trained on, the rest is held out.
+    pub train_share: f64,
+    pub steps_per_epoch: u64,
+    pub steps: u64,
+    pub epochs: u32,
+    pub trains_mtp: bool,
+}
+
+/// Tokens per second with what they rest on, in words.
+fn speed(run: &Run, flops_per_token: f64) -> (Option<f64>, RateBasis, String) {
+    let fit = run.fit;
+    if let Some(rate) = run.rates.newest(run.model, &fit.speed.device, run.wish.method) {
+        let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
+        let words = format!(
+            "measured here: {} tokens/s at {} a token, now {}",
+            tokens_per_s(rate.tokens_per_s),
+            flops(rate.flops_per_token),
+            flops(flops_per_token)
+        );
+        return (Some(now), RateBasis::MeasuredHere, words);
+    }
+    let recipe = Catalog::shipped().recipe_rate(run.model, &fit.speed.device);
+    if let (MethodKind::Lora, Some(rate)) = (run.wish.method, recipe) {
+        let words = format!(
+            "the original recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here",
+            count(rate.tokens_per_s as u64),
+            rate.device,
+            rate.rank
+        );
+        return (Some(rate.tokens_per_s), RateBasis::OriginalRecipe, words);
+    }
+    match &fit.speed.basis {
+        Some(basis) if run.choice.epoch_s > 0.0 => {
+            let words = format!(
+                "estimate: {} a token, {basis}, padding and fixed costs counted",
+                flops(flops_per_token)
+            );
+            (Some(run.choice.rows.tokens / run.choice.epoch_s), RateBasis::Estimate, words)
+        }
+        _ => (
+            None,
+            RateBasis::Unknown,
+            format!("nothing is known of {}: the first steps will tell", fit.speed.device),
+        ),
+    }
+}
+
+/// Steps, speed and duration of a run.
+pub(crate) fn time(run: &Run) -> Time {
+    let rows = &run.choice.rows;
+    let treatment = run.fit.treatment(run.wish, run.choice.recompute, rows);
+    let flops_per_token = run.fit.work.training_flops(&treatment);
+    let (rate, basis, words) = speed(run, flops_per_token);
+
+    let whole = |x: f64| (x.max(0.0).round() as u64).min(i64::MAX as u64);
+    let epoch_tokens = rows.tokens * run.train_share;
+    let step_tokens = epoch_tokens / run.steps_per_epoch.max(1) as f64;
+    let tokens = (epoch_tokens * f64::from(run.epochs)).min(step_tokens * run.steps as f64);
+    let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
+    let train_s = rate.map(|rate| tokens / rate);
+    let mtp_s = rate
+        .filter(|_| run.trains_mtp)
+        .map(|rate| epoch_tokens / rate * run.fit.work.mtp_flops(&treatment) / flops_per_token);
+    let mut formula = match rate {
+        Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
+        None => format!("{} tokens", count(whole(tokens))),
+    };
+    if let Some(mtp_s) = mtp_s {
+        formula.push_str(&format!(" + {} for the MTP head's epoch", duration(mtp_s)));
+    }
+    formula.push_str(&format!("; {words}; without evaluation and export"));
+    Time {
+        tokens_per_epoch: whole(epoch_tokens),
+        tokens_per_step: whole(step_tokens),
+        steps_per_epoch: run.steps_per_epoch,
+        steps: run.steps,
+        flops_per_token,
+        device: run.fit.speed.device.clone(),
+        tokens_per_s: rate,
+        train_s,
+        mtp_s,
+        basis,
+        formula,
+    }
+}
+
+/// What kind of figure a speed is, in words.
+pub(crate) fn basis_in_words(time: &Time) -> String {
+    match time.basis {
+        RateBasis::MeasuredHere => "measured here in an earlier run",
+        RateBasis::OriginalRecipe => {
+            "what the original recipe measured, another program; sparktune is not measured here yet"
+        }
+        RateBasis::Estimate => "an estimate; the first steps will tell",
+        RateBasis::Unknown => "unknown until the first steps have been measured",
+    }
+    .to_owned()
+}

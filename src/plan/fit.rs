@@ -1,0 +1,219 @@
+//! Pack length and recompute, chosen together: what each costs in time and memory, and what is left when nothing fits.
+
+use serde::{Deserialize, Serialize};
+
+use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::cost::{Speed, Treatment, Work};
+use crate::facts::{DataFacts, MachineFacts, ModelFacts};
+use crate::memory::{self, Footprint, Memory};
+use crate::rows::{Lengths, Rows};
+
+/// A pack length with its cost; the points of the wizard's chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CostPoint {
+    /// Tokens of a row.
+    pub pack_length: u32,
+    /// Speed relative to the fastest point that fits (or to the fastest of all, when none fits); 1 is best.
+    pub tokens_per_s_relative: f64,
+    /// Share of the rows that stays empty.
+    pub waste: f64,
+    /// Rows of one epoch.
+    pub rows: u64,
+    /// Examples that are longer and get a row of their own.
+    pub own_rows: u64,
+    /// Memory needed, bytes.
+    pub needed_bytes: u64,
+    /// With layers computed again in the backward pass.
+    pub recompute: bool,
+    /// Whether it fits this machine.
+    pub fits: bool,
+}
+
+/// What is asked of the fit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wish {
+    pub method: MethodKind,
+    pub rank: u32,
+    /// Given by the user, or free.
+    pub recompute: Option<bool>,
+    /// Given by the user, or free.
+    pub pack_length: Option<u32>,
+    pub micro_batch_packs: u32,
+}
+
+/// The outcome: one point of the curve, in full.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub pack_length: u32,
+    pub recompute: bool,
+    pub rows: Rows,
+    pub memory: Memory,
+    /// Estimated seconds of one epoch.
+    pub epoch_s: f64,
+    pub curve: Vec<CostPoint>,
+}
+
+/// Everything that stays the same while settings are tried.
+#[derive(Clone)]
+pub(crate) struct Fit<'a> {
+    pub model: &'a ModelFacts,
+    pub machine: &'a MachineFacts,
+    pub device: Device,
+    pub work: Work,
+    pub speed: Speed,
+    pub strategy: PackStrategy,
+    pub lengths: Lengths,
+    /// Longest accepted example, tokens.
+    pub longest: u32,
+    /// Longest row the model can take, tokens.
+    pub limit: u32,
+    /// Pack length by the recipe's rule.
+    pub rule: u32,
+    pub target_share: f64,
+}
+
+/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need less
+/// memory and make finer steps.
+const CLOSE_ENOUGH: f64 = 0.02;
+
+/// Rows longer than this bring nothing on any machine of the catalog, unless examples are.
+const LONGEST_USEFUL: u32 = 32_768;
+
+pub(crate) fn up_to_128(tokens: u32) -> u32 {
+    tokens.clamp(1, u32::MAX - 127).next_multiple_of(128)
+}
+
+/// The recipe's rule: the mean length rounded to a multiple of 128, at least 128.
+pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
+    let multiples = (data.mean() / 128.0).round().clamp(1.0, f64::from(u32::MAX / 128));
+    ((multiples as u32) * 128).min(limit)
+}
+
+impl Fit<'_> {
+    /// How tokens are treated, for counting FLOPs.
+    pub fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
+        let Wish { method, rank, .. } = *wish;
+        Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
+    }
+
+    /// Memory with this pack length: the longest row counts, and under `bfd` that may be an example's own row.
+    pub fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
+        let row = match self.strategy {
+            PackStrategy::Bfd => pack_length.max(self.longest),
+            PackStrategy::Stream => pack_length,
+        };
+        let footprint = Footprint {
+            device: self.device,
+            method: wish.method,
+            rank: wish.rank,
+            recompute,
+            tokens: f64::from(row) * f64::from(wish.micro_batch_packs),
+        };
+        memory::estimate(self.model, &self.work, self.machine, &footprint)
+    }
+
+    /// Estimated seconds of one epoch: tokens, padding, and what each row costs whatever its length.
+    fn epoch_s(&self, wish: &Wish, recompute: bool, rows: &Rows) -> f64 {
+        let how = self.treatment(wish, recompute, rows);
+        let padding = Treatment { target_share: 0.0, context: 0.0, ..how };
+        let padded = rows.tokens * rows.waste / (1.0 - rows.waste).max(1e-9);
+        let flops =
+            rows.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
+        let passes = if recompute { 3.0 } else { 2.0 };
+        let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
+        let row_s = passes / 2.0 * self.model.config.num_hidden_layers as f64 * self.speed.seconds_per_layer
+            + passes * self.work.linear_parameters * width / self.speed.bytes_per_s;
+        flops / self.speed.flops_per_s + rows.rows / f64::from(wish.micro_batch_packs.max(1)) * row_s
+    }
+
+    /// The shortest pack length that is chosen without being asked for: 99 % of the examples fit into it.
+    fn shortest(&self) -> u32 {
+        up_to_128(self.lengths.quantile(0.99)).min(self.limit)
+    }
+
+    fn candidates(&self) -> Vec<u32> {
+        let shortest = self.shortest();
+        // At least eight rows, one for each optimizer step of a small epoch.
+        let tokens = self.lengths.pack(self.limit, PackStrategy::Stream).tokens;
+        let eighth = (tokens / 8.0).min(f64::from(u32::MAX)) as u32;
+        let longest = eighth.min(LONGEST_USEFUL).max(shortest).max(self.rule).min(self.limit);
+        let mut lengths = vec![shortest, self.rule];
+        let mut length = up_to_128(self.lengths.quantile(0.5) / 2);
+        while length <= longest && lengths.len() < 64 {
+            lengths.push(length.min(self.limit));
+            length = up_to_128(length.saturating_add((length / 8).max(1)));
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+
+    fn tried(&self, wish: &Wish, pack_length: u32) -> Choice {
+        let rows = self.lengths.pack(pack_length, self.strategy);
+        let recompute = wish.recompute.unwrap_or_else(|| !self.memory(wish, pack_length, false).fits());
+        Choice {
+            pack_length,
+            recompute,
+            memory: self.memory(wish, pack_length, recompute),
+            epoch_s: self.epoch_s(wish, recompute, &rows),
+            rows,
+            curve: Vec::new(),
+        }
+    }
+
+    /// Chooses, or returns the memory of the setting that came closest to fitting.
+    pub fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
+        let mut tried: Vec<Choice> =
+            self.candidates().into_iter().map(|length| self.tried(wish, length)).collect();
+        let eligible = |choice: &Choice| match (wish.pack_length, self.strategy) {
+            (Some(length), _) => choice.pack_length == length,
+            (None, PackStrategy::Stream) => choice.pack_length <= self.rule,
+            (None, PackStrategy::Bfd) => choice.pack_length >= self.shortest(),
+        };
+        if let Some(length) = wish.pack_length.filter(|length| tried.iter().all(|c| c.pack_length != *length))
+        {
+            let at = tried.partition_point(|choice| choice.pack_length < length);
+            tried.insert(at, self.tried(wish, length));
+        }
+        let fitting = || tried.iter().filter(|choice| eligible(choice) && choice.memory.fits());
+        let best = fitting().map(|choice| choice.epoch_s).fold(f64::INFINITY, f64::min);
+        let chosen = match self.strategy {
+            // The recipe's rule, or the next shorter row that fits.
+            PackStrategy::Stream => fitting().next_back(),
+            PackStrategy::Bfd => fitting().find(|choice| choice.epoch_s <= best * (1.0 + CLOSE_ENOUGH)),
+        };
+        let Some(chosen) = chosen else {
+            let least =
+                tried.iter().filter(|choice| eligible(choice)).min_by_key(|c| c.memory.needed_bytes());
+            let least = least.map(|choice| choice.memory.clone());
+            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, self.shortest(), true))));
+        };
+        Ok(Choice { curve: curve(&tried), ..chosen.clone() })
+    }
+}
+
+fn curve(tried: &[Choice]) -> Vec<CostPoint> {
+    let fastest = |only_fitting: bool| {
+        tried
+            .iter()
+            .filter(|choice| !only_fitting || choice.memory.fits())
+            .map(|choice| choice.epoch_s)
+            .fold(f64::INFINITY, f64::min)
+    };
+    let best = Some(fastest(true)).filter(|s| s.is_finite()).unwrap_or_else(|| fastest(false));
+    let count = |x: f64| (x.round() as u64).min(i64::MAX as u64);
+    tried
+        .iter()
+        .map(|choice| CostPoint {
+            pack_length: choice.pack_length,
+            tokens_per_s_relative: if choice.epoch_s > 0.0 { best / choice.epoch_s } else { 1.0 },
+            waste: choice.rows.waste,
+            rows: count(choice.rows.rows),
+            own_rows: count(choice.rows.own_rows),
+            needed_bytes: choice.memory.needed_bytes(),
+            recompute: choice.recompute,
+            fits: choice.memory.fits(),
+        })
+        .collect()
+}

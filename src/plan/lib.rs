@@ -1,0 +1,39 @@
+//! sparktune-plan: what to train, how, and what it will cost, before anything is fetched or allocated.
+//!
+//! Enters: [`Answers`] (what the user said, in layers) and [`Facts`] (what is known of machine, model, data and past
+//! speeds). Leaves: a [`Plan`] in which each value carries its origin and its reason, or a [`PlanError`] that says what
+//! would work. Pure: nothing here opens a file, asks a device or knows a screen; the same input gives the same plan.
+
+pub mod answers;
+pub mod catalog;
+pub mod choices;
+pub mod cost;
+pub mod error;
+mod eta;
+pub mod facts;
+mod fit;
+pub mod memory;
+pub mod model_config;
+pub mod plan;
+pub mod presets;
+mod ranges;
+mod remedies;
+pub mod render;
+mod resolve;
+pub mod rows;
+mod schedule;
+mod sizing;
+
+#[cfg(test)]
+mod resolve_tests;
+
+pub use answers::{Answer, Answers, Origin, SETTINGS, Setting};
+pub use catalog::{Catalog, CatalogModel};
+pub use choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+pub use error::{Missing, PlanError, Remedy};
+pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
+pub use fit::CostPoint;
+pub use memory::Memory;
+pub use model_config::ModelConfig;
+pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
+pub use resolve::{missing, resolve};

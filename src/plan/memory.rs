@@ -1,0 +1,241 @@
+//! Memory of training, by part, before anything is allocated.
+//!
+//! On the CPU everything is fp32. On a GPU weights and activations are bf16, and what is trained has an fp32 gradient,
+//! master copy and two fp32 moments. Activations are what the fused ops keep for their backward pass, times
+//! a slack; the head's logits exist for one chunk of rows only.
+
+use serde::{Deserialize, Serialize};
+
+use crate::choices::{Device, MethodKind};
+use crate::cost::Work;
+use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
+use crate::model_config::{LayerType, ModelConfig};
+use crate::render;
+
+/// Rows that go through the head at a time: the chunk whose logits and their gradient exist at once.
+pub const fn logits_chunk_rows(device: Device) -> u64 {
+    match device {
+        Device::Cpu => 256,
+        Device::Cuda => 1024,
+    }
+}
+
+/// What allocators, temporaries of unfused ops and alignment add to the activations; assumed.
+const SLACK: f64 = 1.25;
+
+/// Memory a plan needs, by part, and what there is; bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Weights of the text model as the device holds them.
+    pub weights: u64,
+    /// Adapters.
+    pub adapters: u64,
+    /// Gradients of what is trained.
+    pub gradients: u64,
+    /// Moments of AdamW and fp32 master weights.
+    pub optimizer: u64,
+    /// What the forward pass keeps for the backward pass, and its workspace.
+    pub activations: u64,
+    /// Logits of one chunk of rows, with their gradient.
+    pub logits_chunk: u64,
+    /// Left alone: the program itself, the driver, the system.
+    pub reserve: u64,
+    /// What may be used.
+    pub available_bytes: u64,
+    /// Where that figure comes from.
+    pub budget: String,
+}
+
+impl Memory {
+    /// The parts by name, in the order they are shown.
+    pub fn parts(&self) -> [(&'static str, u64); 7] {
+        [
+            ("weights", self.weights),
+            ("adapters", self.adapters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("logits chunk", self.logits_chunk),
+            ("reserve", self.reserve),
+        ]
+    }
+
+    /// Sum of the parts.
+    pub fn needed_bytes(&self) -> u64 {
+        self.parts().iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Whether the parts fit what is available.
+    pub fn fits(&self) -> bool {
+        self.needed_bytes() <= self.available_bytes
+    }
+
+    /// What is left over; 0 when it does not fit.
+    pub fn spare_bytes(&self) -> u64 {
+        self.available_bytes.saturating_sub(self.needed_bytes())
+    }
+}
+
+/// The settings that decide over memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Footprint {
+    /// Where it is trained.
+    pub device: Device,
+    /// What is trained.
+    pub method: MethodKind,
+    /// Rank of the adapters, 0 for full.
+    pub rank: u32,
+    /// Layers are computed again in the backward pass.
+    pub recompute: bool,
+    /// Tokens that pass through the model together: the longest row times the rows of a micro-batch.
+    pub tokens: f64,
+}
+
+/// Rounds up into what TOML can hold.
+fn whole(bytes: f64) -> u64 {
+    (bytes.ceil() as u64).min(i64::MAX as u64 / 16)
+}
+
+/// The memory budget of a machine: what is available, the part of it to leave alone, and where the figures come from.
+struct Budget {
+    available: u64,
+    reserve: u64,
+    source: String,
+}
+
+const GB: u64 = 1_000_000_000;
+
+fn budget(machine: &MachineFacts, device: Device) -> Budget {
+    let system = format!("available of {} system memory", render::bytes(machine.mem_total_bytes));
+    match (device, machine.gpus.first().map(|gpu| gpu.memory)) {
+        (Device::Cuda, Some(GpuMemory::Dedicated { total_bytes, free_bytes })) => Budget {
+            available: free_bytes,
+            reserve: GB.saturating_add(total_bytes / 33),
+            source: format!("free of the GPU's {}", render::bytes(total_bytes)),
+        },
+        // Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA needs some itself.
+        (Device::Cuda, _) => Budget {
+            available: machine.mem_available_bytes,
+            reserve: GB.saturating_add(machine.mem_total_bytes / 12),
+            source: format!("{system}, unified"),
+        },
+        (Device::Cpu, _) => Budget {
+            available: machine.mem_available_bytes,
+            reserve: (GB / 4).saturating_add(machine.mem_total_bytes / 20),
+            source: system,
+        },
+    }
+}
+
+/// Numbers that one layer keeps for its backward pass, for each token.
+fn kept_per_token(config: &ModelConfig, layer: LayerType, rank: f64) -> f64 {
+    let (h, i) = (config.hidden_size as f64, config.intermediate_size as f64);
+    // Residual and normed input of mixer and MLP; gate, up and their product; the adapters' inner vectors.
+    let shared = 4.0 * h + 3.0 * i;
+    match (layer, &config.linear_attention) {
+        (LayerType::LinearAttention, Some(linear)) => {
+            // Before and after the convolution; z, the rule's output, the gated norm's output.
+            shared + 2.0 * linear.conv_dim() as f64 + 3.0 * linear.value_dim() as f64 + 8.0 * rank
+        }
+        _ => {
+            let q = (config.num_attention_heads * config.head_dim) as f64;
+            let kv = (config.num_key_value_heads * config.head_dim) as f64;
+            // q (before and after its norm), gate, output, gated output; k before and after its norm, v.
+            shared + 5.0 * q + 3.0 * kv + 7.0 * rank
+        }
+    }
+}
+
+/// Estimates the memory of training.
+pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> Memory {
+    let config = &model.config;
+    let width = match footprint.device {
+        Device::Cpu => 4.0,
+        Device::Cuda => 2.0,
+    };
+    let parameters = model.text_parameters() as f64;
+    let adapters = work.adapter_parameters(footprint.rank);
+    let trained = match footprint.method {
+        MethodKind::Lora => adapters,
+        MethodKind::Full => parameters,
+    };
+    let master = if footprint.device == Device::Cuda { 4.0 } else { 0.0 };
+
+    let rank = f64::from(footprint.rank);
+    let kept = |layer: LayerType| kept_per_token(config, layer, rank) * width;
+    let widest = config.layer_types.iter().map(|layer| kept(*layer)).fold(0.0, f64::max);
+    let all: f64 = config.layer_types.iter().map(|layer| kept(*layer)).sum();
+    let inputs = config.layer_types.len() as f64 * config.hidden_size as f64 * width;
+    // The backward pass of the delta rule holds the fp32 states of one layer, one a chunk.
+    let states = config.linear_attention.as_ref().map_or(0.0, |linear| {
+        (linear.num_value_heads * linear.key_head_dim) as f64 * linear.value_head_dim as f64 * 4.0 / 64.0
+    });
+    // Workspace: the gradients of one layer's activations.
+    let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
+
+    let budget = budget(machine, footprint.device);
+    let chunk = footprint.tokens.min(logits_chunk_rows(footprint.device) as f64);
+    Memory {
+        weights: whole(parameters * width),
+        adapters: whole(adapters * width),
+        gradients: whole(trained * 4.0),
+        optimizer: whole(trained * (8.0 + master)),
+        activations: whole(per_token * footprint.tokens * SLACK),
+        logits_chunk: whole(chunk * config.vocab_size as f64 * 8.0),
+        reserve: budget.reserve.min(i64::MAX as u64 / 16),
+        available_bytes: budget.available.min(i64::MAX as u64),
+        budget: budget.source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::facts::Gpu;
+
+    fn spark() -> MachineFacts {
+        MachineFacts {
+            mem_total_bytes: 128_500_000_000,
+            mem_available_bytes: 120_000_000_000,
+            cores: 20,
+            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            ..MachineFacts::default()
+        }
+    }
+
+    fn full(id: &str, method: MethodKind, rank: u32) -> Memory {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find(id).unwrap());
+        let footprint = Footprint { device: Device::Cuda, method, rank, recompute: true, tokens: 5376.0 };
+        estimate(&model, &Work::of(&model.config), &spark(), &footprint)
+    }
+
+    #[test]
+    fn full_fine_tuning_fits_a_spark_up_to_4b_and_adapters_fit_27b() {
+        for id in ["Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-4B"] {
+            assert!(full(id, MethodKind::Full, 0).fits(), "{id}");
+        }
+        assert!(!full("Qwen/Qwen3.5-9B", MethodKind::Full, 0).fits());
+        assert!(!full("Qwen/Qwen3.5-27B", MethodKind::Full, 0).fits());
+        assert!(full("Qwen/Qwen3.5-27B", MethodKind::Lora, 128).fits());
+    }
+
+    #[test]
+    fn recompute_keeps_far_fewer_activations_and_nothing_else_changes() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let footprint = Footprint {
+            device: Device::Cuda,
+            method: MethodKind::Lora,
+            rank: 128,
+            recompute: false,
+            tokens: 5376.0,
+        };
+        let work = Work::of(&model.config);
+        let kept = estimate(&model, &work, &spark(), &footprint);
+        let again = estimate(&model, &work, &spark(), &Footprint { recompute: true, ..footprint });
+        assert!(again.activations * 5 < kept.activations, "{} {}", again.activations, kept.activations);
+        assert_eq!(Memory { activations: 0, ..again }, Memory { activations: 0, ..kept });
+    }
+}

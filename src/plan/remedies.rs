@@ -1,0 +1,127 @@
+//! What would fit, when a plan does not.
+
+use crate::answers::Setting;
+use crate::catalog::Catalog;
+use crate::choices::{MethodKind, PackStrategy};
+use crate::cost::Work;
+use crate::error::Remedy;
+use crate::fit::{Fit, Wish, up_to_128};
+use crate::render::count;
+
+/// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.
+pub(crate) fn usual_rank(hidden_size: usize) -> u32 {
+    let quarter = (hidden_size / 4).clamp(1, 128) as u32;
+    1 << quarter.ilog2()
+}
+
+/// Smaller ranks worth trying, largest first, down to 8.
+pub(crate) fn smaller_ranks(rank: u32) -> Vec<u32> {
+    std::iter::successors(Some(rank / 2), |rank| Some(rank / 2)).take_while(|rank| *rank >= 8).collect()
+}
+
+fn how(key: &str, value: impl std::fmt::Display) -> String {
+    Setting::of(key).map(|setting| setting.how(value)).unwrap_or_default()
+}
+
+fn needs(fit: &Fit, wish: &Wish) -> Option<u64> {
+    fit.choose(wish).ok().map(|choice| choice.memory.needed_bytes())
+}
+
+/// Single changes that make the plan fit; the whole bundle of them when no single one does.
+pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
+    let mut found = Vec::new();
+    let mut offer = |change: String, needed: Option<u64>| {
+        found.extend(needed.map(|needed_bytes| Remedy { change, needed_bytes }));
+    };
+    let lora = Wish { method: MethodKind::Lora, rank: usual_rank(fit.model.config.hidden_size), ..*wish };
+
+    if wish.recompute == Some(false) {
+        offer(how("recompute", true), needs(fit, &Wish { recompute: None, ..*wish }));
+    }
+    if wish.pack_length.is_some()
+        && let Ok(choice) = fit.choose(&Wish { pack_length: None, ..*wish })
+    {
+        offer(how("pack.length", choice.pack_length), Some(choice.memory.needed_bytes()));
+    }
+    if wish.micro_batch_packs > 1 {
+        offer(how("batch.micro_batch_packs", 1), needs(fit, &Wish { micro_batch_packs: 1, ..*wish }));
+    }
+    if wish.method == MethodKind::Full {
+        offer(how("method.kind", "lora"), needs(fit, &lora));
+    } else {
+        let smaller =
+            smaller_ranks(wish.rank).into_iter().map(|rank| (rank, needs(fit, &Wish { rank, ..*wish })));
+        if let Some((rank, needed)) = smaller.into_iter().find(|(_, needed)| needed.is_some()) {
+            offer(how("method.rank", rank), needed);
+        }
+    }
+    if fit.strategy == PackStrategy::Bfd
+        && let Some((tokens, left_out, needed)) = shorter_examples(fit, wish)
+    {
+        let change = how("data.max_example_tokens", tokens);
+        offer(format!("{change}, which leaves out about {} longer examples", count(left_out)), Some(needed));
+    }
+    let catalog = Catalog::shipped();
+    let smaller = catalog.models.iter().rev().filter(|model| !model.id.ends_with("-Base"));
+    for model in smaller {
+        let facts = catalog.model_facts(model);
+        if facts.text_parameters() >= fit.model.text_parameters() {
+            continue;
+        }
+        let work = Work::of(&facts.config);
+        let rank = wish.rank.min(facts.config.hidden_size as u32);
+        if let Some(needed) = needs(&Fit { model: &facts, work, ..fit.clone() }, &Wish { rank, ..*wish }) {
+            offer(how("model.id", &model.id), Some(needed));
+            break;
+        }
+    }
+    if found.is_empty() {
+        let least = Wish {
+            rank: lora.rank.min(8),
+            recompute: Some(true),
+            pack_length: None,
+            micro_batch_packs: 1,
+            ..lora
+        };
+        let together = format!(
+            "{} {} {} together",
+            how("method.kind", "lora"),
+            how("method.rank", least.rank),
+            how("recompute", true)
+        );
+        if let Some(needed_bytes) = needs(fit, &least) {
+            found.push(Remedy { change: together, needed_bytes });
+        } else if let Some((tokens, left_out, needed_bytes)) = shorter_examples(fit, &least) {
+            let examples = how("data.max_example_tokens", tokens);
+            found.push(Remedy {
+                change: format!(
+                    "{together} with {examples}, which leaves out about {} longer examples",
+                    count(left_out)
+                ),
+                needed_bytes,
+            });
+        }
+    }
+    found
+}
+
+/// The largest limit on examples with which the plan fits: tokens, examples left out, bytes needed.
+fn shorter_examples(fit: &Fit, wish: &Wish) -> Option<(u32, u64, u64)> {
+    let mut tokens = fit.longest;
+    let all = fit.lengths.examples();
+    while tokens > 128 {
+        tokens = up_to_128(tokens - tokens / 8 - 127);
+        let lengths = fit.lengths.up_to(tokens);
+        let left_out = all - lengths.examples();
+        // Leaving out most of the data is no remedy.
+        if left_out > all / 2.0 {
+            return None;
+        }
+        let shorter = Fit { longest: fit.longest.min(tokens), lengths, ..fit.clone() };
+        let wish = Wish { pack_length: wish.pack_length.map(|length| length.min(tokens)), ..*wish };
+        if let Some(needed) = needs(&shorter, &wish) {
+            return Some((tokens, left_out.round() as u64, needed));
+        }
+    }
+    None
+}

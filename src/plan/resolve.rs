@@ -1,0 +1,416 @@
+//! Answers and facts in, plan out: each value decided once, with its reason.
+//!
+//! What the user said is kept or refused, never bent in silence. What was not said follows a rule whose figures stand in
+//! the reason. Beside this file: refusals in `ranges`, method and size in `sizing` (with `fit` and `remedies`), what happens
+//! at which step in `schedule`, duration in `eta`.
+
+use std::path::PathBuf;
+
+use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
+use crate::choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::cost::{Speed, Work};
+use crate::error::{Missing, PlanError};
+use crate::eta;
+use crate::facts::Facts;
+use crate::fit::{Fit, Wish, recipe_pack_length};
+use crate::plan::{Advice, DataPlan, Explained, ModelPlan, Plan};
+use crate::ranges::{check_data, check_ranges, model_limit};
+use crate::render::{bytes, count, escape, parameters, percent};
+use crate::rows::Lengths;
+
+/// The answers without which there is no plan and which no rule can supply; empty when all are there.
+pub fn missing(answers: &Answers) -> Vec<Missing> {
+    ["model.id", "data.train"]
+        .iter()
+        .filter(|key| answers.origin(key).is_none())
+        .filter_map(|key| Setting::of(key))
+        .map(|setting| Missing {
+            flag: format!("--{}", setting.name),
+            env: setting.env(),
+            about: setting.about,
+        })
+        .collect()
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// All missing answers at once; an answer out of its range or against another; data without anything to train on; a
+/// device that cannot be used; a plan that fits neither memory nor disk, with what would fit.
+pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
+    let missing = missing(answers);
+    if !missing.is_empty() {
+        return Err(PlanError::Missing(missing));
+    }
+    check_ranges(answers, facts)?;
+    check_data(facts)?;
+    Resolver { answers, facts, explain: Vec::new() }.plan()
+}
+
+/// A value as it stands in tables.
+pub(crate) trait Shown {
+    fn shown(&self) -> String;
+}
+
+macro_rules! shown_as_displayed {
+    ($($kind:ty),+) => { $(impl Shown for $kind { fn shown(&self) -> String { self.to_string() } })+ };
+}
+shown_as_displayed!(String, bool, u32, u64, MethodKind, PackStrategy, Mtp, Device, Think, DataFormat);
+
+impl Shown for f64 {
+    fn shown(&self) -> String {
+        if *self != 0.0 && self.abs() < 1e-2 { format!("{self:e}") } else { format!("{self}") }
+    }
+}
+
+impl Shown for PathBuf {
+    fn shown(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Shown for Vec<PathBuf> {
+    fn shown(&self) -> String {
+        self.iter().map(Shown::shown).collect::<Vec<_>>().join(", ")
+    }
+}
+
+pub(crate) fn setting(key: &str) -> &'static Setting {
+    Setting::of(key).expect("keys in this crate are in the table")
+}
+
+pub(crate) struct Resolver<'a> {
+    pub answers: &'a Answers,
+    pub facts: &'a Facts,
+    explain: Vec<Explained>,
+}
+
+impl Resolver<'_> {
+    pub fn record(&mut self, key: &str, value: String, origin: Origin, reason: String) {
+        self.explain.push(Explained { key: key.into(), value, origin, reason });
+    }
+
+    /// Takes the answer, or else the recommendation; an answer's reason says what was recommended.
+    pub fn pick<T: Shown + Clone + PartialEq>(
+        &mut self,
+        key: &str,
+        answer: &Option<Answer<T>>,
+        recommended: T,
+        reason: impl Into<String>,
+    ) -> T {
+        let reason = reason.into();
+        let Some(answer) = answer else {
+            self.record(key, recommended.shown(), Origin::BuiltIn, reason);
+            return recommended;
+        };
+        let reason = if answer.value == recommended {
+            format!("as recommended: {reason}")
+        } else {
+            format!("recommended was {}: {reason}", recommended.shown())
+        };
+        self.record(key, answer.value.shown(), answer.origin, reason);
+        answer.value.clone()
+    }
+
+    /// Takes an answer that has no recommendation.
+    pub fn pick_optional<T: Shown + Clone>(
+        &mut self,
+        key: &str,
+        answer: &Option<Answer<T>>,
+        without: &str,
+    ) -> Option<T> {
+        match answer {
+            Some(answer) => {
+                self.record(key, answer.value.shown(), answer.origin, "as given".into());
+                Some(answer.value.clone())
+            }
+            None => {
+                self.record(key, String::new(), Origin::BuiltIn, without.into());
+                None
+            }
+        }
+    }
+
+    fn plan(mut self) -> Result<Plan, PlanError> {
+        let (answers, facts) = (self.answers, self.facts);
+        let model = self.model();
+        let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules");
+        let seed = self.pick("seed", &answers.seed, 42, "any fixed number; the same seed gives the same run");
+        let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "beside where you are");
+        let name = self.pick_optional("name", &answers.name, "made from time, model and method");
+        let device = self.device()?;
+        let mtp = self.mtp(&model.id)?;
+        let data = self.data()?;
+
+        let strategy = self.pick(
+            "pack.strategy",
+            &answers.pack_strategy,
+            PackStrategy::Bfd,
+            "best-fit decreasing cuts no example; `stream` cuts at the pack length, as the original recipe does",
+        );
+        let limit = model_limit(facts);
+        let work = Work::of(&facts.model.config);
+        let speed = match (device, facts.machine.gpus.first()) {
+            (Device::Cuda, Some(gpu)) => Speed::of_gpu(gpu),
+            _ => Speed::of_cpu(&facts.machine),
+        };
+        let lengths = Lengths::of(&facts.data, data.max_example_tokens);
+        let fit = Fit {
+            model: &facts.model,
+            machine: &facts.machine,
+            device,
+            work,
+            speed,
+            strategy,
+            longest: facts.data.max.min(data.max_example_tokens),
+            limit,
+            rule: recipe_pack_length(&facts.data, limit),
+            target_share: facts.data.target_share(),
+            lengths,
+        };
+        if fit.lengths.examples() == 0.0 {
+            return Err(PlanError::Data {
+                what: format!(
+                    "every example is longer than data.max_example_tokens = {}",
+                    count(data.max_example_tokens.into())
+                ),
+                fix: "Raise it or leave it out: the model's own limit then counts".into(),
+            });
+        }
+
+        let micro_batch_packs = self.pick(
+            "batch.micro_batch_packs",
+            &answers.micro_batch_packs,
+            1,
+            "a packed row is long enough to keep the device busy; more rows at once only need more memory",
+        );
+        let free = Wish {
+            method: MethodKind::Lora,
+            rank: 0,
+            recompute: answers.recompute.as_ref().map(|answer| answer.value),
+            pack_length: answers.pack_length.as_ref().map(|answer| answer.value),
+            micro_batch_packs,
+        };
+        let (method, choice) = self.method_and_fit(&fit, free)?;
+        let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
+        let recompute = self.recompute(&fit, &wish, &choice);
+        let pack = self.pack(&fit, &choice);
+
+        let train_share = 1.0 - data.eval_fraction;
+        let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
+        let duration = self.duration();
+        let steps = steps_per_epoch
+            .saturating_mul(duration.epochs.into())
+            .min(duration.max_steps.unwrap_or(u64::MAX));
+        let optimizer = self.optimizer(method.kind());
+        let eval = &data.eval;
+        let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
+        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        let time = eta::time(&eta::Run {
+            fit: &fit,
+            wish: &wish,
+            choice: &choice,
+            model: &model.id,
+            rates: &facts.rates,
+            train_share,
+            steps_per_epoch,
+            steps,
+            epochs: duration.epochs,
+            trains_mtp: mtp == Mtp::Trained,
+        });
+        self.record_time(&time);
+
+        let order =
+            |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
+        self.explain.sort_by_key(|row| order(&row.key));
+        let advice = Advice {
+            recipe_pack_length: fit.rule,
+            memory: choice.memory,
+            time,
+            explain: self.explain,
+            curve: choice.curve,
+        };
+        Ok(Plan {
+            preset,
+            seed,
+            device,
+            recompute,
+            mtp,
+            runs_dir,
+            name,
+            model,
+            data,
+            method,
+            pack,
+            batch,
+            optimizer,
+            duration,
+            checkpoint,
+            eval,
+            advice: Some(advice),
+        })
+    }
+
+    fn model(&mut self) -> ModelPlan {
+        let (answers, facts) = (self.answers, &self.facts.model);
+        let answer = answers.model.as_ref().expect("checked by `missing`");
+        let reason = format!(
+            "{} parameters{}, {} of published weights",
+            parameters(facts.text_parameters()),
+            match facts.mtp_parameters() {
+                0 => " and no MTP head".to_owned(),
+                mtp => format!(" and {} in the MTP head", parameters(mtp)),
+            },
+            bytes(facts.checkpoint_bytes),
+        );
+        self.record("model.id", answer.value.clone(), answer.origin, reason);
+        let revision = self.pick_optional("model.revision", &answers.revision, "the newest");
+        let path = match (&answers.model_path, &facts.path) {
+            (None, Some(path)) => {
+                let path = path.clone();
+                self.record("model.path", path.shown(), Origin::BuiltIn, "already on this machine".into());
+                Some(path)
+            }
+            (answer, _) => {
+                self.pick_optional("model.path", answer, "not on this machine yet: it will be fetched")
+            }
+        };
+        ModelPlan { id: answer.value.clone(), revision, path }
+    }
+
+    fn device(&mut self) -> Result<Device, PlanError> {
+        let machine = &self.facts.machine;
+        let why = || machine.no_gpu_because.clone().unwrap_or_else(|| "no usable GPU was found".into());
+        let found = machine.gpus.first().map(|gpu| gpu.name.clone());
+        let (asked, origin) = match &self.answers.device {
+            Some(answer) => (answer.value, answer.origin),
+            None => (DeviceChoice::Auto, Origin::BuiltIn),
+        };
+        let (device, reason) = match (asked, found) {
+            (DeviceChoice::Cuda, None) => {
+                return Err(PlanError::Device { place: setting("device").place(origin), why: why() });
+            }
+            (DeviceChoice::Cuda, Some(name)) => (Device::Cuda, name),
+            (DeviceChoice::Cpu, _) => (Device::Cpu, format!("{} cores, fp32", machine.cores)),
+            (DeviceChoice::Auto, Some(name)) => (Device::Cuda, format!("{name} was found")),
+            (DeviceChoice::Auto, None) => (Device::Cpu, format!("{}; {} cores, fp32", why(), machine.cores)),
+        };
+        self.record("device", device.shown(), origin, reason);
+        Ok(device)
+    }
+
+    fn mtp(&mut self, model: &str) -> Result<Mtp, PlanError> {
+        let answer = &self.answers.mtp;
+        if self.facts.model.has_mtp() {
+            let reason = format!(
+                "the head has {} parameters; trained along, its drafts match what the tuned model says",
+                parameters(self.facts.model.mtp_parameters())
+            );
+            return Ok(self.pick("mtp", answer, Mtp::Trained, reason));
+        }
+        match answer {
+            // A preset is written for many models; only the user's own words are held against this one.
+            Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
+                Err(PlanError::Conflict {
+                    what: format!(
+                        "{} is {value}, but {} has no MTP head (mtp_num_hidden_layers is 0 in its config.json)",
+                        setting("mtp").place(*origin),
+                        escape(model)
+                    ),
+                    fix: "Leave it out, use --mtp none, or choose a model with an MTP head".into(),
+                })
+            }
+            _ => {
+                self.record("mtp", Mtp::None.shown(), Origin::BuiltIn, "this model has no MTP head".into());
+                Ok(Mtp::None)
+            }
+        }
+    }
+
+    fn data(&mut self) -> Result<DataPlan, PlanError> {
+        let (answers, data) = (self.answers, &self.facts.data);
+        let limit = model_limit(self.facts);
+        let train = answers.data.as_ref().expect("checked by `missing`");
+        let reason = format!(
+            "{} examples, {} tokens, mean {:.0}, p99 {}, longest {}; {} carry loss",
+            count(data.examples),
+            count(data.total_tokens),
+            data.mean(),
+            count(data.p99.into()),
+            count(data.max.into()),
+            percent(data.target_share()),
+        );
+        self.record("data.train", train.value.shown(), train.origin, reason);
+        let eval = self
+            .pick_optional("data.eval", &answers.eval_data, "none: a share is held out")
+            .unwrap_or_default();
+
+        // Eight examples at least, but never most of a tiny set.
+        let held_out = (8.0 / data.examples as f64).clamp(0.02, 0.5);
+        let (recommended, reason) = if !eval.is_empty() {
+            (0.0, "the evaluation data is given".to_owned())
+        } else if data.examples < 2 {
+            (0.0, "a single example cannot be split".to_owned())
+        } else {
+            let drawn = format!(
+                "about {} of {} examples, drawn by a seeded hash of each",
+                count((held_out * data.examples as f64).round() as u64),
+                count(data.examples)
+            );
+            let rule = if held_out > 0.02 { "2 % would be fewer than 8 examples" } else { "2 %" };
+            (held_out, format!("{rule}: {drawn}"))
+        };
+        if let (Some(answer), false) = (&answers.eval_fraction, eval.is_empty())
+            && answer.value > 0.0
+            && answer.origin > Origin::Preset
+        {
+            return Err(PlanError::Conflict {
+                what: format!(
+                    "{} holds examples out although --eval-data is given",
+                    setting("data.eval_fraction").place(answer.origin)
+                ),
+                fix: "Leave one of the two out".into(),
+            });
+        }
+        let eval_fraction = match eval.is_empty() {
+            true => self.pick("data.eval_fraction", &answers.eval_fraction, recommended, reason),
+            false => self.pick("data.eval_fraction", &None, recommended, reason),
+        };
+        let format = self.pick(
+            "data.format",
+            &answers.format,
+            DataFormat::Auto,
+            "decided for each file from its lines",
+        );
+        let think = self.pick(
+            "data.think",
+            &answers.think,
+            Think::Skip,
+            "an empty think block that the template inserts stands in the prompt when the model is served, so it is context",
+        );
+        let over = if data.max > limit { "; longer ones are rejected" } else { "; none is longer" };
+        let max_example_tokens = self.pick(
+            "data.max_example_tokens",
+            &answers.max_example_tokens,
+            limit,
+            format!("the model's own limit; the longest example has {} tokens{over}", count(data.max.into())),
+        );
+        let max_rejected = self.pick(
+            "data.max_rejected",
+            &answers.max_rejected,
+            0.01,
+            "more rejected lines than that mean wrong data",
+        );
+        let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");
+        Ok(DataPlan {
+            train: train.value.clone(),
+            eval,
+            eval_fraction,
+            format,
+            think,
+            max_example_tokens,
+            max_rejected,
+            crc_drop,
+        })
+    }
+}

@@ -1,0 +1,574 @@
+//! The plan as a whole: layers of answers, decisions, refusals, and the two tables a person can read.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use crate::answers::{Answer, Answers, Origin, SETTINGS, Value};
+use crate::catalog::Catalog;
+use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
+use crate::error::PlanError;
+use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
+use crate::plan::{Method, Plan, RateBasis};
+use crate::presets::PRESETS;
+use crate::render;
+use crate::resolve::resolve;
+
+/// The length report of lengths, as the data stage makes it.
+fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
+    lengths.sort_unstable();
+    let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share) as usize];
+    let max = at(1.0);
+    let width = (max / 40).max(1);
+    let total: u64 = lengths.iter().map(|n| u64::from(*n)).sum();
+    let bucket = |i: u32| LengthBucket {
+        up_to: i * width,
+        count: lengths.iter().filter(|n| **n > (i - 1) * width && **n <= i * width).count() as u64,
+    };
+    DataFacts {
+        examples: lengths.len() as u64,
+        total_tokens: total,
+        target_tokens: (total as f64 * target_share) as u64,
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        max,
+        histogram: (1..=max.div_ceil(width)).map(bucket).collect(),
+    }
+}
+
+/// Log-normal lengths around a mean, always the same.
+fn lengths(examples: usize, mean: f64, spread: f64) -> Vec<u32> {
+    let mut seed = 7u64;
+    let mut uniform = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let raw: Vec<f64> = (0..examples)
+        .map(|_| ((0..12).map(|_| uniform()).sum::<f64>() - 6.0) * spread)
+        .map(f64::exp)
+        .collect();
+    let scale = mean / (raw.iter().sum::<f64>() / examples as f64);
+    raw.iter().map(|n| (n * scale).round().max(1.0) as u32).collect()
+}
+
+fn spark() -> MachineFacts {
+    MachineFacts {
+        mem_total_bytes: 128_500_000_000,
+        mem_available_bytes: 119_000_000_000,
+        cores: 20,
+        disk_free_bytes: Some(3_000_000_000_000),
+        gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+        no_gpu_because: None,
+    }
+}
+
+fn two_cores() -> MachineFacts {
+    MachineFacts {
+        mem_total_bytes: 8_000_000_000,
+        mem_available_bytes: 6_500_000_000,
+        cores: 2,
+        disk_free_bytes: Some(40_000_000_000),
+        gpus: Vec::new(),
+        no_gpu_because: Some("this build has no CUDA".into()),
+    }
+}
+
+fn catalog_model(id: &str) -> ModelFacts {
+    let catalog = Catalog::shipped();
+    catalog.model_facts(catalog.find(id).unwrap())
+}
+
+fn tiny_model() -> ModelFacts {
+    ModelFacts::from_config_json(
+        r#"{"model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": {"model_type": "qwen3_5_text",
+            "dtype": "bfloat16", "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048,
+            "max_position_embeddings": 4096, "full_attention_interval": 4, "linear_num_key_heads": 4,
+            "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+            "linear_conv_kernel_dim": 4, "mtp_num_hidden_layers": 1}}"#,
+    )
+    .unwrap()
+}
+
+/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them targets.
+fn recipe_facts(model: &str) -> Facts {
+    Facts {
+        machine: spark(),
+        model: catalog_model(model),
+        data: report(lengths(24_315, 5354.0, 0.5), 0.56),
+        rates: Rates::default(),
+    }
+}
+
+fn demo_facts() -> Facts {
+    Facts {
+        machine: two_cores(),
+        model: tiny_model(),
+        data: report(lengths(320, 90.0, 0.35), 0.45),
+        rates: Rates::default(),
+    }
+}
+
+fn ask(model: &str) -> Answers {
+    Answers {
+        model: Some(Answer::flag(model.to_owned())),
+        data: Some(Answer::flag(vec!["train.jsonl".into()])),
+        ..Answers::default()
+    }
+}
+
+fn with(answers: Answers, pairs: &[(&str, &str)]) -> Answers {
+    pairs.iter().fold(answers, |mut answers, (name, value)| {
+        answers.set(name, value, Origin::Flag).unwrap();
+        answers
+    })
+}
+
+fn reason<'a>(plan: &'a Plan, key: &str) -> &'a str {
+    &plan.advice.as_ref().unwrap().explain.iter().find(|row| row.key == key).unwrap().reason
+}
+
+#[test]
+fn the_2b_on_a_spark_with_the_recipes_data_is_explained() {
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+    insta::assert_snapshot!("explain_2b_on_gb10", render::explain(&plan, 132));
+    insta::assert_snapshot!(
+        "summary_2b_on_gb10",
+        format!("{}\n{}", render::summary(&plan), render::cost_curve(&plan))
+    );
+}
+
+#[test]
+fn the_demo_on_two_cores_is_explained() {
+    let preset = PRESETS.iter().find(|preset| preset.name == "demo").unwrap().answers().unwrap();
+    let chosen = Answers {
+        model: Some(Answer::new("demo/qwen3.5-tiny".into(), Origin::Preset)),
+        data: Some(Answer::new(vec!["presets/demo/train.jsonl".into()], Origin::Preset)),
+        preset: Some(Answer::flag("demo".into())),
+        ..Answers::default()
+    };
+    let plan = resolve(&Answers::layered([preset, chosen]), &demo_facts()).unwrap();
+    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false });
+    assert_eq!((plan.pack.length, plan.device), (256, Device::Cpu));
+    let steps = plan.advice.as_ref().unwrap().time.steps;
+    assert!((60..=100).contains(&steps), "{steps} steps");
+    insta::assert_snapshot!("explain_demo_on_two_cores", render::explain(&plan, 100));
+}
+
+#[test]
+fn without_model_and_data_both_are_named_at_once() {
+    let error = resolve(&Answers::default(), &demo_facts()).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let text = error.to_string();
+    assert!(
+        text.contains("2 answers are missing") && text.contains("--model (or SPARKTUNE_MODEL)"),
+        "{text}"
+    );
+    assert!(text.contains("--data (or SPARKTUNE_DATA)"), "{text}");
+}
+
+#[test]
+fn the_recipe_preset_gives_the_recipes_run() {
+    let recipe = PRESETS.iter().find(|preset| preset.name == "recipe").unwrap().answers().unwrap();
+    let answers = recipe.merge(ask("Qwen/Qwen3.5-2B"));
+    let plan = resolve(&answers, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+    assert_eq!((plan.pack.length, plan.pack.strategy), (5376, PackStrategy::Stream));
+    assert_eq!(plan.batch.packs_per_step(), 16);
+    assert!(plan.recompute);
+    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false });
+}
+
+#[test]
+fn a_small_data_set_still_has_eight_optimizer_steps_an_epoch() {
+    let mut facts = demo_facts();
+    facts.data = report(lengths(60, 400.0, 0.3), 0.5);
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    let time = &plan.advice.as_ref().unwrap().time;
+    assert!(time.steps_per_epoch >= 8, "{}", time.steps_per_epoch);
+    assert!(reason(&plan, "batch.grad_accum_steps").contains("an epoch has only"));
+    assert!(plan.data.eval_fraction > 0.13, "at least eight examples are held out");
+}
+
+#[test]
+fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_does_not() {
+    let data = report(lengths(120_000, 2000.0, 0.4), 0.5);
+    let facts = |id| Facts { data: data.clone(), ..recipe_facts(id) };
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts("Qwen/Qwen3.5-2B")).unwrap();
+    assert_eq!(plan.method, Method::Full);
+    assert_eq!(plan.optimizer.learning_rate, 1e-5);
+    let plan = resolve(&ask("Qwen/Qwen3.5-9B"), &facts("Qwen/Qwen3.5-9B")).unwrap();
+    assert_eq!(plan.method.kind(), MethodKind::Lora);
+    assert!(reason(&plan, "method.kind").contains("but it needs"), "{}", reason(&plan, "method.kind"));
+    let between = Facts { data: report(lengths(70_000, 900.0, 0.4), 0.5), ..facts("Qwen/Qwen3.5-2B") };
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &between).unwrap();
+    assert!(reason(&plan, "method.kind").contains("between the rules"), "{}", reason(&plan, "method.kind"));
+}
+
+#[test]
+fn a_plan_that_does_not_fit_names_what_would_with_figures() {
+    let answers = with(ask("Qwen/Qwen3.5-9B"), &[("method", "full")]);
+    let error = resolve(&answers, &recipe_facts("Qwen/Qwen3.5-9B")).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    let text = error.to_string();
+    assert!(
+        text.contains("full fine-tuning of Qwen/Qwen3.5-9B") && text.contains("optimizer 107 GB"),
+        "{text}"
+    );
+    assert!(text.contains("--method lora (") && text.contains("--model Qwen/Qwen3.5-4B ("), "{text}");
+    let PlanError::DoesNotFit { remedies, memory, .. } = error else { panic!("{text}") };
+    assert!(remedies.iter().all(|remedy| remedy.needed_bytes <= memory.available_bytes), "{text}");
+}
+
+#[test]
+fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_examples() {
+    let mut facts = demo_facts();
+    facts.model = catalog_model("Qwen/Qwen3.5-0.8B");
+    let mut long = lengths(2000, 700.0, 0.4);
+    long.push(6000);
+    facts.data = report(long, 0.5);
+    facts.machine.mem_available_bytes = 13_000_000_000;
+    let plan = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap();
+    assert!(
+        plan.recompute && reason(&plan, "recompute").contains("without it"),
+        "{}",
+        reason(&plan, "recompute")
+    );
+    facts.machine.mem_available_bytes = 6_500_000_000;
+    let error = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap_err().to_string();
+    assert!(error.contains("an example of 6,000 tokens in one row"), "{error}");
+    assert!(error.contains("SPARKTUNE_MAX_EXAMPLE_TOKENS="), "{error}");
+}
+
+#[test]
+fn a_full_disk_keeps_fewer_checkpoints_and_then_says_so() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-4B");
+    let full = with(ask("Qwen/Qwen3.5-4B"), &[("method", "full")]);
+    facts.machine.disk_free_bytes = Some(200_000_000_000);
+    let plan = resolve(&full, &facts).unwrap();
+    assert_eq!(plan.checkpoint.keep, 1);
+    assert!(reason(&plan, "checkpoint.keep").contains("because of the disk"));
+    facts.machine.disk_free_bytes = Some(20_000_000_000);
+    let error = resolve(&full, &facts).unwrap_err();
+    assert!(error.exit_code() == 4 && error.to_string().contains("20.0 GB are free"), "{error}");
+}
+
+#[test]
+fn an_answer_out_of_range_names_its_place_and_the_range() {
+    let facts = demo_facts();
+    let text = |name: &str, value: &str| {
+        resolve(&with(ask("tiny"), &[(name, value)]), &facts).unwrap_err().to_string()
+    };
+    assert!(
+        text("pack-length", "9999").contains("--pack-length is `9999`: expected a value from 16 to 4096")
+    );
+    assert!(text("learning-rate", "0").contains("--learning-rate"));
+    assert!(text("name", "../elsewhere").contains("--name"));
+    let mut answers = ask("tiny");
+    answers.set("rank", "4096", Origin::Environment).unwrap();
+    assert!(resolve(&answers, &facts).unwrap_err().to_string().starts_with("SPARKTUNE_RANK is `4096`"));
+}
+
+#[test]
+fn answers_that_contradict_each_other_are_refused_with_both_places() {
+    let facts = demo_facts();
+    let error =
+        resolve(&with(ask("tiny"), &[("method", "full"), ("rank", "8")]), &facts).unwrap_err().to_string();
+    assert!(error.contains("--method is full") && error.contains("--rank is 8"), "{error}");
+    // A preset's rank stands for many models and methods; the user's own `--method full` lays it aside.
+    let preset = Answers { rank: Some(Answer::new(8, Origin::Preset)), ..Answers::default() };
+    let plan = resolve(&preset.merge(with(ask("tiny"), &[("method", "full")])), &facts).unwrap();
+    assert_eq!(plan.method, Method::Full);
+}
+
+#[test]
+fn a_model_without_an_mtp_head_has_none_unless_the_user_insists() {
+    let mut facts = demo_facts();
+    facts.model.config.mtp_num_hidden_layers = 0;
+    let preset = Answers { mtp: Some(Answer::new(Mtp::Trained, Origin::Preset)), ..Answers::default() };
+    assert_eq!(resolve(&preset.merge(ask("tiny")), &facts).unwrap().mtp, Mtp::None);
+    let error = resolve(&with(ask("tiny"), &[("mtp", "trained")]), &facts).unwrap_err().to_string();
+    assert!(error.contains("--mtp is trained") && error.contains("--mtp none"), "{error}");
+}
+
+#[test]
+fn cuda_that_cannot_be_used_is_an_error_and_auto_takes_the_cpu() {
+    let facts = demo_facts();
+    let error = resolve(&with(ask("tiny"), &[("device", "cuda")]), &facts).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().contains("this build has no CUDA"), "{error}");
+    let auto = Answers { device: Some(Answer::flag(DeviceChoice::Auto)), ..ask("tiny") };
+    assert_eq!(resolve(&auto, &facts).unwrap().device, Device::Cpu);
+}
+
+#[test]
+fn data_without_targets_or_without_examples_is_a_data_error() {
+    let mut facts = demo_facts();
+    facts.data.target_tokens = 0;
+    let error = resolve(&ask("tiny"), &facts).unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("carries loss"), "{error}");
+    facts.data = DataFacts::default();
+    assert_eq!(resolve(&ask("tiny"), &facts).unwrap_err().exit_code(), 3);
+}
+
+#[test]
+fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap();
+    let time = |facts: &Facts| plan(facts).advice.unwrap().time;
+    let recipe = time(&facts);
+    assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3568.0)));
+    assert!(recipe.formula.contains("the original recipe measured 3,568"), "{}", recipe.formula);
+    let measured = plan(&facts).measured(5000.0).unwrap();
+    let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
+    let text = Rates { rates: vec![twice_the_work] }.to_toml().unwrap();
+    facts.rates = Rates::from_toml(&text, "rates.toml").unwrap();
+    let here = time(&facts);
+    assert_eq!(here.basis, RateBasis::MeasuredHere);
+    assert!((here.tokens_per_s.unwrap() - 10_000.0).abs() < 1.0);
+    facts.machine.gpus[0].name = "Some new GPU".into();
+    let unknown = time(&facts);
+    assert_eq!((unknown.basis, unknown.train_s), (RateBasis::Unknown, None));
+}
+
+#[test]
+fn one_table_gives_each_setting_a_key_a_name_and_a_variable_of_its_own() {
+    for (i, setting) in SETTINGS.iter().enumerate() {
+        for other in &SETTINGS[..i] {
+            assert!(setting.key != other.key && setting.env() != other.env(), "{}", setting.key);
+        }
+    }
+    // The flags that scripts may rely on.
+    for flag in "model data eval-data preset method rank pack-length pack-strategy epochs max-steps save-steps learning-rate seed mtp runs-dir name device".split(' ') {
+        assert!(SETTINGS.iter().any(|setting| setting.name == flag && setting.has_flag), "--{flag}");
+    }
+}
+
+#[test]
+fn a_mistyped_key_names_the_file_and_the_nearest_known_one() {
+    let error = |text: &str| Answers::from_toml(text, Origin::UserFile, "mine.toml").unwrap_err().to_string();
+    let text = error("[method]\nrnak = 8");
+    assert!(
+        text.contains("mine.toml") && text.contains("`method.rnak`") && text.contains("`method.rank`"),
+        "{text}"
+    );
+    assert!(error("rank = 8").contains("`method.rank`"));
+    assert!(error("[method]\nrank = \"eight\"").contains("expected a whole number"));
+    assert!(error("[method\nrank = 8").contains("line 1"));
+}
+
+#[test]
+fn variables_set_answers_and_a_mistyped_one_is_not_passed_over() {
+    let env = |pairs: &[(&str, &str)]| {
+        Answers::from_env(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    };
+    let answers =
+        env(&[("SPARKTUNE_PACK_LENGTH", "5_376"), ("SPARKTUNE_FIXTURES", "/x"), ("HOME", "/y")]).unwrap();
+    assert_eq!(answers.pack_length, Some(Answer::new(5376, Origin::Environment)));
+    let error = env(&[("SPARKTUNE_PACK_LENGHT", "1")]).unwrap_err().to_string();
+    assert!(error.contains("`SPARKTUNE_PACK_LENGTH`"), "{error}");
+    let error = env(&[("SPARKTUNE_METHOD", "dora")]).unwrap_err().to_string();
+    assert!(error.contains("SPARKTUNE_METHOD is `dora`: expected lora or full"), "{error}");
+}
+
+fn origins() -> impl Strategy<Value = Origin> {
+    prop::sample::select(vec![Origin::Preset, Origin::UserFile, Origin::Environment, Origin::Flag])
+}
+
+/// Any value for any of the answers, sensible or not.
+fn any_answers() -> impl Strategy<Value = Answers> {
+    let texts = prop::sample::select(vec![
+        "0",
+        "1",
+        "2",
+        "7",
+        "64",
+        "128",
+        "1000",
+        "4096",
+        "65536",
+        "4294967295",
+        "0.1",
+        "0.5",
+        "2e-4",
+        "-1",
+        "1e300",
+        "true",
+        "false",
+        "lora",
+        "full",
+        "bfd",
+        "stream",
+        "trained",
+        "default",
+        "none",
+        "cpu",
+        "cuda",
+        "auto",
+        "train",
+        "skip",
+        "messages",
+        "name",
+        "../x",
+        "\u{1b}[2J",
+    ]);
+    prop::collection::vec((0..SETTINGS.len(), texts, origins()), 0..12).prop_map(|given| {
+        given.into_iter().fold(ask("Qwen/Qwen3.5-2B"), |mut answers, (which, text, origin)| {
+            let _ = answers.set(SETTINGS[which].name, text, origin);
+            answers
+        })
+    })
+}
+
+fn any_facts() -> impl Strategy<Value = Facts> {
+    let amount = || prop_oneof![Just(0u64), 0u64..1 << 20, 0u64..1 << 40, any::<u64>()];
+    let gpu = prop_oneof![
+        Just(GpuMemory::Unified),
+        (amount(), amount())
+            .prop_map(|(total_bytes, free_bytes)| GpuMemory::Dedicated { total_bytes, free_bytes })
+    ];
+    let machine = (amount(), amount(), 0usize..256, prop::option::of(amount()), prop::option::of(gpu))
+        .prop_map(|(mem_total_bytes, mem_available_bytes, cores, disk_free_bytes, gpu)| MachineFacts {
+            mem_total_bytes,
+            mem_available_bytes,
+            cores,
+            disk_free_bytes,
+            gpus: gpu.map(|memory| Gpu { name: "NVIDIA GB10".into(), memory }).into_iter().collect(),
+            no_gpu_because: None,
+        });
+    let length = || prop_oneof![0u32..300, 0u32..1 << 16, any::<u32>()];
+    let data = (
+        prop_oneof![0u64..200, 0u64..1 << 20, any::<u64>()],
+        amount(),
+        amount(),
+        prop::array::uniform4(length()),
+        prop::collection::vec((length(), amount()), 0..6),
+    )
+        .prop_map(|(examples, total_tokens, target_tokens, [p50, p90, p99, max], buckets)| DataFacts {
+            examples,
+            total_tokens,
+            target_tokens,
+            p50,
+            p90,
+            p99,
+            max,
+            histogram: buckets.into_iter().map(|(up_to, count)| LengthBucket { up_to, count }).collect(),
+        });
+    let model = (0..5usize, prop::option::of(1usize..100_000)).prop_map(|(which, limit)| {
+        let mut model = match which {
+            0 => tiny_model(),
+            n => {
+                let catalog = Catalog::shipped();
+                catalog.model_facts(&catalog.models[n * 2 - 1])
+            }
+        };
+        model.config.max_position_embeddings = limit.unwrap_or(model.config.max_position_embeddings);
+        model
+    });
+    (machine, model, data).prop_map(|(machine, model, data)| Facts {
+        machine,
+        model,
+        data,
+        rates: Rates::default(),
+    })
+}
+
+/// Facts under which most plans come about.
+fn roomy_facts() -> impl Strategy<Value = Facts> {
+    (any_facts(), 1u64..1 << 20, 8u32..3000).prop_map(|(facts, examples, mean)| Facts {
+        machine: spark(),
+        data: DataFacts {
+            examples,
+            total_tokens: examples * u64::from(mean),
+            target_tokens: examples,
+            p50: mean,
+            p90: mean * 2,
+            p99: mean * 3,
+            max: mean * 4,
+            histogram: Vec::new(),
+        },
+        ..facts
+    })
+}
+
+/// What every plan must hold, whatever it was made from.
+fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
+    let plan = match resolve(answers, facts) {
+        Ok(plan) => plan,
+        Err(error) => {
+            prop_assert!(error.to_string().len() > 20 && error.exit_code() != 70, "{error}");
+            return Ok(false);
+        }
+    };
+    let advice = plan.advice.as_ref().unwrap();
+    prop_assert!(advice.memory.fits(), "{:?}", advice.memory);
+    prop_assert!(advice.curve.iter().any(|point| point.pack_length == plan.pack.length && point.fits));
+    prop_assert!(plan.batch.packs_per_step() >= 1 && advice.time.steps >= 1);
+    prop_assert!(u64::from(plan.pack.length) <= facts.model.config.max_example_tokens() as u64);
+    for setting in SETTINGS {
+        let explained = advice.explain.iter().filter(|row| row.key == setting.key).count();
+        let adapters = ["method.rank", "method.alpha", "method.rslora"].contains(&setting.key);
+        prop_assert!(
+            explained == 1 || adapters && plan.method == Method::Full,
+            "{} {explained}",
+            setting.key
+        );
+    }
+    prop_assert!(advice.explain.iter().all(|row| !row.reason.is_empty()));
+    for text in [render::explain(&plan, 80), render::summary(&plan), render::cost_curve(&plan)] {
+        prop_assert!(!text.contains(char::from(27)), "an escape sequence");
+    }
+
+    let text = plan.to_toml().unwrap();
+    prop_assert_eq!(&Plan::from_toml(&text, "plan.toml").unwrap(), &plan);
+    let json = serde_json::to_string(&plan).unwrap();
+    prop_assert!(serde_json::from_str::<Plan>(&json).is_ok(), "{json}");
+    let bare = plan.clone().without_advice();
+    prop_assert_eq!(&Plan::from_toml(&bare.to_toml().unwrap(), "plan.toml").unwrap(), &bare);
+    // A plan is itself a preset, and resolves to itself.
+    let again = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
+    prop_assert_eq!(resolve(&again, facts).unwrap().without_advice(), bare);
+    Ok(true)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+
+    #[test]
+    fn any_facts_and_answers_give_a_plan_that_fits_or_an_error_that_speaks(
+        answers in any_answers(), facts in any_facts(),
+    ) {
+        check(&answers, &facts)?;
+    }
+
+    #[test]
+    fn a_spark_with_ordinary_data_always_has_a_plan(facts in roomy_facts()) {
+        let limit = facts.model.config.max_example_tokens() as u64;
+        let short = u64::from(facts.data.p50) < limit;
+        prop_assert!(check(&ask("Qwen/Qwen3.5-2B"), &facts)? || !short);
+    }
+
+    #[test]
+    fn whatever_the_order_of_the_layers_the_highest_origin_wins(
+        given in prop::collection::vec((0u32..1000, origins()), 1..6),
+    ) {
+        let layers = given.iter().map(|(rank, origin)| Answers {
+            rank: Some(Answer::new(*rank, *origin)), ..Answers::default()
+        });
+        let highest = given.iter().map(|(_, origin)| *origin).max().unwrap();
+        let won = Answers::layered(layers).rank.unwrap();
+        prop_assert_eq!(won.origin, highest);
+        let last = given.iter().rev().find(|(_, origin)| *origin == highest).unwrap();
+        prop_assert_eq!(won.value, last.0);
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,40}") {
+        let _ = Answers::from_toml(&text, Origin::UserFile, "x");
+        let _ = Plan::from_toml(&text, "x");
+        for setting in SETTINGS {
+            let _ = Answers::default().set(setting.name, &text, Origin::Flag);
+        }
+        prop_assert_eq!(PathBuf::from_text(&text).is_some(), !text.trim().is_empty());
+    }
+}

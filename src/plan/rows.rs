@@ -1,0 +1,318 @@
+//! How full rows would be at a pack length: the two packing strategies run on lengths drawn from the histogram.
+//!
+//! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the estimate
+//! is the same for the same report. The packer itself works on the real lengths and lives elsewhere.
+
+use std::collections::BTreeMap;
+
+use crate::choices::PackStrategy;
+use crate::facts::DataFacts;
+
+/// Lengths that stand for a data set.
+const SAMPLE: u64 = 2048;
+
+/// Lengths that stand for a data set, in tokens, in no particular order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lengths {
+    lengths: Vec<u32>,
+    /// Examples of the data set that one length stands for.
+    weight: f64,
+    /// Tokens of the data set that one token of these lengths stands for.
+    token_weight: f64,
+}
+
+/// What packing gives at one pack length, scaled to the whole data set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rows {
+    /// Rows of one epoch.
+    pub rows: f64,
+    /// Tokens of one epoch.
+    pub tokens: f64,
+    /// Share of the rows' room that stays empty, 0 to 1.
+    pub waste: f64,
+    /// Mean length of the piece that a token stands in, `Σ len² / Σ len`: what attention sees.
+    pub context: f64,
+    /// Examples longer than the pack length that have a row of their own.
+    pub own_rows: f64,
+}
+
+impl Lengths {
+    /// Draws lengths from histogram and quantiles; examples over `limit` are left out, as the data stage rejects them.
+    pub fn of(data: &DataFacts, limit: u32) -> Self {
+        let knots = knots(data);
+        let n = data.examples.clamp(1, SAMPLE);
+        let mut next = 1;
+        let lengths: Vec<u32> = (0..n)
+            .map(|i| {
+                let share = (i as f64 + 0.5) / n as f64;
+                while next + 1 < knots.len() && knots[next].1 < share {
+                    next += 1;
+                }
+                let ((low, below), (high, up_to)) = (knots[next - 1], knots[next]);
+                let inside =
+                    if up_to > below { ((share - below) / (up_to - below)).clamp(0.0, 1.0) } else { 1.0 };
+                let length = f64::from(low) + inside * (f64::from(high) - f64::from(low));
+                (length.round() as u32).clamp(1, data.max.max(1))
+            })
+            .collect();
+        let weight = data.examples as f64 / n as f64;
+        // Lengths inside a bin are not even; the totals are brought to the mean that was counted.
+        let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / n as f64;
+        let correction = (data.mean() / mean).clamp(0.5, 2.0);
+        Self { lengths, weight, token_weight: weight * correction }.up_to(limit)
+    }
+
+    /// Without the examples over `limit`.
+    #[must_use]
+    pub fn up_to(&self, limit: u32) -> Self {
+        let lengths = self.lengths.iter().copied().filter(|length| *length <= limit).collect();
+        Self { lengths, ..*self }
+    }
+
+    /// Examples of the data set that are not over the limit.
+    pub fn examples(&self) -> f64 {
+        self.lengths.len() as f64 * self.weight
+    }
+
+    /// Length that this share of the examples does not exceed; 0 without examples.
+    pub fn quantile(&self, share: f64) -> u32 {
+        let mut sorted = self.lengths.clone();
+        sorted.sort_unstable();
+        let last = sorted.len().saturating_sub(1);
+        sorted.get((share * last as f64).ceil() as usize).copied().unwrap_or(0)
+    }
+
+    /// Packs the sample. `pack_length` 0 counts as 1.
+    pub fn pack(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
+        let pack_length = pack_length.max(1);
+        let tokens: f64 = self.lengths.iter().map(|n| f64::from(*n)).sum();
+        let packed = match strategy {
+            PackStrategy::Bfd => best_fit_decreasing(&self.lengths, pack_length),
+            PackStrategy::Stream => stream(&self.lengths, pack_length),
+        };
+        Rows {
+            rows: packed.rows * self.token_weight,
+            tokens: tokens * self.token_weight,
+            waste: if packed.room > 0.0 { (1.0 - tokens / packed.room).max(0.0) } else { 0.0 },
+            context: if tokens > 0.0 { packed.squares / tokens } else { 0.0 },
+            own_rows: packed.own_rows * self.weight,
+        }
+    }
+}
+
+struct Packed {
+    rows: f64,
+    room: f64,
+    squares: f64,
+    own_rows: f64,
+}
+
+fn best_fit_decreasing(lengths: &[u32], pack_length: u32) -> Packed {
+    let mut sorted = lengths.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    let mut packed = Packed { rows: 0.0, room: 0.0, squares: 0.0, own_rows: 0.0 };
+    let mut open: BTreeMap<u32, u32> = BTreeMap::new(); // free room of a row → how many such rows
+    for length in sorted {
+        packed.squares += f64::from(length) * f64::from(length);
+        let free = if length > pack_length {
+            packed.own_rows += 1.0;
+            packed.rows += 1.0;
+            packed.room += f64::from(length);
+            continue;
+        } else if let Some((&free, count)) = open.range_mut(length..).next() {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&free);
+            }
+            free
+        } else {
+            packed.rows += 1.0;
+            packed.room += f64::from(pack_length);
+            pack_length
+        };
+        *open.entry(free - length).or_default() += 1;
+    }
+    packed
+}
+
+fn stream(lengths: &[u32], pack_length: u32) -> Packed {
+    let total: f64 = lengths.iter().map(|n| f64::from(*n)).sum();
+    let width = f64::from(pack_length);
+    // Where an example starts in its row is as good as random, so the expected pieces are counted instead of drawn:
+    // an example of q whole rows and a rest r is cut into pieces whose squares have this mean over all starts.
+    let squares = lengths
+        .iter()
+        .map(|n| {
+            let n = f64::from(*n);
+            if n <= width {
+                // One piece with probability 1 - n/w, else two with a uniform cut: E = n² - n³/(3w).
+                n * n - n * n * n / (3.0 * width)
+            } else {
+                // Two end pieces, uniform in (0, w): E ≈ 2w²/3, and whole rows for the rest.
+                2.0 * width * width / 3.0 + (n - width) * width
+            }
+        })
+        .sum();
+    let rows = (total / width).ceil();
+    Packed { rows, room: total, squares, own_rows: 0.0 }
+}
+
+/// Points of the distribution, ascending in both: length, share of the examples that do not exceed it.
+///
+/// Bins may be wide (each twice the one before), so the quantiles of the report are points too.
+fn knots(data: &DataFacts) -> Vec<(u32, f64)> {
+    let total: f64 = data.histogram.iter().map(|bucket| bucket.count as f64).sum();
+    let mut counted = 0.0;
+    let mut knots = vec![(0, 0.0), (data.p50, 0.5), (data.p90, 0.9), (data.p99, 0.99)];
+    for bucket in &data.histogram {
+        counted += bucket.count as f64;
+        knots.push((bucket.up_to, if total > 0.0 { counted / total } else { 0.0 }));
+    }
+    knots.retain(|(length, _)| *length < data.max);
+    knots.push((data.max, 1.0));
+    knots.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut highest: f64 = 0.0;
+    for (_, share) in &mut knots {
+        highest = highest.max(*share);
+        *share = highest;
+    }
+    if knots.len() == 1 {
+        knots.insert(0, (0, 0.0));
+    }
+    knots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::LengthBucket;
+    use proptest::prelude::*;
+
+    fn uniform(examples: u64, max: u32) -> DataFacts {
+        DataFacts {
+            examples,
+            total_tokens: examples * u64::from(max) / 2,
+            target_tokens: examples * u64::from(max) / 4,
+            p50: max / 2,
+            p90: max / 10 * 9,
+            p99: max / 100 * 99,
+            max,
+            histogram: (1..=10).map(|i| LengthBucket { up_to: max / 10 * i, count: examples / 10 }).collect(),
+        }
+    }
+
+    #[test]
+    fn long_rows_of_short_examples_are_nearly_full() {
+        let lengths = Lengths::of(&uniform(20_000, 1000), u32::MAX);
+        let rows = lengths.pack(8192, PackStrategy::Bfd);
+        assert!(rows.waste < 0.01, "{rows:?}");
+        assert!((rows.tokens / 10e6 - 1.0).abs() < 0.01, "{rows:?}");
+        // Uniform lengths up to m: Σ n² / Σ n = 2m/3.
+        assert!((rows.context - 667.0).abs() < 10.0, "{rows:?}");
+    }
+
+    #[test]
+    fn an_example_over_the_pack_length_has_a_row_of_its_own_under_bfd_and_is_cut_under_stream() {
+        let lengths = Lengths::of(&uniform(1000, 1000), u32::MAX);
+        let bfd = lengths.pack(500, PackStrategy::Bfd);
+        assert!((bfd.own_rows - 500.0).abs() <= 2.0, "{bfd:?}");
+        let stream = lengths.pack(500, PackStrategy::Stream);
+        assert_eq!(stream.own_rows, 0.0);
+        assert!(stream.context < bfd.context && (stream.rows - 1000.0).abs() < 10.0, "{stream:?}");
+    }
+
+    #[test]
+    fn examples_over_the_limit_are_left_out() {
+        let lengths = Lengths::of(&uniform(1000, 1000), 250);
+        assert!((lengths.examples() - 250.0).abs() <= 2.0, "{}", lengths.examples());
+    }
+
+    #[test]
+    fn the_expected_pieces_of_a_stream_are_those_of_a_real_cut() {
+        let mut seed = 9u64;
+        let lengths: Vec<u32> = (0..20_000)
+            .map(|_| {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                1 + ((seed >> 33) % 1500) as u32
+            })
+            .collect();
+        let (mut at, mut squares) = (0u64, 0.0);
+        for n in &lengths {
+            let (mut from, end) = (at, at + u64::from(*n));
+            while from < end {
+                let to = end.min((from / 500 + 1) * 500);
+                squares += ((to - from) as f64).powi(2);
+                from = to;
+            }
+            at = end;
+        }
+        let expected = stream(&lengths, 500).squares;
+        assert!((expected / squares - 1.0).abs() < 0.02, "{expected} {squares}");
+    }
+
+    #[test]
+    fn bins_that_double_and_quantiles_predict_what_packing_the_real_lengths_gives() {
+        let mut seed = 3u64;
+        let mut uniform = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 11) as f64 / (1u64 << 53) as f64
+        };
+        for spread in [0.2, 0.5, 0.8] {
+            let mut real: Vec<u32> = (0..2048)
+                .map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0)
+                .map(|normal| 1 + (2000.0 * (normal * spread).exp()) as u32)
+                .collect();
+            real.sort_unstable();
+            let at = |percent: usize| real[real.len() * percent / 100];
+            let bin = |i: u32| real.iter().filter(|n| n.ilog2() == i).count() as u64;
+            let data = DataFacts {
+                examples: real.len() as u64,
+                total_tokens: real.iter().map(|n| u64::from(*n)).sum(),
+                target_tokens: 1,
+                p50: at(50),
+                p90: at(90),
+                p99: at(99),
+                max: real[real.len() - 1],
+                histogram: (0..20).map(|i| LengthBucket { up_to: (2u32 << i) - 1, count: bin(i) }).collect(),
+            };
+            let drawn = Lengths::of(&data, u32::MAX);
+            let truth = Lengths { lengths: real, weight: 1.0, token_weight: 1.0 };
+            for length in [2048, 4096, 8192, 16384] {
+                let (drawn, truth) =
+                    (drawn.pack(length, PackStrategy::Bfd), truth.pack(length, PackStrategy::Bfd));
+                assert!((drawn.waste - truth.waste).abs() < 0.05, "{spread} {length}: {drawn:?} {truth:?}");
+                assert!(
+                    (drawn.rows / truth.rows - 1.0).abs() < 0.05,
+                    "{spread} {length}: {drawn:?} {truth:?}"
+                );
+                assert!(
+                    (drawn.context / truth.context - 1.0).abs() < 0.1,
+                    "{spread} {length}: {drawn:?} {truth:?}"
+                );
+                assert!(
+                    (drawn.tokens / truth.tokens - 1.0).abs() < 1e-6,
+                    "{spread} {length}: {drawn:?} {truth:?}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_report_gives_finite_rows_that_hold_all_tokens(
+            examples in 0u64..1 << 40, total in 0u64..1 << 50, p in prop::array::uniform4(0u32..1 << 20),
+            counts in prop::collection::vec((0u32..1 << 20, 0u64..1 << 40), 0..8), length in 0u32..1 << 20,
+        ) {
+            let data = DataFacts {
+                examples, total_tokens: total, target_tokens: total, p50: p[0], p90: p[1], p99: p[2], max: p[3],
+                histogram: counts.into_iter().map(|(up_to, count)| LengthBucket { up_to, count }).collect(),
+            };
+            for strategy in [PackStrategy::Bfd, PackStrategy::Stream] {
+                let rows = Lengths::of(&data, u32::MAX).pack(length, strategy);
+                prop_assert!(rows.rows.is_finite() && rows.context.is_finite());
+                prop_assert!((0.0..=1.0).contains(&rows.waste));
+                prop_assert!(rows.rows * f64::from(length.max(data.max).max(1)) >= rows.tokens * 0.999);
+            }
+        }
+    }
+}

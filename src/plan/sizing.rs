@@ -1,0 +1,209 @@
+//! Method, rank, pack length and recompute: the decisions that memory and time are made of.
+
+use crate::answers::Origin;
+use crate::choices::{MethodKind, PackStrategy};
+use crate::error::PlanError;
+use crate::fit::{Choice, Fit, Wish};
+use crate::memory::Memory;
+use crate::plan::{Method, PackPlan};
+use crate::remedies;
+use crate::render::{bytes, count, escape, parameters, percent};
+use crate::resolve::{Resolver, setting};
+
+/// Full fine-tuning is recommended from this many examples …
+const FULL_EXAMPLES: u64 = 100_000;
+/// … and tokens.
+const FULL_TOKENS: u64 = 200_000_000;
+/// Adapters are recommended up to this many examples without further question.
+const LORA_EXAMPLES: u64 = 50_000;
+
+impl Resolver<'_> {
+    /// The recommended method with its reason.
+    fn recommended_method(&self, fit: &Fit, free: Wish) -> (MethodKind, String) {
+        let data = &self.facts.data;
+        let size = format!("{} examples and {} tokens", count(data.examples), count(data.total_tokens));
+        if self.answers.rank.is_some() && self.answers.method.is_none() {
+            return (MethodKind::Lora, "a rank was given".to_owned());
+        }
+        if data.examples < FULL_EXAMPLES || data.total_tokens < FULL_TOKENS {
+            let rule = format!(
+                "full fine-tuning pays from {} examples and {} tokens",
+                count(FULL_EXAMPLES),
+                count(FULL_TOKENS)
+            );
+            let reason = if data.examples <= LORA_EXAMPLES {
+                format!("{size}: adapters hold what so much data can teach; {rule}")
+            } else {
+                format!("{size} lie between the rules: adapters lose little and need far less memory; {rule}")
+            };
+            return (MethodKind::Lora, reason);
+        }
+        match fit.choose(&Wish { method: MethodKind::Full, rank: 0, ..free }) {
+            Ok(choice) => (
+                MethodKind::Full,
+                format!(
+                    "{size} are enough to train every parameter, and it fits: {} of {}",
+                    bytes(choice.memory.needed_bytes()),
+                    bytes(choice.memory.available_bytes)
+                ),
+            ),
+            Err(memory) => (
+                MethodKind::Lora,
+                format!(
+                    "{size} would be enough for full fine-tuning, but it needs {} and {} are available",
+                    bytes(memory.needed_bytes()),
+                    bytes(memory.available_bytes)
+                ),
+            ),
+        }
+    }
+
+    pub(crate) fn method_and_fit(&mut self, fit: &Fit, free: Wish) -> Result<(Method, Choice), PlanError> {
+        let answers = self.answers;
+        if let (Some(method), Some(rank)) = (&answers.method, &answers.rank)
+            && method.value == MethodKind::Full
+            && rank.origin >= method.origin
+        {
+            return Err(PlanError::Conflict {
+                what: format!(
+                    "{} is full, which has no adapters, but {} is {}",
+                    setting("method.kind").place(method.origin),
+                    setting("method.rank").place(rank.origin),
+                    rank.value
+                ),
+                fix: "Leave the rank out, or use --method lora".into(),
+            });
+        }
+        let (recommended, reason) = self.recommended_method(fit, free);
+        let kind = self.pick("method.kind", &answers.method, recommended, reason);
+        let hidden = self.facts.model.config.hidden_size;
+        let asked_rank = answers.rank.as_ref().map(|answer| answer.value);
+        let usual = remedies::usual_rank(hidden);
+        let wish = Wish {
+            method: kind,
+            rank: if kind == MethodKind::Lora { asked_rank.unwrap_or(usual) } else { 0 },
+            ..free
+        };
+        let smaller = || {
+            let ranks = if asked_rank.is_none() { remedies::smaller_ranks(wish.rank) } else { Vec::new() };
+            ranks.into_iter().find_map(|rank| Some((rank, fit.choose(&Wish { rank, ..wish }).ok()?)))
+        };
+        let (rank, choice) = match fit.choose(&wish) {
+            Ok(choice) => (wish.rank, choice),
+            Err(memory) => smaller().ok_or_else(|| self.does_not_fit(fit, &wish, *memory))?,
+        };
+        if kind == MethodKind::Full {
+            return Ok((Method::Full, choice));
+        }
+        let (rank, reason) = if asked_rank.is_none() && rank < usual {
+            (rank, format!("the largest that fits; {usual} would be usual"))
+        } else if usual < 128 {
+            (usual, format!("a quarter of the hidden size of {hidden}; 128 is for models of 512 and more"))
+        } else {
+            (
+                usual,
+                format!(
+                    "the original recipe's; {} parameters of adapters",
+                    parameters(fit.work.adapter_parameters(usual) as u64)
+                ),
+            )
+        };
+        let rank = self.pick("method.rank", &answers.rank, rank, reason);
+        let alpha = self.pick(
+            "method.alpha",
+            &answers.alpha,
+            2.0 * f64::from(rank),
+            "twice the rank: a scale of 2, as in the original recipe",
+        );
+        let rslora = self.pick(
+            "method.rslora",
+            &answers.rslora,
+            false,
+            "alpha / rank; the learning rate is tuned for it",
+        );
+        Ok((Method::Lora { rank, alpha, rslora }, choice))
+    }
+
+    fn does_not_fit(&self, fit: &Fit, wish: &Wish, memory: Memory) -> PlanError {
+        let how = match wish.method {
+            MethodKind::Lora => format!("LoRA of rank {}", wish.rank),
+            MethodKind::Full => "full fine-tuning".to_owned(),
+        };
+        let model = self.answers.model.as_ref().map_or("the model", |answer| &answer.value);
+        let row = match (wish.pack_length, fit.strategy) {
+            (Some(length), _) if length > fit.longest => format!("rows of {} tokens", count(length.into())),
+            (_, PackStrategy::Bfd) => {
+                format!("an example of {} tokens in one row", count(fit.longest.into()))
+            }
+            (length, PackStrategy::Stream) => {
+                format!("rows of {} tokens", count(length.unwrap_or(fit.rule).into()))
+            }
+        };
+        PlanError::DoesNotFit {
+            what: format!("{how} of {} with {row}", escape(model)),
+            memory: Box::new(memory),
+            remedies: remedies::remedies(fit, wish),
+        }
+    }
+
+    pub(crate) fn recompute(&mut self, fit: &Fit, wish: &Wish, choice: &Choice) -> bool {
+        let kept = fit.memory(wish, choice.pack_length, false);
+        let again = fit.memory(wish, choice.pack_length, true);
+        let flops = |recompute| fit.work.training_flops(&fit.treatment(wish, recompute, &choice.rows));
+        let figures = format!(
+            "recompute would free {} and add {} of work",
+            bytes(kept.activations.saturating_sub(again.activations)),
+            percent(flops(true) / flops(false) - 1.0),
+        );
+        let reason = if kept.fits() {
+            format!(
+                "all activations fit: {} of {} needed; {figures}",
+                bytes(kept.needed_bytes()),
+                bytes(kept.available_bytes)
+            )
+        } else {
+            format!(
+                "without it {} are needed and {} are available; {figures}",
+                bytes(kept.needed_bytes()),
+                bytes(kept.available_bytes)
+            )
+        };
+        self.pick("recompute", &self.answers.recompute, !kept.fits(), reason)
+    }
+
+    pub(crate) fn pack(&mut self, fit: &Fit, choice: &Choice) -> PackPlan {
+        let rule = format!(
+            "the recipe's rule (mean {:.0}, rounded to 128) says {}",
+            self.facts.data.mean(),
+            count(fit.rule.into())
+        );
+        let own = choice.rows.own_rows.round() as u64;
+        let longer = if own > 0 {
+            format!("; {} longer examples get a row of their own", count(own))
+        } else {
+            String::new()
+        };
+        let waste = percent(choice.rows.waste);
+        let best = choice.curve.iter().find(|point| point.pack_length == choice.pack_length);
+        let relative = percent(best.map_or(1.0, |point| point.tokens_per_s_relative));
+        let reason = match (&self.answers.pack_length, fit.strategy) {
+            (Some(_), _) => {
+                format!("{waste} of the rows stays empty, {relative} of the best speed{longer}; {rule}")
+            }
+            (None, PackStrategy::Bfd) => format!(
+                "the shortest row that holds 99 % of the examples and reaches {relative} of the best speed; {waste} of it stays empty{longer}; {rule}"
+            ),
+            (None, PackStrategy::Stream) if choice.pack_length == fit.rule => {
+                format!("{rule}; the strategy is the recipe's too")
+            }
+            (None, PackStrategy::Stream) => {
+                format!("{rule}, which does not fit; this is the longest row that does")
+            }
+        };
+        // A length that was given has no second recommendation beside it, only the rule.
+        let origin = self.answers.pack_length.as_ref().map_or(Origin::BuiltIn, |answer| answer.origin);
+        let length = choice.pack_length;
+        self.record("pack.length", length.to_string(), origin, reason);
+        PackPlan { length, strategy: fit.strategy }
+    }
+}

@@ -1,0 +1,512 @@
+//! Checkpoints that exist whole or not at all.
+//!
+//! ```text
+//! checkpoints/.tmp-step-001200-9f3a/   files being written; worthless until renamed
+//! checkpoints/step-001200/             committed: files, then manifest.json, all flushed before the rename
+//! checkpoints/damaged-step-001200/     failed its manifest on a resume; kept for a person to look at
+//! ```
+//!
+//! A process killed, or a machine cut off, at any instant leaves every committed checkpoint as it was and at most some
+//! `.tmp-` folders, which the next [`Checkpoints::clean`] removes. Deleting goes through a rename too, so half a
+//! deletion never looks like damage. Reading needs no lease; every change takes the [`Lease`] as proof.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use crate::error::{Doing, Error, Result};
+use crate::lease::Lease;
+use crate::manifest::{Damage, MANIFEST, Manifest};
+use crate::run_dir::{RunDir, private_file, random_hex, sync_folder};
+
+const TEMP: &str = ".tmp-";
+const ASIDE: &str = ".aside-";
+const DAMAGED: &str = "damaged-";
+
+/// A committed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Bytes of its files, manifest excluded.
+    pub bytes: u64,
+}
+
+impl Checkpoint {
+    /// Folder name under `checkpoints/`, as events and users call it.
+    pub fn name(&self) -> String {
+        folder_name(self.step)
+    }
+}
+
+/// A checkpoint that was passed over, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The step in its name.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub damage: Damage,
+}
+
+/// The checkpoint to continue from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewestValid {
+    /// The newest one whose every byte matches its manifest.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that do not, newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+/// The checkpoints of one run.
+#[derive(Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+    /// Steps this process committed or verified: not hashed again when old ones are deleted.
+    sound: BTreeSet<u64>,
+}
+
+impl Checkpoints {
+    /// The checkpoints of a run.
+    pub fn new(run: &RunDir) -> Self {
+        Checkpoints { folder: run.checkpoints(), sound: BTreeSet::new() }
+    }
+
+    /// Steps that have a committed folder, ascending. Says nothing about their contents.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `checkpoints/` cannot be listed.
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let mut steps: Vec<u64> = self.entries()?.iter().filter_map(|name| step_of(name)).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// Checks every byte of one checkpoint against its manifest.
+    ///
+    /// # Errors
+    /// [`Error::DamagedCheckpoint`] names the file that is missing, truncated or corrupt.
+    pub fn verify(&mut self, step: u64) -> Result<Checkpoint> {
+        let path = self.path_of(step);
+        self.check(step).map_err(|damage| Error::DamagedCheckpoint { path, damage })
+    }
+
+    /// The newest checkpoint that can be trusted, and the newer ones that cannot.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `checkpoints/` cannot be listed. Damage is no error: it is in `skipped`.
+    pub fn newest_valid(&mut self) -> Result<NewestValid> {
+        let mut found = NewestValid::default();
+        for step in self.steps()?.into_iter().rev() {
+            match self.check(step) {
+                Ok(checkpoint) => {
+                    found.checkpoint = Some(checkpoint);
+                    break;
+                }
+                Err(damage) => found.skipped.push(Skipped { step, path: self.path_of(step), damage }),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Starts a checkpoint: write its files into [`CheckpointWriter::path`], then commit. Dropped without a commit it
+    /// leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder cannot be created.
+    pub fn begin(&mut self, step: u64, lease: &Lease) -> Result<CheckpointWriter<'_>> {
+        self.assert_leased(lease);
+        let temp = self.folder.join(format!("{TEMP}{}-{}", folder_name(step), random_hex::<4>()));
+        DirBuilder::new().mode(0o700).create(&temp).doing("create", &temp)?;
+        Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
+    }
+
+    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is found by
+    /// its contents and always stays; damaged ones newer than it stay too and do not count. Returns the deleted steps.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when a folder cannot be listed or deleted.
+    pub fn retain(&mut self, keep: usize, best: Option<u64>, lease: &Lease) -> Result<Vec<u64>> {
+        self.assert_leased(lease);
+        let mut newest_first = self.steps()?.into_iter().rev();
+        if !newest_first.by_ref().any(|step| self.sound.contains(&step) || self.check(step).is_ok()) {
+            return Ok(Vec::new());
+        }
+        let mut kept = 1;
+        let mut deleted = Vec::new();
+        for step in newest_first {
+            if best == Some(step) {
+                continue;
+            }
+            if kept < keep && self.looks_whole(step) {
+                kept += 1;
+                continue;
+            }
+            self.delete(&self.path_of(step))?;
+            self.sound.remove(&step);
+            deleted.push(step);
+        }
+        Ok(deleted)
+    }
+
+    /// Renames damaged checkpoints to `damaged-step-…`, so that the resumed run can commit these steps again and
+    /// nothing is lost that a person might want to look at. Returns the new folders.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when one cannot be renamed.
+    pub fn set_aside(&self, skipped: &[Skipped], lease: &Lease) -> Result<Vec<PathBuf>> {
+        self.assert_leased(lease);
+        let mut renamed = Vec::new();
+        for Skipped { step, path, .. } in skipped {
+            let mut to = self.folder.join(format!("{DAMAGED}{}", folder_name(*step)));
+            while to.exists() {
+                to = self.folder.join(format!("{DAMAGED}{}-{}", folder_name(*step), random_hex::<2>()));
+            }
+            fs::rename(path, &to).doing("rename", path)?;
+            renamed.push(to);
+        }
+        Ok(renamed)
+    }
+
+    /// Removes what killed processes left: unfinished checkpoints and half deletions. Returns how many. A trainer calls
+    /// it once after taking the lease, before it looks for the newest checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when one cannot be removed.
+    pub fn clean(&self, lease: &Lease) -> Result<usize> {
+        self.assert_leased(lease);
+        let mut removed = 0;
+        for name in self.entries()? {
+            let path = self.folder.join(&name);
+            if let Some(original) = name.strip_prefix(ASIDE)
+                && !self.folder.join(original).exists()
+            {
+                // Killed between the two renames of `replace`: the old checkpoint is still the good one.
+                fs::rename(&path, self.folder.join(original)).doing("restore", &path)?;
+            } else if name.starts_with(TEMP) || name.starts_with(ASIDE) {
+                fs::remove_dir_all(&path).doing("remove", &path)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn assert_leased(&self, lease: &Lease) {
+        // One run may be called by two paths.
+        let same = self.folder == lease.checkpoints()
+            || fs::canonicalize(&self.folder).ok() == fs::canonicalize(lease.checkpoints()).ok();
+        assert!(same, "a lease is proof for its own run only");
+    }
+
+    fn entries(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder).doing("list", &self.folder)? {
+            names.extend(entry.doing("list", &self.folder)?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(folder_name(step))
+    }
+
+    fn check(&mut self, step: u64) -> Result<Checkpoint, Damage> {
+        self.sound.remove(&step);
+        let path = self.path_of(step);
+        let manifest = Manifest::read(&path)?;
+        if manifest.step != step {
+            return Err(Damage::BadManifest { reason: format!("it is of step {}", manifest.step) });
+        }
+        manifest.check_contents(&path)?;
+        self.sound.insert(step);
+        Ok(Checkpoint { step, path, bytes: manifest.total_bytes() })
+    }
+
+    fn looks_whole(&self, step: u64) -> bool {
+        let path = self.path_of(step);
+        Manifest::read(&path).and_then(|manifest| manifest.check_sizes(&path)).is_ok()
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        let doomed = self.folder.join(format!("{TEMP}deleted-{}", random_hex::<4>()));
+        fs::rename(path, &doomed).doing("delete", path)?;
+        fs::remove_dir_all(&doomed).doing("delete", &doomed)
+    }
+
+    /// Puts `temp` where a checkpoint of the same step already lies, without an instant in which neither is there.
+    fn replace(&self, temp: &Path, step: u64) -> Result<()> {
+        let path = self.path_of(step);
+        match renameat_with(CWD, temp, CWD, &path, RenameFlags::EXCHANGE) {
+            Ok(()) => {
+                sync_folder(&self.folder)?;
+                self.delete(temp)
+            }
+            // Some network file systems cannot exchange: two renames, which `clean` completes after a kill.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
+                fs::rename(&path, &aside).doing("replace", &path)?;
+                fs::rename(temp, &path).doing("commit", &path)?;
+                sync_folder(&self.folder)?;
+                self.delete(&aside)
+            }
+            Err(e) => Err(e).doing("replace", path),
+        }
+    }
+}
+
+/// A checkpoint being written.
+#[derive(Debug)]
+pub struct CheckpointWriter<'a> {
+    checkpoints: &'a mut Checkpoints,
+    step: u64,
+    temp: PathBuf,
+    committed: bool,
+}
+
+impl CheckpointWriter<'_> {
+    /// Where its files go; subfolders are allowed.
+    pub fn path(&self) -> &Path {
+        &self.temp
+    }
+
+    /// Flushes and hashes the files, writes the manifest, and makes the checkpoint visible. A checkpoint of the same
+    /// step, as a resumed run may meet, is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with a full disk or a read-only one in words; nothing visible has changed then.
+    pub fn commit(mut self) -> Result<Checkpoint> {
+        let (step, temp) = (self.step, self.temp.clone());
+        let manifest =
+            Manifest::of_folder(&temp, step).map_err(|(path, e)| Error::io("flush to disk", path, e))?;
+        let manifest_path = temp.join(MANIFEST);
+        let mut file =
+            private_file().create_new(true).open(&manifest_path).doing("create", &manifest_path)?;
+        file.write_all(&manifest.to_json()).and_then(|()| file.sync_all()).doing("write", &manifest_path)?;
+        sync_folder(&temp)?;
+        let path = self.checkpoints.path_of(step);
+        // An empty folder would be replaced by a plain rename; NOREPLACE is not everywhere, so ask first. Nobody else
+        // creates one meanwhile: we hold the lease.
+        if path.exists() {
+            self.checkpoints.replace(&temp, step)?;
+        } else {
+            fs::rename(&temp, &path).doing("commit", &path)?;
+            sync_folder(&self.checkpoints.folder)?;
+        }
+        self.committed = true;
+        self.checkpoints.sound.insert(step);
+        Ok(Checkpoint { step, path, bytes: manifest.total_bytes() })
+    }
+}
+
+impl Drop for CheckpointWriter<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Frees the disk for the retry; `clean` gets what this leaves.
+            let _ = fs::remove_dir_all(&self.temp);
+        }
+    }
+}
+
+fn folder_name(step: u64) -> String {
+    format!("step-{step:06}")
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    // `step-12` and `step-000012` would otherwise be the same step twice.
+    (folder_name(step) == name).then_some(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scene {
+        _root: tempfile::TempDir,
+        lease: Lease,
+        checkpoints: Checkpoints,
+    }
+
+    fn scene() -> Scene {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        let lease = Lease::acquire(&run).unwrap();
+        Scene { _root: root, checkpoints: Checkpoints::new(&run), lease }
+    }
+
+    impl Scene {
+        fn commit(&mut self, step: u64) -> Checkpoint {
+            let writer = self.checkpoints.begin(step, &self.lease).unwrap();
+            fs::write(writer.path().join("weights.bin"), vec![step as u8; 1000]).unwrap();
+            fs::create_dir(writer.path().join("state")).unwrap();
+            fs::write(writer.path().join("state/cursor.json"), format!("{{\"step\":{step}}}")).unwrap();
+            writer.commit().unwrap()
+        }
+
+        fn newest(&mut self) -> (Option<u64>, Vec<String>) {
+            // A fresh reader, which trusts nothing.
+            let found = Checkpoints::new(self.lease.run()).newest_valid().unwrap();
+            let skipped = found.skipped.iter().map(|s| format!("{}: {}", s.step, s.damage)).collect();
+            (found.checkpoint.map(|c| c.step), skipped)
+        }
+    }
+
+    #[test]
+    fn the_newest_whole_checkpoint_is_found() {
+        let mut s = scene();
+        assert_eq!(s.newest(), (None, vec![]));
+        s.commit(100);
+        let second = s.commit(200);
+        assert_eq!(second.name(), "step-000200");
+        assert_eq!(second.bytes, 1000 + 12);
+        assert_eq!(s.newest(), (Some(200), vec![]));
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_named_and_the_previous_checkpoint_is_used() {
+        type Harm = fn(&Path);
+        let harms: [(&str, Harm); 7] = [
+            ("manifest.json is missing", |p| fs::remove_file(p.join(MANIFEST)).unwrap()),
+            ("manifest.json is damaged", |p| fs::write(p.join(MANIFEST), "{").unwrap()),
+            ("weights.bin is missing", |p| fs::remove_file(p.join("weights.bin")).unwrap()),
+            ("weights.bin is truncated: 10 of 1000 bytes", |p| {
+                fs::write(p.join("weights.bin"), [2; 10]).unwrap();
+            }),
+            ("weights.bin has 1001 bytes instead of 1000", |p| {
+                fs::write(p.join("weights.bin"), [2; 1001]).unwrap();
+            }),
+            ("weights.bin is corrupt", |p| flip(&p.join("weights.bin"), 500)),
+            ("state/cursor.json is corrupt", |p| flip(&p.join("state/cursor.json"), 3)),
+        ];
+        for (words, harm) in harms {
+            let mut s = scene();
+            s.commit(1);
+            harm(&s.commit(2).path);
+            let (newest, skipped) = s.newest();
+            assert_eq!(newest, Some(1), "{words}");
+            assert!(skipped.len() == 1 && skipped[0].contains(words), "{words}: {skipped:?}");
+            let error = s.checkpoints.verify(2).unwrap_err().to_string();
+            assert!(error.contains("step-000002") && error.contains(words), "{error}");
+        }
+    }
+
+    fn flip(path: &Path, at: usize) {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_in_the_manifest_is_found() {
+        let mut s = scene();
+        s.commit(1);
+        let manifest = s.commit(2).path.join(MANIFEST);
+        let good = fs::read(&manifest).unwrap();
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1 << (at % 8);
+            // Another layout of the same values is the same manifest (a newline that became a tab).
+            let same = serde_json::from_slice::<Manifest>(&bytes).ok() == serde_json::from_slice(&good).ok();
+            fs::write(&manifest, &bytes).unwrap();
+            let (newest, _) = s.newest();
+            assert_eq!(newest, Some(if same { 2 } else { 1 }), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_not_committed_leaves_nothing() {
+        let mut s = scene();
+        s.commit(1);
+        let writer = s.checkpoints.begin(2, &s.lease).unwrap();
+        fs::write(writer.path().join("weights.bin"), "half").unwrap();
+        drop(writer);
+        assert_eq!(fs::read_dir(s.lease.checkpoints()).unwrap().count(), 1);
+        assert_eq!(s.newest(), (Some(1), vec![]));
+    }
+
+    #[test]
+    fn a_step_committed_again_replaces_the_old_folder() {
+        let mut s = scene();
+        s.commit(5);
+        let writer = s.checkpoints.begin(5, &s.lease).unwrap();
+        fs::write(writer.path().join("weights.bin"), "new").unwrap();
+        let again = writer.commit().unwrap();
+        assert_eq!(fs::read(again.path.join("weights.bin")).unwrap(), b"new");
+        assert_eq!(s.newest(), (Some(5), vec![]));
+        assert_eq!(fs::read_dir(s.lease.checkpoints()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn retention_keeps_the_newest_and_the_best() {
+        let mut s = scene();
+        for step in 1..=6 {
+            s.commit(step);
+        }
+        assert_eq!(s.checkpoints.retain(3, Some(2), &s.lease).unwrap(), [3, 1]);
+        assert_eq!(s.checkpoints.steps().unwrap(), [2, 4, 5, 6]);
+        assert_eq!(s.checkpoints.retain(0, Some(99), &s.lease).unwrap(), [5, 4, 2]);
+        assert_eq!(s.checkpoints.steps().unwrap(), [6]);
+    }
+
+    #[test]
+    fn retention_never_deletes_the_newest_valid_checkpoint_behind_a_damaged_one() {
+        let mut s = scene();
+        s.commit(1);
+        s.commit(2);
+        let damaged = s.commit(3).path;
+        flip(&damaged.join("weights.bin"), 0);
+        // A resumed process, which committed none of them.
+        s.checkpoints = Checkpoints::new(s.lease.run());
+        assert_eq!(s.checkpoints.retain(1, None, &s.lease).unwrap(), [1]);
+        assert_eq!(s.newest().0, Some(2));
+        flip(&s.checkpoints.path_of(2).join("weights.bin"), 0);
+        s.checkpoints = Checkpoints::new(s.lease.run());
+        assert_eq!(
+            s.checkpoints.retain(1, None, &s.lease).unwrap(),
+            [] as [u64; 0],
+            "nothing valid, nothing deleted"
+        );
+    }
+
+    #[test]
+    fn damaged_checkpoints_are_set_aside_and_not_taken_again() {
+        let mut s = scene();
+        s.commit(1);
+        for _ in 0..2 {
+            flip(&s.commit(2).path.join("weights.bin"), 0);
+            let found = s.checkpoints.newest_valid().unwrap();
+            s.checkpoints.set_aside(&found.skipped, &s.lease).unwrap();
+        }
+        assert_eq!(s.checkpoints.steps().unwrap(), [1]);
+        assert_eq!(fs::read_dir(s.lease.checkpoints()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn leftovers_of_a_kill_are_cleaned_and_a_half_replacement_is_undone() {
+        let mut s = scene();
+        s.commit(1);
+        let folder = s.lease.checkpoints();
+        fs::create_dir(folder.join(".tmp-step-000002-abcd")).unwrap();
+        fs::rename(folder.join("step-000001"), folder.join(".aside-step-000001")).unwrap();
+        assert_eq!(s.newest().0, None);
+        assert_eq!(s.checkpoints.clean(&s.lease).unwrap(), 1);
+        assert_eq!(s.newest(), (Some(1), vec![]));
+    }
+
+    #[test]
+    fn a_link_in_a_checkpoint_is_refused() {
+        let mut s = scene();
+        let writer = s.checkpoints.begin(1, &s.lease).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", writer.path().join("weights.bin")).unwrap();
+        assert!(writer.commit().unwrap_err().to_string().contains("plain files only"));
+        assert_eq!(s.newest(), (None, vec![]));
+    }
+}

@@ -1,0 +1,210 @@
+//! Requests to a running trainer: one small file each in `control/`, put there by rename, acknowledged by an event.
+//!
+//! Anyone who may write in the run folder may ask; the trainer looks between two steps. It logs `control_applied`
+//! first and removes the file after, so a request is never lost and at worst carried out twice.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Doing, Error, Result};
+use crate::lease::Lease;
+use crate::now_us;
+use crate::run_dir::{RunDir, private_file, random_hex};
+
+/// What can be asked of a trainer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Commit a checkpoint, then end.
+    Stop,
+    /// Commit a checkpoint and go on.
+    Checkpoint,
+}
+
+impl Action {
+    /// The name in requests and events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Action::Stop => "stop",
+            Action::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Also the file's name; the acknowledging event repeats it.
+    pub id: String,
+    /// What is asked.
+    pub action: Action,
+    /// When, microseconds since the Unix epoch.
+    pub time_us: u64,
+}
+
+/// Asks the running trainer for something. The answer is a `control_applied` event with the returned id.
+///
+/// # Errors
+/// [`Error::NotRunning`] when no trainer holds the lease, [`Error::Io`] when the request cannot be written.
+pub fn request(run: &RunDir, action: Action) -> Result<Request> {
+    if !Lease::is_held(run)? {
+        return Err(Error::NotRunning { run: run.path().to_owned() });
+    }
+    let time_us = now_us();
+    let request = Request { id: format!("{time_us}-{}", random_hex::<4>()), action, time_us };
+    let temp = run.control().join(format!(".{}.tmp", request.id));
+    let path = run.control().join(format!("{}.json", request.id));
+    let json = serde_json::to_vec(&request).expect("three plain fields serialise");
+    let mut file = private_file().create_new(true).open(&temp).doing("create", &temp)?;
+    file.write_all(&json).doing("write", &temp)?;
+    fs::rename(&temp, &path).doing("create", &path)?;
+    Ok(request)
+}
+
+/// What a look into `control/` brought.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Incoming {
+    /// Requests to carry out, oldest first. Acknowledge each.
+    pub requests: Vec<Request>,
+    /// What was set aside and why, one line each, for a `warning` event.
+    pub ignored: Vec<String>,
+}
+
+/// The trainer's side of `control/`.
+#[derive(Debug)]
+pub struct ControlInbox {
+    folder: PathBuf,
+    started_us: u64,
+}
+
+impl ControlInbox {
+    /// The inbox of the run this process trains.
+    pub fn new(lease: &Lease) -> Self {
+        ControlInbox { folder: lease.run().control(), started_us: lease.started_us() }
+    }
+
+    /// Requests that wait. What is no request is renamed to `*.ignored` and reported; so is one that was meant for an
+    /// earlier attempt, which would otherwise end a resumed run at its first step.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `control/` cannot be listed.
+    pub fn poll(&self) -> Result<Incoming> {
+        let mut incoming = Incoming::default();
+        for entry in fs::read_dir(&self.folder).doing("list", &self.folder)? {
+            let path = entry.doing("list", &self.folder)?.path();
+            if path.extension().is_none_or(|ext| ext != "json") {
+                continue;
+            }
+            match read(&path) {
+                Ok(request) if request.time_us < self.started_us => {
+                    incoming.ignored.push(set_aside(&path, "it was meant for an earlier attempt"));
+                }
+                Ok(request) => incoming.requests.push(request),
+                Err(reason) => incoming.ignored.push(set_aside(&path, &reason)),
+            }
+        }
+        incoming.requests.sort_by(|a, b| (a.time_us, &a.id).cmp(&(b.time_us, &b.id)));
+        Ok(incoming)
+    }
+
+    /// Removes a request that was carried out; call it after its `control_applied` event is written.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be removed.
+    pub fn acknowledge(&self, request: &Request) -> Result<()> {
+        let path = self.folder.join(format!("{}.json", request.id));
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.doing("remove", path),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Request, String> {
+    const LARGEST: u64 = 64 * 1024;
+    let meta = fs::symlink_metadata(path).map_err(|e| e.to_string())?;
+    // A pipe under this name would hold up the training loop for ever.
+    if !meta.is_file() || meta.len() > LARGEST {
+        return Err("it is not a small plain file".to_owned());
+    }
+    let request: Request =
+        serde_json::from_slice(&fs::read(path).map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    if path.file_stem().is_none_or(|stem| stem != request.id.as_str()) {
+        return Err("its id is not its file name".to_owned());
+    }
+    Ok(request)
+}
+
+fn set_aside(path: &Path, reason: &str) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match fs::rename(path, path.with_extension("ignored")) {
+        Ok(()) => format!("control/{name} was ignored: {reason}"),
+        Err(e) => format!("control/{name} was ignored: {reason} (and could not be renamed: {e})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> (tempfile::TempDir, RunDir) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        (root, run)
+    }
+
+    #[test]
+    fn a_request_reaches_the_trainer_once_and_leaves_no_trace() {
+        let (_root, run) = run();
+        assert!(matches!(request(&run, Action::Stop), Err(Error::NotRunning { .. })));
+        let lease = Lease::acquire(&run).unwrap();
+        let inbox = ControlInbox::new(&lease);
+        assert_eq!(inbox.poll().unwrap(), Incoming::default());
+        let first = request(&run, Action::Checkpoint).unwrap();
+        let second = request(&run, Action::Stop).unwrap();
+        let incoming = inbox.poll().unwrap();
+        assert_eq!(incoming.requests, [first.clone(), second.clone()]);
+        inbox.acknowledge(&first).unwrap();
+        inbox.acknowledge(&first).unwrap();
+        assert_eq!(inbox.poll().unwrap().requests, std::slice::from_ref(&second));
+        inbox.acknowledge(&second).unwrap();
+        assert_eq!(fs::read_dir(run.control()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_no_request_is_set_aside_and_said() {
+        let (_root, run) = run();
+        let lease = Lease::acquire(&run).unwrap();
+        let inbox = ControlInbox::new(&lease);
+        fs::write(run.control().join("x.json"), "{\"action\":").unwrap();
+        fs::write(run.control().join("y.json"), r#"{"id":"y","action":"explode","time_us":1}"#).unwrap();
+        fs::write(
+            run.control().join("z.json"),
+            format!(r#"{{"id":"../z","action":"stop","time_us":{}}}"#, u64::MAX),
+        )
+        .unwrap();
+        fs::create_dir(run.control().join("folder.json")).unwrap();
+        fs::write(run.control().join(".half.tmp"), "{").unwrap();
+        let incoming = inbox.poll().unwrap();
+        assert!(incoming.requests.is_empty());
+        assert_eq!(incoming.ignored.len(), 4, "{:?}", incoming.ignored);
+        assert!(incoming.ignored.iter().any(|w| w.contains("control/y.json") && w.contains("explode")));
+        assert_eq!(inbox.poll().unwrap(), Incoming::default(), "said once");
+    }
+
+    #[test]
+    fn a_stop_meant_for_a_crashed_attempt_does_not_stop_the_resumed_one() {
+        let (_root, run) = run();
+        let crashed = Lease::acquire(&run).unwrap();
+        request(&run, Action::Stop).unwrap();
+        drop(crashed);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let inbox = ControlInbox::new(&Lease::acquire(&run).unwrap());
+        let incoming = inbox.poll().unwrap();
+        assert!(incoming.requests.is_empty());
+        assert!(incoming.ignored[0].contains("earlier attempt"), "{:?}", incoming.ignored);
+    }
+}

@@ -1,0 +1,507 @@
+//! One line of an event file: the envelope and the kinds.
+//!
+//! `{"v":1,"attempt":1,"seq":412,"time_us":1763645250000000,"kind":"step","step":120,"loss_nats":1.25,…}`
+//!
+//! Rules a reader may rely on: `seq` starts at 1 in each attempt and has no gaps; fields carry their unit in the name;
+//! a field that nobody measured is absent; a loss or gradient norm that is not finite is `null` beside
+//! `"loss_nonfinite":"nan"` (`"inf"`, `"-inf"`). Unknown kinds and fields are skipped; an unknown `v` is refused.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{EvalWire, StepWire};
+
+/// Major version of the envelope. Kinds and fields may be added without changing it.
+pub const EVENT_VERSION: u32 = 1;
+
+/// One event as read from, or written to, an event file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Which start of the trainer wrote it, from 1.
+    pub attempt: u32,
+    /// Position within the attempt, from 1, without gaps.
+    pub seq: u64,
+    /// Microseconds since the Unix epoch; never decreases within an attempt.
+    pub time_us: u64,
+    /// What happened.
+    pub kind: Kind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs)] // each payload is documented at its type
+pub enum Kind {
+    RunStarted(RunStarted),
+    Phase(Phase),
+    Progress(Progress),
+    Step(Step),
+    Eval(Eval),
+    Sample(Sample),
+    DeviceSample(DeviceSample),
+    CheckpointCommitted(CheckpointCommitted),
+    ControlApplied(ControlApplied),
+    Warning(Warning),
+    RunFinished(RunFinished),
+    /// A kind of a later sparktune: counted by readers, never written.
+    #[serde(skip_serializing)]
+    Unknown(String),
+}
+
+/// First event of every attempt.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStarted {
+    /// Version of sparktune.
+    pub sparktune: String,
+    /// Model id or path.
+    pub model: String,
+    /// `lora` or `full`.
+    pub method: String,
+    /// The device in words, as the trainer chose it.
+    pub device: String,
+    /// Optimizer steps of the whole run, when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
+    /// Epochs of the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// Step of the checkpoint this attempt continues from; absent when it starts from the base model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed_from_step: Option<u64>,
+}
+
+/// A new part of the job begins: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phase {
+    /// Name of the part.
+    pub phase: String,
+    /// One line for a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// How far the current phase is, where it is not counted in steps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    /// Name of the phase.
+    pub phase: String,
+    /// Units done.
+    pub done: u64,
+    /// Units in all, when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// What is counted: `bytes`, `examples`, `tensors`, …
+    pub unit: String,
+}
+
+/// One optimizer step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StepWire", into = "StepWire")]
+pub struct Step {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Epochs done, fractional.
+    pub epoch: Option<f64>,
+    /// Mean loss per target token in nats; may be NaN or infinite.
+    pub loss_nats: f64,
+    /// Target tokens of the step.
+    pub target_tokens: u64,
+    /// All tokens of the step, padding excluded.
+    pub tokens: u64,
+    /// Learning rate used.
+    pub lr: Option<f64>,
+    /// Global gradient norm before clipping; may be NaN or infinite.
+    pub grad_norm: Option<f64>,
+    /// Wall time of the step.
+    pub step_ms: Option<f64>,
+    /// Tokens (not only targets) per second of this step.
+    pub tokens_per_s: Option<f64>,
+    /// Memory used, as the budget counts it.
+    pub mem_used_bytes: Option<u64>,
+    /// Part of `step_ms` that waited for data.
+    pub data_ms: Option<f64>,
+    /// Part of `step_ms` in forward.
+    pub forward_ms: Option<f64>,
+    /// Part of `step_ms` in backward.
+    pub backward_ms: Option<f64>,
+    /// Part of `step_ms` in clipping and optimizer.
+    pub optimizer_ms: Option<f64>,
+}
+
+/// Evaluation on the held-out examples.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "EvalWire", into = "EvalWire")]
+pub struct Eval {
+    /// Steps trained so far.
+    pub step: u64,
+    /// Mean loss per target token in nats; may be NaN or infinite.
+    pub loss_nats: f64,
+    /// Target tokens evaluated.
+    pub target_tokens: u64,
+    /// Examples evaluated.
+    pub examples: u64,
+    /// Wall time.
+    pub eval_ms: Option<f64>,
+}
+
+/// Text generated during training. Untrusted: escape before showing it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    /// Steps trained so far.
+    pub step: u64,
+    /// What the model was asked.
+    pub prompt: String,
+    /// What it answered.
+    pub text: String,
+    /// Tokens generated.
+    pub tokens: u64,
+}
+
+/// One reading of machine and process. Absent means nobody could measure it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceSample {
+    /// Physical memory, or the container's limit where that is lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_total_bytes: Option<u64>,
+    /// What can still be allocated without swapping (MemAvailable, or what the container's limit leaves).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_available_bytes: Option<u64>,
+    /// Total minus available.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_used_bytes: Option<u64>,
+    /// CPU and GPU share this memory.
+    pub mem_unified: bool,
+    /// Percent of the last 10 s in which some task waited for memory (PSI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_pressure_some_percent: Option<f64>,
+    /// Percent of the last 10 s in which all tasks waited for memory (PSI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_pressure_full_percent: Option<f64>,
+    /// Resident memory of the trainer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_rss_bytes: Option<u64>,
+    /// Highest resident memory of the trainer so far (VmHWM).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_peak_rss_bytes: Option<u64>,
+    /// Load of all CPU cores together, 0 to 100, since the last sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// One entry per GPU that the driver shows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuSample>,
+}
+
+/// One reading of one GPU; GB10 leaves its memory fields empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSample {
+    /// Index as the driver counts.
+    pub index: u32,
+    /// Share of time with a kernel running.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_percent: Option<u32>,
+    /// Core temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<u32>,
+    /// Power draw.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
+    /// SM clock now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz: Option<u32>,
+    /// Highest SM clock of this model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_max_mhz: Option<u32>,
+    /// Memory clock now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_clock_mhz: Option<u32>,
+    /// Dedicated memory in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_used_bytes: Option<u64>,
+    /// Dedicated memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_total_bytes: Option<u64>,
+    /// Why the driver holds the clocks down, when it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<String>,
+}
+
+/// A checkpoint is whole on disk.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointCommitted {
+    /// Steps trained so far.
+    pub step: u64,
+    /// Folder name under `checkpoints/`.
+    pub name: String,
+    /// Size of its files.
+    pub bytes: u64,
+    /// Wall time from the first byte to the commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_ms: Option<f64>,
+    /// Lowest eval loss so far.
+    pub best: bool,
+}
+
+/// A request from `control/` was carried out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControlApplied {
+    /// Id of the request; `signal` for SIGTERM and SIGINT.
+    pub id: String,
+    /// `stop` or `checkpoint`.
+    pub action: String,
+    /// Steps trained so far.
+    pub step: u64,
+}
+
+/// Something the user should know that does not end the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Warning {
+    /// One line: what, where, what to do.
+    pub message: String,
+    /// Steps trained so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All that was planned is done (an early stop included).
+    Completed,
+    /// Ended on request after a checkpoint; `resume` continues.
+    Stopped,
+    /// Ended by an error, named in `reason`.
+    Failed,
+    /// An outcome of a later sparktune.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Last event of an attempt that ended by itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunFinished {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Steps trained.
+    pub step: u64,
+    /// Loss of the last step, when finite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_loss_nats: Option<f64>,
+    /// Last eval loss, when finite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_loss_nats: Option<f64>,
+    /// What was written, relative to the run folder.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
+}
+
+/// Why a line is not an event of this version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Not JSON, or a known kind without its fields.
+    Malformed(String),
+    /// A newer envelope.
+    Newer(u64),
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    v: u32,
+    attempt: u32,
+    seq: u64,
+    time_us: u64,
+    #[serde(flatten)]
+    kind: &'a Kind,
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    v: u64,
+    attempt: u32,
+    seq: u64,
+    time_us: u64,
+    #[serde(borrow)]
+    kind: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    v: u64,
+}
+
+impl Event {
+    /// The event as one line, newline included.
+    ///
+    /// # Errors
+    /// Only for [`Kind::Unknown`], which has no representation here.
+    pub fn to_line(&self) -> serde_json::Result<String> {
+        let Event { attempt, seq, time_us, kind } = self;
+        let envelope = Envelope { v: EVENT_VERSION, attempt: *attempt, seq: *seq, time_us: *time_us, kind };
+        let mut line = serde_json::to_string(&envelope)?;
+        line.push('\n');
+        Ok(line)
+    }
+
+    /// Reads one line without its newline.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says whether the line is garbage or from a newer sparktune.
+    pub fn parse(line: &[u8]) -> Result<Event, Unreadable> {
+        let malformed = |error: serde_json::Error| Unreadable::Malformed(error.to_string());
+        let head: Head = match serde_json::from_slice(line) {
+            Ok(head) => head,
+            // A newer envelope may have changed every field but its version.
+            Err(error) => match serde_json::from_slice(line) {
+                Ok(VersionOnly { v }) if v != u64::from(EVENT_VERSION) => return Err(Unreadable::Newer(v)),
+                _ => return Err(malformed(error)),
+            },
+        };
+        if head.v != u64::from(EVENT_VERSION) {
+            return Err(Unreadable::Newer(head.v));
+        }
+        macro_rules! payload {
+            ($variant:ident) => {
+                Kind::$variant(serde_json::from_slice(line).map_err(malformed)?)
+            };
+        }
+        let kind = match &*head.kind {
+            "run_started" => payload!(RunStarted),
+            "phase" => payload!(Phase),
+            "progress" => payload!(Progress),
+            "step" => payload!(Step),
+            "eval" => payload!(Eval),
+            "sample" => payload!(Sample),
+            "device_sample" => payload!(DeviceSample),
+            "checkpoint_committed" => payload!(CheckpointCommitted),
+            "control_applied" => payload!(ControlApplied),
+            "warning" => payload!(Warning),
+            "run_finished" => payload!(RunFinished),
+            unknown => Kind::Unknown(unknown.to_owned()),
+        };
+        Ok(Event { attempt: head.attempt, seq: head.seq, time_us: head.time_us, kind })
+    }
+}
+
+impl Kind {
+    /// Must survive a power cut that follows it.
+    pub(crate) fn is_durable(&self) -> bool {
+        matches!(self, Kind::CheckpointCommitted(_) | Kind::RunFinished(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: Kind) -> Event {
+        Event { attempt: 1, seq: 412, time_us: 1_763_645_250_000_000, kind }
+    }
+
+    fn read_back(kind: Kind) -> Kind {
+        let line = event(kind).to_line().unwrap();
+        Event::parse(line.trim_end().as_bytes()).unwrap().kind
+    }
+
+    #[test]
+    fn a_step_is_written_as_the_design_shows_it() {
+        let step = Step { step: 120, loss_nats: 1.25, tokens: 9, target_tokens: 4, ..Step::default() };
+        assert_eq!(
+            event(Kind::Step(step)).to_line().unwrap(),
+            "{\"v\":1,\"attempt\":1,\"seq\":412,\"time_us\":1763645250000000,\"kind\":\"step\",\"step\":120,\
+             \"loss_nats\":1.25,\"target_tokens\":4,\"tokens\":9}\n"
+        );
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_null_beside_its_name_and_comes_back() {
+        for (loss, name) in [(f64::NAN, "nan"), (f64::INFINITY, "inf"), (f64::NEG_INFINITY, "-inf")] {
+            let step = Step { step: 1, loss_nats: loss, grad_norm: Some(loss), ..Step::default() };
+            let line = event(Kind::Step(step.clone())).to_line().unwrap();
+            assert!(line.contains(&format!("\"loss_nats\":null,\"loss_nonfinite\":\"{name}\"")), "{line}");
+            assert!(line.contains(&format!("\"grad_norm_nonfinite\":\"{name}\"")), "{line}");
+            let Kind::Step(back) = read_back(Kind::Step(step)) else { panic!("a step") };
+            assert_eq!(back.loss_nats.to_bits(), loss.to_bits());
+            assert_eq!(back.grad_norm.unwrap().to_bits(), loss.to_bits());
+            let Kind::Eval(back) = read_back(Kind::Eval(Eval { loss_nats: loss, ..Eval::default() })) else {
+                panic!("an eval")
+            };
+            assert_eq!(back.loss_nats.to_bits(), loss.to_bits());
+        }
+    }
+
+    #[test]
+    fn every_kind_survives_the_way_to_a_line_and_back() {
+        let gpu = GpuSample { index: 1, power_watts: Some(41.5), ..GpuSample::default() };
+        let kinds = [
+            Kind::RunStarted(RunStarted { total_steps: Some(9), epochs: Some(3.0), ..RunStarted::default() }),
+            Kind::Phase(Phase { phase: "train".into(), detail: Some("x\ny".into()) }),
+            Kind::Progress(Progress { phase: "load".into(), done: 1, total: None, unit: "tensors".into() }),
+            Kind::Step(Step { step: 3, loss_nats: 0.5, lr: Some(2e-4), ..Step::default() }),
+            Kind::Eval(Eval { step: 3, loss_nats: 0.25, examples: 8, ..Eval::default() }),
+            Kind::Sample(Sample {
+                step: 3,
+                prompt: "ü".into(),
+                text: "\u{202e}\u{1b}[31m".into(),
+                tokens: 5,
+            }),
+            Kind::DeviceSample(DeviceSample {
+                mem_unified: true,
+                gpus: vec![gpu],
+                ..DeviceSample::default()
+            }),
+            Kind::CheckpointCommitted(CheckpointCommitted { step: 3, best: true, ..Default::default() }),
+            Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
+            Kind::Warning(Warning { message: "hot".into(), step: Some(3) }),
+            Kind::RunFinished(RunFinished { outcome: Outcome::Stopped, step: 3, ..RunFinished::default() }),
+        ];
+        for kind in kinds {
+            assert_eq!(read_back(kind.clone()), kind);
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_and_fields_are_tolerated_and_unknown_versions_are_not() {
+        let parse = |text: &str| Event::parse(text.as_bytes());
+        let future =
+            parse(r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"weather","rain":true}"#).unwrap();
+        assert_eq!(future.kind, Kind::Unknown("weather".into()));
+        assert!(event(future.kind).to_line().is_err(), "an unknown kind is never written");
+        let extra =
+            parse(r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"warning","message":"m","extra":[1]}"#);
+        assert_eq!(extra.unwrap().kind, Kind::Warning(Warning { message: "m".into(), step: None }));
+        let outcome =
+            parse(r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"run_finished","outcome":"paused"}"#);
+        let Kind::RunFinished(finished) = outcome.unwrap().kind else { panic!("finished") };
+        assert_eq!(finished.outcome, Outcome::Unknown);
+        assert_eq!(parse(r#"{"v":2,"whatever":1}"#), Err(Unreadable::Newer(2)));
+    }
+
+    #[test]
+    fn garbage_and_a_step_without_its_loss_are_malformed() {
+        for text in [
+            "",
+            "{",
+            "null",
+            "[1]",
+            r#"{"v":1}"#,
+            "\u{0}",
+            r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"step","step":1}"#,
+        ] {
+            assert!(matches!(Event::parse(text.as_bytes()), Err(Unreadable::Malformed(_))), "{text:?}");
+        }
+        assert!(matches!(Event::parse(b"\xff\xfe"), Err(Unreadable::Malformed(_))));
+    }
+}

@@ -1,0 +1,183 @@
+//! The lease: an exclusive `flock` on `lease.lock` that the trainer holds for life.
+//!
+//! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer. What is
+//! written inside the file is for people; nothing is decided by a PID.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Doing, Error, Result};
+use crate::now_us;
+use crate::run_dir::RunDir;
+
+// A watcher's probe holds a shared lock for microseconds; a trainer that meets one tries again.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the trainer wrote about itself into the lease, for information only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Holder {
+    /// Process id on `host`.
+    pub pid: u32,
+    /// Name of the machine.
+    pub host: String,
+    /// When the lease was taken, microseconds since the Unix epoch.
+    pub started_us: u64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid == 0 {
+            return f.write_str("another process");
+        }
+        // The host name comes from a file that anyone with access may have written.
+        let host: String = self.host.chars().filter(|c| c.is_ascii_graphic()).collect();
+        write!(f, "process {} on {host}", self.pid)
+    }
+}
+
+/// Proof that this process is the run's trainer. Released on drop and by any death of the process.
+#[derive(Debug)]
+pub struct Lease {
+    run: RunDir,
+    holder: Holder,
+    _lock: File,
+}
+
+impl Lease {
+    /// Takes the lease of a run.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRunning`] while another process holds it.
+    pub fn acquire(run: &RunDir) -> Result<Self> {
+        let path = run.lease_lock();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false) // the holder's words must outlive a refused second trainer
+            .mode(0o600)
+            .open(&path)
+            .doing("open", &path)?;
+        let mut tries = 0;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Error::AlreadyRunning {
+                        run: run.path().to_owned(),
+                        holder: Self::holder_of(run),
+                    });
+                }
+                Err(e) => return Err(e).doing("lock", path),
+            }
+        }
+        let holder = Holder {
+            pid: std::process::id(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            started_us: now_us(),
+        };
+        // Best effort: a full disk must not keep a resume from taking the lease and saying so itself.
+        let json = serde_json::to_vec(&holder).expect("three plain fields serialise");
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&json));
+        Ok(Lease { run: run.clone(), holder, _lock: file })
+    }
+
+    /// Whether some process holds the lease now. A run that never started has no lease file and is not held.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the lease file cannot be probed.
+    pub fn is_held(run: &RunDir) -> Result<bool> {
+        let path = run.lease_lock();
+        let file = match File::open(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            opened => opened.doing("open", &path)?,
+        };
+        // Shared, so that many watchers never take each other for a trainer.
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false), // dropped with the file
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(e).doing("probe", path),
+        }
+    }
+
+    /// What the last holder wrote about itself; empty when nothing readable is there.
+    pub fn holder_of(run: &RunDir) -> Holder {
+        fs::read(run.lease_lock())
+            .ok()
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .unwrap_or_default()
+    }
+
+    /// The run this process trains.
+    pub fn run(&self) -> &RunDir {
+        &self.run
+    }
+
+    /// When this process took the lease, microseconds since the Unix epoch.
+    pub fn started_us(&self) -> u64 {
+        self.holder.started_us
+    }
+
+    /// `checkpoints/` of the run, for the writing half of [`crate::Checkpoints`].
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.run.checkpoints()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_trainer_is_refused_in_words_until_the_first_lets_go() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        assert!(!Lease::is_held(&run).unwrap());
+        let lease = Lease::acquire(&run).unwrap();
+        assert!(Lease::is_held(&run).unwrap());
+        // flock belongs to the open file, so a second open in this process is as foreign as another process.
+        let refusal = Lease::acquire(&run).unwrap_err();
+        assert!(matches!(refusal, Error::AlreadyRunning { .. }));
+        assert!(refusal.to_string().contains(&format!("process {}", std::process::id())), "{refusal}");
+        assert_eq!(Lease::holder_of(&run).pid, std::process::id());
+        drop(lease);
+        assert!(!Lease::is_held(&run).unwrap());
+        Lease::acquire(&run).unwrap();
+    }
+
+    #[test]
+    fn watchers_probing_without_pause_never_keep_a_trainer_out() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        drop(Lease::acquire(&run).unwrap());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        Lease::is_held(&run).unwrap();
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            for _ in 0..20 {
+                drop(Lease::acquire(&run).unwrap());
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+}

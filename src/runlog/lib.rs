@@ -1,0 +1,54 @@
+//! The run folder: the only thing the trainer and its watchers share.
+//!
+//! ```text
+//! runs/<utc>-<model>-<method>-<rand4>/
+//!   plan.toml  provenance.json             written once                       run_dir
+//!   events/0001.jsonl                      one file per attempt, append-only  event, writer, tailer
+//!   lease.lock                             flock held by the trainer          lease, liveness
+//!   control/<id>.json                      requests to the trainer            control
+//!   checkpoints/step-001200/               committed whole or not at all      checkpoint, manifest
+//!   data/  logs/  outputs/                 owned by other members
+//! ```
+//!
+//! Enters: events and files of a trainer. Leaves: records in order, and one [`RunView`] folded from them, the same for
+//! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
+//! screens are none of its business.
+
+mod checkpoint;
+mod control;
+mod error;
+mod event;
+mod lease;
+mod liveness;
+mod manifest;
+mod run_dir;
+mod runs_root;
+mod series;
+mod tailer;
+mod view;
+mod wire;
+mod writer;
+
+pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
+pub use control::{Action, ControlInbox, Incoming, Request, request};
+pub use error::{Error, Result, in_words};
+pub use event::{
+    CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,
+    Phase, Progress, RunFinished, RunStarted, Sample, Step, Unreadable, Warning,
+};
+pub use lease::{Holder, Lease};
+pub use liveness::{Liveness, STALLED_AFTER};
+pub use manifest::Damage;
+pub use run_dir::RunDir;
+pub use runs_root::RunsRoot;
+pub use series::{Bucket, Series};
+pub use tailer::{Batch, EventTailer, Limit, Notice, Record};
+pub use view::{Attempt, Charts, Eta, RunView, Seen};
+pub use writer::EventWriter;
+
+/// Microseconds since the Unix epoch, the clock of every event and request.
+pub fn now_us() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,255 @@
+//! One run folder: where its parts lie, and the two records that are written once.
+//!
+//! Folders are 0700 and files 0600: a run holds the user's training data.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Doing, Error, Result};
+
+/// A run folder that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Opens an existing run folder.
+    ///
+    /// # Errors
+    /// [`Error::NotARun`] when the folder is something else, [`Error::Io`] when it cannot be looked at.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        fs::metadata(&path).doing("open", &path)?;
+        if !path.join("events").is_dir() {
+            return Err(Error::NotARun { path });
+        }
+        Ok(RunDir { path })
+    }
+
+    /// Creates the folder itself and its parts; fails when the folder exists.
+    pub(crate) fn create(path: PathBuf) -> Result<Self> {
+        let mut private = DirBuilder::new();
+        private.mode(0o700);
+        private.create(&path).doing("create", &path)?;
+        let run = RunDir { path };
+        // `events` last: its presence is what makes the folder a run.
+        let parts = [run.control(), run.data(), run.checkpoints(), run.logs(), run.outputs(), run.events()];
+        for part in parts {
+            private.create(&part).doing("create", &part)?;
+        }
+        Ok(run)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder's own name, by which users call the run.
+    pub fn name(&self) -> String {
+        // A relative `.` has no file name; its absolute form has one.
+        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        absolute
+            .file_name()
+            .map_or_else(|| absolute.display().to_string(), |n| n.to_string_lossy().into_owned())
+    }
+
+    /// `events/`
+    pub fn events(&self) -> PathBuf {
+        self.path.join("events")
+    }
+    /// `events/0001.jsonl`
+    pub fn event_file(&self, attempt: u32) -> PathBuf {
+        self.events().join(format!("{attempt:04}.jsonl"))
+    }
+    /// `lease.lock`
+    pub fn lease_lock(&self) -> PathBuf {
+        self.path.join("lease.lock")
+    }
+    /// `control/`
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control")
+    }
+    /// `data/`
+    pub fn data(&self) -> PathBuf {
+        self.path.join("data")
+    }
+    /// `checkpoints/`
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+    /// `logs/`
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+    /// `logs/trainer-0001.log`
+    pub fn trainer_log(&self, attempt: u32) -> PathBuf {
+        self.logs().join(format!("trainer-{attempt:04}.log"))
+    }
+    /// `logs/crash-0001.txt`
+    pub fn crash_report(&self, attempt: u32) -> PathBuf {
+        self.logs().join(format!("crash-{attempt:04}.txt"))
+    }
+    /// `outputs/`
+    pub fn outputs(&self) -> PathBuf {
+        self.path.join("outputs")
+    }
+    /// `plan.toml`
+    pub fn plan(&self) -> PathBuf {
+        self.path.join("plan.toml")
+    }
+    /// `provenance.json`
+    pub fn provenance(&self) -> PathBuf {
+        self.path.join("provenance.json")
+    }
+
+    /// Attempts that have an event file, ascending. Empty for a run that never started.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `events/` cannot be listed.
+    pub fn attempts(&self) -> Result<Vec<u32>> {
+        let mut attempts = crate::tailer::attempts_in(&self.events()).doing("list", self.events())?;
+        attempts.sort_unstable();
+        Ok(attempts)
+    }
+
+    /// The number the next start of the trainer will have.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `events/` cannot be listed.
+    pub fn next_attempt(&self) -> Result<u32> {
+        Ok(self.attempts()?.last().map_or(1, |last| last + 1))
+    }
+
+    /// Writes `plan.toml`, once.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyWritten`] when there is one.
+    pub fn write_plan(&self, toml: &str) -> Result<()> {
+        write_once(&self.plan(), toml.as_bytes())
+    }
+
+    /// Reads `plan.toml`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be read.
+    pub fn read_plan(&self) -> Result<String> {
+        fs::read_to_string(self.plan()).doing("read", self.plan())
+    }
+
+    /// Writes `provenance.json`, once.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyWritten`] when there is one.
+    pub fn write_provenance(&self, provenance: &impl serde::Serialize) -> Result<()> {
+        let path = self.provenance();
+        let mut json = serde_json::to_vec_pretty(provenance)
+            .map_err(|e| Error::io("write", &path, io::Error::other(e)))?;
+        json.push(b'\n');
+        write_once(&path, &json)
+    }
+
+    /// Reads `provenance.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be read or is not of this shape.
+    pub fn read_provenance<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
+        let path = self.provenance();
+        let json = fs::read(&path).doing("read", &path)?;
+        serde_json::from_slice(&json).map_err(|e| Error::io("read", path, io::Error::other(e)))
+    }
+
+    /// Bytes of all files inside. Files that vanish meanwhile count as nothing.
+    pub fn size_bytes(&self) -> u64 {
+        fn of(folder: &Path) -> u64 {
+            let Ok(entries) = fs::read_dir(folder) else { return 0 };
+            entries
+                .flatten()
+                .map(|entry| match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => of(&entry.path()),
+                    Ok(meta) => meta.len(),
+                    Err(_) => 0,
+                })
+                .sum()
+        }
+        of(&self.path)
+    }
+}
+
+/// Options for a new file that only its owner may read.
+pub(crate) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+/// Makes the names in `folder` survive a power cut.
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|f| f.sync_all()).doing("flush to disk", folder)
+}
+
+fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = match private_file().create_new(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(Error::AlreadyWritten { path: path.to_owned() });
+        }
+        opened => opened.doing("create", path)?,
+    };
+    if let Err(e) = file.write_all(bytes).and_then(|()| file.sync_all()) {
+        // Half a record must not pass for one.
+        let _ = fs::remove_file(path);
+        return Err(Error::io("write", path, e));
+    }
+    sync_folder(path.parent().expect("a record lies in its run folder"))
+}
+
+/// `bytes` random bytes in hexadecimal: enough to tell two runs, or two requests, of the same moment apart.
+pub(crate) fn random_hex<const BYTES: usize>() -> String {
+    let mut bytes = [0_u8; BYTES];
+    // The kernel's generator is ready long before a trainer starts; should it refuse, the callers' `create_new` still
+    // keeps names apart.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn records_are_written_once_and_read_back() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        run.write_plan("seed = 1\n").unwrap();
+        assert!(matches!(run.write_plan("seed = 2\n"), Err(Error::AlreadyWritten { .. })));
+        assert_eq!(run.read_plan().unwrap(), "seed = 1\n");
+        run.write_provenance(&serde_json::json!({"commit": "abc"})).unwrap();
+        let back: serde_json::Value = run.read_provenance().unwrap();
+        assert_eq!(back["commit"], "abc");
+        assert_eq!(fs::metadata(run.plan()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(run.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_folder_without_events_is_no_run() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(matches!(RunDir::open(root.path()), Err(Error::NotARun { .. })));
+        assert!(matches!(RunDir::open(root.path().join("no")), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn attempts_are_counted_from_the_event_files() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        assert_eq!(run.next_attempt().unwrap(), 1);
+        for name in ["0001.jsonl", "0010.jsonl", "notes.txt", "0002.jsonl~", "0000.jsonl"] {
+            fs::write(run.events().join(name), "").unwrap();
+        }
+        assert_eq!(run.attempts().unwrap(), [1, 10]);
+        assert_eq!(run.next_attempt().unwrap(), 11);
+    }
+}

@@ -1,0 +1,178 @@
+//! The folder that holds runs: new names, the list, and what a user may call a run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use crate::error::{Doing, Error, Result};
+use crate::run_dir::{RunDir, random_hex};
+
+const LABEL_CHARS: usize = 48;
+
+/// A folder of runs. It need not exist before the first run.
+#[derive(Debug, Clone)]
+pub struct RunsRoot {
+    path: PathBuf,
+}
+
+impl RunsRoot {
+    /// The root at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        RunsRoot { path: path.into() }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name the user chose; characters that
+    /// could hurt in a path or on a terminal become `-`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder cannot be created.
+    pub fn create(&self, label: &str, method: &str) -> Result<RunDir> {
+        fs::create_dir_all(&self.path).doing("create", &self.path)?;
+        let utc = OffsetDateTime::now_utc()
+            .format(format_description!("[year][month][day]T[hour][minute][second]Z"))
+            .expect("the current time has a calendar form");
+        let stem = format!("{utc}-{}-{}", safe_name(label), safe_name(method));
+        loop {
+            match RunDir::create(self.path.join(format!("{stem}-{}", random_hex::<2>()))) {
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// All runs, oldest first. Other things in the folder are passed over; a missing root has no runs.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder cannot be listed.
+    pub fn list(&self) -> Result<Vec<RunDir>> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.doing("list", &self.path)?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            paths.push(entry.doing("list", &self.path)?.path());
+        }
+        paths.sort();
+        Ok(paths.into_iter().filter_map(|path| RunDir::open(path).ok()).collect())
+    }
+
+    /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with or
+    /// without its date (`20261120T13`, `qwen3.5-2b-lora`).
+    ///
+    /// # Errors
+    /// [`Error::NoRuns`], [`Error::NoSuchRun`], or [`Error::Ambiguous`] with the candidates.
+    pub fn resolve(&self, name: &str) -> Result<RunDir> {
+        // `./x`, `runs/x`, `/x`: a path. A bare name is looked up here first, whatever lies in the working directory.
+        if name.contains('/') || name == "." {
+            return RunDir::open(name);
+        }
+        let mut runs = self.list()?;
+        if name == "latest" {
+            return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
+        }
+        if let Some(exact) = runs.iter().find(|run| run.name() == name) {
+            return Ok(exact.clone());
+        }
+        let without_date = |run: &str| run.split_once("Z-").map(|(_, rest)| rest.to_owned());
+        runs.retain(|run| {
+            let full = run.name();
+            !name.is_empty()
+                && (full.starts_with(name) || without_date(&full).is_some_and(|rest| rest.starts_with(name)))
+        });
+        match runs.len() {
+            1 => Ok(runs.swap_remove(0)),
+            0 => RunDir::open(name)
+                .map_err(|_| Error::NoSuchRun { name: name.to_owned(), root: self.path.clone() }),
+            _ => Err(Error::Ambiguous {
+                name: name.to_owned(),
+                candidates: runs.iter().map(RunDir::name).collect(),
+            }),
+        }
+    }
+}
+
+/// The last part of a model id or path in characters that are plain in a file name and on a terminal.
+fn safe_name(label: &str) -> String {
+    let last = label.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let mut name = String::new();
+    for c in last.chars().take(LABEL_CHARS) {
+        match c.to_ascii_lowercase() {
+            c if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') => name.push(c),
+            _ if name.is_empty() || name.ends_with('-') => {}
+            _ => name.push('-'),
+        }
+    }
+    let name = name.trim_matches(['-', '.']);
+    if name.is_empty() { "model".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_time_model_method_and_four_random_digits() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path().join("runs")).create("Qwen/Qwen3.5-2B", "lora").unwrap();
+        let name = run.name();
+        let (utc, rest) = name.split_once('-').unwrap();
+        assert!(utc.len() == 16 && utc.ends_with('Z') && utc.contains('T'), "{name}");
+        let random = rest.strip_prefix("qwen3.5-2b-lora-").unwrap();
+        assert!(random.len() == 4 && random.chars().all(|c| c.is_ascii_hexdigit()), "{name}");
+    }
+
+    #[test]
+    fn model_names_cannot_leave_the_root_or_touch_the_terminal() {
+        assert_eq!(safe_name("../../etc/passwd"), "passwd");
+        assert_eq!(safe_name(".."), "model");
+        assert_eq!(safe_name("/"), "model");
+        assert_eq!(safe_name("a\u{1b}[31m b\u{202e}"), "a-31m-b");
+        assert_eq!(safe_name("-rf"), "rf");
+        assert_eq!(safe_name(&"x".repeat(500)).len(), LABEL_CHARS);
+    }
+
+    #[test]
+    fn a_run_is_found_by_path_prefix_label_and_latest() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = RunsRoot::new(folder.path());
+        assert!(root.list().unwrap().is_empty());
+        assert!(matches!(root.resolve("latest"), Err(Error::NoRuns { .. })));
+        for name in
+            ["20260101T000000Z-a-lora-0001", "20260102T000000Z-a-full-0002", "20260103T000000Z-b-lora-0003"]
+        {
+            RunDir::create(folder.path().join(name)).unwrap();
+        }
+        fs::create_dir(folder.path().join("notes")).unwrap();
+        assert_eq!(root.list().unwrap().len(), 3);
+        let name = |query: &str| root.resolve(query).unwrap().name();
+        assert_eq!(name("latest"), "20260103T000000Z-b-lora-0003");
+        assert_eq!(name("20260102"), "20260102T000000Z-a-full-0002");
+        assert_eq!(name("b"), "20260103T000000Z-b-lora-0003");
+        assert_eq!(name("a-lora"), "20260101T000000Z-a-lora-0001");
+        assert_eq!(name("20260101T000000Z-a-lora-0001"), "20260101T000000Z-a-lora-0001");
+        let path = folder.path().join("20260101T000000Z-a-lora-0001");
+        assert_eq!(name(path.to_str().unwrap()), "20260101T000000Z-a-lora-0001");
+        for missing in ["zzz", "", "notes"] {
+            assert!(matches!(root.resolve(missing), Err(Error::NoSuchRun { .. })), "{missing}");
+        }
+    }
+
+    #[test]
+    fn an_ambiguous_name_lists_its_candidates() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["20260101T000000Z-a-lora-0001", "20260102T000000Z-a-full-0002"] {
+            RunDir::create(folder.path().join(name)).unwrap();
+        }
+        let error = RunsRoot::new(folder.path()).resolve("2026").unwrap_err().to_string();
+        assert!(error.contains("fits 2 runs"), "{error}");
+        assert!(error.contains("20260101T000000Z-a-lora-0001\n  20260102T000000Z-a-full-0002"), "{error}");
+    }
+}

@@ -1,0 +1,161 @@
+//! How a step and an evaluation are spelled in JSON: a float that is not finite becomes `null` beside its name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Eval, Step};
+
+// What JSON cannot say about a float, beside the `null` it leaves.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum NonFinite {
+    #[serde(rename = "nan")]
+    Nan,
+    #[serde(rename = "inf")]
+    Inf,
+    #[serde(rename = "-inf")]
+    NegInf,
+}
+
+impl NonFinite {
+    fn of(value: f64) -> Option<Self> {
+        match value {
+            v if v.is_nan() => Some(Self::Nan),
+            f64::INFINITY => Some(Self::Inf),
+            f64::NEG_INFINITY => Some(Self::NegInf),
+            _ => None,
+        }
+    }
+
+    fn value(self) -> f64 {
+        match self {
+            Self::Nan => f64::NAN,
+            Self::Inf => f64::INFINITY,
+            Self::NegInf => f64::NEG_INFINITY,
+        }
+    }
+}
+
+/// A measured loss: finite, or non-finite with its companion, never absent.
+fn loss(value: Option<f64>, nonfinite: Option<NonFinite>) -> Result<f64, &'static str> {
+    value.or(nonfinite.map(NonFinite::value)).ok_or("loss_nats is missing")
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StepWire {
+    step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<f64>,
+    loss_nats: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_nonfinite: Option<NonFinite>,
+    #[serde(default)]
+    target_tokens: u64,
+    #[serde(default)]
+    tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lr: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grad_norm: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grad_norm_nonfinite: Option<NonFinite>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mem_used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forward_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backward_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    optimizer_ms: Option<f64>,
+}
+
+impl From<Step> for StepWire {
+    fn from(s: Step) -> Self {
+        StepWire {
+            step: s.step,
+            epoch: s.epoch,
+            loss_nats: Some(s.loss_nats),
+            loss_nonfinite: NonFinite::of(s.loss_nats),
+            target_tokens: s.target_tokens,
+            tokens: s.tokens,
+            lr: s.lr,
+            grad_norm: s.grad_norm,
+            grad_norm_nonfinite: s.grad_norm.and_then(NonFinite::of),
+            step_ms: s.step_ms,
+            tokens_per_s: s.tokens_per_s,
+            mem_used_bytes: s.mem_used_bytes,
+            data_ms: s.data_ms,
+            forward_ms: s.forward_ms,
+            backward_ms: s.backward_ms,
+            optimizer_ms: s.optimizer_ms,
+        }
+    }
+}
+
+impl TryFrom<StepWire> for Step {
+    type Error = &'static str;
+
+    fn try_from(w: StepWire) -> Result<Self, &'static str> {
+        Ok(Step {
+            step: w.step,
+            epoch: w.epoch,
+            loss_nats: loss(w.loss_nats, w.loss_nonfinite)?,
+            target_tokens: w.target_tokens,
+            tokens: w.tokens,
+            lr: w.lr,
+            grad_norm: w.grad_norm.or(w.grad_norm_nonfinite.map(NonFinite::value)),
+            step_ms: w.step_ms,
+            tokens_per_s: w.tokens_per_s,
+            mem_used_bytes: w.mem_used_bytes,
+            data_ms: w.data_ms,
+            forward_ms: w.forward_ms,
+            backward_ms: w.backward_ms,
+            optimizer_ms: w.optimizer_ms,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct EvalWire {
+    step: u64,
+    loss_nats: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_nonfinite: Option<NonFinite>,
+    #[serde(default)]
+    target_tokens: u64,
+    #[serde(default)]
+    examples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_ms: Option<f64>,
+}
+
+impl From<Eval> for EvalWire {
+    fn from(e: Eval) -> Self {
+        EvalWire {
+            step: e.step,
+            loss_nats: Some(e.loss_nats),
+            loss_nonfinite: NonFinite::of(e.loss_nats),
+            target_tokens: e.target_tokens,
+            examples: e.examples,
+            eval_ms: e.eval_ms,
+        }
+    }
+}
+
+impl TryFrom<EvalWire> for Eval {
+    type Error = &'static str;
+
+    fn try_from(w: EvalWire) -> Result<Self, &'static str> {
+        Ok(Eval {
+            step: w.step,
+            loss_nats: loss(w.loss_nats, w.loss_nonfinite)?,
+            target_tokens: w.target_tokens,
+            examples: w.examples,
+            eval_ms: w.eval_ms,
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! Appends events to one attempt's file.
+//!
+//! Logging never stops training: a line that cannot be written is counted, said on standard error and, once writing
+//! works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file has no gaps.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Doing, Result, in_words};
+use crate::event::{Event, Kind, Warning};
+use crate::lease::Lease;
+use crate::now_us;
+use crate::run_dir::{private_file, sync_folder};
+
+/// Writer of the event file of this attempt; shared by the threads of the trainer.
+#[derive(Debug)]
+pub struct EventWriter {
+    attempt: u32,
+    path: PathBuf,
+    lines: Mutex<Lines<File>>,
+}
+
+impl EventWriter {
+    /// Opens the next attempt's file. The lease is the proof that nobody else does.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] when the file cannot be created.
+    pub fn open(lease: &Lease) -> Result<Self> {
+        let attempt = lease.run().next_attempt()?;
+        let path = lease.run().event_file(attempt);
+        let file = private_file().append(true).create_new(true).open(&path).doing("create", &path)?;
+        sync_folder(&lease.run().events())?;
+        Ok(EventWriter { attempt, path, lines: Mutex::new(Lines::new(file, attempt)) })
+    }
+
+    /// Number of this attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Writes one event, and flushes it to the disk when a checkpoint or the end is announced. Never fails: see
+    /// [`EventWriter::lost`].
+    pub fn emit(&self, kind: Kind) {
+        let durable = kind.is_durable();
+        // A thread that panicked while logging left whole lines behind; the others go on.
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = lines.append(kind).and_then(|()| if durable { lines.out.sync_data() } else { Ok(()) });
+        // At 1, 2, 4, 8, … lost events: a full disk must not be followed by a full terminal.
+        if let Err(error) = result
+            && (lines.lost.is_power_of_two() || durable)
+        {
+            // Not eprintln!, which panics when standard error lies on the same full disk.
+            let _ = writeln!(
+                io::stderr(),
+                "warning: cannot log to {}: {}; training goes on ({} events lost so far)",
+                self.path.display(),
+                in_words(&error),
+                lines.lost
+            );
+        }
+    }
+
+    /// Events that could not be written so far.
+    pub fn lost(&self) -> u64 {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).lost
+    }
+}
+
+#[derive(Debug)]
+struct Lines<W> {
+    out: W,
+    attempt: u32,
+    next_seq: u64,
+    last_time_us: u64,
+    /// The file ends in the middle of a line: the next write begins with a newline.
+    torn: bool,
+    lost: u64,
+    unsaid: u64,
+}
+
+impl<W: Write> Lines<W> {
+    fn new(out: W, attempt: u32) -> Self {
+        Lines { out, attempt, next_seq: 1, last_time_us: 0, torn: false, lost: 0, unsaid: 0 }
+    }
+
+    fn append(&mut self, kind: Kind) -> io::Result<()> {
+        let written = self.append_one(kind);
+        match &written {
+            Err(_) => {
+                self.lost += 1;
+                self.unsaid += 1;
+            }
+            Ok(()) if self.unsaid > 0 => {
+                let message = format!(
+                    "{} events before this one could not be logged (disk full or unreachable?); charts have a gap here",
+                    self.unsaid
+                );
+                self.unsaid = 0;
+                self.append(Kind::Warning(Warning { message, step: None }))?;
+            }
+            Ok(()) => {}
+        }
+        written
+    }
+
+    fn append_one(&mut self, kind: Kind) -> io::Result<()> {
+        self.last_time_us = self.last_time_us.max(now_us());
+        let event = Event { attempt: self.attempt, seq: self.next_seq, time_us: self.last_time_us, kind };
+        let mut line = event.to_line()?;
+        let repair = usize::from(self.torn);
+        if self.torn {
+            line.insert(0, '\n');
+        }
+        let (written, result) = write_counted(&mut self.out, line.as_bytes());
+        if written == 0 {
+            return result;
+        }
+        self.torn = written < line.len();
+        // All but the newline is there: the event will be read as soon as the next line ends it.
+        if written + 1 >= line.len() && written > repair {
+            self.next_seq += 1;
+            return if written == line.len() { result } else { Ok(()) };
+        }
+        result
+    }
+}
+
+/// `write_all` that says how far it came.
+fn write_counted(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match out.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
+            Ok(n) => written += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return (written, Err(e)),
+        }
+    }
+    (written, Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{RunFinished, Step};
+    use crate::run_dir::RunDir;
+    use proptest::prelude::*;
+
+    /// A disk with little room, made roomier now and then.
+    struct SmallDisk {
+        bytes: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for SmallDisk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let n = bytes.len().min(self.room);
+            if n == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.room -= n;
+            self.bytes.extend_from_slice(&bytes[..n]);
+            Ok(n)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn step(step: u64) -> Kind {
+        Kind::Step(Step { step, loss_nats: 1.0, ..Step::default() })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_disk_refuses_the_lines_that_are_there_have_no_gaps(
+            rooms in proptest::collection::vec(0_usize..400, 1..40),
+        ) {
+            let mut lines = Lines::new(SmallDisk { bytes: Vec::new(), room: 0 }, 1);
+            let mut emitted = 0;
+            for room in rooms {
+                lines.out.room = room;
+                for _ in 0..3 {
+                    emitted += 1;
+                    let _ = lines.append(step(emitted));
+                }
+            }
+            lines.out.room = usize::MAX;
+            lines.append(step(emitted + 1)).unwrap();
+            let events: Vec<Event> = lines.out.bytes.split(|b| *b == b'\n').filter_map(|l| Event::parse(l).ok()).collect();
+            for (i, event) in events.iter().enumerate() {
+                prop_assert_eq!(event.seq, i as u64 + 1);
+            }
+            let steps = events.iter().filter(|e| matches!(e.kind, Kind::Step(_))).count() as u64;
+            // Warnings may be lost too, and count as lost.
+            prop_assert!(steps + lines.lost > emitted, "{} + {} of {}", steps, lines.lost, emitted);
+            prop_assert_eq!(lines.out.bytes.last(), Some(&b'\n'));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_counted_and_training_goes_on() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let writer =
+            EventWriter { attempt: 1, path: "/dev/full".into(), lines: Mutex::new(Lines::new(full, 1)) };
+        for n in 1..=5 {
+            writer.emit(step(n));
+        }
+        assert_eq!(writer.lost(), 5);
+    }
+
+    #[test]
+    fn each_attempt_has_its_own_file_and_starts_at_one() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        for attempt in 1..=2 {
+            let lease = Lease::acquire(&run).unwrap();
+            let writer = EventWriter::open(&lease).unwrap();
+            assert_eq!(writer.attempt(), attempt);
+            writer.emit(step(1));
+            writer.emit(Kind::RunFinished(RunFinished::default()));
+            let text = std::fs::read_to_string(run.event_file(attempt)).unwrap();
+            let seqs: Vec<u64> = text.lines().map(|l| Event::parse(l.as_bytes()).unwrap().seq).collect();
+            assert_eq!(seqs, [1, 2]);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Repeated readings of machine and process.
+
+use sparktune_runlog::DeviceSample;
+use sysinfo::System;
+
+use crate::cgroup;
+use crate::gpu::Gpus;
+use crate::process;
+
+/// Memory as the budget counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Physical memory, or the container's limit where that is lower.
+    pub total_bytes: u64,
+    /// What can be allocated now without swapping, under that limit.
+    pub available_bytes: u64,
+    /// The container's limit, where there is one.
+    pub limit_bytes: Option<u64>,
+    /// CPU and GPU share this memory.
+    pub unified: bool,
+}
+
+/// Takes samples; keep one, because CPU load is counted between two of them.
+#[derive(Debug)]
+pub struct Sampler {
+    system: System,
+    gpus: Gpus,
+    unified: bool,
+    primed: bool,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sampler {
+    /// Looks for GPUs once; the first sample has no CPU load.
+    pub fn new() -> Self {
+        let gpus = Gpus::find();
+        let unified = gpus.share_system_memory();
+        Sampler { system: System::new(), gpus, unified, primed: false }
+    }
+
+    /// Memory alone: cheap enough to ask before every large allocation.
+    pub fn memory(&mut self) -> Memory {
+        self.system.refresh_memory();
+        let (total, available) = (self.system.total_memory(), self.system.available_memory());
+        let limit = cgroup::memory().filter(|group| group.limit_bytes < total);
+        Memory {
+            total_bytes: limit.map_or(total, |group| group.limit_bytes),
+            available_bytes: limit.map_or(available, |group| group.available_bytes.min(available)),
+            limit_bytes: limit.map(|group| group.limit_bytes),
+            unified: self.unified,
+        }
+    }
+
+    /// One reading of everything.
+    pub fn sample(&mut self) -> DeviceSample {
+        let memory = self.memory();
+        let pressure = process::memory_pressure();
+        self.system.refresh_cpu_usage();
+        let cpu_percent =
+            std::mem::replace(&mut self.primed, true).then(|| f64::from(self.system.global_cpu_usage()));
+        DeviceSample {
+            mem_total_bytes: Some(memory.total_bytes),
+            mem_available_bytes: Some(memory.available_bytes),
+            mem_used_bytes: Some(memory.total_bytes.saturating_sub(memory.available_bytes)),
+            mem_unified: memory.unified,
+            mem_pressure_some_percent: pressure.map(|p| p.some_percent),
+            mem_pressure_full_percent: pressure.map(|p| p.full_percent),
+            process_rss_bytes: process::rss_bytes(),
+            process_peak_rss_bytes: process::peak_rss_bytes(),
+            cpu_percent,
+            gpus: self.gpus.sample(),
+        }
+    }
+
+    pub(crate) fn gpus(&self) -> &Gpus {
+        &self.gpus
+    }
+
+    pub(crate) fn cpu_model(&mut self) -> Option<String> {
+        self.system.refresh_cpu_list(sysinfo::CpuRefreshKind::nothing());
+        let brand = self.system.cpus().first()?.brand().trim();
+        (!brand.is_empty()).then(|| brand.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_measures_this_machine() {
+        let mut sampler = Sampler::new();
+        let first = sampler.sample();
+        assert_eq!(first.cpu_percent, None, "nothing to count from yet");
+        let second = sampler.sample();
+        assert!((0.0..=100.0).contains(&second.cpu_percent.unwrap()));
+        assert!(second.mem_available_bytes <= second.mem_total_bytes);
+        assert!(second.process_peak_rss_bytes >= second.process_rss_bytes);
+        assert_eq!(
+            second.mem_used_bytes.unwrap() + second.mem_available_bytes.unwrap(),
+            second.mem_total_bytes.unwrap()
+        );
+    }
+}

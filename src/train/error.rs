@@ -1,0 +1,57 @@
+//! What ends a run, said as what, where, and what to do.
+
+use sparktune_data::packing::PackingError;
+use sparktune_data::token_file::TokenFileError;
+use sparktune_model::ModelError;
+use std::path::PathBuf;
+
+/// Why the trainer ended without finishing.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant's message says what it is
+pub enum TrainError {
+    #[error(transparent)]
+    Run(#[from] sparktune_runlog::Error),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
+    #[error(transparent)]
+    Packing(#[from] PackingError),
+    #[error("plan.toml of this run cannot be read: {0}. Start a new run with `sparktune train`")]
+    Plan(String),
+    #[error("the plan names no model folder. Start a new run with `sparktune train`")]
+    NoModelFolder,
+    #[error("{path}: no token carries loss, so there is nothing to learn. Check that the data has assistant turns, and the think policy")]
+    NoTargets { path: PathBuf },
+    #[error("{path}: holds the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again")]
+    ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
+    #[error("the {what} became {value} at step {step}. The last checkpoint is whole; resume from it with a lower --learning-rate in a new run, or look at the examples of this step")]
+    NotFinite { what: &'static str, value: f64, step: u64 },
+    #[error("{count} trainable parameter(s) got no gradient at step {step}, first of them `{first}`: they would silently stay untrained. This is a bug in sparktune; please report it")]
+    NoGradient { first: String, count: usize, step: u64 },
+    #[error("the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one")]
+    ForeignCheckpoint { path: PathBuf, reason: String },
+    #[error("the run has no usable checkpoint to export. Run `sparktune resume` first")]
+    NothingToExport,
+    #[error("the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver")]
+    NoDevice(String),
+    #[error("{path}: {source}. Check space and permissions of the run folder, then `sparktune resume`")]
+    Io { path: PathBuf, source: std::io::Error },
+}
+
+impl TrainError {
+    /// The process's exit code: 3 data, 4 device, memory or disk, 70 a bug of ours.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::NoTargets { .. } | Self::ForeignTokens { .. } | Self::Tokens(_) => 3,
+            Self::NoGradient { .. } => 70,
+            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport => 2,
+            _ => 4,
+        }
+    }
+
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

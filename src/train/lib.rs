@@ -1,0 +1,22 @@
+//! The trainer: one process that turns a run folder with a plan and token files into trained outputs.
+//!
+//! Owns the loop, optimizer, schedule, checkpoints of weights and optimizer, evaluation, the MTP stage and the export.
+//! What it says goes into the run's events and nowhere else; it never prints and never asks. Given the same run folder,
+//! device and build it does the same to the bit, however often it was killed and resumed in between.
+
+mod batches;
+pub mod bench;
+mod error;
+mod evaluate;
+mod optimizer;
+mod outputs;
+mod run;
+mod schedule;
+mod serve;
+mod session;
+mod stage;
+mod state;
+
+pub use error::TrainError;
+pub use outputs::export_run;
+pub use run::{Finished, train};

@@ -1,0 +1,148 @@
+//! What a run leaves for use: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `SERVE.md`.
+
+use crate::TrainError;
+use crate::evaluate::Evaluation;
+use crate::run::{base, device, fresh_model, lora};
+use crate::serve::{HeadReport, Served, serve_page};
+use crate::session::read_plan;
+use crate::state::{Stage, State, read_weights};
+use sparktune_model::export::export;
+use sparktune_model::{Checkpoint, Model, Mtp, Row};
+use sparktune_plan::{Mtp as MtpChoice, Plan};
+use sparktune_runlog::{Checkpoints, Lease, RunDir};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Held-out prompts on which acceptance is measured.
+const PROMPTS: usize = 4;
+
+/// The MTP head at its two times.
+pub(crate) struct Heads {
+    /// The base's, when another was trained from it.
+    pub(crate) before: Option<Mtp>,
+    /// The one that is served.
+    pub(crate) last: Option<Mtp>,
+}
+
+/// What was written.
+pub(crate) struct Outputs {
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Writes everything below `outputs/`, replacing what an earlier export left there.
+pub(crate) fn write(
+    run: &RunDir,
+    plan: &Plan,
+    base: &Checkpoint,
+    model: &mut Model,
+    heads: Heads,
+    evaluation: Option<&Evaluation>,
+    say: &mut dyn FnMut(String),
+) -> Result<Outputs, TrainError> {
+    let folder = run.outputs();
+    fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
+    let mut paths = Vec::new();
+    let adapter = lora(plan);
+    if let Some(config) = adapter {
+        let path = folder.join("adapter");
+        let partial = folder.join("adapter.partial");
+        remove(&partial)?;
+        fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
+        model.save_lora(&partial, config, base, &plan.model.id)?;
+        replace(&partial, &path)?;
+        paths.push(path);
+    }
+    let probe = probe(base);
+    let keep_mtp = plan.mtp != MtpChoice::None;
+    let mut served = "merged";
+    let mut exported = |name: &str, mtp: Option<&Mtp>| -> Result<(), TrainError> {
+        let path = folder.join(name);
+        remove(&path)?;
+        let done = export(base, model, mtp, keep_mtp, &path, &probe)?;
+        say(format!(
+            "{name}: {} tensors trained, {} carried over, {} of the base in all; loaded again, logits within {:.1e}",
+            done.trained, done.carried, done.base_tensors, done.logits_distance
+        ));
+        paths.push(path);
+        Ok(())
+    };
+    exported("merged", None)?;
+    if plan.mtp == MtpChoice::Trained && heads.last.is_some() {
+        exported("merged-mtp", heads.last.as_ref())?;
+        served = "merged-mtp";
+    }
+
+    let frozen = model.frozen();
+    let report = |mtp: &Option<Mtp>| {
+        let evaluation = evaluation?;
+        let mut mtp = mtp.clone()?;
+        mtp.set_trainable(false);
+        HeadReport::measure(&frozen, &mtp, &evaluation.prompts(PROMPTS), &evaluation.stops())
+    };
+    let (before, last) = (report(&heads.before), report(&heads.last));
+    let mut warnings = Vec::new();
+    if last.as_ref().is_some_and(|report| !report.equal_to_greedy) {
+        warnings.push("speculative decoding gave another text than greedy decoding; serve without drafts and report this".into());
+    }
+    let page = serve_page(&Served { plan, folder: served, has_adapter: adapter.is_some(), before, last });
+    let path = folder.join("SERVE.md");
+    fs::write(&path, page).map_err(TrainError::io(&path))?;
+    paths.push(path);
+    Ok(Outputs { paths, warnings })
+}
+
+/// Exports a run again from its newest whole checkpoint, or from the one with the best eval loss.
+///
+/// # Errors
+/// When the run is training, has no checkpoint, or the export fails its own check.
+pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> {
+    let _lease = Lease::acquire(run)?;
+    let plan = read_plan(run)?;
+    let mut checkpoints = Checkpoints::new(run);
+    let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
+    let mut state = State::read(&newest.path)?;
+    let mut folder = newest.path;
+    if let Some(step) = state.best_step.filter(|_| best) {
+        folder = checkpoints.verify(step)?.path;
+        state = State::read(&folder)?;
+    }
+    let base = base(&plan)?;
+    let device = device(&plan)?;
+    let mut model = fresh_model(&plan, &base, &device, &mut |_, _| ())?;
+    let wants_head = base.has_mtp() && plan.mtp != MtpChoice::None;
+    let mut head = if wants_head { Some(Mtp::load(&base, &device)?) } else { None };
+    let before = head.clone().filter(|_| state.stage == Stage::Mtp);
+    read_weights(&folder, &mut |f| {
+        model.visit_mut(f);
+        if let Some(mtp) = head.as_mut().filter(|_| state.stage == Stage::Mtp) {
+            mtp.visit_mut(f);
+        }
+    })?;
+    // A head that was not trained yet is the base's.
+    let plan = match state.stage {
+        Stage::Main if plan.mtp == MtpChoice::Trained => Plan { mtp: MtpChoice::Default, ..plan },
+        _ => plan,
+    };
+    let heads = Heads { before, last: head };
+    Ok(write(run, &plan, &base, &mut model, heads, None, &mut |_| ())?.paths)
+}
+
+/// Tokens spread over the vocabulary, whose logits are compared between memory and disk.
+fn probe(base: &Checkpoint) -> Row {
+    let vocabulary = base.config().vocab_size;
+    let ids: Vec<u32> = (0..32).map(|i| ((i * 7919 + 13) % vocabulary) as u32).collect();
+    Row::single(&ids)
+}
+
+fn remove(path: &Path) -> Result<(), TrainError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(TrainError::io(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn replace(from: &Path, to: &Path) -> Result<(), TrainError> {
+    remove(to)?;
+    fs::rename(from, to).map_err(TrainError::io(to))
+}

@@ -1,0 +1,238 @@
+//! One attempt of a run, from the lease to the last event.
+
+use crate::TrainError;
+use crate::batches::Batches;
+use crate::evaluate::Evaluation;
+use crate::optimizer::Optimizer;
+use crate::outputs;
+use crate::session::Session;
+use crate::stage::{End, Head, Main, run_stage, trained};
+use crate::state::{Stage, State, read_optimizer, read_weights};
+use burn::tensor::Device;
+use serde::Serialize;
+use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
+use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, OptimizerPlan, Plan};
+use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished, RunStarted};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+/// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
+const MTP_LEARNING_RATE: f64 = 2e-4;
+
+/// How an attempt ended, for the one who started it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finished {
+    /// Completed, or stopped on request.
+    pub outcome: Outcome,
+    /// Optimizer steps of the text model done so far, all attempts together.
+    pub steps: u64,
+    /// Mean loss per target of the last step, nats.
+    pub final_loss: Option<f64>,
+    /// Mean loss per target on the held-out examples at the last evaluation, nats.
+    pub eval_loss: Option<f64>,
+    /// Folders and files written for use.
+    pub outputs: Vec<PathBuf>,
+}
+
+/// Trains the run of a folder: from the start, or from its newest whole checkpoint.
+///
+/// Takes the run's lease, writes all events and ends them with `run_finished`, also when it fails. A request in
+/// `control/` or `stop` ends it after a checkpoint.
+///
+/// # Errors
+/// [`TrainError`]; the message is in the last event too.
+pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
+    let mut session = Session::open(run, stop)?;
+    let mut state = State::start();
+    let result = attempt(&mut session, &mut state);
+    let (outcome, reason, written) = match &result {
+        Ok((outcome, outputs)) => (*outcome, None, outputs.clone()),
+        Err(error) => (Outcome::Failed, Some(error.to_string()), Vec::new()),
+    };
+    let finished = Finished {
+        outcome,
+        steps: state.main_steps,
+        final_loss: state.last_loss(),
+        eval_loss: state.last_eval(),
+        outputs: written,
+    };
+    let relative = |path: &PathBuf| {
+        path.strip_prefix(run.path()).unwrap_or(path).to_string_lossy().into_owned()
+    };
+    session.events.emit(Kind::RunFinished(RunFinished {
+        outcome,
+        reason,
+        step: finished.steps,
+        final_loss_nats: finished.final_loss,
+        eval_loss_nats: finished.eval_loss,
+        outputs: finished.outputs.iter().map(relative).collect(),
+    }));
+    result.map(|_| finished)
+}
+
+/// The device of a plan.
+pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
+    match plan.device {
+        DeviceKind::Cpu => Ok(Device::flex()),
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => Device::enumerate(burn::tensor::DeviceType::Cuda)
+            .into_vec()
+            .into_iter()
+            .next()
+            .ok_or_else(|| TrainError::NoDevice("no CUDA device answers".into())),
+        #[cfg(not(feature = "cuda"))]
+        DeviceKind::Cuda => Err(TrainError::NoDevice("this build has no CUDA".into())),
+    }
+}
+
+/// The plan's base checkpoint.
+pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
+    let folder = plan.model.path.as_ref().ok_or(TrainError::NoModelFolder)?;
+    Ok(Checkpoint::open(folder)?)
+}
+
+/// The plan's adapters, if it trains adapters.
+pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
+    match plan.method {
+        Method::Lora { rank, alpha, rslora } => Some(LoraConfig { rank: rank as usize, alpha, rslora }),
+        Method::Full => None,
+    }
+}
+
+/// The base model, made ready for training as the plan says.
+pub(crate) fn fresh_model(
+    plan: &Plan,
+    base: &Checkpoint,
+    device: &Device,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Model, TrainError> {
+    let mut model = Model::load(base, device, progress)?;
+    match lora(plan) {
+        Some(config) => model.attach_lora(config, plan.seed),
+        None => model.set_trainable(true),
+    }
+    Ok(model)
+}
+
+fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<PathBuf>), TrainError> {
+    session.checkpoints.clean(&session.lease)?;
+    let found = session.checkpoints.newest_valid()?;
+    let plan = session.plan.clone();
+    let resumed = found.checkpoint.clone();
+    if let Some(checkpoint) = &resumed {
+        *state = State::read(&checkpoint.path)?;
+    }
+    let base = base(&plan)?;
+    let vocabulary = base.config().vocab_size;
+    let data = session.run.data();
+    let tokens = data.join("train.qubgpu");
+    let mut batches =
+        Batches::new(&tokens, &plan, plan.duration.epochs, plan.duration.max_steps, vocabulary)?;
+    session.events.emit(Kind::RunStarted(RunStarted {
+        sparktune: env!("CARGO_PKG_VERSION").into(),
+        model: plan.model.id.clone(),
+        method: plan.method.kind().to_string(),
+        device: device_in_words(&plan),
+        total_steps: Some(batches.total_steps()),
+        epochs: Some(f64::from(plan.duration.epochs)),
+        resumed_from_step: resumed.as_ref().map(|checkpoint| checkpoint.step.min(state.main_steps)),
+    }));
+    for skipped in &found.skipped {
+        let (name, damage) = (skipped.path.display(), &skipped.damage);
+        session.warn(format!("the checkpoint {name} is damaged and was passed over: {damage}"), None);
+    }
+    session.checkpoints.set_aside(&found.skipped, &session.lease)?;
+
+    session.phase("load", format!("reading the weights of {}", plan.model.id));
+    let device = device(&plan)?;
+    let mut model = fresh_model(&plan, &base, &device, &mut |done, total| {
+        session.progress("load", done, total, "layers");
+    })?;
+    let head = match plan.mtp {
+        MtpChoice::None => None,
+        _ if base.has_mtp() => Some(Mtp::load(&base, &device)?),
+        _ => None,
+    };
+    let evaluation = Evaluation::open(session, &data.join("eval.qubgpu"), base.dir(), vocabulary)?;
+
+    let mut optimizer = Optimizer::default();
+    let mut head = head;
+    if let Some(checkpoint) = &resumed {
+        let in_head = state.stage == Stage::Mtp;
+        read_weights(&checkpoint.path, &mut |f| {
+            model.visit_mut(f);
+            if let Some(mtp) = head.as_mut().filter(|_| in_head) {
+                mtp.visit_mut(f);
+            }
+        })?;
+        optimizer = read_optimizer(&checkpoint.path, &device)?;
+    }
+
+    let mut main = Main { model, recompute: plan.recompute };
+    if !state.main_done {
+        session.phase("train", format!("{} optimizer steps", batches.total_steps()));
+        let end = run_stage(
+            session,
+            &mut main,
+            state,
+            &mut optimizer,
+            &mut batches,
+            &plan.optimizer,
+            evaluation.as_ref(),
+        )?;
+        if end == End::Stopped {
+            return Ok((Outcome::Stopped, Vec::new()));
+        }
+    }
+
+    let names: Vec<String> = trained(&main.model).iter().map(|param| param.name().to_owned()).collect();
+    let untrained_head = head.clone();
+    if let (MtpChoice::Trained, Some(mut mtp)) = (plan.mtp, head.take()) {
+        mtp.set_trainable(true);
+        if state.stage == Stage::Main {
+            state.stage = Stage::Mtp;
+            state.step = 0;
+            optimizer = Optimizer::default();
+        }
+        let mut subject = Head { mtp, trunk: main.model.frozen(), trained: names.clone() };
+        // One epoch: the head starts from the base's.
+        let mut batches = Batches::new(&tokens, &plan, 1, plan.duration.max_steps, vocabulary)?;
+        session.phase("mtp", format!("training the MTP head, {} steps", batches.total_steps()));
+        let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
+        let end = run_stage(session, &mut subject, state, &mut optimizer, &mut batches, &settings, None)?;
+        if end == End::Stopped {
+            return Ok((Outcome::Stopped, Vec::new()));
+        }
+        if let Some(evaluation) = &evaluation {
+            evaluation.loss(session, &subject, state.checkpoint_step())?;
+        }
+        subject.mtp.set_trainable(false);
+        head = Some(subject.mtp);
+    } else {
+        head = untrained_head.clone();
+    }
+    drop(optimizer);
+
+    session.phase("export", "writing adapter and merged model");
+    let before = if plan.mtp == MtpChoice::Trained { untrained_head } else { None };
+    let written = outputs::write(
+        session.run,
+        &plan,
+        &base,
+        &mut main.model,
+        outputs::Heads { before, last: head },
+        evaluation.as_ref(),
+        &mut |line| session.phase("export", line),
+    )?;
+    for warning in written.warnings {
+        session.warn(warning, None);
+    }
+    Ok((Outcome::Completed, written.paths))
+}
+
+fn device_in_words(plan: &Plan) -> String {
+    match plan.device {
+        DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
+        DeviceKind::Cuda => "CUDA".to_owned(),
+    }
+}

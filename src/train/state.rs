@@ -1,0 +1,225 @@
+//! What a checkpoint holds: trained weights, optimizer, and the few numbers the loop goes on from.
+//!
+//! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues on the same bits;
+//! `state.json` holds the rest. Their commit is the run log's business.
+
+use crate::TrainError;
+use crate::optimizer::Optimizer;
+use burn::tensor::{Device, Tensor, TensorData};
+use safetensors::{Dtype, SafeTensors, View};
+use serde::{Deserialize, Serialize};
+use sparktune_model::Param;
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
+
+const WEIGHTS: &str = "weights.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+
+/// Which part of the job is being trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// The text model or its adapters.
+    Main,
+    /// The MTP head on the finished text model.
+    Mtp,
+}
+
+/// Where the loop stands. Floats are kept as bits: a decimal detour must not change a comparison after a resume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) stage: Stage,
+    /// Steps done in this stage.
+    pub(crate) step: u64,
+    /// Steps of the main stage that were trained in the end (fewer than planned after an early stop).
+    pub(crate) main_steps: u64,
+    /// The text model is finished, by plan or early stop.
+    pub(crate) main_done: bool,
+    last_loss: Option<u64>,
+    last_eval: Option<u64>,
+    best_eval: Option<u64>,
+    /// Step of the checkpoint that belongs to the best eval loss.
+    pub(crate) best_step: Option<u64>,
+    /// Evaluations in a row without a better loss.
+    pub(crate) evals_without_gain: u32,
+}
+
+impl State {
+    pub(crate) fn start() -> Self {
+        Self {
+            stage: Stage::Main,
+            step: 0,
+            main_steps: 0,
+            main_done: false,
+            last_loss: None,
+            last_eval: None,
+            best_eval: None,
+            best_step: None,
+            evals_without_gain: 0,
+        }
+    }
+
+    pub(crate) fn last_loss(&self) -> Option<f64> {
+        self.last_loss.map(f64::from_bits)
+    }
+
+    pub(crate) fn set_last_loss(&mut self, loss: f64) {
+        self.last_loss = Some(loss.to_bits());
+    }
+
+    pub(crate) fn last_eval(&self) -> Option<f64> {
+        self.last_eval.map(f64::from_bits)
+    }
+
+    pub(crate) fn best_eval(&self) -> Option<f64> {
+        self.best_eval.map(f64::from_bits)
+    }
+
+    /// Takes note of an evaluation; returns whether it is the best so far.
+    pub(crate) fn evaluated(&mut self, loss: f64) -> bool {
+        self.last_eval = Some(loss.to_bits());
+        let better = self.best_eval().is_none_or(|best| loss < best);
+        if better {
+            self.best_eval = Some(loss.to_bits());
+            self.evals_without_gain = 0;
+        } else {
+            self.evals_without_gain += 1;
+        }
+        better
+    }
+
+    /// The number in the checkpoint's folder name: steps of both stages.
+    pub(crate) fn checkpoint_step(&self) -> u64 {
+        match self.stage {
+            Stage::Main => self.step,
+            Stage::Mtp => self.main_steps + self.step,
+        }
+    }
+
+    /// The state in a committed checkpoint folder.
+    pub(crate) fn read(folder: &Path) -> Result<Self, TrainError> {
+        let path = folder.join(STATE);
+        let text = fs::read_to_string(&path).map_err(TrainError::io(&path))?;
+        serde_json::from_str(&text).map_err(|e| foreign(folder, e.to_string()))
+    }
+
+    /// Writes state, weights and optimizer into the folder of an uncommitted checkpoint.
+    pub(crate) fn write(
+        &self,
+        folder: &Path,
+        parameters: &[&Param],
+        optimizer: &Optimizer,
+    ) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(self).expect("plain fields serialise");
+        let path = folder.join(STATE);
+        fs::write(&path, text).map_err(TrainError::io(&path))?;
+        let weights = parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.tensor().inner())));
+        save(&folder.join(WEIGHTS), weights)?;
+        let moments = optimizer.moments.iter().flat_map(|(name, (m, v))| {
+            [(format!("m.{name}"), Stored::new(m.clone())), (format!("v.{name}"), Stored::new(v.clone()))]
+        });
+        save(&folder.join(OPTIMIZER), moments)
+    }
+}
+
+/// Puts the weights of a checkpoint into the parameters of the same names; returns how many were set.
+pub(crate) fn read_weights(
+    folder: &Path,
+    visit: &mut crate::optimizer::Visit,
+) -> Result<usize, TrainError> {
+    let path = folder.join(WEIGHTS);
+    let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
+    let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
+    let (mut set, mut wrong) = (0, None);
+    visit(&mut |param| {
+        let Ok(view) = stored.tensor(param.name()) else { return };
+        let device = param.tensor().device().inner();
+        match tensor(&view, &device).filter(|value| value.shape() == param.tensor().shape()) {
+            Some(value) => {
+                let trainable = param.is_trainable();
+                param.put(value, trainable);
+                set += 1;
+            }
+            None => wrong = Some(format!("`{}` has another shape or type", param.name())),
+        }
+    });
+    match wrong {
+        Some(reason) => Err(foreign(folder, reason)),
+        None if set != stored.len() => {
+            Err(foreign(folder, format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len())))
+        }
+        None => Ok(set),
+    }
+}
+
+/// The optimizer of a checkpoint.
+pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer, TrainError> {
+    let path = folder.join(OPTIMIZER);
+    let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
+    let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
+    let device = device.clone().inner();
+    let mut optimizer = Optimizer::default();
+    for (name, view) in stored.iter() {
+        let Some(name) = name.strip_prefix("m.") else { continue };
+        let second = stored.tensor(&format!("v.{name}")).map_err(|e| foreign(folder, e.to_string()))?;
+        let pair = tensor(&view, &device).zip(tensor(&second, &device));
+        let pair = pair.ok_or_else(|| foreign(folder, format!("the moments of `{name}` are no matrices")))?;
+        optimizer.moments.insert(name.to_owned(), pair);
+    }
+    Ok(optimizer)
+}
+
+fn foreign(folder: &Path, reason: String) -> TrainError {
+    TrainError::ForeignCheckpoint { path: folder.to_owned(), reason }
+}
+
+fn tensor(view: &safetensors::tensor::TensorView, device: &Device) -> Option<Tensor<2>> {
+    let [rows, columns] = *view.shape() else { return None };
+    if view.dtype() != Dtype::F32 {
+        return None;
+    }
+    let numbers: Vec<f32> =
+        view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    Some(Tensor::from_data(TensorData::new(numbers, [rows, columns]), device))
+}
+
+fn save(path: &Path, tensors: impl Iterator<Item = (String, Stored)>) -> Result<(), TrainError> {
+    let error = |e: safetensors::SafeTensorError| match e {
+        safetensors::SafeTensorError::IoError(source) => TrainError::Io { path: path.to_owned(), source },
+        other => TrainError::Io { path: path.to_owned(), source: std::io::Error::other(other) },
+    };
+    safetensors::serialize_to_file(tensors.collect::<Vec<_>>(), None, path).map_err(error)
+}
+
+/// A tensor whose bytes are fetched when they are written, one after the other.
+struct Stored {
+    shape: [usize; 2],
+    value: Tensor<2>,
+}
+
+impl Stored {
+    fn new(value: Tensor<2>) -> Self {
+        Self { shape: value.dims(), value }
+    }
+}
+
+impl View for Stored {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let numbers: Vec<f32> = self.value.to_data().try_to_vec().expect("weights and moments are f32");
+        Cow::Owned(bytemuck::cast_slice(&numbers).to_vec())
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape[0] * self.shape[1] * 4
+    }
+}

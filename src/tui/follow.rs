@@ -1,0 +1,198 @@
+//! Prints a run's events as they come, until the caller says enough.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView};
+
+use crate::escape::{escape, escape_json};
+use crate::plain::{event_line, how_it_stands};
+
+// Four times a second: quick enough for a person, light enough for SSH and many watchers.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The form of the lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// One line for people per event.
+    Plain,
+    /// The events themselves, unknown kinds and fields included.
+    Json,
+}
+
+/// Why following ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The caller said enough, with the run in this state; the view holds every event.
+    Enough {
+        /// The state at the last look.
+        liveness: Liveness,
+        /// The whole run.
+        view: Box<RunView>,
+    },
+    /// Whoever read our output went away, which is success.
+    PipeClosed,
+}
+
+/// Following failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The run folder could not be read.
+    #[error(transparent)]
+    Run(#[from] sparktune_runlog::Error),
+    /// The lines could not be written.
+    #[error("cannot write the output: {0}")]
+    Write(#[source] io::Error),
+}
+
+/// Prints all events so far and then new ones to `out`; oddities of the files, and in the end how the run stands, go to
+/// `notes` (standard error). At each end of the log `go_on` is asked with the run's state: `watch` answers
+/// [`Liveness::is_live`]; a launcher, whether its trainer process still lives. After the last no, what was logged
+/// meanwhile is still printed.
+///
+/// # Errors
+/// [`Error`]; a closed pipe is none.
+pub fn follow(
+    run: &RunDir,
+    output: Output,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+    mut go_on: impl FnMut(Liveness) -> bool,
+) -> Result<Ended, Error> {
+    let mut tailer = EventTailer::new(run);
+    let mut view = RunView::default();
+    let mut stalled = false;
+    loop {
+        // Looked at before reading: whatever is logged before a trainer lets go is then read below.
+        let liveness = view.liveness(run)?;
+        let more = go_on(liveness);
+        match print_new(&mut tailer, &mut view, output, out, notes) {
+            Err(Error::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(Ended::PipeClosed),
+            printed => printed?,
+        }
+        if !more {
+            // The state as of the events just printed: the view knows the outcome only now.
+            let liveness = view.liveness(run)?;
+            note(notes, &how_it_stands(&run.name(), liveness, &view));
+            return Ok(Ended::Enough { liveness, view: Box::new(view) });
+        }
+        if matches!(liveness, Liveness::Stalled { .. }) != stalled {
+            stalled = !stalled;
+            note(notes, &how_it_stands(&run.name(), liveness, &view));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn print_new(
+    tailer: &mut EventTailer,
+    view: &mut RunView,
+    output: Output,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<(), Error> {
+    loop {
+        let batch = tailer.poll(Limit::default())?;
+        for record in &batch.records {
+            view.apply(&record.event);
+            match output {
+                Output::Plain => writeln!(out, "{}", event_line(&record.event, view)),
+                Output::Json => writeln!(out, "{}", escape_json(&record.raw)),
+            }
+            .map_err(Error::Write)?;
+        }
+        for notice in &batch.notices {
+            note(notes, &format!("note: {}", escape(&notice.to_string())));
+        }
+        if !batch.records.is_empty() {
+            out.flush().map_err(Error::Write)?;
+        }
+        if batch.at_end {
+            return Ok(());
+        }
+    }
+}
+
+/// A note that cannot be shown ends nothing.
+fn note(notes: &mut impl Write, line: &str) {
+    let _ = writeln!(notes, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_runlog::{EventWriter, Kind, Lease, Outcome, RunFinished, RunStarted, RunsRoot, Warning};
+
+    fn warning(message: &str) -> Kind {
+        Kind::Warning(Warning { message: message.into(), step: None })
+    }
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_live_run_is_followed_to_its_end_and_its_last_events_are_printed() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let lease = Lease::acquire(&run).unwrap();
+        let writer = EventWriter::open(&lease).unwrap();
+        writer.emit(Kind::RunStarted(RunStarted::default()));
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let mut trainer = Some((lease, writer));
+        let ended = follow(&run, Output::Plain, &mut out, &mut notes, |liveness| {
+            if let Some((lease, writer)) = trainer.take() {
+                assert_eq!(liveness, Liveness::Running);
+                // The trainer's last words and its end fall between this look and the next reading.
+                writer.emit(warning("last words"));
+                writer.emit(Kind::RunFinished(RunFinished {
+                    outcome: Outcome::Completed,
+                    ..Default::default()
+                }));
+                drop(lease);
+            }
+            liveness.is_live()
+        })
+        .unwrap();
+        let Ended::Enough { liveness, view } = ended else { panic!("not a closed pipe") };
+        assert_eq!(liveness, Liveness::Finished { outcome: Outcome::Completed });
+        assert_eq!(view.warning_count, 1);
+        assert!(text(&out).contains("last words") && text(&out).lines().count() == 3, "{}", text(&out));
+        assert!(text(&notes).contains("completed"), "{}", text(&notes));
+    }
+
+    #[test]
+    fn json_passes_events_on_with_what_this_version_does_not_know() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let weather = "{\"v\":1,\"attempt\":1,\"seq\":1,\"time_us\":1,\"kind\":\"weather\",\"says\":\"\u{202e}\u{9b}x\"}";
+        std::fs::write(run.event_file(1), format!("{weather}\nnot an event\n")).unwrap();
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        follow(&run, Output::Json, &mut out, &mut notes, Liveness::is_live).unwrap();
+        let line = text(&out).trim_end();
+        assert!(!line.contains(['\u{202e}', '\u{9b}']));
+        let there: serde_json::Value = serde_json::from_str(weather).unwrap();
+        assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), there);
+        assert!(text(&notes).contains("1 line(s) skipped"), "{}", text(&notes));
+        assert!(text(&notes).contains("crashed"), "{}", text(&notes));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_success() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let lease = Lease::acquire(&run).unwrap();
+        EventWriter::open(&lease).unwrap().emit(warning("w"));
+        let ended = follow(&run, Output::Plain, &mut Closed, &mut Vec::new(), |_| true).unwrap();
+        assert!(matches!(ended, Ended::PipeClosed));
+    }
+}

@@ -1,0 +1,375 @@
+//! One line per event, and one sentence about how a run stands.
+
+use sparktune_runlog::{
+    CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, Liveness, Outcome, Progress,
+    RunFinished, RunStarted, RunView, Sample, Step,
+};
+
+use crate::escape::escape;
+use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
+
+/// Characters of a generation that are shown; the log has all of it.
+const SAMPLE_CHARS: usize = 300;
+
+/// The event as one line without a newline. `view` has the event applied; it supplies totals, averages and time left.
+pub fn event_line(event: &Event, view: &RunView) -> String {
+    let (kind, parts) = match &event.kind {
+        Kind::RunStarted(started) => ("start", run_started(event.attempt, started)),
+        Kind::Phase(phase) => {
+            let detail = phase.detail.as_deref().map(|detail| escape(detail).into_owned());
+            ("phase", [Some(escape(&phase.phase).into_owned()), detail].into_iter().flatten().collect())
+        }
+        Kind::Progress(progress) => ("progress", vec![progress_words(progress)]),
+        Kind::Step(step) => ("step", step_parts(step, view)),
+        Kind::Eval(eval) => ("eval", eval_parts(eval, view)),
+        Kind::Sample(sample) => ("sample", sample_parts(sample)),
+        Kind::DeviceSample(sample) => ("device", device_parts(sample)),
+        Kind::CheckpointCommitted(checkpoint) => ("checkpoint", checkpoint_parts(checkpoint)),
+        Kind::ControlApplied(control) => (
+            "control",
+            vec![format!("{} carried out at step {}", escape(&control.action), count(control.step))],
+        ),
+        Kind::Warning(warning) => ("warning", vec![escape(&warning.message).into_owned()]),
+        Kind::RunFinished(finished) => ("finished", run_finished(finished)),
+        Kind::Unknown(kind) => ("other", vec![format!("'{}', written by a newer sparktune", escape(kind))]),
+    };
+    format!("{} {kind:<10} {}", clock(event.time_us), parts.join(" · "))
+}
+
+fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
+    let mut parts = vec![format!("attempt {attempt}")];
+    let texts = [&started.model, &started.method, &started.device];
+    parts.extend(texts.into_iter().filter(|t| !t.is_empty()).map(|t| escape(t).into_owned()));
+    parts.extend(started.total_steps.map(|steps| format!("{} steps", count(steps))));
+    parts.extend(started.epochs.map(|epochs| format!("{epochs} epochs")));
+    parts.extend(started.resumed_from_step.map(|step| format!("resumed from step {}", count(step))));
+    if !started.sparktune.is_empty() {
+        parts.push(format!("sparktune {}", escape(&started.sparktune)));
+    }
+    parts
+}
+
+fn progress_words(progress: &Progress) -> String {
+    let Progress { phase, done, total, unit } = progress;
+    let amount = |n: u64| if unit == "bytes" { bytes(n) } else { count(n) };
+    let share = total.filter(|total| *total > 0).map(|total| {
+        let percent = u128::from(*done) * 100 / u128::from(total);
+        format!(" of {} ({percent} %)", amount(total))
+    });
+    let unit = if unit == "bytes" { "" } else { unit };
+    format!("{} {}{} {}", escape(phase), amount(*done), share.unwrap_or_default(), escape(unit))
+        .trim_end()
+        .to_owned()
+}
+
+fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
+    let total = or_unknown(view.total_steps(), count);
+    let average = view.loss_ema.map(|ema| format!(" (avg {})", loss(ema))).unwrap_or_default();
+    vec![
+        format!("{}/{total}", count(step.step)),
+        format!("epoch {}", or_unknown(step.epoch, |e| format!("{e:.2}"))),
+        format!("loss {}{average}", loss(step.loss_nats)),
+        format!("lr {}", or_unknown(step.lr, |lr| format!("{lr:.2e}"))),
+        format!("grad {}", or_unknown(step.grad_norm, |norm| format!("{norm:.3}"))),
+        format!("{} ms", or_unknown(step.step_ms, |ms| format!("{ms:.0}"))),
+        format!("{} tok/s", or_unknown(step.tokens_per_s, rate)),
+        format!("mem {}", or_unknown(step.mem_used_bytes, bytes)),
+        format!("left {}", or_unknown(view.eta(), |eta| duration(eta.seconds))),
+    ]
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be a finite non-negative number
+fn rate(per_second: f64) -> String {
+    if (0.0..1e15).contains(&per_second) { count(per_second.round() as u64) } else { UNKNOWN.to_owned() }
+}
+
+fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
+    let best = view.best_eval().is_some_and(|best| best.step == eval.step);
+    vec![
+        format!("step {}", count(eval.step)),
+        format!("loss {}{}", loss(eval.loss_nats), if best { " (best)" } else { "" }),
+        format!("{} examples", count(eval.examples)),
+        format!("{} target tokens", count(eval.target_tokens)),
+        format!("{} ms", or_unknown(eval.eval_ms, |ms| format!("{ms:.0}"))),
+    ]
+}
+
+fn sample_parts(sample: &Sample) -> Vec<String> {
+    let quoted = |text: &str| {
+        let cut: String = text.chars().take(SAMPLE_CHARS).collect();
+        let more = if cut.len() < text.len() { "…" } else { "" };
+        format!("\"{}{more}\"", escape(&cut))
+    };
+    vec![
+        format!("step {}", count(sample.step)),
+        format!("{} → {}", quoted(&sample.prompt), quoted(&sample.text)),
+    ]
+}
+
+fn checkpoint_parts(checkpoint: &CheckpointCommitted) -> Vec<String> {
+    let mut parts = vec![
+        escape(&checkpoint.name).into_owned(),
+        bytes(checkpoint.bytes),
+        format!("{} ms", or_unknown(checkpoint.commit_ms, |ms| format!("{ms:.0}"))),
+    ];
+    if checkpoint.best {
+        parts.push("best".to_owned());
+    }
+    parts
+}
+
+fn device_parts(sample: &DeviceSample) -> Vec<String> {
+    let mut parts = vec![
+        format!(
+            "mem {} of {}{}",
+            or_unknown(sample.mem_used_bytes, bytes),
+            or_unknown(sample.mem_total_bytes, bytes),
+            if sample.mem_unified { " unified" } else { "" }
+        ),
+        format!("process {}", or_unknown(sample.process_rss_bytes, bytes)),
+        format!("pressure {}", or_unknown(sample.mem_pressure_some_percent, |p| format!("{p:.0} %"))),
+        format!("cpu {}", or_unknown(sample.cpu_percent, |p| format!("{p:.0} %"))),
+    ];
+    parts.extend(sample.gpus.iter().map(gpu_words));
+    parts
+}
+
+fn gpu_words(gpu: &GpuSample) -> String {
+    let mut words = format!(
+        "gpu{} {} % {} °C {} W {} MHz",
+        gpu.index,
+        or_unknown(gpu.busy_percent, |v| v.to_string()),
+        or_unknown(gpu.temperature_celsius, |v| v.to_string()),
+        or_unknown(gpu.power_watts, |v| format!("{v:.0}")),
+        or_unknown(gpu.sm_clock_mhz, |v| v.to_string()),
+    );
+    if let Some(throttle) = &gpu.throttle {
+        words.push_str(&format!(" held down by {}", escape(throttle)));
+    }
+    words
+}
+
+fn run_finished(finished: &RunFinished) -> Vec<String> {
+    let mut parts = vec![outcome_word(finished.outcome).to_owned()];
+    parts.extend(finished.reason.as_deref().map(|reason| escape(reason).into_owned()));
+    parts.push(format!("{} steps", count(finished.step)));
+    parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
+    parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
+    parts.extend(finished.outputs.iter().map(|output| escape(output).into_owned()));
+    parts
+}
+
+pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Stopped => "stopped",
+        Outcome::Failed => "failed",
+        Outcome::Unknown => "ended",
+    }
+}
+
+/// One sentence: how the run stands and what to do next. `name` is what `sparktune resume` takes.
+pub fn how_it_stands(name: &str, liveness: Liveness, view: &RunView) -> String {
+    let name = escape(name);
+    let step = count(view.steps_done());
+    let resume = || match view.checkpoints.back() {
+        Some(checkpoint) => {
+            format!("`sparktune resume {name}` continues from step {}", count(checkpoint.step))
+        }
+        None => format!("`sparktune resume {name}` starts again; there was no checkpoint yet"),
+    };
+    match liveness {
+        Liveness::NotStarted => format!("{name}: the trainer has not started"),
+        Liveness::Running => format!("{name}: running, step {step}"),
+        Liveness::Stalled { silent_s } => format!(
+            "{name}: stalled; the trainer is alive and has logged no work for {} (step {step})",
+            duration(std::time::Duration::from_secs(silent_s).as_secs_f64())
+        ),
+        Liveness::Crashed => format!(
+            "{name}: crashed after step {step}; the trainer ended without saying why (see logs/). {}",
+            resume()
+        ),
+        Liveness::Finished { outcome: Outcome::Completed } => format!("{name}: completed, {step} steps"),
+        Liveness::Finished { outcome } => {
+            let reason =
+                view.finished().and_then(|f| f.reason.as_deref()).map(|r| format!(" ({})", escape(r)));
+            format!(
+                "{name}: {} at step {step}{}. {}",
+                outcome_word(outcome),
+                reason.unwrap_or_default(),
+                resume()
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_runlog::{ControlApplied, Phase, Warning};
+
+    struct Log {
+        view: RunView,
+        seq: u64,
+    }
+
+    fn log() -> Log {
+        Log { view: RunView::default(), seq: 0 }
+    }
+
+    impl Log {
+        fn line(&mut self, kind: Kind) -> String {
+            self.seq += 1;
+            let event = Event {
+                attempt: 1,
+                seq: self.seq,
+                time_us: 1_763_645_250_000_000 + self.seq * 500_000,
+                kind,
+            };
+            self.view.apply(&event);
+            event_line(&event, &self.view)
+        }
+    }
+
+    #[test]
+    fn a_run_reads_as_lines() {
+        let mut log = log();
+        let mut lines = Vec::new();
+        for kind in [
+            Kind::RunStarted(RunStarted {
+                sparktune: "0.1.0".into(),
+                model: "Qwen/Qwen3.5-2B".into(),
+                method: "lora".into(),
+                device: "cpu, 2 cores".into(),
+                total_steps: Some(1200),
+                epochs: Some(3.0),
+                resumed_from_step: None,
+            }),
+            Kind::Phase(Phase { phase: "train".into(), detail: Some("2 epochs left".into()) }),
+            Kind::Progress(Progress {
+                phase: "tokenise".into(),
+                done: 1500,
+                total: Some(3000),
+                unit: "examples".into(),
+            }),
+            Kind::Progress(Progress {
+                phase: "load".into(),
+                done: 1 << 30,
+                total: Some(4 << 30),
+                unit: "bytes".into(),
+            }),
+            Kind::Step(Step { step: 1, loss_nats: 2.5, ..Step::default() }),
+            Kind::Step(Step {
+                step: 2,
+                epoch: Some(0.005),
+                loss_nats: 2.0,
+                target_tokens: 900,
+                tokens: 2048,
+                lr: Some(1.9e-4),
+                grad_norm: Some(0.8312),
+                step_ms: Some(412.4),
+                tokens_per_s: Some(4966.0),
+                mem_used_bytes: Some(3 << 30),
+                ..Step::default()
+            }),
+            Kind::Step(Step { step: 3, loss_nats: f64::NAN, ..Step::default() }),
+            Kind::Eval(Eval {
+                step: 3,
+                loss_nats: 1.25,
+                target_tokens: 1234,
+                examples: 8,
+                eval_ms: Some(80.0),
+            }),
+            Kind::CheckpointCommitted(CheckpointCommitted {
+                step: 3,
+                name: "step-000003".into(),
+                bytes: 12 << 20,
+                commit_ms: Some(34.0),
+                best: true,
+            }),
+            Kind::DeviceSample(DeviceSample {
+                mem_used_bytes: Some(1 << 30),
+                mem_total_bytes: Some(128 << 30),
+                mem_unified: true,
+                gpus: vec![GpuSample {
+                    sm_clock_mhz: Some(850),
+                    throttle: Some("power cap".into()),
+                    ..Default::default()
+                }],
+                ..DeviceSample::default()
+            }),
+            Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
+            Kind::RunFinished(RunFinished {
+                outcome: Outcome::Stopped,
+                reason: Some("asked to".into()),
+                step: 3,
+                final_loss_nats: None,
+                eval_loss_nats: Some(1.25),
+                outputs: vec!["outputs/adapter".into()],
+            }),
+            Kind::Unknown("weather".into()),
+        ] {
+            lines.push(log.line(kind));
+        }
+        let expected = "\
+13:27:30 start      attempt 1 · Qwen/Qwen3.5-2B · lora · cpu, 2 cores · 1,200 steps · 3 epochs · sparktune 0.1.0
+13:27:31 phase      train · 2 epochs left
+13:27:31 progress   tokenise 1,500 of 3,000 (50 %) examples
+13:27:32 progress   load 1.0 GiB of 4.0 GiB (25 %)
+13:27:32 step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · – ms · – tok/s · mem – · left –
+13:27:33 step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · 412 ms · 4,966 tok/s · mem 3.0 GiB · left 9m59s
+13:27:33 step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · – ms · – tok/s · mem – · left 9m59s
+13:27:34 eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · 80 ms
+13:27:34 checkpoint step-000003 · 12.0 MiB · 34 ms · best
+13:27:35 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
+13:27:35 control    stop carried out at step 3
+13:27:36 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · outputs/adapter
+13:27:36 other      'weather', written by a newer sparktune";
+        assert_eq!(lines.join("\n"), expected);
+        assert_eq!(
+            how_it_stands("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
+            "r: stopped at step 3 (asked to). `sparktune resume r` continues from step 3"
+        );
+    }
+
+    #[test]
+    fn text_from_data_and_models_stays_on_its_line_and_cannot_steer_the_terminal() {
+        let evil = "a\u{1b}[2J\nb\u{202e}c\u{9b}1m".to_owned();
+        let kinds = [
+            Kind::RunStarted(RunStarted {
+                model: evil.clone(),
+                device: evil.clone(),
+                ..RunStarted::default()
+            }),
+            Kind::Phase(Phase { phase: evil.clone(), detail: Some(evil.clone()) }),
+            Kind::Progress(Progress { phase: evil.clone(), unit: evil.clone(), ..Progress::default() }),
+            Kind::Sample(Sample { prompt: evil.clone(), text: evil.clone(), ..Sample::default() }),
+            Kind::CheckpointCommitted(CheckpointCommitted {
+                name: evil.clone(),
+                ..CheckpointCommitted::default()
+            }),
+            Kind::ControlApplied(ControlApplied { action: evil.clone(), ..ControlApplied::default() }),
+            Kind::Warning(Warning { message: evil.clone(), step: None }),
+            Kind::RunFinished(RunFinished {
+                reason: Some(evil.clone()),
+                outputs: vec![evil.clone()],
+                ..RunFinished::default()
+            }),
+            Kind::Unknown(evil.clone()),
+        ];
+        let mut log = log();
+        for kind in kinds {
+            let line = log.line(kind);
+            assert!(line.contains("a\\u{1b}[2J\\nb\\u{202e}c\\u{9b}1m"), "{line}");
+            assert!(!line.contains(['\u{1b}', '\n', '\u{202e}', '\u{9b}']), "{line:?}");
+        }
+        assert!(!how_it_stands(&evil, Liveness::Crashed, &log.view).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_long_generation_is_cut_where_a_character_ends() {
+        let line = log().line(Kind::Sample(Sample { text: "ü".repeat(5000), ..Sample::default() }));
+        assert!(line.ends_with("ü…\""), "{line}");
+        assert_eq!(line.matches('ü').count(), SAMPLE_CHARS);
+    }
+}

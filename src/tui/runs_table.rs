@@ -1,0 +1,169 @@
+//! `sparktune runs`: one row per run.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sparktune_runlog::{Liveness, RunDir, RunView};
+
+use crate::escape::escape;
+use crate::plain::outcome_word;
+use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
+
+/// What is known of a run at a glance; serialises for `runs --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunRow {
+    /// The run's name.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its state, unless it could not be read.
+    #[serde(flatten)]
+    pub liveness: Option<Liveness>,
+    /// Why it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Steps done.
+    pub step: Option<u64>,
+    /// Steps of the whole run.
+    pub total_steps: Option<u64>,
+    /// Moving average of the training loss.
+    pub loss_nats: Option<f64>,
+    /// Microseconds since the Unix epoch.
+    pub last_event_us: Option<u64>,
+    /// Bytes of its files.
+    pub size_bytes: u64,
+}
+
+impl RunRow {
+    /// Looks at a run. One that cannot be read is a row that says so, not an error: the others are still wanted.
+    pub fn read(run: &RunDir) -> Self {
+        let seen = RunView::glance(run).and_then(|view| Ok((view.liveness(run)?, view)));
+        let row = RunRow {
+            name: run.name(),
+            path: run.path().to_owned(),
+            liveness: None,
+            problem: None,
+            step: None,
+            total_steps: None,
+            loss_nats: None,
+            last_event_us: None,
+            size_bytes: run.size_bytes(),
+        };
+        match seen {
+            Err(problem) => RunRow { problem: Some(problem.to_string()), ..row },
+            Ok((liveness, view)) => RunRow {
+                liveness: Some(liveness),
+                step: view.last_event_us.map(|_| view.steps_done()),
+                total_steps: view.total_steps(),
+                loss_nats: view.loss_ema,
+                last_event_us: view.last_event_us,
+                ..row
+            },
+        }
+    }
+}
+
+/// The table, newline-terminated; `now_us` makes ages out of times. Problems follow below it.
+pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
+    let mut cells = vec![["NAME", "STATE", "STEP", "LOSS", "LAST EVENT", "SIZE"].map(str::to_owned)];
+    for row in rows {
+        cells.push([
+            escape(&row.name).into_owned(),
+            row.liveness.map_or_else(|| "unreadable".to_owned(), state),
+            or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
+            or_unknown(row.loss_nats, loss),
+            or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
+            bytes(row.size_bytes),
+        ]);
+    }
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 6] = std::array::from_fn(width);
+    let mut table = String::new();
+    for row in &cells {
+        let padded: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        table.push_str(padded.join("  ").trim_end());
+        table.push('\n');
+    }
+    for row in rows {
+        if let Some(problem) = &row.problem {
+            table.push_str(&format!("{}: {}\n", escape(&row.name), escape(problem)));
+        }
+    }
+    table
+}
+
+fn state(liveness: Liveness) -> String {
+    match liveness {
+        Liveness::NotStarted => "not started".to_owned(),
+        Liveness::Running => "running".to_owned(),
+        Liveness::Stalled { .. } => "stalled".to_owned(),
+        Liveness::Crashed => "crashed".to_owned(),
+        Liveness::Finished { outcome } => outcome_word(outcome).to_owned(),
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn age(at_us: u64, now_us: u64) -> String {
+    if at_us > now_us { UNKNOWN.to_owned() } else { duration((now_us - at_us) as f64 / 1e6) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_runlog::{EventWriter, Kind, Lease, Outcome, RunStarted, RunsRoot, Step};
+
+    fn row(name: &str, liveness: Liveness) -> RunRow {
+        RunRow {
+            name: name.into(),
+            path: name.into(),
+            liveness: Some(liveness),
+            problem: None,
+            step: Some(1200),
+            total_steps: None,
+            loss_nats: Some(1.25),
+            last_event_us: Some(1_000_000),
+            size_bytes: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn the_table_lines_up_and_marks_what_is_unknown() {
+        let mut fresh = row("b", Liveness::NotStarted);
+        (fresh.step, fresh.loss_nats, fresh.last_event_us) = (None, None, None);
+        let mut newer = row("c\u{1b}[0m", Liveness::Running);
+        (newer.liveness, newer.problem) = (None, Some("event format v2 is newer\n".into()));
+        let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
+        let expected = "\
+NAME        STATE        STEP     LOSS    LAST EVENT  SIZE
+long-name   completed    1,200/–  1.2500  1m00s ago   1.0 MiB
+b           not started  –        –       –           1.0 MiB
+c\\u{1b}[0m  unreadable   1,200/–  1.2500  1m00s ago   1.0 MiB
+c\\u{1b}[0m: event format v2 is newer\\n
+";
+        assert_eq!(runs_table(&rows, 61_000_000), expected);
+    }
+
+    #[test]
+    fn rows_tell_a_running_run_from_a_crashed_and_an_unreadable_one() {
+        let root = tempfile::tempdir().unwrap();
+        let runs = RunsRoot::new(root.path());
+        let run = runs.create("m", "lora").unwrap();
+        assert_eq!(RunRow::read(&run).liveness, Some(Liveness::NotStarted));
+        let lease = Lease::acquire(&run).unwrap();
+        let writer = EventWriter::open(&lease).unwrap();
+        writer.emit(Kind::RunStarted(RunStarted { total_steps: Some(9), ..RunStarted::default() }));
+        writer.emit(Kind::Step(Step { step: 4, loss_nats: 0.5, ..Step::default() }));
+        let running = RunRow::read(&run);
+        assert_eq!(
+            (running.liveness, running.step, running.total_steps),
+            (Some(Liveness::Running), Some(4), Some(9))
+        );
+        assert!(running.size_bytes > 0);
+        assert_eq!(serde_json::to_value(&running).unwrap()["state"], "running");
+        drop(lease);
+        assert_eq!(RunRow::read(&run).liveness, Some(Liveness::Crashed));
+        std::fs::write(run.event_file(2), "{\"v\":9}\n").unwrap();
+        assert!(RunRow::read(&run).problem.unwrap().contains("v9"));
+    }
+}
