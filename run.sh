@@ -31,8 +31,8 @@ fail() {
 # Whether the program $1 is a Rust tool of at least the version the workspace asks for.
 is_recent() {
     local version
-    # Asked inside the checkout: rustup's answer depends on the folder.
-    version=$(cd -- "$root" && "$1" --version 2>/dev/null | sed -n 's/^[a-z]* \([0-9.]*\).*/\1/p') || return 1
+    # Asked inside the checkout, for rustup's answer depends on the folder; and rustup must not download without a word.
+    version=$(cd -- "$root" && RUSTUP_AUTO_INSTALL=0 "$1" --version 2>/dev/null | sed -n 's/^[a-z]* \([0-9.]*\).*/\1/p') || return 1
     [[ -n $version && $(printf '%s\n' "$rust_version" "$version" | sort -V | head -n 1) == "$rust_version" ]]
 }
 
@@ -46,8 +46,8 @@ find_rust() {
     if has_recent_rust; then return; fi
     if command -v rustup >/dev/null; then
         say "sparktune needs Rust $rust_version or newer, and yours is older or has no toolchain."
-        say "Adding toolchain $rust_version beside it (about 300 MB); your default stays as it is ..."
-        rustup toolchain install "$rust_version" --profile minimal >&2 ||
+        say "Adding toolchain $rust_version beside it (about 600 MB); your default stays as it is ..."
+        rustup toolchain install "$rust_version" --profile minimal --no-self-update >&2 ||
             rust_failed "'rustup update stable' would do as well."
         export RUSTUP_TOOLCHAIN=$rust_version
     else
@@ -63,7 +63,7 @@ install_rust() {
     command -v curl >/dev/null ||
         fail "curl is missing, and without it Rust cannot be fetched." "Debian, Ubuntu: apt-get install curl ca-certificates"
     say "no Rust $rust_version or newer here. Installing it with rustup, Rust's own installer, into $CARGO_HOME"
-    say "and ${RUSTUP_HOME:-$HOME/.rustup} (about 300 MB). No shell profile is changed; 'rustup self uninstall' removes it."
+    say "and ${RUSTUP_HOME:-$HOME/.rustup} (about 600 MB). No shell profile is changed; 'rustup self uninstall' removes it."
     installer=$(mktemp) || fail "no temporary file can be made in ${TMPDIR:-/tmp}: is the disk full?"
     trap 'rm -f -- "$installer"' EXIT
     # What https://sh.rustup.rs hands out, from the place that also serves the toolchains (or its mirror).
@@ -72,7 +72,7 @@ install_rust() {
         rust_failed "$url could not be fetched."
     # An older Rust from the distribution does not disturb: this one is only used from here.
     RUSTUP_INIT_SKIP_PATH_CHECK=yes sh "$installer" -y --quiet --no-modify-path \
-        --profile minimal --default-toolchain "$rust_version" >&2 || rust_failed
+        --profile minimal --default-toolchain "$rust_version" >/dev/null || rust_failed
     rm -f -- "$installer"
     trap - EXIT
 }
@@ -80,7 +80,7 @@ install_rust() {
 rust_failed() {
     fail "Rust could not be installed; the reason stands above." "$@" \
         "No network: connect, or set HTTPS_PROXY, or a mirror in RUSTUP_UPDATE_ROOT and RUSTUP_DIST_SERVER." \
-        "Disk: $(free_space "$HOME") are free in $HOME; Rust takes 1 GB." \
+        "Disk: $(free_space "$HOME") are free in $HOME; Rust takes 600 MB." \
         "Or install Rust $rust_version or newer in your own way and run this again."
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use sparktune_plan::{Answer, Answers, Origin, SETTINGS, Setting};
 
@@ -336,6 +336,19 @@ pub struct BenchArgs {
     /// A few seconds in all: less data, fewer steps, less exact
     #[arg(long)]
     pub quick: bool,
+    /// Folder of the model whose tokenizer is measured, instead of the demo's
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Measure one kind of training in this process
+    #[arg(long, hide = true)]
+    pub part: Option<BenchPart>,
+}
+
+/// What a process of its own measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchPart {
+    Lora,
+    Full,
 }
 
 #[cfg(test)]

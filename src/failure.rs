@@ -176,6 +176,10 @@ impl From<sparktune_tui::Error> for Failure {
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
-        Self { exit: Exit::of(error.exit_code()), text: error.to_string() }
+        match error {
+            // Not the machine's matter but what was asked for.
+            TrainError::Run(error @ sparktune_runlog::Error::AlreadyRunning { .. }) => error.into(),
+            error => Self { exit: Exit::of(error.exit_code()), text: error.to_string() },
+        }
     }
 }

@@ -11,7 +11,7 @@ use sparktune_data::{
 };
 use sparktune_hub::{DownloadPlan, Hub, Needs};
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, Facts, LengthBucket, MachineFacts, ModelFacts, Plan, Rates, Think, resolve,
+    Answers, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Plan, Rates, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
@@ -216,18 +216,31 @@ fn data_facts(prepared: &Prepared, split: bool) -> Result<DataFacts, Failure> {
 /// The machine as the plan sees it.
 pub fn machine(runs_dir: &Path) -> MachineFacts {
     let facts = sparktune_telemetry::MachineFacts::gather();
-    let no_gpu_because = match facts.gpus.is_empty() {
-        true => "no NVIDIA GPU was found, and this build has no CUDA",
-        false => "this build has no CUDA",
+    let gpus: Vec<Gpu> = match cfg!(feature = "cuda") {
+        true => facts.gpus.iter().map(gpu).collect(),
+        false => Vec::new(),
     };
+    let no_gpu_because = gpus.is_empty().then(|| match (facts.gpus.is_empty(), cfg!(feature = "cuda")) {
+        (true, true) => "no NVIDIA GPU was found".into(),
+        (true, false) => "no NVIDIA GPU was found, and this build has no CUDA".into(),
+        (false, _) => "this build has no CUDA".into(),
+    });
     MachineFacts {
         mem_total_bytes: facts.mem_total_bytes,
         mem_available_bytes: facts.mem_available_bytes,
         cores: facts.cores_usable,
         disk_free_bytes: sparktune_telemetry::disk_free_bytes(runs_dir),
-        gpus: Vec::new(),
-        no_gpu_because: Some(no_gpu_because.into()),
+        gpus,
+        no_gpu_because,
     }
+}
+
+fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
+    let memory = match facts.mem_total_bytes {
+        None => GpuMemory::Unified,
+        Some(total_bytes) => GpuMemory::Dedicated { total_bytes, free_bytes: facts.mem_free_bytes.unwrap_or(total_bytes) },
+    };
+    Gpu { name: facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index)), memory }
 }
 
 fn rates(runs_dir: &Path) -> Result<Rates, Failure> {

@@ -217,12 +217,14 @@ fn prepared(out_dir: &Path, report: Report, reused: bool) -> Prepared {
 
 fn write_report(out_dir: &Path, report: &Report) -> Result<(), DataError> {
     let path = out_dir.join(REPORT);
-    let mut file = tempfile::NamedTempFile::new_in(out_dir).map_err(DataError::io("write", &path))?;
-    serde_json::to_writer_pretty(&mut file, report)
-        .map_err(std::io::Error::from)
-        .and_then(|()| file.as_file().sync_all())
-        .map_err(DataError::io("write", &path))?;
-    file.persist(&path).map(drop).map_err(|e| DataError::io("write", &path)(e.error))
+    let partial = out_dir.join(format!("{REPORT}.partial"));
+    fs::File::create(&partial)
+        .and_then(|mut file| {
+            serde_json::to_writer_pretty(&mut file, report)?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&partial, &path))
+        .map_err(DataError::io("write", &path))
 }
 
 fn remove_if_there(path: &Path) -> Result<(), DataError> {

@@ -51,6 +51,8 @@ pub struct GpuFacts {
     pub compute_capability: Option<String>,
     /// Dedicated memory; `None` on GB10, which shares the system's.
     pub mem_total_bytes: Option<u64>,
+    /// What of it is free now.
+    pub mem_free_bytes: Option<u64>,
 }
 
 impl MachineFacts {

@@ -46,6 +46,7 @@ impl Gpus {
                     .ok()
                     .map(|capability| format!("{}.{}", capability.major, capability.minor)),
                 mem_total_bytes: device.memory_info().ok().map(|memory| memory.total),
+                mem_free_bytes: device.memory_info().ok().map(|memory| memory.free),
             })
             .collect()
     }

@@ -182,11 +182,12 @@ pub(crate) fn run_stage(
         }
         let stop = asked.stop;
         session.done(asked, state.checkpoint_step());
+        // Also after the last step: what follows (the head, the export) is the resumed run's.
+        if stop {
+            return Ok(End::Stopped);
+        }
         if enough {
             break;
-        }
-        if stop && !last {
-            return Ok(End::Stopped);
         }
     }
     Ok(End::Done)

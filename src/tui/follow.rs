@@ -45,7 +45,7 @@ pub enum Error {
     Write(#[source] io::Error),
 }
 
-/// Prints all events so far and then new ones to `out`; oddities of the files, and in the end how the run stands, go to
+/// Prints the events from attempt `first` on (1: all of them), those so far and then new ones, to `out`; oddities of the files, and in the end how the run stands, go to
 /// `notes` (standard error). At each end of the log `go_on` is asked with the run's state: `watch` answers
 /// [`Liveness::is_live`]; a launcher, whether its trainer process still lives. After the last no, what was logged
 /// meanwhile is still printed.
@@ -55,6 +55,7 @@ pub enum Error {
 pub fn follow(
     run: &RunDir,
     output: Output,
+    first: u32,
     out: &mut impl Write,
     notes: &mut impl Write,
     mut go_on: impl FnMut(Liveness) -> bool,
@@ -66,7 +67,7 @@ pub fn follow(
         // Looked at before reading: whatever is logged before a trainer lets go is then read below.
         let liveness = view.liveness(run)?;
         let more = go_on(liveness);
-        match print_new(&mut tailer, &mut view, output, out, notes) {
+        match print_new(&mut tailer, &mut view, output, first, out, notes) {
             Err(Error::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(Ended::PipeClosed),
             printed => printed?,
         }
@@ -88,6 +89,7 @@ fn print_new(
     tailer: &mut EventTailer,
     view: &mut RunView,
     output: Output,
+    first: u32,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), Error> {
@@ -95,6 +97,9 @@ fn print_new(
         let batch = tailer.poll(Limit::default())?;
         for record in &batch.records {
             view.apply(&record.event);
+            if record.event.attempt < first {
+                continue;
+            }
             match output {
                 Output::Plain => writeln!(out, "{}", event_line(&record.event, view)),
                 Output::Json => writeln!(out, "{}", escape_json(&record.raw)),
@@ -140,7 +145,7 @@ mod tests {
         writer.emit(Kind::RunStarted(RunStarted::default()));
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let mut trainer = Some((lease, writer));
-        let ended = follow(&run, Output::Plain, &mut out, &mut notes, |liveness| {
+        let ended = follow(&run, Output::Plain, 1, &mut out, &mut notes, |liveness| {
             if let Some((lease, writer)) = trainer.take() {
                 assert_eq!(liveness, Liveness::Running);
                 // The trainer's last words and its end fall between this look and the next reading.
@@ -168,7 +173,7 @@ mod tests {
         let weather = "{\"v\":1,\"attempt\":1,\"seq\":1,\"time_us\":1,\"kind\":\"weather\",\"says\":\"\u{202e}\u{9b}x\"}";
         std::fs::write(run.event_file(1), format!("{weather}\nnot an event\n")).unwrap();
         let (mut out, mut notes) = (Vec::new(), Vec::new());
-        follow(&run, Output::Json, &mut out, &mut notes, Liveness::is_live).unwrap();
+        follow(&run, Output::Json, 1, &mut out, &mut notes, Liveness::is_live).unwrap();
         let line = text(&out).trim_end();
         assert!(!line.contains(['\u{202e}', '\u{9b}']));
         let there: serde_json::Value = serde_json::from_str(weather).unwrap();
@@ -192,7 +197,7 @@ mod tests {
         let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
         let lease = Lease::acquire(&run).unwrap();
         EventWriter::open(&lease).unwrap().emit(warning("w"));
-        let ended = follow(&run, Output::Plain, &mut Closed, &mut Vec::new(), |_| true).unwrap();
+        let ended = follow(&run, Output::Plain, 1, &mut Closed, &mut Vec::new(), |_| true).unwrap();
         assert!(matches!(ended, Ended::PipeClosed));
     }
 }

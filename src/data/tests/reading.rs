@@ -177,6 +177,23 @@ fn tool_calls_of_both_worlds_become_the_same_calls() {
 }
 
 #[test]
+fn reasoning_is_read_under_any_of_its_names() {
+    let reasoning = |fields: &str| {
+        let line = format!(
+            r#"{{"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":"a",{fields}}}]}}"#
+        );
+        let Conversation::Chat(chat) = parse_line(Some(Format::Messages), &line).unwrap() else { panic!() };
+        chat.messages[1].reasoning_content.as_deref().map(str::to_owned)
+    };
+    assert_eq!(reasoning(r#""reasoning_content":"r""#).as_deref(), Some("r"));
+    assert_eq!(reasoning(r#""reasoning":"r","reasoning_content":null"#).as_deref(), Some("r"));
+    assert_eq!(reasoning(r#""thinking":"r""#).as_deref(), Some("r"));
+    assert_eq!(reasoning(r#""reasoning":{"effort":"high"}"#), None);
+    // Saying that there is none is not the same as not saying.
+    assert_eq!(reasoning(r#""reasoning_content":"""#).as_deref(), Some(""));
+}
+
+#[test]
 fn files_and_folders_are_read_in_order_and_each_in_its_own_format() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("b.jsonl"), r#"{"instruction":"i","output":"o"}"#).unwrap();

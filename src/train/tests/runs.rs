@@ -1,0 +1,208 @@
+//! Whole runs in process: trained, stopped, resumed, exported.
+
+use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
+use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
+use sparktune_train::{TrainError, export_run, train};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
+}
+
+fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
+    let header = Header {
+        tokenizer: Some("test".into()),
+        template: None,
+        policy: "test".into(),
+        sources: Vec::new(),
+    };
+    let mut writer = TokenFileWriter::create(path, header).unwrap();
+    for example in 0..examples {
+        let length = 8 + (example * 13 + seed) % 40;
+        let ids: Vec<u32> = (0..length).map(|t| (example * 31 + t * t * 7 + seed) % 480).collect();
+        let mask: Vec<bool> = (0..length).map(|t| targets && t >= 4).collect();
+        writer.push(&ids, &mask, Origin { file: 0, line: u64::from(example) + 1 }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// A run folder as the launcher leaves it.
+fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
+    let run = RunsRoot::new(root).create("tiny", "test").unwrap();
+    let plan = format!(
+        r#"
+seed = 3
+device = "cpu"
+recompute = {recompute}
+mtp = "{mtp}"
+runs_dir = "runs"
+model = {{ id = "fixture", path = "{}" }}
+data = {{ train = ["x.jsonl"], eval_fraction = 0.1, format = "auto", think = "skip", max_example_tokens = 4096, max_rejected = 0.01, crc_drop = 0.0 }}
+method = {method}
+pack = {{ length = 64, strategy = "bfd" }}
+batch = {{ micro_batch_packs = 1, grad_accum_steps = 2 }}
+optimizer = {{ learning_rate = 5e-3, min_lr_ratio = 0.1, warmup_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
+duration = {{ epochs = 2, max_steps = {steps} }}
+checkpoint = {{ save_steps = 5, save_minutes = 60, keep = 2 }}
+eval = {{ every_steps = 6, sample_count = 1, sample_max_tokens = 4 }}
+"#,
+        fixture().display()
+    );
+    run.write_plan(&plan).unwrap();
+    std::fs::create_dir_all(run.data()).unwrap();
+    tokens(&run.data().join("train.qubgpu"), 40, 1, true);
+    tokens(&run.data().join("eval.qubgpu"), 6, 2, true);
+    run
+}
+
+const LORA: &str = r#"{ kind = "lora", rank = 4, alpha = 8.0, rslora = false }"#;
+const FULL: &str = r#"{ kind = "full" }"#;
+
+fn events(run: &RunDir) -> Vec<Kind> {
+    let mut tailer = EventTailer::new(run);
+    let limit = Limit { lines: 100_000, time: Duration::from_secs(10) };
+    tailer.poll(limit).unwrap().records.into_iter().map(|record| record.event.kind).collect()
+}
+
+/// Losses as the event file spells them: text, so that no reader's rounding hides a difference.
+fn losses(run: &RunDir) -> Vec<(u64, String)> {
+    let mut losses = std::collections::BTreeMap::new();
+    for attempt in run.attempts().unwrap() {
+        for line in std::fs::read_to_string(run.event_file(attempt)).unwrap().lines() {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            if event["kind"] == "step" {
+                losses.insert(event["step"].as_u64().unwrap(), event["loss_nats"].to_string());
+            }
+        }
+    }
+    losses.into_iter().collect()
+}
+
+fn bytes(run: &RunDir, file: &str) -> Vec<u8> {
+    std::fs::read(run.outputs().join(file)).unwrap()
+}
+
+#[test]
+fn a_run_ends_with_falling_loss_and_all_its_outputs() {
+    let root = tempfile::tempdir().unwrap();
+    for (method, recompute) in [(LORA, false), (FULL, false), (FULL, true)] {
+        let run = run(root.path(), method, "trained", 12, recompute);
+        let finished = train(&run, &AtomicBool::new(false)).unwrap();
+        assert_eq!(finished.outcome, Outcome::Completed);
+        assert_eq!(finished.steps, 12);
+        let losses: Vec<f64> = losses(&run).iter().map(|(_, loss)| loss.parse().unwrap()).collect();
+        assert_eq!(losses.len(), 12);
+        assert!(losses[11] < losses[0] - 0.05, "{losses:?}");
+        assert!(finished.eval_loss.unwrap().is_finite());
+        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md", "merged/tokenizer.json"] {
+            assert!(run.outputs().join(file).is_file(), "{file}");
+        }
+        assert_eq!(run.outputs().join("adapter/adapter_config.json").exists(), method == LORA);
+        assert_ne!(bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
+        let page = std::fs::read_to_string(run.outputs().join("SERVE.md")).unwrap();
+        assert!(page.contains("equal to plain greedy decoding on these prompts: yes"), "{page}");
+        let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
+        assert_eq!(samples, 2);
+    }
+}
+
+#[test]
+fn recompute_changes_no_loss_beyond_rounding() {
+    let root = tempfile::tempdir().unwrap();
+    let curves: Vec<Vec<f64>> = [false, true]
+        .into_iter()
+        .map(|recompute| {
+            let run = run(root.path(), FULL, "none", 8, recompute);
+            train(&run, &AtomicBool::new(false)).unwrap();
+            losses(&run).iter().map(|(_, loss)| loss.parse().unwrap()).collect()
+        })
+        .collect();
+    for (a, b) in curves[0].iter().zip(&curves[1]) {
+        assert!((a - b).abs() < 1e-4, "{a} and {b}");
+    }
+}
+
+#[test]
+fn a_run_stopped_after_every_step_continues_bit_for_bit() {
+    let root = tempfile::tempdir().unwrap();
+    for method in [LORA, FULL] {
+        let whole = run(root.path(), method, "trained", 7, false);
+        train(&whole, &AtomicBool::new(false)).unwrap();
+        let parts = run(root.path(), method, "trained", 7, false);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            // The stop is asked for before the first step, so each attempt makes exactly one.
+            let finished = train(&parts, &AtomicBool::new(true)).unwrap();
+            if finished.outcome == Outcome::Completed {
+                break;
+            }
+            assert_eq!(finished.outcome, Outcome::Stopped);
+            assert!(attempts < 40, "the run never ends");
+        }
+        assert!(attempts > 10, "text model and head were stopped in between: {attempts}");
+        assert_eq!(losses(&whole), losses(&parts));
+        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors"] {
+            assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = run(root.path(), LORA, "none", 12, false);
+    train(&whole, &AtomicBool::new(false)).unwrap();
+    let expected = bytes(&whole, "merged/model.safetensors");
+
+    let hurt = run(root.path(), LORA, "none", 12, false);
+    train(&hurt, &AtomicBool::new(false)).unwrap();
+    let newest = hurt.checkpoints().join("step-000012/weights.safetensors");
+    let mut content = std::fs::read(&newest).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(&newest, content).unwrap();
+    std::fs::remove_dir_all(hurt.outputs()).unwrap();
+    train(&hurt, &AtomicBool::new(false)).unwrap();
+    assert!(bytes(&hurt, "merged/model.safetensors") == expected);
+    let named = events(&hurt).into_iter().any(|kind| match kind {
+        Kind::Warning(warning) => warning.message.contains("step-000012") && warning.message.contains("damaged"),
+        _ => false,
+    });
+    assert!(named, "the damaged checkpoint is named in a warning");
+}
+
+#[test]
+fn an_export_is_made_again_from_the_checkpoint() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "trained", 6, false);
+    train(&run, &AtomicBool::new(false)).unwrap();
+    let (merged, head) = (bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
+    std::fs::remove_dir_all(run.outputs()).unwrap();
+    export_run(&run, false).unwrap();
+    assert!(merged == bytes(&run, "merged/model.safetensors"));
+    assert!(head == bytes(&run, "merged-mtp/model.safetensors"));
+}
+
+#[test]
+fn data_without_targets_or_from_another_tokenizer_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "none", 6, false);
+    let path = run.data().join("train.qubgpu");
+    tokens(&path, 10, 1, false);
+    let error = train(&run, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, TrainError::NoTargets { .. }), "{error}");
+    assert_eq!(error.exit_code(), 3);
+
+    let header =
+        Header { tokenizer: Some("x".into()), template: None, policy: "x".into(), sources: Vec::new() };
+    let mut writer = TokenFileWriter::create(&path, header).unwrap();
+    writer.push(&[1, 2, 600], &[false, true, true], Origin { file: 0, line: 1 }).unwrap();
+    writer.finish().unwrap();
+    let error = train(&run, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(error, TrainError::ForeignTokens { token: 600, .. }), "{error}");
+    let last = events(&run).pop().unwrap();
+    assert!(matches!(last, Kind::RunFinished(finished) if finished.outcome == Outcome::Failed));
+}

@@ -1,0 +1,72 @@
+//! `check`: what is wrong with data, where, and what to do; nothing is lost.
+
+use serde_json::Value;
+
+use crate::sparktune::{Place, chat, checkpoint};
+
+const BROKEN: &str = "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u001b[31mhello\"}]}\n{oops\n";
+
+#[test]
+fn good_data_is_accepted_with_its_lengths() {
+    let place = Place::new();
+    place.chats(30);
+    let model = checkpoint();
+    let said = place.sparktune(["check", "train.jsonl", "--model", model.to_str().unwrap()]).exits(0);
+    assert!(said.out.contains("30 examples accepted") && said.out.contains("carry loss"), "{}", said.out);
+    assert!(said.out.contains("p99") && said.out.contains('█'), "{}", said.out);
+    assert!(!place.join("rejected.jsonl").exists(), "nothing was rejected");
+}
+
+#[test]
+fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
+    let place = Place::new();
+    place.write("train.jsonl", format!("{}\n{BROKEN}", chat(1)));
+    let said = place.sparktune(["check", "train.jsonl"]).exits(3);
+    assert!(said.out.contains("train.jsonl:2") && said.out.contains("train.jsonl:3"), "{}", said.out);
+    assert!(said.err.contains("2 of 3 lines were rejected") && said.err.contains("--max-rejected"), "{}", said.err);
+    let kept = std::fs::read_to_string(place.join("rejected.jsonl")).unwrap();
+    let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(kept.iter().map(|line| line["line"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(kept[1]["text"], "{oops");
+    assert!(kept.iter().all(|line| !line["reason"].as_str().unwrap().is_empty()));
+    assert!(!said.out.contains('\u{1b}') && !said.err.contains('\u{1b}'), "text of the data is escaped");
+}
+
+#[test]
+fn how_much_may_be_rejected_is_the_users_choice() {
+    let place = Place::new();
+    place.write("train.jsonl", format!("{}\n{}\n{{oops\n", chat(1), chat(2)));
+    place.sparktune(["check", "train.jsonl", "--max-rejected", "0.5"]).exits(0);
+    place.sparktune(["check", "train.jsonl", "--max-rejected", "0.1"]).exits(3);
+}
+
+#[test]
+fn json_has_the_whole_report_and_the_verdict() {
+    let place = Place::new();
+    place.write("train.jsonl", format!("{}\n{}\n{BROKEN}", chat(1), chat(1)));
+    let said = place.sparktune(["check", "train.jsonl", "--json", "--rejected", "bad.jsonl"]).exits(3).last();
+    assert_eq!(said["accepted"], false);
+    assert_eq!(said["rejected_path"], "bad.jsonl");
+    assert_eq!(said["report"]["rejected"], 2);
+    assert_eq!(said["report"]["duplicates"]["examples"], 1);
+    assert!(place.join("bad.jsonl").is_file());
+}
+
+#[test]
+fn examples_in_train_and_eval_are_counted() {
+    let place = Place::new();
+    place.chats(6);
+    place.write("eval.jsonl", format!("{}\n", chat(3)));
+    let said = place.sparktune(["check", "train.jsonl", "--eval-data", "eval.jsonl", "--json"]).exits(0).last();
+    assert_eq!(said["report"]["in_train_and_eval"]["examples"], 1);
+}
+
+#[test]
+fn data_that_is_not_there_is_wrong_usage_and_names_the_path() {
+    let place = Place::new();
+    let said = place.sparktune(["check", "nowhere.jsonl"]).exits(2);
+    assert!(said.err.contains("nowhere.jsonl"), "{}", said.err);
+    std::fs::create_dir(place.join("empty")).unwrap();
+    let said = place.sparktune(["check", "empty"]).exits(3);
+    assert!(said.err.contains("empty"), "{}", said.err);
+}

@@ -1,0 +1,13 @@
+//! The whole program through its real binary: what people and scripts type, and what happens when things go wrong.
+//!
+//! Models are the fixture checkpoint (`tests/fixtures`, or the set named by `SPARKTUNE_FIXTURES`); data is written here.
+
+mod crashes;
+mod data;
+mod planning;
+mod runs;
+mod sparktune;
+mod token_files;
+mod training;
+mod trouble;
+mod usage;

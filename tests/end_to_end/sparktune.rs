@@ -1,0 +1,196 @@
+//! A place to run the binary in: a folder of its own, no settings of the machine, no network.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The fixture checkpoint: a tiny Qwen3.5 with tokenizer, template, vision tower and MTP head.
+pub fn checkpoint() -> PathBuf {
+    let root = std::env::var_os("SPARKTUNE_FIXTURES").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"),
+        PathBuf::from,
+    );
+    let set = if root.join("checkpoint").is_dir() { root } else { root.join("qwen35") };
+    set.join("checkpoint").canonicalize().unwrap()
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Done {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Done {
+    /// Fails the test, with everything that was said, unless the exit code is this one.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+
+    /// The last line on standard output.
+    #[track_caller]
+    pub fn last(&self) -> Value {
+        let last = self.out.lines().last().unwrap_or_else(|| panic!("nothing on stdout; stderr:\n{}", self.err));
+        serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}"))
+    }
+
+    /// The run folder that the last line names.
+    #[track_caller]
+    pub fn run_dir(&self) -> PathBuf {
+        PathBuf::from(self.last()["run_dir"].as_str().unwrap_or_else(|| panic!("{self:?}")))
+    }
+}
+
+/// A working directory with the binary's whole world.
+pub struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `train.jsonl` with this many short chats.
+    pub fn chats(&self, count: usize) -> PathBuf {
+        let lines: String = (0..count).map(|i| chat(i).to_string() + "\n").collect();
+        self.write("train.jsonl", lines)
+    }
+
+    /// The binary with these arguments; nobody can be asked.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparktune"));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("SPARKTUNE_") || name.starts_with("HF_") || name.starts_with("XDG_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(args)
+            .current_dir(self.path())
+            .env("HOME", self.path())
+            .env("HF_HUB_OFFLINE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub fn sparktune<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
+        done(&mut self.command(args))
+    }
+
+    /// `train --non-interactive --json` of the fixture checkpoint on `train.jsonl`, a few short steps, with more flags.
+    pub fn train(&self, more: &[&str]) -> Command {
+        let model = checkpoint();
+        let mut command = self.command(["train", "--non-interactive", "--json", "--device", "cpu"]);
+        command.arg("--model").arg(model).args(["--data", "train.jsonl", "--pack-length", "128"]).args(more);
+        command
+            .env("SPARKTUNE_GRAD_ACCUM_STEPS", "2")
+            .env("SPARKTUNE_SAMPLE_COUNT", "1")
+            .env("SPARKTUNE_SAMPLE_MAX_TOKENS", "8");
+        command
+    }
+}
+
+pub fn done(command: &mut Command) -> Done {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A short chat, different for each number.
+pub fn chat(i: usize) -> Value {
+    let words = ["river", "stone", "cloud", "lamp", "bread", "glass", "north", "seven"];
+    let word = |n: usize| words[(i * 5 + n * 3 + i / 8) % words.len()];
+    json!({"messages": [
+        {"role": "user", "content": format!("Say {} and {} {i}.", word(0), word(1))},
+        {"role": "assistant", "content": format!("{} {} {}, number {i}.", word(0), word(1), word(2)).repeat(1 + i % 3)},
+    ]})
+}
+
+/// All events of a run, attempt by attempt.
+pub fn events(run: &Path) -> Vec<Value> {
+    let mut files: Vec<PathBuf> = fs::read_dir(run.join("events")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    let mut events = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(file).unwrap();
+        // A killed writer may leave the beginning of a line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        events.extend(whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+    }
+    events
+}
+
+/// (phase, step) → loss, of every attempt.
+pub fn losses(run: &Path) -> Vec<(String, u64, f64)> {
+    let mut phase = String::new();
+    let mut losses = Vec::new();
+    for event in events(run) {
+        match event["kind"].as_str().unwrap() {
+            "phase" => phase = event["phase"].as_str().unwrap().to_owned(),
+            "step" => losses.push((
+                phase.clone(),
+                event["step"].as_u64().unwrap(),
+                event["loss_nats"].as_f64().unwrap(),
+            )),
+            _ => {}
+        }
+    }
+    losses
+}
+
+/// Every file below a folder with its bytes, in order of name.
+pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    fn walk(root: &Path, folder: &Path, all: &mut Vec<(PathBuf, Vec<u8>)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, all);
+            } else {
+                all.push((path.strip_prefix(root).unwrap().to_owned(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    walk(folder, folder, &mut all);
+    all.sort();
+    all
+}
+
+/// A run folder that has the plan and data of another and never ran.
+pub fn fresh_copy(run: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for part in ["control", "checkpoints", "logs", "outputs", "events", "data"] {
+        fs::create_dir(to.join(part)).unwrap();
+    }
+    for file in ["plan.toml", "provenance.json"] {
+        fs::copy(run.join(file), to.join(file)).unwrap();
+    }
+    for entry in fs::read_dir(run.join("data")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join("data").join(path.file_name().unwrap())).unwrap();
+    }
+}

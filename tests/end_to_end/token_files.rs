@@ -1,0 +1,47 @@
+//! `pack`, `unpack`, `verify` through the binary.
+
+use crate::sparktune::Place;
+
+fn packed(place: &Place) {
+    let lines: String = (0..20u32)
+        .map(|i| format!("{{\"input_ids\": [{}, {}, 7, 8], \"loss_mask\": [0, 0, 1, 1], \"source_line\": {}}}\n", i, i + 1, i + 1))
+        .collect();
+    place.write("ids.jsonl", lines);
+    let done = place.sparktune(["pack", "ids.jsonl", "t.qubgpu", "--json"]).exits(0).last();
+    assert_eq!((done["examples"].as_u64(), done["target_tokens"].as_u64()), (Some(20), Some(40)));
+}
+
+#[test]
+fn token_files_go_out_and_come_back_the_same() {
+    let place = Place::new();
+    packed(&place);
+    place.sparktune(["unpack", "t.qubgpu", "back.jsonl"]).exits(0);
+    place.sparktune(["pack", "back.jsonl", "again.qubgpu"]).exits(0);
+    place.sparktune(["unpack", "again.qubgpu", "back2.jsonl"]).exits(0);
+    let text = |name: &str| std::fs::read_to_string(place.join(name)).unwrap();
+    assert_eq!(text("back.jsonl").lines().count(), 20);
+    let ids = |name: &str| -> Vec<serde_json::Value> {
+        text(name).lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["input_ids"].clone()).collect()
+    };
+    assert_eq!(ids("back.jsonl"), ids("back2.jsonl"));
+    place.sparktune(["unpack", "t.qubgpu", "v1.qubgpu", "--to", "v1"]).exits(0);
+    assert_eq!(std::fs::read(place.join("v1.qubgpu")).unwrap()[0], 0xAA);
+    place.sparktune(["verify", "v1.qubgpu"]).exits(0);
+}
+
+#[test]
+fn a_flipped_bit_is_named_and_the_rest_can_be_saved() {
+    let place = Place::new();
+    packed(&place);
+    place.sparktune(["verify", "t.qubgpu"]).exits(0);
+    let mut bytes = std::fs::read(place.join("t.qubgpu")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    place.write("t.qubgpu", &bytes);
+    let said = place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(3);
+    assert!(said.out.contains("defect") && said.out.contains("example"), "{}", said.out);
+    assert!(said.out.contains("saved 19 examples"), "{}", said.out);
+    place.sparktune(["verify", "saved.qubgpu"]).exits(0);
+    let said = place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(3);
+    assert!(said.err.contains("t.qubgpu") && !place.join("out.jsonl").exists(), "{}", said.err);
+}

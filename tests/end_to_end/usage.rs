@@ -1,0 +1,110 @@
+//! Wrong usage, help, completions: what a first-time user and a script meet.
+
+use std::process::Stdio;
+
+use crate::sparktune::{Place, checkpoint, done};
+
+#[test]
+fn the_bare_name_says_what_to_type_and_is_no_success() {
+    let said = Place::new().sparktune::<&str>([]).exits(2);
+    assert!(said.out.is_empty() && said.err.contains("sparktune --demo") && said.err.contains("check"), "{}", said.err);
+}
+
+#[test]
+fn help_lists_every_command_and_the_exit_codes() {
+    let said = Place::new().sparktune(["--help"]).exits(0);
+    for word in [
+        "check", "plan", "train", "watch", "runs", "resume", "stop", "export", "pack", "unpack", "verify", "doctor",
+        "bench", "completions", "--demo", "Exit codes",
+    ] {
+        assert!(said.out.contains(word), "{word} is not in\n{}", said.out);
+    }
+    assert!(!said.out.contains("trainer "), "the trainer is nobody's command");
+}
+
+#[test]
+fn a_wrong_flag_or_value_names_itself_and_ends_with_2() {
+    let place = Place::new();
+    let said = place.sparktune(["train", "--modle", "x"]).exits(2);
+    assert!(said.err.contains("--model"), "the nearest flag is named: {}", said.err);
+    let said = place.sparktune(["train", "--method", "magic"]).exits(2);
+    assert!(said.err.contains("lora or full"), "{}", said.err);
+    let said = place.sparktune(["train", "--preset", "defualt", "--model", "x", "--data", "y"]).exits(2);
+    assert!(said.err.contains("default, quick, recipe, demo"), "{}", said.err);
+}
+
+#[test]
+fn every_missing_answer_is_named_with_its_flag_and_nobody_is_asked() {
+    let place = Place::new();
+    for args in [&["train", "--non-interactive"][..], &["--non-interactive"], &["plan"], &["train"]] {
+        let said = place.sparktune(args).exits(2);
+        assert!(said.err.contains("--model") && said.err.contains("--data"), "{}", said.err);
+    }
+}
+
+#[test]
+fn with_json_a_failure_before_there_is_a_run_is_an_object_too() {
+    let said = Place::new().sparktune(["--non-interactive", "--json"]).exits(2);
+    let last = said.last();
+    assert_eq!(last["outcome"], "failed");
+    assert!(last["run_dir"].is_null() && last["error"].as_str().unwrap().contains("--model"), "{last}");
+    for field in ["steps", "final_loss", "eval_loss", "outputs"] {
+        assert!(last.get(field).is_some(), "{field} is missing in {last}");
+    }
+}
+
+#[test]
+fn a_mistyped_variable_is_not_passed_over() {
+    let place = Place::new();
+    let said = done(place.command(["runs"]).env("SPARKTUNE_RUNS_DIRR", "x")).exits(2);
+    assert!(said.err.contains("SPARKTUNE_RUNS_DIR"), "{}", said.err);
+}
+
+#[test]
+fn a_settings_file_is_read_and_a_flag_overrules_it() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.join(".config/sparktune")).unwrap();
+    place.write(".config/sparktune/settings.toml", "runs_dir = \"mine\"\n");
+    let said = place.sparktune(["runs"]).exits(0);
+    assert!(said.err.contains("mine"), "{}", said.err);
+    let said = place.sparktune(["runs", "--runs-dir", "other"]).exits(0);
+    assert!(said.err.contains("other"), "{}", said.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_success() {
+    let place = Place::new();
+    place.chats(4);
+    let mut child = place.command(["check", "train.jsonl"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = place.sparktune(["completions", shell]).exits(0);
+        assert!(said.out.contains("sparktune") && said.out.contains("resume"), "{shell}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_trained_is_refused_from_its_config_alone() {
+    let place = Place::new();
+    place.chats(4);
+    std::fs::create_dir(place.join("gpt2")).unwrap();
+    place.write("gpt2/config.json", r#"{"model_type": "gpt2"}"#);
+    let said = place.sparktune(["plan", "--model", "./gpt2", "--data", "train.jsonl"]).exits(2);
+    assert!(said.err.contains("gpt2"), "{}", said.err);
+}
+
+#[test]
+fn a_token_is_never_printed() {
+    let place = Place::new();
+    place.chats(4);
+    let model = checkpoint();
+    let mut command = place.command(["plan", "--data", "train.jsonl", "--explain"]);
+    let said = done(command.arg("--model").arg(model).env("HF_TOKEN", "hf_secretsecretsecret")).exits(0);
+    assert!(!said.out.contains("secret") && !said.err.contains("secret"));
+}
