@@ -60,3 +60,22 @@ pub fn confess() -> ExitCode {
     ));
     Exit::Bug.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_leaves_a_report_with_its_message_and_ends_with_70() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("crash-0001.txt");
+        report_to(path.clone());
+        install();
+        let caught = std::panic::catch_unwind(|| panic!("the sky fell"));
+        let _ = std::panic::take_hook();
+        assert!(caught.is_err());
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains("the sky fell") && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+        assert_eq!(confess(), ExitCode::from(70));
+    }
+}

@@ -84,7 +84,9 @@ impl Failure {
 
 fn exit_of_io(error: &io::Error) -> Exit {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Exit::Device,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
+            Exit::Device
+        }
         _ => Exit::Usage,
     }
 }

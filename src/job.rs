@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, EvalData, EvalSplit, Format, LengthReport, MaskPolicy, PrepareOptions, Prepared, ThinkPolicy,
-    Unit, prepare,
+    ChatTokenizer, EvalData, EvalSplit, Format, LengthReport, MaskPolicy, PrepareOptions, Prepared,
+    ThinkPolicy, Unit, prepare,
 };
 use sparktune_hub::{DownloadPlan, Hub, Needs};
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Plan, Rates, Think, resolve,
+    Answers, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Plan,
+    Rates, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
@@ -68,7 +69,8 @@ pub fn find_base(model: &str, revision: Option<&str>, cancel: &Arc<AtomicBool>) 
         0 => hub.download(&small, &())?,
         _ => hub.download(&small, &*sparktune_hub::for_terminal(cancel.clone()))?,
     };
-    let folder = std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
+    let folder =
+        std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     let tokenizer = ChatTokenizer::from_dir(&folder)?;
     Ok(Base { hub, name, folder, tokenizer, facts })
 }
@@ -78,7 +80,8 @@ pub fn find_base(model: &str, revision: Option<&str>, cancel: &Arc<AtomicBool>) 
 /// # Errors
 /// Whatever stands in the way: answers, model, data, machine.
 pub fn plan(answers: &Answers, cancel: &Arc<AtomicBool>) -> Result<Job, Failure> {
-    let word = |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
+    let word =
+        |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
     let model = word(&answers.model).unwrap_or_default();
     let Base { hub, name, folder, tokenizer, mut facts } =
         find_base(&model, word(&answers.revision).as_deref(), cancel)?;
@@ -238,7 +241,9 @@ pub fn machine(runs_dir: &Path) -> MachineFacts {
 fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     let memory = match facts.mem_total_bytes {
         None => GpuMemory::Unified,
-        Some(total_bytes) => GpuMemory::Dedicated { total_bytes, free_bytes: facts.mem_free_bytes.unwrap_or(total_bytes) },
+        Some(total_bytes) => {
+            GpuMemory::Dedicated { total_bytes, free_bytes: facts.mem_free_bytes.unwrap_or(total_bytes) }
+        }
     };
     Gpu { name: facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index)), memory }
 }

@@ -28,7 +28,8 @@ pub fn make_run(job: Job, interrupts: &Interrupts) -> Result<RunDir, Failure> {
         0 => hub.download(&download, &())?,
         _ => hub.download(&download, &*sparktune_hub::for_terminal(interrupts.flag()))?,
     };
-    let folder = std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
+    let folder =
+        std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     place_model(&mut plan, &folder, snapshot.commit.as_deref());
 
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
@@ -81,7 +82,8 @@ pub struct Provenance {
 
 impl Provenance {
     fn of(plan: &Plan, commit: Option<String>, prepared: &sparktune_data::Prepared) -> Result<Self, Failure> {
-        let hash = |path: &Path| Ok::<_, Failure>(sparktune_data::token_file::TokenFile::open(path)?.file_hash());
+        let hash =
+            |path: &Path| Ok::<_, Failure>(sparktune_data::token_file::TokenFile::open(path)?.file_hash());
         Ok(Self {
             sparktune: env!("CARGO_PKG_VERSION").into(),
             build_blake3: build_hash()?,
@@ -109,7 +111,8 @@ pub fn build_hash() -> Result<String, Failure> {
 }
 
 fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
+    std::env::current_exe()
+        .map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
 }
 
 /// What a script reads on the last line.
@@ -151,16 +154,21 @@ impl Summary {
             Liveness::Crashed | Liveness::NotStarted => "crashed",
         };
         let eval = view.last_eval.as_ref().map(|eval| eval.loss_nats);
+        let folder = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
         Self {
-            run_dir: Some(run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned())),
             outcome: outcome.into(),
             steps: finished.map_or_else(|| view.steps_done(), |finished| finished.step),
             final_loss: finite(
-                finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|step| step.loss_nats)),
+                finished
+                    .and_then(|f| f.final_loss_nats)
+                    .or(view.last_step.as_ref().map(|step| step.loss_nats)),
             ),
             eval_loss: finite(finished.and_then(|f| f.eval_loss_nats).or(eval)),
-            outputs: finished.map(|f| f.outputs.iter().map(|name| run.path().join(name)).collect()).unwrap_or_default(),
+            outputs: finished
+                .map(|f| f.outputs.iter().map(|name| folder.join(name)).collect())
+                .unwrap_or_default(),
             error: finished.and_then(|f| f.reason.clone()),
+            run_dir: Some(folder),
         }
     }
 }
@@ -174,7 +182,8 @@ pub fn run_attempt(run: &RunDir, json: bool, interrupts: &Interrupts) -> Result<
     let mut trainer = Trainer { run, child: spawn(run, attempt)?, ended: None, asked: 0 };
     let output = if json { Output::Json } else { Output::Plain };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
-    let followed = follow(run, output, attempt, &mut out, &mut notes, |_| trainer.goes_on(interrupts.count()))?;
+    let followed =
+        follow(run, output, attempt, &mut out, &mut notes, |_| trainer.goes_on(interrupts.count()))?;
     drop(out);
     let Ended::Enough { liveness, view } = followed else {
         note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
@@ -213,7 +222,8 @@ fn say_what_came_out(run: &RunDir, view: &RunView) {
 fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit {
     let log = run.trainer_log(attempt);
     if let Some(signal) = status.signal() {
-        let cause = if signal == Signal::KILL.as_raw() { " (often the system, when memory runs out)" } else { "" };
+        let cause =
+            if signal == Signal::KILL.as_raw() { " (often the system, when memory runs out)" } else { "" };
         note(&format!(
             "error: the trainer was ended by signal {signal}{cause}. `sparktune resume {}` continues; its log is {}",
             run.name(),
@@ -226,7 +236,10 @@ fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit 
     match exit {
         Exit::Done | Exit::Stopped => {}
         Exit::Bug if crash.is_file() => {
-            note(&format!("error: a bug in sparktune ended the trainer. The crash report is {}", crash.display()));
+            note(&format!(
+                "error: a bug in sparktune ended the trainer. The crash report is {}",
+                crash.display()
+            ));
         }
         // The reason is in the events, and was printed with them.
         _ if view.finished().is_some_and(|finished| finished.reason.is_some()) => {}

@@ -37,8 +37,10 @@ impl Progress for DataProgress {
         if let Some(bar) = &self.bar {
             let (phase, bar) = &mut *bar.lock().unwrap_or_else(PoisonError::into_inner);
             if *phase != Some(step.phase) {
-                let style = ProgressStyle::with_template("{msg:32} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
-                    .expect("a template of known keys");
+                let style = ProgressStyle::with_template(
+                    "{msg:32} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+                )
+                .expect("a template of known keys");
                 bar.finish_and_clear();
                 *bar = ProgressBar::new(step.bytes_total).with_style(style).with_message(words(step.phase));
                 *phase = Some(step.phase);

@@ -30,8 +30,13 @@ struct Size {
     starts: usize,
 }
 
-const WHOLE: Size =
-    Size { validate_bytes: 512 << 20, tokenise_bytes: 16 << 20, tokens: 32 << 20, train_steps: 7, starts: 21 };
+const WHOLE: Size = Size {
+    validate_bytes: 512 << 20,
+    tokenise_bytes: 16 << 20,
+    tokens: 32 << 20,
+    train_steps: 7,
+    starts: 21,
+};
 const QUICK: Size =
     Size { validate_bytes: 32 << 20, tokenise_bytes: 1 << 20, tokens: 2 << 20, train_steps: 1, starts: 5 };
 
@@ -53,7 +58,8 @@ impl Row {
         if self.unit == "bytes" {
             return bytes(self.value as u64);
         }
-        let digits = if self.value < 100.0 { format!("{:.1}", self.value) } else { count(self.value.round() as u64) };
+        let digits =
+            if self.value < 100.0 { format!("{:.1}", self.value) } else { count(self.value.round() as u64) };
         format!("{digits} {}", self.unit)
     }
 }
@@ -93,7 +99,8 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
 }
 
 fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
+    std::env::current_exe()
+        .map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
 }
 
 fn start_time(size: &Size) -> Result<Vec<Row>, Failure> {
@@ -138,7 +145,12 @@ fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Fa
             "MB/s",
             "tokenizers' batch encode 7 MB/s with 248,320 ids",
         ));
-        rows.push(Row::new("tokenising", done.tokens_per_s(), "tokens/s", "once, then read from the token file"));
+        rows.push(Row::new(
+            "tokenising",
+            done.tokens_per_s(),
+            "tokens/s",
+            "once, then read from the token file",
+        ));
     } else {
         note("skipped: tokenising, as presets/demo was not found; --model FOLDER names a tokenizer");
     }
@@ -160,7 +172,12 @@ fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Fa
             "tokens/s",
             "page faults and checksums included",
         ),
-        Row::new("packing (bfd, 4,096)", rates.packing_tokens_per_s, "tokens/s", "which examples share a row"),
+        Row::new(
+            "packing (bfd, 4,096)",
+            rates.packing_tokens_per_s,
+            "tokens/s",
+            "which examples share a row",
+        ),
         Row::new("building rows", rates.building_tokens_per_s, "tokens/s", "ids, positions, borders, masks"),
     ]);
     Ok(rows)
@@ -176,7 +193,10 @@ fn training(quick: bool) -> Result<Vec<Row>, Failure> {
             format!("training 42.5 M, {name}, {SEQUENCE} tokens"),
             rate.tokens_per_s,
             "tokens/s",
-            format!("transformers + peft {peer_rate} tokens/s: {:.2}×; to reach: 1.5×", rate.tokens_per_s / peer_rate),
+            format!(
+                "transformers + peft {peer_rate} tokens/s: {:.2}×; to reach: 1.5×",
+                rate.tokens_per_s / peer_rate
+            ),
         ));
         if let Some(peak) = rate.peak_rss_bytes {
             let share = peak as f64 / (f64::from(peer_mb) * 1e6);
@@ -203,6 +223,7 @@ fn table(rows: &[Row]) -> String {
     let width = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0);
     let what = width(&mut rows.iter().map(|row| row.what.chars().count()));
     let value = width(&mut shown.iter().map(|shown| shown.chars().count()));
-    let line = |(row, shown): (&Row, &String)| format!("{:what$}  {shown:>value$}  {}\n", row.what, row.beside);
+    let line =
+        |(row, shown): (&Row, &String)| format!("{:what$}  {shown:>value$}  {}\n", row.what, row.beside);
     rows.iter().zip(&shown).map(line).collect()
 }

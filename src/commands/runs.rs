@@ -78,7 +78,9 @@ pub fn resume(args: ResumeArgs) -> Result<Exit, Failure> {
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
     if began_with.is_ok_and(|hash| launch::build_hash().is_ok_and(|ours| ours != hash)) {
-        note("note: this is another build of sparktune than the one that began the run; the rest may not be bit-identical");
+        note(
+            "note: this is another build of sparktune than the one that began the run; the rest may not be bit-identical",
+        );
     }
     launch::run_attempt(&run, args.json, &interrupts)
 }

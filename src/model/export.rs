@@ -208,15 +208,16 @@ impl Written<'_> {
     }
 }
 
-/// Every parameter by canonical name, a linear with adapter as its merged weight.
+/// The parameters that were trained, by canonical name: trainable ones, linears with an adapter as their merged weight,
+/// and the whole of a given head.
 fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Written<'a>> {
     let mut all = BTreeMap::new();
     model.visit(&mut |param: &'a Param| {
-        if !param.name().contains(".lora_") {
+        if param.is_trainable() && !param.name().contains(".lora_") {
             all.insert(param.name().to_owned(), Written::Param(param));
         }
     });
-    for linear in model.linears() {
+    for linear in model.linears().filter(|linear| linear.lora.is_some()) {
         all.insert(linear.weight.name().to_owned(), Written::Merged(linear));
     }
     if let Some(mtp) = mtp {

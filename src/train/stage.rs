@@ -244,10 +244,9 @@ fn one_step(
                 ..Step::default()
             }));
         }
-        // Steps of the head would break the text model's curve: they are told as progress.
+        // Steps of the head would break the text model's curve: they are told in words, now and then.
         Stage::Mtp => {
             let total = batches.total_steps();
-            session.progress("mtp", step as usize, total as usize, "steps");
             if step == 1 || step == total || step.is_multiple_of((total / 10).max(1)) {
                 session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
             }

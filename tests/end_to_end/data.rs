@@ -23,7 +23,11 @@ fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
     place.write("train.jsonl", format!("{}\n{BROKEN}", chat(1)));
     let said = place.sparktune(["check", "train.jsonl"]).exits(3);
     assert!(said.out.contains("train.jsonl:2") && said.out.contains("train.jsonl:3"), "{}", said.out);
-    assert!(said.err.contains("2 of 3 lines were rejected") && said.err.contains("--max-rejected"), "{}", said.err);
+    assert!(
+        said.err.contains("2 of 3 lines were rejected") && said.err.contains("--max-rejected"),
+        "{}",
+        said.err
+    );
     let kept = std::fs::read_to_string(place.join("rejected.jsonl")).unwrap();
     let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(kept.iter().map(|line| line["line"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 3]);
@@ -57,7 +61,8 @@ fn examples_in_train_and_eval_are_counted() {
     let place = Place::new();
     place.chats(6);
     place.write("eval.jsonl", format!("{}\n", chat(3)));
-    let said = place.sparktune(["check", "train.jsonl", "--eval-data", "eval.jsonl", "--json"]).exits(0).last();
+    let said =
+        place.sparktune(["check", "train.jsonl", "--eval-data", "eval.jsonl", "--json"]).exits(0).last();
     assert_eq!(said["report"]["in_train_and_eval"]["examples"], 1);
 }
 

@@ -12,7 +12,9 @@ fn explain_gives_each_value_its_origin_and_reason() {
     let place = Place::new();
     place.chats(40);
     let said = plan(&place, &["--explain", "--rank", "16", "--preset", "quick"]).exits(0);
-    let row = |key: &str| said.out.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {}", said.out));
+    let row = |key: &str| {
+        said.out.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {}", said.out))
+    };
     assert!(row("method.rank").contains("16") && row("method.rank").contains("flag"));
     assert!(row("duration.epochs").contains("preset"));
     assert!(row("optimizer.learning_rate").contains("built-in"));
@@ -48,7 +50,8 @@ fn a_dry_run_starts_nothing() {
     place.chats(40);
     let said = done(&mut place.train(&["--dry-run"])).exits(0);
     assert_eq!(said.last()["method"]["kind"], "lora");
-    let left: Vec<_> = std::fs::read_dir(place.join("runs")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(place.join("runs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, [".tokens"], "only the token cache");
     assert!(place.sparktune(["runs", "--json"]).exits(0).last().as_array().unwrap().is_empty());
 }
@@ -59,7 +62,13 @@ fn a_dry_run_needs_no_weights() {
     place.chats(40);
     // Everything of the checkpoint but its weights, whose size alone is asked for.
     std::fs::create_dir(place.join("model")).unwrap();
-    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
+    for file in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "generation_config.json",
+    ] {
         std::fs::copy(checkpoint().join(file), place.join("model").join(file)).unwrap();
     }
     place.write("model/model.safetensors", "");
@@ -79,7 +88,11 @@ fn data_is_tokenised_once_for_any_number_of_plans() {
     let first = stamp();
     plan(&place, &["--rank", "4"]).exits(0);
     assert_eq!(stamp(), first, "current data is used as it is");
-    std::fs::write(&data, format!("{}{}\n", std::fs::read_to_string(&data).unwrap(), crate::sparktune::chat(99))).unwrap();
+    std::fs::write(
+        &data,
+        format!("{}{}\n", std::fs::read_to_string(&data).unwrap(), crate::sparktune::chat(99)),
+    )
+    .unwrap();
     plan(&place, &[]).exits(0);
     assert_ne!(stamp(), first, "changed data is tokenised again");
 }

@@ -1,1 +1,188 @@
-//! 
+//! What can be done with a run while it trains and afterwards.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use crate::sparktune::{Done, Place, done, events};
+
+/// Waits until `seen` gives something.
+#[track_caller]
+pub fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn the_run(place: &Place) -> Option<PathBuf> {
+    let runs = std::fs::read_dir(place.join("runs")).ok()?;
+    runs.map(|entry| entry.unwrap().path()).find(|path| path.join("events").is_dir())
+}
+
+fn has_step(run: &Path) -> bool {
+    events(run).iter().any(|event| event["kind"] == "step")
+}
+
+/// A training in the background that has done at least one step.
+fn training(place: &Place, more: &[&str]) -> (Child, PathBuf) {
+    place.chats(40);
+    let flags = ["--rank", "4", "--mtp", "none", "--epochs", "9999", "--save-steps", "100000"];
+    let child =
+        place.train(&[&flags, more].concat()).env("SPARKTUNE_EVAL_EVERY_STEPS", "100000").spawn().unwrap();
+    let run = wait("a step", || the_run(place).filter(|run| has_step(run)));
+    (child, run)
+}
+
+fn end(child: Child) -> Done {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+}
+
+fn state(place: &Place) -> String {
+    let rows = place.sparktune(["runs", "--json"]).exits(0).last();
+    let row = &rows.as_array().unwrap()[0];
+    format!("{} {}", row["state"].as_str().unwrap_or(""), row["outcome"].as_str().unwrap_or(""))
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn stop_waits_for_the_checkpoint_and_the_launcher_says_stopped() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    assert_eq!(state(&place), "running");
+    let said = place.sparktune(["stop", "--json"]).exits(0);
+    assert_eq!(said.last()["outcome"], "stopped");
+    assert!(said.err.contains("the trainer ends after step"), "{}", said.err);
+    let launcher = end(child).exits(5);
+    assert_eq!(launcher.last()["outcome"], "stopped");
+    assert_eq!(state(&place), "finished stopped");
+    assert_eq!(std::fs::read_dir(run.join("checkpoints")).unwrap().count(), 1);
+    let again = place.sparktune(["stop"]).exits(2);
+    assert!(again.err.contains("sparktune resume"), "{}", again.err);
+}
+
+#[test]
+fn sigterm_at_the_launcher_is_a_stop_that_resume_continues_to_the_end() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "120"]);
+    signal(&child, "TERM");
+    let said = end(child).exits(5);
+    let stopped_at = said.last()["steps"].as_u64().unwrap();
+    assert!(stopped_at < 120 && said.err.contains("stopping"), "{}", said.err);
+    let resumed = place.sparktune(["resume", "--json"]).exits(0);
+    assert_eq!(
+        (resumed.last()["outcome"].as_str(), resumed.last()["steps"].as_u64()),
+        (Some("completed"), Some(120))
+    );
+    let started: Vec<_> = events(&run).into_iter().filter(|event| event["kind"] == "run_started").collect();
+    assert_eq!(started[1]["resumed_from_step"].as_u64(), Some(stopped_at));
+    assert!(!resumed.out.lines().next().unwrap().contains("\"attempt\":1"), "only the new attempt is told");
+    // Once more: finished is finished.
+    let again = place.sparktune(["resume", "--json"]).exits(0);
+    assert!(again.err.contains("nothing to resume"), "{}", again.err);
+    assert_eq!(again.last()["outcome"], "completed");
+}
+
+#[test]
+fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    let holder: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
+    let pid = holder["pid"].as_u64().unwrap().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert_eq!(end(child).exits(5).last()["outcome"], "stopped");
+}
+
+#[test]
+fn a_second_trainer_is_refused_and_the_first_goes_on() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    let second = done(place.command(["trainer"]).arg(&run)).exits(2);
+    assert!(
+        second.err.contains("already being trained") && second.err.contains("sparktune stop"),
+        "{}",
+        second.err
+    );
+    let resumed = place.sparktune(["resume", "latest"]).exits(2);
+    assert!(resumed.err.contains("already being trained"), "{}", resumed.err);
+    let exported = place.sparktune(["export", "latest"]).exits(2);
+    assert!(exported.err.contains("already being trained"), "{}", exported.err);
+    assert_eq!(state(&place), "running");
+    place.sparktune(["stop"]).exits(0);
+    end(child).exits(5);
+    assert_eq!(std::fs::read_dir(run.join("events")).unwrap().count(), 1, "no second attempt was opened");
+}
+
+#[test]
+fn the_run_outlives_its_launcher_and_anyone_may_watch_or_leave() {
+    let place = Place::new();
+    let (mut child, run) = training(&place, &["--max-steps", "200"]);
+    signal(&child, "HUP");
+    child.wait().unwrap();
+    let mut leaver = place.command(["watch"]).spawn().unwrap();
+    leaver.kill().unwrap();
+    leaver.wait().unwrap();
+    let watched = place.sparktune(["watch", "--json"]).exits(0);
+    let last: serde_json::Value = serde_json::from_str(watched.out.lines().last().unwrap()).unwrap();
+    assert_eq!((last["kind"].as_str(), last["outcome"].as_str()), (Some("run_finished"), Some("completed")));
+    assert_eq!(watched.out.lines().count(), events(&run).len());
+    let plain = place.sparktune(["watch", "--plain"]).exits(0);
+    assert!(plain.out.contains(" step ") && plain.err.contains("completed, 200 steps"), "{}", plain.err);
+}
+
+#[test]
+fn runs_are_listed_and_called_by_any_unique_name() {
+    let place = Place::new();
+    place.chats(40);
+    for name in ["alpha", "beta"] {
+        let flags = ["--rank", "2", "--max-steps", "1", "--mtp", "none", "--name", name];
+        done(&mut place.train(&flags)).exits(0);
+    }
+    let table = place.sparktune(["runs"]).exits(0).out;
+    assert!(
+        table.contains("alpha-lora") && table.contains("beta-lora") && table.contains("completed"),
+        "{table}"
+    );
+    let rows = place.sparktune(["runs", "--json"]).exits(0).last();
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    place.sparktune(["watch", "alpha"]).exits(0);
+    let unknown = place.sparktune(["watch", "gamma"]).exits(2);
+    assert!(unknown.err.contains("gamma") && unknown.err.contains("sparktune runs"), "{}", unknown.err);
+    let both = place.sparktune(["watch", "2"]).exits(2);
+    assert!(both.err.contains("fits 2 runs"), "{}", both.err);
+}
+
+#[test]
+fn export_writes_the_same_outputs_again() {
+    let place = Place::new();
+    place.chats(40);
+    let run =
+        done(&mut place.train(&["--rank", "4", "--max-steps", "2", "--mtp", "none"])).exits(0).run_dir();
+    let merged = || std::fs::read(run.join("outputs/merged/model.safetensors")).unwrap();
+    let before = merged();
+    std::fs::remove_dir_all(run.join("outputs/merged")).unwrap();
+    let said = place.sparktune(["export", "latest", "--json"]).exits(0).last();
+    assert!(said["outputs"].as_array().unwrap().len() >= 2, "{said}");
+    assert!(merged() == before);
+}
+
+#[test]
+fn without_any_run_the_next_step_is_named() {
+    let place = Place::new();
+    for command in ["watch", "resume", "stop"] {
+        let said = place.sparktune([command]).exits(2);
+        assert!(said.err.contains("sparktune train"), "{}", said.err);
+    }
+}

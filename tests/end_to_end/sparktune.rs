@@ -9,10 +9,8 @@ use tempfile::TempDir;
 
 /// The fixture checkpoint: a tiny Qwen3.5 with tokenizer, template, vision tower and MTP head.
 pub fn checkpoint() -> PathBuf {
-    let root = std::env::var_os("SPARKTUNE_FIXTURES").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"),
-        PathBuf::from,
-    );
+    let root = std::env::var_os("SPARKTUNE_FIXTURES")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"), PathBuf::from);
     let set = if root.join("checkpoint").is_dir() { root } else { root.join("qwen35") };
     set.join("checkpoint").canonicalize().unwrap()
 }
@@ -36,7 +34,8 @@ impl Done {
     /// The last line on standard output.
     #[track_caller]
     pub fn last(&self) -> Value {
-        let last = self.out.lines().last().unwrap_or_else(|| panic!("nothing on stdout; stderr:\n{}", self.err));
+        let last =
+            self.out.lines().last().unwrap_or_else(|| panic!("nothing on stdout; stderr:\n{}", self.err));
         serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}"))
     }
 
@@ -132,7 +131,8 @@ pub fn chat(i: usize) -> Value {
 
 /// All events of a run, attempt by attempt.
 pub fn events(run: &Path) -> Vec<Value> {
-    let mut files: Vec<PathBuf> = fs::read_dir(run.join("events")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(run.join("events")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     let mut events = Vec::new();
     for file in files {

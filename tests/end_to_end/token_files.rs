@@ -4,7 +4,14 @@ use crate::sparktune::Place;
 
 fn packed(place: &Place) {
     let lines: String = (0..20u32)
-        .map(|i| format!("{{\"input_ids\": [{}, {}, 7, 8], \"loss_mask\": [0, 0, 1, 1], \"source_line\": {}}}\n", i, i + 1, i + 1))
+        .map(|i| {
+            format!(
+                "{{\"input_ids\": [{}, {}, 7, 8], \"loss_mask\": [0, 0, 1, 1], \"source_line\": {}}}\n",
+                i,
+                i + 1,
+                i + 1
+            )
+        })
         .collect();
     place.write("ids.jsonl", lines);
     let done = place.sparktune(["pack", "ids.jsonl", "t.qubgpu", "--json"]).exits(0).last();
@@ -21,7 +28,10 @@ fn token_files_go_out_and_come_back_the_same() {
     let text = |name: &str| std::fs::read_to_string(place.join(name)).unwrap();
     assert_eq!(text("back.jsonl").lines().count(), 20);
     let ids = |name: &str| -> Vec<serde_json::Value> {
-        text(name).lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["input_ids"].clone()).collect()
+        text(name)
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["input_ids"].clone())
+            .collect()
     };
     assert_eq!(ids("back.jsonl"), ids("back2.jsonl"));
     place.sparktune(["unpack", "t.qubgpu", "v1.qubgpu", "--to", "v1"]).exits(0);

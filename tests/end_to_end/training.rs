@@ -1,1 +1,197 @@
-//! 
+//! Whole trainings of the fixture checkpoint: from JSON lines to folders that can be served.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::sparktune::{Place, checkpoint, done, events, files};
+
+/// Name → (dtype, bytes) of a safetensors file.
+fn tensors(file: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
+    let bytes = std::fs::read(file).unwrap();
+    let head = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let index: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + head]).unwrap();
+    let data = &bytes[8 + head..];
+    let entry = |(name, info): (String, Value)| {
+        let at = |i: usize| info["data_offsets"][i].as_u64().unwrap() as usize;
+        (name, (info["dtype"].as_str().unwrap().to_owned(), data[at(0)..at(1)].to_vec()))
+    };
+    index.into_iter().filter(|(name, _)| name != "__metadata__").map(entry).collect()
+}
+
+/// Every tensor of the base is in the output with its dtype; returns the names whose bytes changed.
+fn changed(base: &Path, output: &Path) -> Vec<String> {
+    let (base, output) =
+        (tensors(&base.join("model.safetensors")), tensors(&output.join("model.safetensors")));
+    assert_eq!(base.keys().collect::<Vec<_>>(), output.keys().collect::<Vec<_>>());
+    let differs = |(name, (dtype, bytes)): (&String, &(String, Vec<u8>))| {
+        let (new_dtype, new_bytes) = &output[name];
+        assert_eq!((dtype, bytes.len()), (new_dtype, new_bytes.len()), "{name}");
+        (bytes != new_bytes).then(|| name.clone())
+    };
+    base.iter().filter_map(differs).collect()
+}
+
+#[test]
+fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_them() {
+    let place = Place::new();
+    place.chats(40);
+    let said = done(&mut place.train(&["--rank", "4", "--max-steps", "4", "--save-steps", "2"])).exits(0);
+    let last = said.last();
+    assert_eq!((last["outcome"].as_str(), last["steps"].as_u64()), (Some("completed"), Some(4)));
+    assert!(
+        last["final_loss"].as_f64().unwrap() > 0.0 && last["eval_loss"].as_f64().unwrap() > 0.0,
+        "{last}"
+    );
+    let outputs: Vec<&Path> =
+        last["outputs"].as_array().unwrap().iter().map(|p| Path::new(p.as_str().unwrap())).collect();
+    assert!(outputs.iter().all(|path| path.is_absolute() && path.exists()), "{outputs:?}");
+    let names: Vec<_> = outputs.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["adapter", "merged", "merged-mtp", "SERVE.md"]);
+
+    let run = said.run_dir();
+    let adapter = tensors(&run.join("outputs/adapter/adapter_model.safetensors"));
+    assert!(
+        adapter.keys().all(|name| name.contains("lora_A") || name.contains("lora_B")),
+        "{:?}",
+        adapter.keys()
+    );
+    let merged = changed(&checkpoint(), &run.join("outputs/merged"));
+    assert!(!merged.is_empty());
+    assert!(
+        merged
+            .iter()
+            .all(|name| name.contains("layers.") && !name.contains("visual") && !name.contains("mtp")),
+        "{merged:?}"
+    );
+    let with_head = changed(&checkpoint(), &run.join("outputs/merged-mtp"));
+    assert!(with_head.iter().any(|name| name.starts_with("mtp.")), "{with_head:?}");
+    for file in ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"] {
+        assert!(run.join("outputs/merged").join(file).is_file(), "{file}");
+    }
+    assert!(std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap().contains("vllm"));
+}
+
+#[test]
+fn full_training_changes_every_text_tensor_and_its_loss_falls() {
+    let place = Place::new();
+    place.chats(40);
+    let flags = [
+        "--method",
+        "full",
+        "--max-steps",
+        "20",
+        "--learning-rate",
+        "3e-3",
+        "--mtp",
+        "default",
+        "--save-steps",
+        "50",
+    ];
+    let said = done(&mut place.train(&flags)).exits(0);
+    let run = said.run_dir();
+    let losses: Vec<f64> = crate::sparktune::losses(&run).into_iter().map(|(_, _, loss)| loss).collect();
+    assert_eq!(losses.len(), 20);
+    assert!(losses[19] < losses[0] - 0.5, "{losses:?}");
+    let changed = changed(&checkpoint(), &run.join("outputs/merged"));
+    assert!(changed.iter().any(|name| name.contains("embed_tokens")));
+    assert!(changed.iter().all(|name| !name.contains("visual") && !name.starts_with("mtp.")), "{changed:?}");
+    assert!(!run.join("outputs/adapter").exists() && !run.join("outputs/merged-mtp").exists());
+}
+
+#[test]
+fn the_same_command_gives_the_same_bytes() {
+    let place = Place::new();
+    place.chats(40);
+    let outputs = || {
+        let said = done(&mut place.train(&["--rank", "4", "--max-steps", "3", "--seed", "7"])).exits(0);
+        files(&said.run_dir().join("outputs/merged"))
+    };
+    assert!(outputs() == outputs(), "two runs of one plan differ");
+}
+
+#[test]
+fn events_are_json_lines_with_json_and_lines_for_people_without() {
+    let place = Place::new();
+    place.chats(40);
+    let said = done(&mut place.train(&["--rank", "2", "--max-steps", "2", "--mtp", "none"])).exits(0);
+    let lines: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["kind"], "run_started");
+    assert_eq!(lines[lines.len() - 2]["kind"], "run_finished");
+    assert_eq!(events(&said.run_dir()).len() + 1, lines.len(), "every event, then the summary");
+
+    let model = checkpoint();
+    let flags = [
+        "--non-interactive",
+        "--plain",
+        "--data",
+        "train.jsonl",
+        "--pack-length",
+        "128",
+        "--max-steps",
+        "2",
+        "--mtp",
+        "none",
+    ];
+    let said = done(place.command(flags).arg("--model").arg(model)).exits(0);
+    assert!(said.out.lines().any(|line| line.contains(" step ") && line.contains("loss ")), "{}", said.out);
+    assert!(said.out.lines().last().unwrap().contains("finished"), "{}", said.out);
+    assert!(!said.out.contains('\u{1b}'));
+    assert!(said.err.contains("SERVE.md"), "{}", said.err);
+}
+
+#[test]
+fn a_finished_run_tells_the_next_plan_how_fast_this_machine_is() {
+    let place = Place::new();
+    place.chats(40);
+    done(&mut place.train(&["--rank", "4", "--max-steps", "6", "--mtp", "none"])).exits(0);
+    let plan = done(&mut place.train(&["--rank", "4", "--dry-run"])).exits(0).last();
+    assert_eq!(plan["advice"]["time"]["basis"], "measured-here");
+}
+
+#[test]
+fn the_run_folder_says_what_it_was_made_from() {
+    let place = Place::new();
+    place.chats(40);
+    let said =
+        done(&mut place.train(&["--rank", "4", "--max-steps", "1", "--mtp", "none", "--name", "first try"]))
+            .exits(0);
+    let run = said.run_dir();
+    assert!(run.file_name().unwrap().to_str().unwrap().contains("-first-try-lora-"), "{run:?}");
+    let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
+    assert!(plan.contains("rank = 4") && plan.contains("train.jsonl"), "{plan}");
+    let provenance: Value =
+        serde_json::from_slice(&std::fs::read(run.join("provenance.json")).unwrap()).unwrap();
+    assert_eq!(provenance["train_tokens_blake3"].as_str().unwrap().len(), 64);
+    assert_eq!(provenance["build_blake3"].as_str().unwrap().len(), 64);
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(run.join("data/report.json")).unwrap()).unwrap();
+    assert_eq!(report["examples"], 40);
+}
+
+#[test]
+fn rejected_lines_below_the_limit_are_kept_with_the_run() {
+    let place = Place::new();
+    let data = place.chats(40);
+    std::fs::write(&data, std::fs::read_to_string(&data).unwrap() + "{oops\n").unwrap();
+    let flags = ["--rank", "2", "--max-steps", "1", "--mtp", "none", "--max-rejected", "0.1"];
+    let run = done(&mut place.train(&flags)).exits(0).run_dir();
+    assert!(std::fs::read_to_string(run.join("data/rejected.jsonl")).unwrap().contains("{oops"));
+}
+
+#[test]
+fn the_demo_is_a_preset_that_takes_every_flag() {
+    let place = Place::new();
+    let flags = ["--demo", "--json", "--max-steps", "2", "--mtp", "none", "--rank", "2"];
+    let said = done(place.command(flags).env("SPARKTUNE_SAMPLE_COUNT", "0")).exits(0);
+    assert_eq!(said.last()["steps"], 2);
+    let run = said.run_dir();
+    assert!(
+        run.starts_with(place.path().canonicalize().unwrap())
+            && run.to_str().unwrap().contains("-demo-lora-"),
+        "{run:?}"
+    );
+    let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
+    assert!(plan.contains("rank = 2") && plan.contains("length = 256"), "flag over preset: {plan}");
+}

@@ -1,1 +1,154 @@
-//! 
+//! Damaged checkpoints, a full disk, a read-only folder: named, and nothing is lost.
+//!
+//! The disk tests mount a small file system, where that is permitted; elsewhere they say that they were skipped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::sparktune::{Done, Place, done, events, files, fresh_copy};
+
+const FLAGS: [&str; 8] = ["--rank", "4", "--max-steps", "6", "--save-steps", "2", "--mtp", "none"];
+
+/// A finished run, and a copy that has its checkpoints and none of its events.
+fn finished(place: &Place) -> (PathBuf, PathBuf) {
+    place.chats(40);
+    let reference = done(&mut place.train(&FLAGS)).exits(0).run_dir();
+    let run = place.join("copy");
+    fresh_copy(&reference, &run);
+    let status = Command::new("cp").arg("-r").arg(reference.join("checkpoints")).arg(&run).status().unwrap();
+    assert!(status.success());
+    (reference, run)
+}
+
+fn newest(run: &Path) -> PathBuf {
+    let mut checkpoints: Vec<PathBuf> =
+        fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    checkpoints.sort();
+    checkpoints.pop().unwrap()
+}
+
+/// The damaged newest checkpoint is named, the one before continues, and the outputs are those of the undamaged run.
+fn continues_from_the_one_before(damage: impl Fn(&Path)) {
+    let place = Place::new();
+    let (reference, run) = finished(&place);
+    let checkpoint = newest(&run);
+    damage(&checkpoint);
+    let said = place.sparktune(["resume", "./copy", "--json"]).exits(0);
+    let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
+    let warned = events(&run)
+        .into_iter()
+        .any(|event| event["kind"] == "warning" && event["message"].as_str().unwrap().contains(&name));
+    assert!(warned, "no warning names {name}: {}", said.out);
+    let started = events(&run).into_iter().find(|event| event["kind"] == "run_started").unwrap();
+    assert_eq!(started["resumed_from_step"], 4, "{started}");
+    assert!(
+        files(&reference.join("outputs/merged")) == files(&run.join("outputs/merged")),
+        "the outputs differ"
+    );
+}
+
+#[test]
+fn a_flipped_bit_in_the_newest_checkpoint_is_found_and_the_one_before_is_used() {
+    continues_from_the_one_before(|checkpoint| {
+        let path = checkpoint.join("weights.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(path, bytes).unwrap();
+    });
+}
+
+#[test]
+fn a_truncated_checkpoint_is_found_and_the_one_before_is_used() {
+    continues_from_the_one_before(|checkpoint| {
+        let path = checkpoint.join("optimizer.safetensors");
+        let bytes = fs::read(&path).unwrap();
+        fs::write(path, &bytes[..bytes.len() / 3]).unwrap();
+    });
+}
+
+#[test]
+fn a_checkpoint_without_its_manifest_is_none() {
+    continues_from_the_one_before(|checkpoint| fs::remove_file(checkpoint.join("manifest.json")).unwrap());
+}
+
+/// A file system of its own, gone with the value.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None`, said aloud, where mounting is not permitted.
+    fn new(at: PathBuf, kibibytes: u32) -> Option<Self> {
+        fs::create_dir(&at).unwrap();
+        let size = format!("size={kibibytes}k");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(at)),
+            _ => {
+                println!("skipped: mounting a file system is not permitted here");
+                None
+            }
+        }
+    }
+
+    fn make(&self, options: &str) {
+        let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn resume(place: &Place, run: &Path) -> Done {
+    done(place.command(["resume", "--json"]).arg(run))
+}
+
+#[test]
+fn a_full_disk_ends_with_4_and_loses_nothing() {
+    let place = Place::new();
+    place.chats(40);
+    // Checkpoints of full training are some megabytes each: two fit, the outputs and more do not.
+    let flags = ["--method", "full", "--max-steps", "6", "--save-steps", "1", "--mtp", "none"];
+    let reference = done(&mut place.train(&flags)).exits(0).run_dir();
+    let Some(mount) = Mount::new(place.join("small"), 8 * 1024) else { return };
+    let run = mount.0.join("run");
+    fresh_copy(&reference, &run);
+    let said = resume(&place, &run).exits(4);
+    let all = format!("{}{}", said.out, said.err);
+    assert!(all.contains("disk full") || all.contains("No space left"), "{all}");
+    assert_ne!(said.last()["outcome"], "completed");
+    mount.make("size=64m");
+    let said = resume(&place, &run).exits(0);
+    assert_eq!(said.last()["outcome"], "completed");
+    let started: Vec<_> = events(&run).into_iter().filter(|event| event["kind"] == "run_started").collect();
+    assert!(
+        started.last().unwrap()["resumed_from_step"].as_u64().unwrap() >= 1,
+        "checkpoints before the fault count"
+    );
+    assert!(
+        files(&reference.join("outputs/merged")) == files(&run.join("outputs/merged")),
+        "the outputs differ"
+    );
+}
+
+#[test]
+fn a_read_only_folder_is_named_and_left_as_it_is() {
+    let place = Place::new();
+    let (_, run) = finished(&place);
+    let Some(mount) = Mount::new(place.join("fixed"), 16 * 1024) else { return };
+    assert!(Command::new("cp").arg("-r").arg(&run).arg(mount.0.join("run")).status().unwrap().success());
+    let before = files(&mount.0);
+    mount.make("ro");
+    let said = resume(&place, &mount.0.join("run"));
+    assert!(said.code != Some(0) && said.err.contains("read-only"), "{said:?}");
+    let flags = [&FLAGS[..], &["--runs-dir", "fixed/runs"]].concat();
+    let said = done(&mut place.train(&flags)).exits(2);
+    assert!(said.err.contains("fixed/runs") && said.err.to_lowercase().contains("read-only"), "{}", said.err);
+    assert!(files(&mount.0) == before);
+    mount.make("rw");
+    resume(&place, &mount.0.join("run")).exits(0);
+}
