@@ -189,9 +189,12 @@ pub struct CheckArgs {
     /// Evaluation data: checked too, and compared with DATA
     #[arg(long, num_args(1..))]
     pub eval_data: Vec<PathBuf>,
-    /// Read every file as this format: messages, sharegpt, alpaca or prompt-completion
+    /// Shape of the data's lines: auto, messages, sharegpt, alpaca or prompt-completion
     #[arg(long)]
     pub format: Option<String>,
+    /// Whether the empty think block that a template inserts carries loss: train or skip
+    #[arg(long)]
+    pub think: Option<String>,
     /// Share of rejected lines above which the data is refused
     #[arg(long, value_name = "N")]
     pub max_rejected: Option<String>,

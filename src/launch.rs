@@ -222,6 +222,8 @@ fn say_what_came_out(run: &RunDir, view: &RunView) {
 fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit {
     let log = run.trainer_log(attempt);
     if let Some(signal) = status.signal() {
+        let from_outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP];
+        let outside = from_outside.iter().any(|known| known.as_raw() == signal);
         let cause =
             if signal == Signal::KILL.as_raw() { " (often the system, when memory runs out)" } else { "" };
         note(&format!(
@@ -229,7 +231,7 @@ fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit 
             run.name(),
             log.display()
         ));
-        return if signal == Signal::KILL.as_raw() { Exit::Stopped } else { Exit::Bug };
+        return if outside { Exit::Stopped } else { Exit::Bug };
     }
     let exit = Exit::of(status.code().unwrap_or(Exit::Bug as i32));
     let crash = run.crash_report(attempt);

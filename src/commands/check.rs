@@ -35,7 +35,12 @@ struct Checked<'a> {
 pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let mut flags = Answers::default();
-    let given = [("model", &args.model), ("format", &args.format), ("max-rejected", &args.max_rejected)];
+    let given = [
+        ("model", &args.model),
+        ("format", &args.format),
+        ("think", &args.think),
+        ("max-rejected", &args.max_rejected),
+    ];
     for (name, text) in given {
         if let Some(text) = text {
             flags.set(name, text, Origin::Flag)?;

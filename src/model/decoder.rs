@@ -131,7 +131,8 @@ impl Model {
         if row.target_tokens() == 0 {
             return 0.0;
         }
-        cross_entropy_sum(self.hidden(row).inner(), self.head().inner(), &row.targets)
+        let frozen = self.frozen();
+        cross_entropy_sum(frozen.hidden(row), frozen.head(), &row.targets)
     }
 
     /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
@@ -162,11 +163,14 @@ impl Model {
         // Whether anything at or below the embedding's output is trained; if not, the first layer needs no input
         // gradient, exactly as in the walk without recompute.
         let embedding_trained = self.embed_tokens.is_trainable();
-        let mut inputs = vec![self.embed(&row.input_ids).inner()];
-        for layer in &self.layers {
+        // The first pass records no graph at all.
+        let frozen = self.frozen();
+        let mut inputs = vec![frozen.embed(&row.input_ids)];
+        for layer in &frozen.layers {
             let x = inputs.last().expect("starts with the embedding").clone();
-            inputs.push(layer.forward(x, row, &table, &self.config).inner());
+            inputs.push(layer.forward(x, row, &table, &self.config));
         }
+        drop(frozen);
 
         let x = inputs.pop().expect("one more than there are layers").autodiff().require_grad();
         let loss = linear_cross_entropy(self.final_norm(x.clone()), self.head(), &row.targets, scale);

@@ -113,7 +113,9 @@ impl Mtp {
         if pairs.targets.rows.is_empty() {
             return 0.0;
         }
-        let own = self.forward(model, hidden, &pairs);
+        let mut frozen = self.clone();
+        frozen.set_trainable(false);
+        let own = frozen.forward(model, hidden.inner(), &pairs);
         cross_entropy_sum(own.inner(), model.head().inner(), &pairs.targets)
     }
 

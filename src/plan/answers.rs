@@ -395,8 +395,8 @@ answers! {
     "Training data: files or a folder." data: Vec<PathBuf> = "data.train", "data", true;
     "Evaluation data, instead of a share held out." eval_data: Vec<PathBuf> = "data.eval", "eval-data", true;
     "Share of the examples held out for evaluation." eval_fraction: f64 = "data.eval_fraction", "eval-fraction", false;
-    "Shape of the data's lines." format: DataFormat = "data.format", "format", false;
-    "Whether the empty think block that a template inserts carries loss." think: Think = "data.think", "think", false;
+    "Shape of the data's lines." format: DataFormat = "data.format", "format", true;
+    "Whether the empty think block that a template inserts carries loss." think: Think = "data.think", "think", true;
     "Examples over this many tokens are rejected." max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", false;
     "Share of rejected lines that ends the run." max_rejected: f64 = "data.max_rejected", "max-rejected", true;
     "Share of packets dropped at random, as augmentation." crc_drop: f64 = "data.crc_drop", "crc-drop", false;

@@ -75,3 +75,25 @@ fn data_that_is_not_there_is_wrong_usage_and_names_the_path() {
     let said = place.sparktune(["check", "empty"]).exits(3);
     assert!(said.err.contains("empty"), "{}", said.err);
 }
+
+#[test]
+fn the_format_can_be_insisted_on() {
+    let place = Place::new();
+    place.chats(3);
+    let said = place.sparktune(["check", "train.jsonl", "--format", "alpaca"]).exits(3);
+    assert!(said.out.contains("instruction"), "{}", said.out);
+    let said = place.sparktune(["check", "train.jsonl", "--format", "csv"]).exits(2);
+    assert!(said.err.contains("--format") && said.err.contains("sharegpt"), "{}", said.err);
+}
+
+#[test]
+fn what_is_said_about_thinking_changes_what_carries_loss() {
+    let place = Place::new();
+    place.chats(3);
+    let model = checkpoint();
+    let targets = |think: &str| {
+        let args = ["check", "train.jsonl", "--json", "--think", think, "--model", model.to_str().unwrap()];
+        place.sparktune(args).exits(0).last()["report"]["tokens"]["targets"].as_u64().unwrap()
+    };
+    assert!(targets("train") > targets("skip"));
+}

@@ -6,6 +6,8 @@
 
 mod crashes;
 mod data;
+mod hub;
+mod machine;
 mod planning;
 mod runs;
 mod sparktune;

@@ -116,3 +116,21 @@ fn a_device_that_is_not_there_ends_with_4() {
     let said = plan(&place, &["--device", "cuda"]).exits(4);
     assert!(said.err.contains("--device") && said.err.contains("doctor"), "{}", said.err);
 }
+
+#[test]
+fn data_is_tokenised_by_the_very_rules_that_the_plan_states() {
+    let place = Place::new();
+    place.chats(40);
+    for more in [&["--json"][..], &["--json", "--think", "train"]] {
+        let plan = plan(&place, more).exits(0).last();
+        let think = plan["data"]["think"].as_str().unwrap();
+        let rules = format!("empty_think={think}; ");
+        let limit = format!("max_example_tokens={}; ", plan["data"]["max_example_tokens"]);
+        let made = std::fs::read_dir(place.join("runs/.tokens")).unwrap().any(|cache| {
+            let bytes = std::fs::read(cache.unwrap().path().join("train.qubgpu")).unwrap();
+            let header = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]).into_owned();
+            header.contains(&rules) && header.contains(&limit)
+        });
+        assert!(made, "no token file was made with {rules}{limit}");
+    }
+}

@@ -75,15 +75,15 @@ fn stop_waits_for_the_checkpoint_and_the_launcher_says_stopped() {
 #[test]
 fn sigterm_at_the_launcher_is_a_stop_that_resume_continues_to_the_end() {
     let place = Place::new();
-    let (child, run) = training(&place, &["--max-steps", "120"]);
+    let (child, run) = training(&place, &["--max-steps", "500"]);
     signal(&child, "TERM");
     let said = end(child).exits(5);
     let stopped_at = said.last()["steps"].as_u64().unwrap();
-    assert!(stopped_at < 120 && said.err.contains("stopping"), "{}", said.err);
+    assert!(stopped_at < 500 && said.err.contains("stopping"), "{}", said.err);
     let resumed = place.sparktune(["resume", "--json"]).exits(0);
     assert_eq!(
         (resumed.last()["outcome"].as_str(), resumed.last()["steps"].as_u64()),
-        (Some("completed"), Some(120))
+        (Some("completed"), Some(500))
     );
     let started: Vec<_> = events(&run).into_iter().filter(|event| event["kind"] == "run_started").collect();
     assert_eq!(started[1]["resumed_from_step"].as_u64(), Some(stopped_at));
@@ -103,6 +103,32 @@ fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
     let pid = holder["pid"].as_u64().unwrap().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     assert_eq!(end(child).exits(5).last()["outcome"], "stopped");
+}
+
+#[test]
+fn a_second_signal_leaves_the_trainer_to_itself() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    let holder: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
+    let trainer = |name: &str| {
+        let pid = holder["pid"].as_u64().unwrap().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    };
+    // A trainer that is busy for long: the user does not want to wait.
+    trainer("STOP");
+    signal(&child, "INT");
+    wait("the request", || std::fs::read_dir(run.join("control")).unwrap().next().map(drop));
+    signal(&child, "INT");
+    let left = end(child).exits(5);
+    assert!(
+        left.err.contains("left the trainer to itself") && left.err.contains("sparktune watch"),
+        "{}",
+        left.err
+    );
+    assert_eq!(left.last()["outcome"], "running");
+    trainer("CONT");
+    wait("the trainer's end", || (state(&place) == "finished stopped").then_some(()));
 }
 
 #[test]

@@ -81,7 +81,11 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sparktune"));
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
-            if name.starts_with("SPARKTUNE_") || name.starts_with("HF_") || name.starts_with("XDG_") {
+            if name.starts_with("SPARKTUNE_")
+                || name.starts_with("HF_")
+                || name.starts_with("XDG_")
+                || name.to_lowercase().ends_with("_proxy")
+            {
                 command.env_remove(name);
             }
         }

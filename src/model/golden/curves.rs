@@ -1,6 +1,6 @@
 //! Twenty optimizer steps, as the trainer makes them.
 
-use super::{CURVE, GRADIENT, Golden, LOGITS, difference, floats, host, json, labelled_row, model, qwen35, relative};
+use super::{CURVE, GRADIENT, Golden, LOGITS, difference, floats, host, json, labelled_row, model, qwen35, relative, stored_name};
 use crate::{Gradients, Model, Row};
 use burn::tensor::Tensor;
 use serde_json::Value;
@@ -12,16 +12,16 @@ struct Batches {
 }
 
 impl Batches {
-    const ROW: usize = 96;
-
-    /// The micro-batches of a step: `[micro]` rows of two examples.
+    /// The micro-batches of a step, each one row of several examples.
     fn step(&self, step: usize) -> Vec<Row> {
         let (ids, labels) = (self.golden.integers("input_ids"), self.golden.integers("labels"));
-        (0..2)
+        let shape = self.golden.shape("input_ids");
+        let [_, micros, rows, tokens] = shape[..] else { panic!("[step, micro, row, token]") };
+        (0..micros)
             .map(|micro| {
-                let from = (step * 2 + micro) * 2 * Self::ROW;
-                let part = from..from + 2 * Self::ROW;
-                labelled_row(&ids[part.clone()], &labels[part], &[Self::ROW, Self::ROW])
+                let from = (step * micros + micro) * rows * tokens;
+                let part = from..from + rows * tokens;
+                labelled_row(&ids[part.clone()], &labels[part], &vec![tokens; rows])
             })
             .collect()
     }
@@ -80,7 +80,7 @@ fn full_fine_tuning_follows_the_curve_of_transformers() {
         follows(&mut model, &expected["hyper"], &expected["token_mean"], false, recompute);
         let model = model.frozen();
         model.visit(&mut |param| {
-            let stored = format!("model.language_model.{}", param.name());
+            let stored = stored_name(param.name());
             if golden.names().contains(&stored) {
                 let error = relative(&param.to_vec(), &golden.numbers(&stored));
                 assert!(error <= 5.0 * GRADIENT, "final {stored} differs by {error:e}");
@@ -131,7 +131,7 @@ fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
             }
         }
         for linear in reference.linears() {
-            let stored = format!("model.language_model.{}", linear.weight.name());
+            let stored = stored_name(linear.weight.name());
             if golden.names().contains(&stored) {
                 let error = difference(&linear.merged_weight(), &golden.numbers(&stored));
                 assert!(error <= 1e-6, "merged {stored} differs by {error:e}");

@@ -38,15 +38,19 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
     let golden = Golden::open("golden_intermediates.safetensors");
     let row = Row::single(&forward.ids("input_ids_17"));
     let table = model.rope_table(&row);
+    let compared = std::cell::Cell::new(0);
     let check = |name: &str, got: Vec<f32>| {
-        let error = difference(&got, &golden.numbers(name));
-        assert!(error <= LOGITS, "{name} differs by {error:e}");
+        if golden.has(name) {
+            let error = difference(&got, &golden.numbers(name));
+            assert!(error <= LOGITS, "{name} differs by {error:e}");
+            compared.set(compared.get() + 1);
+        }
     };
     let config = model.config();
     let mut x = model.embed(&row.input_ids);
-    check("layer0.layer_out", host(model.layer_outputs(&row)[0].clone()));
     for (i, layer) in model.layers().iter().enumerate() {
         let normed = crate::attention::norm(x.clone(), &layer.input_layernorm, config);
+        check(&format!("layer{i}.input_norm"), host(normed.clone()));
         let mixed = match &layer.mixer {
             Mixer::Linear(net) => {
                 let u = net.in_proj_qkv.forward(normed.clone());
@@ -55,41 +59,34 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
                 let core =
                     gated_delta_rule(net.dims(), qkv.clone(), g.clone(), beta.clone(), &row.cu_seqlens);
                 let z = net.in_proj_z.forward(normed.clone());
-                if i == 0 {
-                    check("layer0.input_norm", host(normed.clone()));
-                    check("layer0.gdn_qkv_preconv", host(u));
-                    check("layer0.gdn_qkv_postconv", host(qkv));
-                    check("layer0.gdn_g", host(g));
-                    check("layer0.gdn_beta", host(beta));
-                    check("layer0.gdn_core", host(core.clone()));
-                    check("layer0.gdn_z", host(z.clone()));
-                    let gated = gated_rms_norm(core.clone(), z, net.norm.tensor(), config.rms_norm_eps);
-                    check("layer0.gdn_gated", host(gated));
-                }
+                check(&format!("layer{i}.gdn_qkv_preconv"), host(u));
+                check(&format!("layer{i}.gdn_qkv_postconv"), host(qkv));
+                check(&format!("layer{i}.gdn_g"), host(g));
+                check(&format!("layer{i}.gdn_beta"), host(beta));
+                check(&format!("layer{i}.gdn_core"), host(core.clone()));
+                check(&format!("layer{i}.gdn_z"), host(z.clone()));
+                let gated = gated_rms_norm(core.clone(), z, net.norm.tensor(), config.rms_norm_eps);
+                check(&format!("layer{i}.gdn_gated"), host(gated));
                 net.gate_and_join(core, normed)
             }
             Mixer::Full(attention) => {
                 let projected = attention.project(normed.clone(), &table);
-                if i == 3 {
-                    check("layer3.input_norm", host(normed.clone()));
-                    check("layer3.attn_q", host(projected.q));
-                    check("layer3.attn_k", host(projected.k));
-                    check("layer3.attn_v", host(projected.v));
-                }
+                check(&format!("layer{i}.attn_q"), host(projected.q));
+                check(&format!("layer{i}.attn_k"), host(projected.k));
+                check(&format!("layer{i}.attn_v"), host(projected.v));
                 attention.forward(normed, &row, &table)
             }
         };
         let h = x.clone() + mixed.clone();
         let inner = crate::attention::norm(h.clone(), &layer.post_attention_layernorm, config);
         let out = layer.mlp.forward(inner.clone());
-        if i == 0 || i == 3 {
-            check(&format!("layer{i}.mixer_out"), host(mixed));
-            check(&format!("layer{i}.mlp_in"), host(inner));
-            check(&format!("layer{i}.mlp_out"), host(out.clone()));
-        }
+        check(&format!("layer{i}.mixer_out"), host(mixed));
+        check(&format!("layer{i}.mlp_in"), host(inner));
+        check(&format!("layer{i}.mlp_out"), host(out.clone()));
         x = h + out;
+        check(&format!("layer{i}.layer_out"), host(x.clone()));
     }
-    check("layer3.layer_out", host(x));
+    assert!(compared.get() >= 20, "only {} intermediates compared", compared.get());
 }
 
 #[test]

@@ -8,6 +8,10 @@ fn canonical(stored: &str) -> &str {
     stored.strip_prefix("model.language_model.").unwrap_or(stored)
 }
 
+fn integers(value: &serde_json::Value) -> Vec<usize> {
+    value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as usize).collect()
+}
+
 fn gradients_match(golden: &Golden, prefix: &str, gradients: &Gradients) {
     let mut compared = 0;
     for name in golden.names() {
@@ -41,7 +45,7 @@ fn trained_row(model: &mut Model, row: &Row, recompute: bool) -> (f64, Gradients
 fn all_gradients_are_those_of_transformers_with_and_without_recompute() {
     let golden = Golden::open("golden_grads.safetensors");
     let expected = json("golden_loss.json");
-    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    let row = golden.batch();
     assert_eq!(row.target_tokens() as u64, expected["target_tokens"].as_u64().unwrap());
     for recompute in [false, true] {
         let mut model = model("checkpoint");
@@ -60,9 +64,12 @@ fn padding_on_the_right_changes_nothing() {
     let golden = Golden::open("golden_grads.safetensors");
     let expected = &json("golden_loss.json")["right_padded"];
     let (ids, labels) = (golden.integers("input_ids"), golden.integers("labels"));
-    let second = expected["row_lengths"][1].as_u64().unwrap() as usize;
-    let cut = |x: &[i64]| [&x[..70], &x[70..70 + second]].concat();
-    let row = labelled_row(&cut(&ids), &cut(&labels), &[70, second]);
+    let lengths: Vec<usize> = integers(&expected["row_lengths"]);
+    let width = golden.shape("input_ids")[1];
+    let cut = |x: &[i64]| -> Vec<i64> {
+        lengths.iter().enumerate().flat_map(|(i, length)| x[i * width..][..*length].to_vec()).collect()
+    };
+    let row = labelled_row(&cut(&ids), &cut(&labels), &lengths);
     assert_eq!(row.target_tokens() as u64, expected["target_tokens"].as_u64().unwrap());
     let loss = model("checkpoint").loss_sum(&row) / row.target_tokens() as f64;
     assert!((loss - expected["loss"].as_f64().unwrap()).abs() <= LOSS, "loss {loss}");
@@ -72,8 +79,7 @@ fn padding_on_the_right_changes_nothing() {
 fn a_packed_row_has_the_loss_and_gradients_of_its_examples() {
     let golden = Golden::open("golden_packed.safetensors");
     let expected = json("golden_packed.json");
-    let lengths: Vec<usize> =
-        expected["example_lengths"].as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as usize).collect();
+    let lengths = integers(&expected["example_lengths"]);
     let (ids, labels) = (golden.integers("input_ids"), golden.integers("labels"));
     let row = labelled_row(&ids, &labels, &lengths);
     let sums = golden.numbers("example_loss_sums");
@@ -109,7 +115,7 @@ fn with_mtp() -> (Model, Mtp) {
 fn the_mtp_head_is_that_of_the_reference() {
     let golden = Golden::open("golden_mtp.safetensors");
     let expected = json("golden_mtp.json");
-    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    let row = golden.batch();
     let (model, mut mtp) = with_mtp();
     mtp.set_trainable(true);
     let hidden = model.hidden(&row);
@@ -118,7 +124,8 @@ fn the_mtp_head_is_that_of_the_reference() {
     let own = mtp.hidden(&model, hidden.clone(), &row);
     let error = super::difference(&host(own.clone()), &golden.numbers("mtp_hidden"));
     assert!(error <= super::LOGITS, "MTP hidden differs by {error:e}");
-    let logits = model.logits(own.inner().narrow(0, 0, 69));
+    let first_row = golden.shape("mtp_logits_row0")[0];
+    let logits = model.logits(own.inner().narrow(0, 0, first_row));
     let error = super::difference(&host(logits), &golden.numbers("mtp_logits_row0"));
     assert!(error <= super::LOGITS, "MTP logits differ by {error:e}");
 
@@ -135,7 +142,8 @@ fn the_mtp_head_is_that_of_the_reference() {
 fn the_mtp_loss_of_a_packed_row_crosses_no_border() {
     let golden = Golden::open("golden_packed.safetensors");
     let expected = json("golden_packed.json");
-    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[37, 3, 61, 29]);
+    let lengths = integers(&expected["example_lengths"]);
+    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &lengths);
     let (model, mtp) = with_mtp();
     let targets = Mtp::target_tokens(&row);
     assert_eq!(targets as u64, expected["mtp_targets"].as_u64().unwrap());
@@ -147,7 +155,7 @@ fn the_mtp_loss_of_a_packed_row_crosses_no_border() {
 fn the_joint_loss_sends_its_gradient_through_the_trunk() {
     let golden = Golden::open("golden_mtp.safetensors");
     let expected = &json("golden_mtp.json")["joint"];
-    let row = labelled_row(&golden.integers("input_ids"), &golden.integers("labels"), &[70, 70]);
+    let row = golden.batch();
     let (mut model, mut mtp) = with_mtp();
     model.set_trainable(true);
     mtp.set_trainable(true);

@@ -85,6 +85,20 @@ impl Golden {
         }
     }
 
+    pub(crate) fn shape(&self, name: &str) -> Vec<usize> {
+        self.tensors().tensor(name).unwrap().shape().to_vec()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors().tensor(name).is_ok()
+    }
+
+    /// The `[rows, length]` batch `input_ids` and `labels` as one row of that many examples.
+    pub(crate) fn batch(&self) -> Row {
+        let shape = self.shape("input_ids");
+        labelled_row(&self.integers("input_ids"), &self.integers("labels"), &vec![shape[1]; shape[0]])
+    }
+
     pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
         self.integers(name).into_iter().map(|id| id as u32).collect()
     }
@@ -102,6 +116,11 @@ pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize])
         assert!(*label == -100 || label == id, "labels repeat the input");
     }
     Row::new(&ids, &borders, &mask)
+}
+
+/// The name a parameter has in the wrapper checkpoint of the set.
+pub(crate) fn stored_name(canonical: &str) -> String {
+    Checkpoint::open(&qwen35().join("checkpoint")).unwrap().stored_name(canonical)
 }
 
 pub(crate) fn host(tensor: Tensor<2>) -> Vec<f32> {
