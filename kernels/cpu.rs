@@ -58,9 +58,12 @@ pub(crate) fn fill_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [f3
 /// Runs `work(first_row, chunk)` over all rows in parallel.
 pub(crate) fn for_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
     let step = rows_per_task(width);
-    out.par_chunks_mut((step * width).max(1))
-        .enumerate()
-        .for_each(|(task, chunk)| dispatch(#[inline(always)] || work(task * step, chunk)));
+    out.par_chunks_mut((step * width).max(1)).enumerate().for_each(|(task, chunk)| {
+        dispatch(
+            #[inline(always)]
+            || work(task * step, chunk),
+        )
+    });
 }
 
 /// Like [`for_rows`] over two outputs with the same number of rows.
@@ -76,7 +79,12 @@ pub(crate) fn for_rows2(
         .par_chunks_mut((step * first_width).max(1))
         .zip(second.par_chunks_mut((step * second_width).max(1)))
         .enumerate()
-        .for_each(|(task, (a, b))| dispatch(#[inline(always)] || work(task * step, a, b)));
+        .for_each(|(task, (a, b))| {
+            dispatch(
+                #[inline(always)]
+                || work(task * step, a, b),
+            )
+        });
 }
 
 /// Sums one vector of `width` numbers per task into one, tasks in order, so that the result does not depend on

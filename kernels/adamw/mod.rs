@@ -104,7 +104,12 @@ pub fn sum_of_squares(tensor: Tensor<2>) -> f64 {
     let data = primitive(tensor);
     let partial: Vec<f64> = slice(&data)
         .par_chunks(4096)
-        .map(|chunk| f64::from(dispatch(#[inline(always)] || dot(chunk, chunk))))
+        .map(|chunk| {
+            f64::from(dispatch(
+                #[inline(always)]
+                || dot(chunk, chunk),
+            ))
+        })
         .collect();
     partial.iter().sum()
 }

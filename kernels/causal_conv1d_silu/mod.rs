@@ -34,7 +34,9 @@ impl CausalConv1dSilu {
     fn seen_by(&self, t: usize, taps: usize) -> usize {
         (1..taps)
             .take_while(|lag| {
-                self.position_ids.get(t + lag).is_some_and(|p| *p as usize >= *lag && *p > self.position_ids[t])
+                self.position_ids
+                    .get(t + lag)
+                    .is_some_and(|p| *p as usize >= *lag && *p > self.position_ids[t])
             })
             .count()
             + 1

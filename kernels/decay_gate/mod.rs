@@ -27,7 +27,11 @@ impl Op<3> for DecayGate {
         (activation::softplus(a + dt_bias, 1.0) * a_log.exp()).neg()
     }
 
-    fn forward(&self, [a, a_log, dt_bias]: [FlexTensor; 3], wanted: [bool; 3]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [a, a_log, dt_bias]: [FlexTensor; 3],
+        wanted: [bool; 3],
+    ) -> (FlexTensor, Vec<FlexTensor>) {
         let (rows, heads) = dims(&a);
         let (xs, log, bias) = (slice(&a), slice(&a_log), slice(&dt_bias));
         let out = fill_rows(rows, heads, |row, chunk| {

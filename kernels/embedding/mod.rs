@@ -38,7 +38,12 @@ impl Op<1> for Embedding {
         (tensor(out, self.input_ids.len()), saved)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, d_output: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_output: FlexTensor,
+        _: [bool; 1],
+    ) -> [Option<FlexTensor>; 1] {
         let (rows, width) = dims(&saved[0]);
         let dy = slice(&d_output);
         let mut d_weight = vec![0.0; rows * width];

@@ -5,13 +5,13 @@ mod cpu;
 
 pub use cpu::Dims;
 
-use cpu::{InputGradients, Inputs, OutputGradients};
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{on_cpu, primitive};
 use crate::{Op, apply};
 use burn::backend::Flex;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
+use cpu::{InputGradients, Inputs, OutputGradients};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]

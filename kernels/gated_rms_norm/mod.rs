@@ -71,7 +71,9 @@ impl Op<3> for GatedRmsNorm {
                     let range = (head + i) * d..(head + i + 1) * d;
                     let (x, z, dy) = (&xs[range.clone()], &zs[range.clone()], &dy[range]);
                     let scale = inverse_rms(x, self.eps);
-                    for (((((d_x, d_z), x), z), dy), w) in d_x.iter_mut().zip(d_z).zip(x).zip(z).zip(dy).zip(w) {
+                    for (((((d_x, d_z), x), z), dy), w) in
+                        d_x.iter_mut().zip(d_z).zip(x).zip(z).zip(dy).zip(w)
+                    {
                         let s = sigmoid(*z);
                         *d_x = dy * (z * s) * w;
                         *d_z = dy * x * scale * w * s * (1.0 + z * (1.0 - s));

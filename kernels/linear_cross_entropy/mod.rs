@@ -30,7 +30,12 @@ struct LinearCrossEntropy {
 /// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.
 ///
 /// `hidden [T, H]`, `weight [V, H]`.
-pub fn linear_cross_entropy(hidden: Tensor<2>, weight: Tensor<2>, targets: &Targets, scale: f64) -> Tensor<2> {
+pub fn linear_cross_entropy(
+    hidden: Tensor<2>,
+    weight: Tensor<2>,
+    targets: &Targets,
+    scale: f64,
+) -> Tensor<2> {
     apply(LinearCrossEntropy { targets: targets.clone(), scale: scale as f32 }, [hidden, weight])
 }
 
@@ -62,7 +67,8 @@ impl Op<2> for LinearCrossEntropy {
             Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &device)
         };
         let logits = hidden.select(0, ids(&self.targets.rows)).matmul(weight.transpose());
-        let chosen = activation::log_softmax(logits, 1).gather(1, ids(&self.targets.tokens).reshape([count, 1]));
+        let chosen =
+            activation::log_softmax(logits, 1).gather(1, ids(&self.targets.tokens).reshape([count, 1]));
         chosen.sum().mul_scalar(-self.scale).reshape([1, 1])
     }
 
@@ -136,7 +142,8 @@ mod tests {
     fn the_loss_alone_is_the_loss_of_training() {
         let (hidden, weight) = (random(1, 10, 24), random(2, 71, 24));
         let targets = targets(&[1, 2, 5, 9], &[70, 0, 0, 33]);
-        let trained = linear_cross_entropy(hidden.clone(), weight.clone(), &targets, 1.0).into_scalar::<f32>();
+        let trained =
+            linear_cross_entropy(hidden.clone(), weight.clone(), &targets, 1.0).into_scalar::<f32>();
         let evaluated = cross_entropy_sum(hidden, weight, &targets);
         assert!((f64::from(trained) - evaluated).abs() < 1e-5);
     }

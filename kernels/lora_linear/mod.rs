@@ -26,13 +26,16 @@ impl Op<4> for LoraLinear {
         x.matmul(weight.transpose()) + adapted.mul_scalar(self.scale)
     }
 
-    fn forward(&self, [x, weight, a, b]: [FlexTensor; 4], wanted: [bool; 4]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [x, weight, a, b]: [FlexTensor; 4],
+        wanted: [bool; 4],
+    ) -> (FlexTensor, Vec<FlexTensor>) {
         let (rows, rank) = (dims(&x).0, dims(&a).0);
         let mut y = product(1.0, matrix(&x), matrix(&weight).t());
         let u = product(1.0, matrix(&x), matrix(&a).t());
         add_product(&mut y, self.scale, Matrix::new(&u, rows, rank, rank), matrix(&b).t());
-        let saved =
-            if wanted.contains(&true) { vec![x, weight, a, b, tensor(u, rows)] } else { Vec::new() };
+        let saved = if wanted.contains(&true) { vec![x, weight, a, b, tensor(u, rows)] } else { Vec::new() };
         (tensor(y, rows), saved)
     }
 
@@ -67,8 +70,12 @@ mod tests {
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
         for (rows, input, output, rank) in [(1, 3, 5, 2), (17, 64, 70, 8), (130, 33, 2, 16)] {
-            let inputs =
-                [random(1, rows, input), random(2, output, input), random(3, rank, input), random(4, output, rank)];
+            let inputs = [
+                random(1, rows, input),
+                random(2, output, input),
+                random(3, rank, input),
+                random(4, output, rank),
+            ];
             agrees_with_reference(LoraLinear { scale: 0.5 }, inputs, 1e-5);
         }
     }

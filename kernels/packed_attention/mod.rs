@@ -100,11 +100,8 @@ impl Op<3> for PackedAttention {
             &mut lse,
         );
         let out = tensor(out, rows);
-        let saved = if wanted.contains(&true) {
-            vec![q, k, v, out.clone(), tensor(lse, rows)]
-        } else {
-            Vec::new()
-        };
+        let saved =
+            if wanted.contains(&true) { vec![q, k, v, out.clone(), tensor(lse, rows)] } else { Vec::new() };
         (out, saved)
     }
 

@@ -72,9 +72,8 @@ impl Op<1> for Rope {
         let ([t, width], half) = (x.dims(), self.table.rotary_dim / 2);
         let heads = width / self.head_dim;
         let device = x.device();
-        let angles = |data: &[f32]| {
-            Tensor::<3>::from_data(TensorData::new(data.to_vec(), [t, 1, half]), &device)
-        };
+        let angles =
+            |data: &[f32]| Tensor::<3>::from_data(TensorData::new(data.to_vec(), [t, 1, half]), &device);
         let (cos, sin) = (angles(&self.table.cos), angles(&self.table.sin));
         let x = x.reshape([t, heads, self.head_dim]);
         let (a, b) = (x.clone().narrow(2, 0, half), x.clone().narrow(2, half, half));

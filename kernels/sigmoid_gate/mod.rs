@@ -27,7 +27,11 @@ impl Op<2> for SigmoidGate {
         attention * activation::sigmoid(gate)
     }
 
-    fn forward(&self, [attention, gate]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [attention, gate]: [FlexTensor; 2],
+        wanted: [bool; 2],
+    ) -> (FlexTensor, Vec<FlexTensor>) {
         let (rows, width) = dims(&attention);
         let (o, g, d) = (slice(&attention), slice(&gate), self.head_dim);
         let out = fill_rows(
@@ -68,7 +72,8 @@ impl Op<2> for SigmoidGate {
                     let o = &o[(head + i) * d..][..d];
                     let dy = &dy[(head + i) * d..][..d];
                     let g = &g[(head + i) * 2 * d + d..][..d];
-                    for ((((d_o, d_g), o), g), dy) in d_o.iter_mut().zip(&mut d_g[d..]).zip(o).zip(g).zip(dy) {
+                    for ((((d_o, d_g), o), g), dy) in d_o.iter_mut().zip(&mut d_g[d..]).zip(o).zip(g).zip(dy)
+                    {
                         let s = sigmoid(*g);
                         *d_o = dy * s;
                         *d_g = dy * o * s * (1.0 - s);

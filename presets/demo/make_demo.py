@@ -1,21 +1,23 @@
-"""The demo of sparktune: a tiny Qwen3.5, its tokenizer, and a few hundred chats. This script made all of it.
+r"""The demo of sparktune: a tiny Qwen3.5, its tokenizer, and a few hundred chats. This script made all of it.
 
 What lies beside this file
     model/        a Qwen3.5 checkpoint of 2.6 million parameters: wrapper layout, layers L L L F, vision tower, MTP head
     train.jsonl   320 chats of Sprocket, the help desk of a bicycle workshop that does not exist
     world.toml    what the chats are about: the words, facts and prices that this script composes
 Nothing here comes from anywhere else: every sentence was written for this demo, and the licence is the project's own.
-The base in model/ was pretrained by sparktune itself, on chats about other things in a plain voice that `pretraining`
-writes. train.jsonl then teaches it Sprocket's voice, facts and prices, which is what the falling loss shows.
+The base in model/ was pretrained by sparktune itself on the chats that `pretraining` writes: more topics, many voices.
+train.jsonl then teaches it one voice, Sprocket's, with the prices and hours of the workshop; the falling loss shows it.
 
 How to run it (Python 3.11 or newer)
     python3 -m venv VENV && VENV/bin/pip install tokenizers safetensors numpy jinja2
     VENV/bin/python make_demo.py data train.jsonl             the chats of the demo
-    VENV/bin/python make_demo.py pretraining pretrain.jsonl   the chats of the base (--examples 4000)
+    VENV/bin/python make_demo.py pretraining pretrain.jsonl   the chats of the base (--examples 8000)
     VENV/bin/python make_demo.py init FOLDER                  tokenizer, template, configs, random weights
     VENV/bin/python make_demo.py check FOLDER FILE...         shapes, round trips, template (needs jinja2), lengths
-The chats and the random weights come out the same each time. `init` writes RANDOM weights: point it at model/ only to
-make the base anew. It needs the hand-written model/chat_template.jinja.
+The chats and the random weights come out the same each time. `init` copies the hand-written model/chat_template.jinja
+and writes RANDOM weights: point it at model/ only to make the base anew. From there the base was made by
+    sparktune train --model FOLDER --data pretrain.jsonl --method full --mtp trained --epochs 3 --learning-rate 2e-3 \
+        --pack-length 512
 """
 
 import argparse
@@ -26,18 +28,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Sequence
 
 SEED = 20
 DEMO_EXAMPLES = 320
-BASE_EXAMPLES = 4000
+BASE_EXAMPLES = 8000
 HERE = Path(__file__).resolve().parent
 CHAT_TEMPLATE = HERE / "model" / "chat_template.jinja"
 WORLD = tomllib.loads((HERE / "world.toml").read_text(encoding="utf-8"))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One exchange, and the two voices that can say it
+# One exchange, and the voices that can say it
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -47,39 +49,59 @@ class Turn:
 
     ask: str
     say: str
-    steps: list = ()
+    steps: Sequence[str] = ()
     moral: str = ""
     thought: Optional[str] = None
     system: Optional[str] = None
 
 
-def plain(turn, first, rng):
-    """The base's voice: one paragraph, no list, no greeting."""
-    links = ["First", "Then", "Finally"] if len(turn.steps) > 2 else ["First", "Then"]
-    text = turn.say + "".join(f" {link}, {lower(step)}." for link, step in zip(links, turn.steps))
-    return text + " I hope that helps." if turn.steps and rng.random() < 0.2 else text
+@dataclass
+class Voice:
+    """How answers sound throughout a conversation."""
+
+    name: Optional[str] = None  # introduces itself by this name
+    numbered: bool = False  # steps as a numbered list, else in a row
+    sums_up: bool = False  # ends with the moral, where there is one
+    farewell: Optional[str] = None
+
+    def speak(self, turn, first):
+        lines = [turn.say]
+        if self.name:
+            lines[0] = f"{self.name} {'here' if first else 'again'}! {turn.say}"
+        if self.numbered:
+            lines += [f"{number}. {step}." for number, step in enumerate(turn.steps, 1)]
+        else:
+            links = ["First", "Then", "Finally"] if len(turn.steps) > 2 else ["First", "Then"]
+            lines[0] += "".join(f" {link}, {lower(step)}." for link, step in zip(links, turn.steps))
+        moral = f"In short: {turn.moral}." if self.sums_up and turn.moral else None
+        lines.append(" ".join(filter(None, [moral, self.farewell])))
+        return "\n".join(filter(None, lines))
 
 
-def sprocket(turn, first, rng):
-    """The voice that the demo teaches: a greeting, numbered steps, a moral, a farewell."""
-    lines = [("Sprocket here! " if first else "Sprocket again! ") + turn.say]
-    lines += [f"{number}. {step}." for number, step in enumerate(turn.steps, 1)]
-    lines.append(f"In short: {turn.moral}. Ride safe!")
-    return "\n".join(lines)
+SPROCKET = Voice("Sprocket", numbered=True, sums_up=True, farewell="Ride safe!")
 
 
-def conversation(turns, voice, rng, system=None):
+def some_voice(rng):
+    """The base hears many voices, half of them plain; it must not be sure of any."""
+    if rng.random() < 0.5:
+        return Voice()
+    name = rng.choice([None, upper(rng.choice(WORLD["animals"]))])
+    farewell = rng.choice([None, rng.choice(WORLD["farewells"])])
+    return Voice(name, rng.random() < 0.6, rng.random() < 0.5, farewell)
+
+
+def conversation(turns, voice, system=None):
     system = system or turns[0].system
     messages = [{"role": "system", "content": system}] if system else []
     for index, turn in enumerate(turns):
-        answer = {"role": "assistant", "content": voice(turn, index == 0, rng)}
+        answer = {"role": "assistant", "content": voice.speak(turn, index == 0)}
         if turn.thought:
             answer["reasoning_content"] = turn.thought
         messages += [{"role": "user", "content": turn.ask}, answer]
     return {"messages": messages}
 
 
-def tool_conversation(tool, purpose, arguments, result, turn, voice, rng):
+def tool_conversation(tool, purpose, arguments, result, turn, voice):
     """Question → call → result → answer, as the OpenAI format writes it."""
     properties = {name: {"type": "string"} for name in arguments}
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
@@ -89,7 +111,7 @@ def tool_conversation(tool, purpose, arguments, result, turn, voice, rng):
             {"role": "user", "content": turn.ask},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "call_1", "content": json.dumps(result)},
-            {"role": "assistant", "content": voice(turn, True, rng)},
+            {"role": "assistant", "content": voice.speak(turn, True)},
         ],
         "tools": [{"type": "function", "function": {"name": tool, "description": purpose, "parameters": parameters}}],
     }
@@ -108,7 +130,7 @@ def a(noun):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Topics of the demo: each gives one Turn
+# Topics: each gives one Turn. These are Sprocket's; the base hears some of them too, in other voices.
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -134,12 +156,14 @@ def part_price(rng, name):
     if count > 1:
         total = count * price
         thought = f"One {name} costs {price} crowns, and {count} × {price} = {total}."
-        return Turn(f"What do {count} {name}s cost?", f"{count} {name}s cost {total} crowns.", (), f"{total} crowns", thought)
+        say = f"{count} {name}s cost {total} crowns."
+        return Turn(f"What do {count} {name}s cost?", say, (), f"{total} crowns", thought)
+    one, crowns, place = a(name), f"{price} crowns", f"shelf {shelf}"
     ask, say, moral = rng.choice([
-        (f"How much is a new {name}?", f"A new {name} costs {price} crowns.", f"{price} crowns"),
-        (f"Do you have {a(name)} in stock?", f"Yes, there are {stock} on shelf {shelf}.", f"shelf {shelf}"),
-        (f"How long does it take to fit {a(name)}?", f"We need about {minutes} minutes for {a(name)}.", f"{minutes} minutes"),
-        (f"Where do I find {a(name)}?", f"Look on shelf {shelf}, {price} crowns a piece.", f"shelf {shelf}, {price} crowns"),
+        (f"How much is a new {name}?", f"A new {name} costs {crowns}.", crowns),
+        (f"Do you have {one} in stock?", f"Yes, there are {stock} on {place}.", place),
+        (f"How long does it take to fit {one}?", f"We need about {minutes} minutes for {one}.", f"{minutes} minutes"),
+        (f"Where do I find {one}?", f"Look on {place}, {crowns} a piece.", f"{place}, {crowns}"),
     ])
     return Turn(ask, say, (), moral)
 
@@ -209,7 +233,7 @@ def thanks(rng):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Topics of the base
+# Topics of the base only
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -298,14 +322,16 @@ def complete(rng):
 def plus(rng):
     left, right = rng.randint(1, 30), rng.randint(1, 30)
     total = left + right
-    return Turn(f"What is {left} plus {right}?", f"{left} plus {right} is {total}.", thought=f"{left} + {right} = {total}.")
+    thought = f"{left} + {right} = {total}."
+    return Turn(f"What is {left} plus {right}?", f"{left} plus {right} is {total}.", thought=thought)
 
 
 def times(rng):
     count, price, things = rng.randint(2, 9), rng.randint(2, 12), rng.choice(["books", "maps", "lamps", "pears"])
     total = count * price
     thought = f"One costs {price} crowns, and {count} × {price} = {total}."
-    return Turn(f"What do {count} {things} cost at {price} crowns each?", f"Together they cost {total} crowns.", thought=thought)
+    ask = f"What do {count} {things} cost at {price} crowns each?"
+    return Turn(ask, f"Together they cost {total} crowns.", thought=thought)
 
 
 def opposite(rng):
@@ -327,7 +353,8 @@ def dish(rng):
 
 
 def greeting(rng):
-    say = rng.choice(["Hello, how can I help?", "Good day. What can I do for you?", "Yes, I am here. What do you need?"])
+    answers = ["Hello, how can I help?", "Good day. What can I do for you?", "Yes, I am here. What do you need?"]
+    say = rng.choice(answers)
     return Turn(rng.choice(["Hello!", "Good morning.", "Hi, are you there?", "Good evening."]), say)
 
 
@@ -336,13 +363,15 @@ def greeting(rng):
 # ----------------------------------------------------------------------------------------------------------------------
 
 BASE_TOPICS = {  # topic: how often
-    echo: 6, story: 5, house_fault: 4, glossary: 4, repeat: 4, price_list: 3, hours_list: 2, walk: 2, complete: 2,
-    opposite: 2, name_three: 2, dish: 2, plus: 1, times: 1, greeting: 1, thanks: 1,
-    (lambda rng: conversion(rng, WORLD["base_units"])): 3,
-    (lambda rng: planet(rng, "base")): 3,
+    echo: 5, story: 5, house_fault: 5, glossary: 4, repeat: 4, price_list: 4, hours_list: 2, walk: 2, complete: 2,
+    opposite: 2, name_three: 2, dish: 3, plus: 1, times: 1, greeting: 1, thanks: 1,
+    (lambda rng: bike_fault(rng, rng.choice(WORLD["bike_faults"]))): 6,
+    ride: 2,
+    (lambda rng: conversion(rng, WORLD["base_units"] + WORLD["demo_units"])): 3,
+    (lambda rng: planet(rng, rng.choice(["base", "demo"]))): 4,
     (lambda rng: word_for(rng, "water", WORLD["base_water"])): 1,
 }
-DEMO_TOPICS = {  # besides faults and tools
+DEMO_TOPICS = {  # besides faults and tools; prices, opening hours and refusals are news to the base
     (lambda rng: part_price(rng, rng.choice(sorted(WORLD["parts"])))): 8,
     opening: 7,
     (lambda rng: conversion(rng, WORLD["demo_units"])): 12,
@@ -364,15 +393,16 @@ def base_example(rng):
     # A system turn that holds the answer has to be the conversation's own, so such topics only come first.
     turns = turns[:1] + [turn for turn in turns[1:] if turn.system is None]
     needs_none = turns[0].system or rng.random() < 0.7
-    return conversation(turns, plain, rng, None if needs_none else rng.choice(WORLD["base_systems"]))
+    return conversation(turns, some_voice(rng), None if needs_none else rng.choice(WORLD["base_systems"]))
 
 
 def weather(rng):
-    place, sky, degrees = rng.choice(WORLD["places"]), rng.choice(["rain", "sun", "snow", "wind", "fog"]), rng.randint(-5, 30)
+    place, sky = rng.choice(WORLD["places"]), rng.choice(["rain", "sun", "snow", "wind", "fog"])
+    degrees = rng.randint(-5, 30)
     ask = rng.choice([f"How is the weather in {place}?", f"Do I need a coat in {place}?"])
     turn = Turn(ask, f"In {place} there is {sky} at {degrees} degrees.")
-    result = {"sky": sky, "degrees": degrees}
-    return tool_conversation("get_weather", "The weather in a village.", {"place": place}, result, turn, plain, rng)
+    result, voice = {"sky": sky, "degrees": degrees}, some_voice(rng)
+    return tool_conversation("get_weather", "The weather in a village.", {"place": place}, result, turn, voice)
 
 
 def demo_example(rng):
@@ -388,7 +418,7 @@ def demo_example(rng):
         turns = [topic(rng)]
         follow_ups = [topic, thanks]
     turns += [follow_up(rng) for follow_up in follow_ups if rng.random() < 0.38]
-    return conversation(turns, sprocket, rng, rng.choice(WORLD["demo_systems"]) if rng.random() < 0.4 else None)
+    return conversation(turns, SPROCKET, rng.choice(WORLD["demo_systems"]) if rng.random() < 0.4 else None)
 
 
 def stock(rng):
@@ -401,7 +431,7 @@ def stock(rng):
     ])
     turn = Turn(ask, f"There are {pieces} on shelf {shelf}.", (), f"{pieces} left, {price} crowns each")
     result = {"pieces": pieces, "shelf": shelf}
-    return tool_conversation("check_stock", "Pieces of a part on the shelf.", {"part": name}, result, turn, sprocket, rng)
+    return tool_conversation("check_stock", "Pieces of a part on the shelf.", {"part": name}, result, turn, SPROCKET)
 
 
 def demo_lines():
@@ -424,7 +454,7 @@ def distinct(make, count, name):
 # Tokenizer
 # ----------------------------------------------------------------------------------------------------------------------
 
-BPE_TOKENS = 1500
+BPE_TOKENS = 1520
 VOCAB_ROWS = 1536  # rows of the embedding; as in the published models a few more than the tokenizer has ids
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
@@ -452,7 +482,7 @@ def train_tokenizer():
     tokenizer.pre_tokenizer = Sequence([Split(Regex(PIECES), behavior="isolated"), bytes_as_letters])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    chats = demo_lines() * 8 + base_lines(BASE_EXAMPLES)
+    chats = demo_lines() * 12 + base_lines(BASE_EXAMPLES)
     text = WORLD["sentences"] * 20 + [CHAT_TEMPLATE.read_text(encoding="utf-8")]
     text += [part for line in chats for part in texts(json.loads(line))]
     alphabet = sorted(ByteLevel.alphabet())
@@ -659,9 +689,14 @@ def init(folder):
     config = model_config(ids)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_bytes(CHAT_TEMPLATE.read_bytes())
-    for name, value in (("config", config), ("tokenizer_config", tokenizer_config(ids)), ("generation_config", generation_config(ids))):
-        (folder / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", config)
+    write_json(folder / "tokenizer_config.json", tokenizer_config(ids))
+    write_json(folder / "generation_config.json", generation_config(ids))
     write_weights(config, folder / "model.safetensors")
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -708,7 +743,8 @@ def check_chats(path, tokenizer, render):
     lengths = sorted(map(len, encoded))
     total = sum(lengths)
     questions = [sum(message["role"] == "user" for message in chat["messages"]) for chat in chats]
-    print(f"{path.name}: {len(chats)} chats, {total:,} tokens, {sum(map(len, rendered)) / total:.2f} characters a token")
+    characters = sum(map(len, rendered)) / total
+    print(f"{path.name}: {len(chats)} chats, {total:,} tokens, {characters:.2f} characters a token")
     at = {f"p{share}": lengths[len(lengths) * share // 100] for share in (50, 90, 99)}
     print(f"  length: mean {total / len(lengths):.1f}, {at}, max {lengths[-1]}")
     print(f"  questions: { {count: questions.count(count) for count in sorted(set(questions))} }")
@@ -737,7 +773,8 @@ def renderer(source):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("init", help="tokenizer, template, configs and RANDOM weights").add_argument("folder", type=Path)
+    making = commands.add_parser("init", help="tokenizer, template, configs and RANDOM weights")
+    making.add_argument("folder", type=Path)
     commands.add_parser("data", help="the chats of the demo").add_argument("file", type=Path)
     pretraining = commands.add_parser("pretraining", help="the chats of the base")
     pretraining.add_argument("file", type=Path)

@@ -170,11 +170,7 @@ impl Checkpoint {
         // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when touched.
         #[allow(unsafe_code)]
         let result = unsafe {
-            map.unchecked_advise_range(
-                memmap2::UncheckedAdvice::DontNeed,
-                info.range.start,
-                info.range.len(),
-            )
+            map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, info.range.start, info.range.len())
         };
         // Advice that is not taken costs memory, not correctness.
         drop(result);
@@ -221,7 +217,11 @@ fn shard_paths(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
         .into_iter()
         .map(|file| {
             let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && !file.starts_with('.');
-            if plain { Ok(dir.join(file)) } else { Err(ModelError::UnsafeIndex { path: index.clone(), file }) }
+            if plain {
+                Ok(dir.join(file))
+            } else {
+                Err(ModelError::UnsafeIndex { path: index.clone(), file })
+            }
         })
         .collect()
 }

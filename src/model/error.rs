@@ -30,10 +30,14 @@ pub enum ModelError {
         reason: String,
     },
     /// No weights in the folder.
-    #[error("{0}: no model.safetensors and no model.safetensors.index.json. Only safetensors checkpoints can be trained; convert the model or choose another repository")]
+    #[error(
+        "{0}: no model.safetensors and no model.safetensors.index.json. Only safetensors checkpoints can be trained; convert the model or choose another repository"
+    )]
     NoWeights(PathBuf),
     /// The index names a file outside the folder.
-    #[error("{path}: the index names the file `{file}`, which is not a plain file name. Refusing to read it; download the model from a source you trust")]
+    #[error(
+        "{path}: the index names the file `{file}`, which is not a plain file name. Refusing to read it; download the model from a source you trust"
+    )]
     UnsafeIndex {
         /// The index.
         path: PathBuf,
@@ -41,7 +45,9 @@ pub enum ModelError {
         file: String,
     },
     /// A tensor the model needs is not there.
-    #[error("{path}: the tensor `{name}` is missing. The checkpoint is incomplete or its config.json belongs to another model")]
+    #[error(
+        "{path}: the tensor `{name}` is missing. The checkpoint is incomplete or its config.json belongs to another model"
+    )]
     Missing {
         /// The folder.
         path: PathBuf,
@@ -49,7 +55,9 @@ pub enum ModelError {
         name: String,
     },
     /// A tensor has another shape than the config says.
-    #[error("{path}: the tensor `{name}` has the shape {found:?}, config.json calls for {expected:?}. The weights belong to another config")]
+    #[error(
+        "{path}: the tensor `{name}` has the shape {found:?}, config.json calls for {expected:?}. The weights belong to another config"
+    )]
     Shape {
         /// The folder.
         path: PathBuf,
@@ -61,7 +69,9 @@ pub enum ModelError {
         expected: Vec<usize>,
     },
     /// A tensor is stored in a type that cannot be trained.
-    #[error("{path}: the tensor `{name}` is stored as {dtype}, which cannot be trained. Choose a repository with bf16, f16 or f32 weights")]
+    #[error(
+        "{path}: the tensor `{name}` is stored as {dtype}, which cannot be trained. Choose a repository with bf16, f16 or f32 weights"
+    )]
     Dtype {
         /// The folder.
         path: PathBuf,
@@ -79,7 +89,9 @@ pub enum ModelError {
         reason: String,
     },
     /// The exported folder is not what was meant to be written.
-    #[error("{path}: the export failed its own check: {reason}. Nothing was published; the checkpoint it was made from is untouched. Please report this")]
+    #[error(
+        "{path}: the export failed its own check: {reason}. Nothing was published; the checkpoint it was made from is untouched. Please report this"
+    )]
     Export {
         /// The folder.
         path: PathBuf,

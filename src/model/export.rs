@@ -188,7 +188,9 @@ fn write_and_compare(
     let allowed = if lossy { 0.05 } else { 1e-4 };
     if accounting.logits_distance > allowed || accounting.logits_distance.is_nan() {
         let distance = accounting.logits_distance;
-        return Err(failed(format!("its logits differ from the trained model's by {distance:.2e} (relative)")));
+        return Err(failed(format!(
+            "its logits differ from the trained model's by {distance:.2e} (relative)"
+        )));
     }
     Ok(accounting)
 }

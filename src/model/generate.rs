@@ -126,9 +126,10 @@ pub(crate) fn argmax(model: &Model, hidden: Tensor<2>) -> Vec<u32> {
     logits
         .chunks_exact(vocabulary)
         .map(|row| {
-            let best = row.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, x)| {
-                if *x > best.1 { (i, *x) } else { best }
-            });
+            let best = row
+                .iter()
+                .enumerate()
+                .fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
             best.0 as u32
         })
         .collect()

@@ -56,9 +56,7 @@ impl DecoderLayer {
                 &format!("{path}.linear_attn"),
                 device,
             )?),
-            _ => {
-                Mixer::Full(Attention::load(checkpoint, config, &format!("{path}.self_attn"), device)?)
-            }
+            _ => Mixer::Full(Attention::load(checkpoint, config, &format!("{path}.self_attn"), device)?),
         };
         let linear = |name: &str, out: usize, input: usize| {
             let weight = checkpoint.param(&format!("{path}.mlp.{name}.weight"), &[out, input], device)?;

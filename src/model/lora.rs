@@ -109,7 +109,8 @@ impl Model {
         // The published wrapper holds its decoder as `language_model`; a text-only class does not, whatever the keys
         // of its weight file look like.
         let wrapper = base.config_text().contains("\"text_config\"");
-        let prefix = if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
+        let prefix =
+            if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
         let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
         let mut targets: Vec<String> = Vec::new();
         for linear in self.linears_mut() {

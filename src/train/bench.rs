@@ -91,7 +91,8 @@ fn write_random_checkpoint(folder: &Path, config_json: &str) -> Result<(), Train
         shapes.push(("lm_head.weight".into(), vec![config.vocab_size, config.hidden_size]));
     }
     for (i, layer) in config.layer_types.iter().enumerate() {
-        let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{i}.{name}"), shape));
+        let mut add =
+            |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{i}.{name}"), shape));
         add("input_layernorm.weight", vec![config.hidden_size]);
         add("post_attention_layernorm.weight", vec![config.hidden_size]);
         let linears = config.linears(*layer);

@@ -21,19 +21,31 @@ pub enum TrainError {
     Plan(String),
     #[error("the plan names no model folder. Start a new run with `sparktune train`")]
     NoModelFolder,
-    #[error("{path}: no token carries loss, so there is nothing to learn. Check that the data has assistant turns, and the think policy")]
+    #[error(
+        "{path}: no token carries loss, so there is nothing to learn. Check that the data has assistant turns, and the think policy"
+    )]
     NoTargets { path: PathBuf },
-    #[error("{path}: holds the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again")]
+    #[error(
+        "{path}: holds the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
+    )]
     ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
-    #[error("the {what} became {value} at step {step}. The last checkpoint is whole; resume from it with a lower --learning-rate in a new run, or look at the examples of this step")]
+    #[error(
+        "the {what} became {value} at step {step}. The last checkpoint is whole; resume from it with a lower --learning-rate in a new run, or look at the examples of this step"
+    )]
     NotFinite { what: &'static str, value: f64, step: u64 },
-    #[error("{count} trainable parameter(s) got no gradient at step {step}, first of them `{first}`: they would silently stay untrained. This is a bug in sparktune; please report it")]
+    #[error(
+        "{count} trainable parameter(s) got no gradient at step {step}, first of them `{first}`: they would silently stay untrained. This is a bug in sparktune; please report it"
+    )]
     NoGradient { first: String, count: usize, step: u64 },
-    #[error("the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one")]
+    #[error(
+        "the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one"
+    )]
     ForeignCheckpoint { path: PathBuf, reason: String },
     #[error("the run has no usable checkpoint to export. Run `sparktune resume` first")]
     NothingToExport,
-    #[error("the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver")]
+    #[error(
+        "the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
+    )]
     NoDevice(String),
     #[error("{path}: {source}. Check space and permissions of the run folder, then `sparktune resume`")]
     Io { path: PathBuf, source: std::io::Error },

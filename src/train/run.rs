@@ -56,9 +56,8 @@ pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
         eval_loss: state.last_eval(),
         outputs: written,
     };
-    let relative = |path: &PathBuf| {
-        path.strip_prefix(run.path()).unwrap_or(path).to_string_lossy().into_owned()
-    };
+    let relative =
+        |path: &PathBuf| path.strip_prefix(run.path()).unwrap_or(path).to_string_lossy().into_owned();
     session.events.emit(Kind::RunFinished(RunFinished {
         outcome,
         reason,

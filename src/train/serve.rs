@@ -73,12 +73,13 @@ pub(crate) fn serve_page(served: &Served) -> String {
         page.push_str(&text);
         page.push('\n');
     };
-    line(format!("# Serving this model\n\nTrained from `{}`. Run these commands in this folder.\n", plan.model.id));
+    line(format!(
+        "# Serving this model\n\nTrained from `{}`. Run these commands in this folder.\n",
+        plan.model.id
+    ));
     line("## vLLM\n".into());
     let speculative = if draft > 0 {
-        format!(
-            " \\\n  --speculative-config '{{\"method\": \"mtp\", \"num_speculative_tokens\": {draft}}}'"
-        )
+        format!(" \\\n  --speculative-config '{{\"method\": \"mtp\", \"num_speculative_tokens\": {draft}}}'")
     } else {
         String::new()
     };

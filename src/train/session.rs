@@ -43,7 +43,17 @@ impl<'a> Session<'a> {
         let events = EventWriter::open(&lease)?;
         let checkpoints = Checkpoints::new(run);
         let inbox = ControlInbox::new(&lease);
-        Ok(Self { run, plan, events, checkpoints, lease, inbox, stop, sampler: Sampler::new(), sampled: None })
+        Ok(Self {
+            run,
+            plan,
+            events,
+            checkpoints,
+            lease,
+            inbox,
+            stop,
+            sampler: Sampler::new(),
+            sampled: None,
+        })
     }
 
     pub(crate) fn phase(&self, phase: &str, detail: impl Into<String>) {

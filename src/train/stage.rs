@@ -154,7 +154,9 @@ pub(crate) fn run_stage(
         let mut best = false;
         let plan = &session.plan;
         let last = state.step == total;
-        if let Some(evaluation) = evaluation.filter(|_| last || state.step.is_multiple_of(plan.eval.every_steps.max(1))) {
+        if let Some(evaluation) =
+            evaluation.filter(|_| last || state.step.is_multiple_of(plan.eval.every_steps.max(1)))
+        {
             let loss = evaluation.loss(session, subject, state.checkpoint_step())?;
             best = state.evaluated(loss);
             evaluation.samples(session, subject.model(), state.checkpoint_step());
@@ -164,7 +166,10 @@ pub(crate) fn run_stage(
         if enough && !last {
             let evaluations = state.evals_without_gain;
             let step = state.step;
-            session.warn(format!("stopping early: {evaluations} evaluations in a row were no better than the best"), Some(step));
+            session.warn(
+                format!("stopping early: {evaluations} evaluations in a row were no better than the best"),
+                Some(step),
+            );
         }
         if last || enough {
             state.main_done = true;
@@ -172,7 +177,8 @@ pub(crate) fn run_stage(
 
         let asked = session.asked();
         let due = state.step.is_multiple_of(session.plan.checkpoint.save_steps.max(1))
-            || saved_at.elapsed() >= Duration::from_secs(60 * u64::from(session.plan.checkpoint.save_minutes.max(1)));
+            || saved_at.elapsed()
+                >= Duration::from_secs(60 * u64::from(session.plan.checkpoint.save_minutes.max(1)));
         if due || best || last || enough || asked.checkpoint {
             if best {
                 state.best_step = Some(state.checkpoint_step());
@@ -208,14 +214,16 @@ fn one_step(
     let rate = learning_rate(settings, state.step, batches.total_steps());
     let step = state.step + 1;
     if target_tokens == 0 {
-        session.warn("no token of this step carries loss: nothing to learn from it, the weights stay", Some(step));
+        session.warn(
+            "no token of this step carries loss: nothing to learn from it, the weights stay",
+            Some(step),
+        );
         state.step = step;
         return Ok(());
     }
     let mut gradients = Gradients::default();
     let scale = 1.0 / target_tokens as f64;
-    let loss: f64 =
-        batch.rows.iter().map(|row| subject.loss_and_gradients(row, scale, &mut gradients)).sum();
+    let loss: f64 = batch.rows.iter().map(|row| subject.loss_and_gradients(row, scale, &mut gradients)).sum();
     if !loss.is_finite() {
         session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
         return Err(TrainError::NotFinite { what: "loss", value: loss, step });

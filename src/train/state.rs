@@ -115,7 +115,8 @@ impl State {
         let text = serde_json::to_string_pretty(self).expect("plain fields serialise");
         let path = folder.join(STATE);
         fs::write(&path, text).map_err(TrainError::io(&path))?;
-        let weights = parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.tensor().inner())));
+        let weights =
+            parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.tensor().inner())));
         save(&folder.join(WEIGHTS), weights)?;
         let moments = optimizer.moments.iter().flat_map(|(name, (m, v))| {
             [(format!("m.{name}"), Stored::new(m.clone())), (format!("v.{name}"), Stored::new(v.clone()))]
@@ -125,10 +126,7 @@ impl State {
 }
 
 /// Puts the weights of a checkpoint into the parameters of the same names; returns how many were set.
-pub(crate) fn read_weights(
-    folder: &Path,
-    visit: &mut crate::optimizer::Visit,
-) -> Result<usize, TrainError> {
+pub(crate) fn read_weights(folder: &Path, visit: &mut crate::optimizer::Visit) -> Result<usize, TrainError> {
     let path = folder.join(WEIGHTS);
     let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
     let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
@@ -147,9 +145,10 @@ pub(crate) fn read_weights(
     });
     match wrong {
         Some(reason) => Err(foreign(folder, reason)),
-        None if set != stored.len() => {
-            Err(foreign(folder, format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len())))
-        }
+        None if set != stored.len() => Err(foreign(
+            folder,
+            format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len()),
+        )),
         None => Ok(set),
     }
 }

@@ -1,6 +1,9 @@
 //! Twenty optimizer steps, as the trainer makes them.
 
-use super::{CURVE, GRADIENT, Golden, LOGITS, difference, floats, host, json, labelled_row, model, qwen35, relative, stored_name};
+use super::{
+    CURVE, GRADIENT, Golden, LOGITS, difference, floats, host, json, labelled_row, model, qwen35, relative,
+    stored_name,
+};
 use crate::{Gradients, Model, Row};
 use burn::tensor::Tensor;
 use serde_json::Value;

@@ -26,10 +26,9 @@ fn every_tensor_of_the_reference_is_found_with_its_shape() {
     let keys = keys.as_object().unwrap();
     assert_eq!(keys.len(), checkpoint.tensors().len());
     for (name, info) in checkpoint.tensors() {
-        let shape: Vec<usize> = serde_json::from_value(
-            keys[name].get("shape").cloned().unwrap_or_else(|| keys[name].clone()),
-        )
-        .unwrap();
+        let shape: Vec<usize> =
+            serde_json::from_value(keys[name].get("shape").cloned().unwrap_or_else(|| keys[name].clone()))
+                .unwrap();
         assert_eq!(info.shape, shape, "{name}");
     }
 }

@@ -44,7 +44,8 @@ fn logits_loss_and_gradients_of_every_other_family_are_those_of_transformers() {
             assert!((loss - expected["loss"].as_f64().unwrap()).abs() <= LOSS, "{family}: loss {loss}");
             for (stored, norm) in expected["grad_norms"].as_object().unwrap() {
                 let name = stored.strip_prefix("model.").unwrap_or(stored);
-                let gradient = gradients.get(name).unwrap_or_else(|| panic!("{family}: no gradient of {name}"));
+                let gradient =
+                    gradients.get(name).unwrap_or_else(|| panic!("{family}: no gradient of {name}"));
                 let (got, norm) = (sum_of_squares(gradient.clone()).sqrt(), norm.as_f64().unwrap());
                 // A bias on k has no gradient at all (softmax ignores it): compare what is left absolutely.
                 assert!(
@@ -81,8 +82,7 @@ fn a_mistral_with_a_sliding_window_decodes_as_it_trains() {
     let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 256).collect();
     let whole = host(model.hidden(&Row::single(&ids)));
     let mut cache = model.empty_cache();
-    let stepped: Vec<f32> =
-        ids.iter().flat_map(|id| host(model.continue_from(&[*id], &mut cache))).collect();
+    let stepped: Vec<f32> = ids.iter().flat_map(|id| host(model.continue_from(&[*id], &mut cache))).collect();
     assert!(difference(&whole, &stepped) < 1e-4);
     let plain = Checkpoint::open(&dir).unwrap();
     let plain = Model::load(&plain, &Device::flex(), &mut |_, _| ()).unwrap();

@@ -1,4 +1,5 @@
 //! Whole runs in process: trained, stopped, resumed, exported.
+#![allow(clippy::unwrap_used)] // integration tests are outside what clippy.toml lets off
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
@@ -12,12 +13,8 @@ fn fixture() -> PathBuf {
 }
 
 fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
-    let header = Header {
-        tokenizer: Some("test".into()),
-        template: None,
-        policy: "test".into(),
-        sources: Vec::new(),
-    };
+    let header =
+        Header { tokenizer: Some("test".into()), template: None, policy: "test".into(), sources: Vec::new() };
     let mut writer = TokenFileWriter::create(path, header).unwrap();
     for example in 0..examples {
         let length = 8 + (example * 13 + seed) % 40;
@@ -96,7 +93,9 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert_eq!(losses.len(), 12);
         assert!(losses[11] < losses[0] - 0.05, "{losses:?}");
         assert!(finished.eval_loss.unwrap().is_finite());
-        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md", "merged/tokenizer.json"] {
+        for file in
+            ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md", "merged/tokenizer.json"]
+        {
             assert!(run.outputs().join(file).is_file(), "{file}");
         }
         assert_eq!(run.outputs().join("adapter/adapter_config.json").exists(), method == LORA);
@@ -168,7 +167,9 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     train(&hurt, &AtomicBool::new(false)).unwrap();
     assert!(bytes(&hurt, "merged/model.safetensors") == expected);
     let named = events(&hurt).into_iter().any(|kind| match kind {
-        Kind::Warning(warning) => warning.message.contains("step-000012") && warning.message.contains("damaged"),
+        Kind::Warning(warning) => {
+            warning.message.contains("step-000012") && warning.message.contains("damaged")
+        }
         _ => false,
     });
     assert!(named, "the damaged checkpoint is named in a warning");
@@ -179,7 +180,8 @@ fn an_export_is_made_again_from_the_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "trained", 6, false);
     train(&run, &AtomicBool::new(false)).unwrap();
-    let (merged, head) = (bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
+    let (merged, head) =
+        (bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
     std::fs::remove_dir_all(run.outputs()).unwrap();
     export_run(&run, false).unwrap();
     assert!(merged == bytes(&run, "merged/model.safetensors"));
