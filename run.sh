@@ -136,7 +136,7 @@ main() {
         need_c_compiler
         find_rust
         say "building and running all tests; the first time this takes 10 to 20 minutes ..."
-        in_workspace test --release --workspace "${features[@]}" "${@:2}"
+        in_workspace test --release --workspace --no-fail-fast "${features[@]}" "${@:2}"
     else
         is_built || build
         exec "$binary" "$@"

@@ -19,6 +19,11 @@ use clap::Parser;
 use crate::cli::Cli;
 use crate::failure::Exit;
 
+/// Tensors of many megabytes come and go in every layer: the system's allocator gives each back at once and faults it
+/// in again, which cost full fine-tuning up to a third of its time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if std::env::args_os().len() == 1 {
         return commands::welcome();

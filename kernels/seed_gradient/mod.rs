@@ -21,7 +21,10 @@ impl Op<2> for SeedGradient {
     }
 
     fn forward(&self, [y, dy]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
-        let total = dispatch(|| dot(slice(&y), slice(&dy)));
+        let total = dispatch(
+            #[inline(always)]
+            || dot(slice(&y), slice(&dy)),
+        );
         let saved = match wanted {
             [_, true] => vec![dy, y],
             _ => vec![dy],

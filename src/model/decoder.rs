@@ -96,7 +96,8 @@ impl Model {
     }
 
     /// Hidden states after each layer, before the final norm: `num_hidden_layers` tensors `[T, H]`.
-    pub fn layer_outputs(&self, row: &Row) -> Vec<Tensor<2>> {
+    #[cfg(test)]
+    pub(crate) fn layer_outputs(&self, row: &Row) -> Vec<Tensor<2>> {
         let table = self.rope_table(row);
         let mut x = self.embed(&row.input_ids);
         let mut outputs = Vec::with_capacity(self.layers.len());

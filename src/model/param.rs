@@ -37,16 +37,6 @@ impl Param {
         &self.shape
     }
 
-    /// How many numbers it holds.
-    pub fn len(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Whether it holds no number at all.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Weight decay applies to tensors of two or more dimensions, not to norms, biases and gates.
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
