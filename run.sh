@@ -124,7 +124,7 @@ build() {
     in_workspace build --release --workspace "${features[@]}" >&2 ||
         fail "the build failed after ${SECONDS} s; the reason stands above." \
             "If a download failed: the network, or HTTPS_PROXY. What was fetched and built so far is kept." \
-            "If the disk is full: $(free_space "$target") are free at $target; a build takes 3 GB." \
+            "If the disk is full: $(free_space "$target") are free at $target; a build takes 2 GB." \
             "Otherwise it is a fault of sparktune: please report the lines above."
     mv -- "$stamp.new" "$stamp"
     ((SECONDS < 20)) || say "built in $((SECONDS / 60)) min $((SECONDS % 60)) s."

@@ -1,6 +1,6 @@
 //! Full attention: grouped heads, optional q/k norm, partial RoPE, and Qwen3.5's output gate (QWEN35_SPEC 2.3).
 
-use crate::generate::AttentionCache;
+use crate::cache::AttentionCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};

@@ -1,10 +1,9 @@
 //! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
 
 use crate::attention::norm;
-use crate::generate::Cache;
 use crate::layer::DecoderLayer;
 use crate::row::inverse_frequencies;
-use crate::{Checkpoint, Gradients, Linear, ModelError, Param, Row};
+use crate::{Cache, Checkpoint, Gradients, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
@@ -213,7 +212,7 @@ impl Model {
 
     /// An empty cache for [`Self::continue_from`].
     pub fn empty_cache(&self) -> Cache {
-        Cache::new(&self.layers, &self.device)
+        Cache::new(self.layers.iter().map(|layer| layer.empty_cache(&self.device)).collect())
     }
 
     /// Every parameter once, in forward order, adapters included.

@@ -1,6 +1,6 @@
 //! Gated DeltaNet: the linear-attention layer of Qwen3.5 (QWEN35_SPEC 2.4).
 
-use crate::generate::DeltaCache;
+use crate::cache::DeltaCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor, activation};
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
@@ -81,6 +81,16 @@ impl DeltaNet {
         let (g, beta) = self.gates(x.clone());
         let mixed = gated_delta_rule(self.dims(), qkv, g, beta, &row.cu_seqlens);
         self.gate_and_join(mixed, x)
+    }
+
+    /// Zeros: nothing in the window, nothing in the state.
+    pub(crate) fn empty_cache(&self, device: &Device) -> DeltaCache {
+        let shape = &self.shape;
+        let state = [shape.num_value_heads * shape.key_head_dim, shape.value_head_dim];
+        DeltaCache {
+            window: Tensor::zeros([shape.conv_kernel_dim - 1, shape.conv_dim()], device),
+            state: Tensor::zeros(state, device),
+        }
     }
 
     /// Continues one example from the convolution window and state in `cache`; updates both.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// What an export did with every tensor of the base, and how close the written folder is to the trained model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Accounting {
-    /// Tensors of the base checkpoint; the export holds exactly these names.
+    /// Tensors of the base checkpoint; the export holds these names, without `mtp.*` where that is left out.
     pub base_tensors: usize,
     /// Of these, written with trained numbers.
     pub trained: usize,
@@ -161,7 +161,11 @@ fn write_and_compare(
         let path = dir.join("model.safetensors.index.json");
         fs::write(&path, format!("{index:#}\n")).map_err(ModelError::io(&path))?;
     }
-    carry_small_files(base, dir, !(keep_mtp || mtp.is_some()))?;
+    let adjusted = AdjustedConfig {
+        without_mtp: !(base.has_mtp() && (keep_mtp || mtp.is_some())),
+        untied: by_stored_name.contains_key("lm_head.weight"),
+    };
+    carry_small_files(base, dir, adjusted)?;
     sync(dir)?;
 
     let written = Checkpoint::open(dir)?;
@@ -182,7 +186,7 @@ fn write_and_compare(
     if written.config().mtp_num_hidden_layers > 0 && base.has_mtp() && !written.has_mtp() {
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));
     }
-    accounting.logits_distance = logits_distance(&written, model, probe)?;
+    accounting.logits_distance = logits_distance(&written, model, mtp, probe)?;
     // bf16 keeps 8 bits of each weight; f32 differs by the order of additions in a merge alone.
     let lossy = base.tensors().values().any(|info| info.dtype != Dtype::F32);
     let allowed = if lossy { 0.05 } else { 1e-4 };
@@ -233,7 +237,7 @@ fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Wr
 /// Config, tokenizer, template and whatever else small lies beside the weights.
 ///
 /// Without an MTP head in the output, `config.json` must not declare one.
-fn carry_small_files(base: &Checkpoint, dir: &Path, without_mtp: bool) -> Result<(), ModelError> {
+fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) -> Result<(), ModelError> {
     let entries = fs::read_dir(base.dir()).map_err(ModelError::io(base.dir()))?;
     for entry in entries {
         let entry = entry.map_err(ModelError::io(base.dir()))?;
@@ -244,8 +248,8 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, without_mtp: bool) -> Result
             continue;
         }
         let to = dir.join(&name);
-        if name == "config.json" && without_mtp {
-            fs::write(&to, config_without_mtp(base.config_text())).map_err(ModelError::io(&to))?;
+        if name == "config.json" {
+            fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
             fs::copy(&path, &to).map_err(ModelError::io(&to))?;
         }
@@ -253,35 +257,75 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, without_mtp: bool) -> Result
     Ok(())
 }
 
-fn config_without_mtp(text: &str) -> String {
-    fn clear(value: &mut serde_json::Value) {
-        if let Some(map) = value.as_object_mut() {
-            if let Some(count) = map.get_mut("mtp_num_hidden_layers") {
-                *count = 0.into();
+/// What of `config.json` must change so that it fits the written tensors.
+struct AdjustedConfig {
+    /// No MTP head is written.
+    without_mtp: bool,
+    /// The head was trained apart from the embedding.
+    untied: bool,
+}
+
+impl AdjustedConfig {
+    /// The base's text, byte for byte where nothing has to change.
+    fn apply(&self, base: &Checkpoint) -> String {
+        let drop_mtp = self.without_mtp && base.config().mtp_num_hidden_layers > 0;
+        let untie = self.untied && base.config().tie_word_embeddings;
+        if !drop_mtp && !untie {
+            return base.config_text().to_owned();
+        }
+        let mut config: serde_json::Value =
+            serde_json::from_str(base.config_text()).expect("was parsed when the base was opened");
+        let mut set = |key: &str, to: serde_json::Value| {
+            let inner = config.get("text_config").is_some().then_some("/text_config").into_iter();
+            for pointer in std::iter::once("").chain(inner) {
+                if let Some(field) = config.pointer_mut(pointer).and_then(|map| map.get_mut(key)) {
+                    *field = to.clone();
+                }
             }
-            map.values_mut().for_each(clear);
+        };
+        if drop_mtp {
+            set("mtp_num_hidden_layers", 0.into());
         }
-    }
-    match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(mut config) => {
-            clear(&mut config);
-            format!("{config:#}\n")
+        if untie {
+            set("tie_word_embeddings", false.into());
         }
-        Err(_) => unreachable!("the config was parsed when the base was opened"),
+        format!("{config:#}\n")
     }
 }
 
-fn logits_distance(written: &Checkpoint, model: &Model, probe: &Row) -> Result<f64, ModelError> {
+/// Relative L2 distance between the logits of the written folder and of memory; of the head's too, the larger counts.
+fn logits_distance(
+    written: &Checkpoint,
+    model: &Model,
+    mtp: Option<&Mtp>,
+    probe: &Row,
+) -> Result<f64, ModelError> {
     let reloaded = Model::load(written, model.device(), &mut |_, _| ())?;
-    let logits = |model: &Model| -> Vec<f32> {
-        let logits = model.logits(model.hidden(probe)).inner();
-        logits.into_data().try_to_vec().expect("logits are f32")
+    let reloaded_mtp = mtp.map(|_| Mtp::load(written, model.device())).transpose()?;
+    let logits = |model: &Model, mtp: Option<&Mtp>| -> Vec<f32> {
+        let hidden = model.hidden(probe);
+        let hidden = match mtp {
+            Some(mtp) => mtp.hidden(model, hidden, probe),
+            None => hidden,
+        };
+        model.logits(hidden).inner().into_data().try_to_vec().expect("logits are f32")
     };
-    let (expected, found) = (logits(&model.frozen()), logits(&reloaded));
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let difference: f64 = expected.iter().zip(&found).map(|(a, b)| square(a - b)).sum();
-    let norm: f64 = expected.iter().map(|a| square(*a)).sum();
-    Ok((difference / norm).sqrt())
+    let distance = |expected: Vec<f32>, found: Vec<f32>| {
+        let square = |x: f32| f64::from(x) * f64::from(x);
+        let difference: f64 = expected.iter().zip(&found).map(|(a, b)| square(a - b)).sum();
+        let norm: f64 = expected.iter().map(|a| square(*a)).sum();
+        (difference / norm).sqrt()
+    };
+    let model = model.frozen();
+    let plain = distance(logits(&model, None), logits(&reloaded, None));
+    Ok(match (mtp, &reloaded_mtp) {
+        (Some(mtp), Some(reloaded_mtp)) => {
+            // `max` would hide a NaN.
+            let head = distance(logits(&model, Some(mtp)), logits(&reloaded, Some(reloaded_mtp)));
+            if head > plain || head.is_nan() { head } else { plain }
+        }
+        _ => plain,
+    })
 }
 
 /// Flushes a file or folder to the disk.

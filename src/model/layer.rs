@@ -1,8 +1,8 @@
 //! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
 
 use crate::attention::{Attention, norm};
+use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
-use crate::generate::LayerCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::rope::RopeTable;
@@ -88,6 +88,14 @@ impl DecoderLayer {
             Mixer::Linear(delta_net) => delta_net.forward(normed, row),
         };
         self.finish(x, mixed, config)
+    }
+
+    /// What this layer remembers before the first token.
+    pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
+        match &self.mixer {
+            Mixer::Full(_) => LayerCache::Full(AttentionCache::default()),
+            Mixer::Linear(delta_net) => LayerCache::Linear(delta_net.empty_cache(&device.clone().inner())),
+        }
     }
 
     /// Continues one example from `cache`, which must be of this layer's kind.

@@ -7,6 +7,7 @@
 //! the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`, `mtp.fc.weight`).
 
 mod attention;
+mod cache;
 pub mod checkpoint;
 mod decoder;
 mod delta_net;
@@ -24,10 +25,11 @@ mod param;
 mod row;
 mod speculative;
 
+pub use cache::Cache;
 pub use checkpoint::Checkpoint;
 pub use decoder::Model;
 pub use error::ModelError;
-pub use generate::{Cache, Generator};
+pub use generate::Generator;
 pub use gradients::Gradients;
 pub use linear::{Linear, Lora};
 pub use lora::LoraConfig;

@@ -1,7 +1,7 @@
 //! The multi-token-prediction head: one more decoder layer that predicts the token after next (QWEN35_SPEC 2.7).
 
 use crate::attention::norm;
-use crate::generate::LayerCache;
+use crate::cache::LayerCache;
 use crate::layer::DecoderLayer;
 use crate::{Checkpoint, Gradients, Linear, Model, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
@@ -135,7 +135,7 @@ impl Mtp {
     }
 
     pub(crate) fn empty_cache(&self, device: &Device) -> MtpCache {
-        MtpCache { layer: LayerCache::new(&self.layer, &device.clone().inner()), length: 0 }
+        MtpCache { layer: self.layer.empty_cache(device), length: 0 }
     }
 
     /// Continues one example with further pairs: hidden states `[n, H]` and the tokens after them.

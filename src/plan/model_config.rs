@@ -253,7 +253,18 @@ impl ModelConfig {
         let attention_bias = config.flag("attention_bias");
         let windowed = match architecture {
             Architecture::Mistral => true,
-            _ => config.flag("use_sliding_window"),
+            // Only the layers from `max_window_layers` on have the window: none of them, all of them, or a mixture.
+            _ if config.flag("use_sliding_window") => {
+                match config.optional_size("max_window_layers")?.unwrap_or(0) {
+                    0 => true,
+                    from if from >= num_hidden_layers => false,
+                    _ => {
+                        let problem = "gives a sliding window to some layers only, which is not supported";
+                        return Err(Fields::wrong("max_window_layers", problem));
+                    }
+                }
+            }
+            _ => false,
         };
         Ok(Self {
             architecture,

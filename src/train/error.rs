@@ -30,7 +30,7 @@ pub enum TrainError {
     )]
     ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
     #[error(
-        "the {what} became {value} at step {step}. The last checkpoint is whole; resume from it with a lower --learning-rate in a new run, or look at the examples of this step"
+        "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or look at the examples of this step; `sparktune export` writes what the last checkpoint holds"
     )]
     NotFinite { what: &'static str, value: f64, step: u64 },
     #[error(
@@ -41,6 +41,8 @@ pub enum TrainError {
         "the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one"
     )]
     ForeignCheckpoint { path: PathBuf, reason: String },
+    #[error("no checkpoint of this run was evaluated, so none is the best. Export without --best")]
+    NoBest,
     #[error("the run has no usable checkpoint to export. Run `sparktune resume` first")]
     NothingToExport,
     #[error(
@@ -57,7 +59,7 @@ impl TrainError {
         match self {
             Self::NoTargets { .. } | Self::ForeignTokens { .. } | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
-            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport => 2,
+            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
             _ => 4,
         }
     }

@@ -9,6 +9,7 @@ use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Pack, PackStrategy, Packing, Packs};
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::{Generator, Model};
+use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 use std::path::Path;
 use std::time::Instant;
@@ -23,10 +24,11 @@ pub(crate) struct Evaluation {
 impl Evaluation {
     /// Opens the eval token file of a run, if it has one with anything to evaluate.
     pub(crate) fn open(
-        session: &Session,
+        plan: &Plan,
         path: &Path,
         model_folder: &Path,
         vocabulary: usize,
+        warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
         if !path.exists() {
             return Ok(None);
@@ -35,12 +37,12 @@ impl Evaluation {
         if file.target_tokens() == 0 {
             return Ok(None);
         }
-        let packing = Packing::new(PackStrategy::Bfd, session.plan.pack.length, session.plan.seed)?;
+        let packing = Packing::new(PackStrategy::Bfd, plan.pack.length, plan.seed)?;
         let packs = packing.epoch(file.lengths(), 0);
         let tokenizer = match ChatTokenizer::from_dir(model_folder) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
-                session.warn(format!("no sample generations: {error}"), None);
+                warn(format!("no sample generations: {error}"));
                 None
             }
         };
@@ -66,6 +68,9 @@ impl Evaluation {
             }
         }
         let loss = sum / target_tokens.max(1) as f64;
+        if !loss.is_finite() {
+            return Err(TrainError::NotFinite { what: "loss on the held-out examples", value: loss, step });
+        }
         match subject.stage() {
             Stage::Main => session.events.emit(Kind::Eval(Eval {
                 step,

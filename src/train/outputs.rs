@@ -5,6 +5,7 @@ use crate::evaluate::Evaluation;
 use crate::run::{base, device, fresh_model, lora};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
+use crate::stage::trained;
 use crate::state::{Stage, State, read_weights};
 use sparktune_model::export::export;
 use sparktune_model::{Checkpoint, Model, Mtp, Row};
@@ -58,8 +59,11 @@ pub(crate) fn write(
     let mut served = "merged";
     let mut exported = |name: &str, mtp: Option<&Mtp>| -> Result<(), TrainError> {
         let path = folder.join(name);
-        remove(&path)?;
-        let done = export(base, model, mtp, keep_mtp, &path, &probe)?;
+        // An earlier export goes only when the new one has passed its checks.
+        let fresh = folder.join(format!("{name}.new"));
+        remove(&fresh)?;
+        let done = export(base, model, mtp, keep_mtp, &fresh, &probe)?;
+        replace(&fresh, &path)?;
         say(format!(
             "{name}: {} tensors trained, {} carried over, {} of the base in all; loaded again, logits within {:.1e}",
             done.trained, done.carried, done.base_tensors, done.logits_distance
@@ -71,6 +75,9 @@ pub(crate) fn write(
     if plan.mtp == MtpChoice::Trained && heads.last.is_some() {
         exported("merged-mtp", heads.last.as_ref())?;
         served = "merged-mtp";
+    } else {
+        // One of an earlier export would belong to other weights.
+        remove(&folder.join("merged-mtp"))?;
     }
 
     let frozen = model.frozen();
@@ -103,8 +110,8 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
     let mut state = State::read(&newest.path)?;
     let mut folder = newest.path;
-    if let Some(step) = state.best_step.filter(|_| best) {
-        folder = checkpoints.verify(step)?.path;
+    if best {
+        folder = checkpoints.verify(state.best_step.ok_or(TrainError::NoBest)?)?.path;
         state = State::read(&folder)?;
     }
     let base = base(&plan)?;
@@ -113,7 +120,11 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let wants_head = base.has_mtp() && plan.mtp != MtpChoice::None;
     let mut head = if wants_head { Some(Mtp::load(&base, &device)?) } else { None };
     let before = head.clone().filter(|_| state.stage == Stage::Mtp);
-    read_weights(&folder, &mut |f| {
+    let mut expected = trained(&model).len();
+    if let Some(mtp) = head.as_ref().filter(|_| state.stage == Stage::Mtp) {
+        mtp.visit(&mut |_| expected += 1);
+    }
+    read_weights(&folder, expected, &mut |f| {
         model.visit_mut(f);
         if let Some(mtp) = head.as_mut().filter(|_| state.stage == Stage::Mtp) {
             mtp.visit_mut(f);
@@ -125,7 +136,10 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
         _ => plan,
     };
     let heads = Heads { before, last: head };
-    Ok(write(run, &plan, &base, &mut model, heads, None, &mut |_| ())?.paths)
+    let held_out = run.data().join("eval.qubgpu");
+    let vocabulary = base.config().vocab_size;
+    let evaluation = Evaluation::open(&plan, &held_out, base.dir(), vocabulary, &mut |_| ())?;
+    Ok(write(run, &plan, &base, &mut model, heads, evaluation.as_ref(), &mut |_| ())?.paths)
 }
 
 /// Tokens spread over the vocabulary, whose logits are compared between memory and disk.

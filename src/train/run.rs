@@ -152,13 +152,27 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
         _ if base.has_mtp() => Some(Mtp::load(&base, &device)?),
         _ => None,
     };
-    let evaluation = Evaluation::open(session, &data.join("eval.qubgpu"), base.dir(), vocabulary)?;
+    let held_out = data.join("eval.qubgpu");
+    let evaluation = Evaluation::open(&plan, &held_out, base.dir(), vocabulary, &mut |warning| {
+        session.warn(warning, None);
+    })?;
 
+    if plan.mtp != MtpChoice::None && head.is_none() && base.config().mtp_num_hidden_layers > 0 {
+        session.warn(
+            "config.json declares an MTP head, but the weights hold none (transformers drops it when it saves): going on without",
+            None,
+        );
+    }
     let mut optimizer = Optimizer::default();
+    let untrained_head = head.clone();
     let mut head = head;
     if let Some(checkpoint) = &resumed {
         let in_head = state.stage == Stage::Mtp;
-        read_weights(&checkpoint.path, &mut |f| {
+        let mut expected = trained(&model).len();
+        if let Some(mtp) = head.as_ref().filter(|_| in_head) {
+            mtp.visit(&mut |_| expected += 1);
+        }
+        read_weights(&checkpoint.path, expected, &mut |f| {
             model.visit_mut(f);
             if let Some(mtp) = head.as_mut().filter(|_| in_head) {
                 mtp.visit_mut(f);
@@ -185,12 +199,12 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     }
 
     let names: Vec<String> = trained(&main.model).iter().map(|param| param.name().to_owned()).collect();
-    let untrained_head = head.clone();
     if let (MtpChoice::Trained, Some(mut mtp)) = (plan.mtp, head.take()) {
         mtp.set_trainable(true);
         if state.stage == Stage::Main {
             state.stage = Stage::Mtp;
             state.step = 0;
+            state.evals_without_gain = 0;
             optimizer = Optimizer::default();
         }
         let mut subject = Head { mtp, trunk: main.model.frozen(), trained: names.clone() };

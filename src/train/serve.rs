@@ -30,9 +30,11 @@ impl HeadReport {
         let stop = |id: u32| stops.contains(&id);
         let accepted = measure_acceptance(model, mtp, prompts, TOKENS, LONGEST_DRAFT, stop);
         let equal_to_greedy = prompts.iter().all(|prompt| {
-            let (text, _) = speculative_greedy(model, mtp, prompt, TOKENS, 2, stop);
-            let plain: Vec<u32> = Generator::new(model, prompt).take(text.len()).collect();
-            plain == text
+            let plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
+            (1..=LONGEST_DRAFT).all(|length| {
+                let (text, _) = speculative_greedy(model, mtp, prompt, TOKENS, length, stop);
+                plain.starts_with(&text)
+            })
         });
         let config = model.config();
         let head = config.vocab_size as f64 * config.hidden_size as f64;
@@ -50,6 +52,9 @@ impl HeadReport {
 
     /// The draft length with the best estimate; 0 when drafting does not pay.
     fn recommended(&self) -> usize {
+        if !self.equal_to_greedy {
+            return 0;
+        }
         (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
     }
 }

@@ -162,12 +162,13 @@ pub(crate) fn run_stage(
             evaluation.samples(session, subject.model(), state.checkpoint_step());
         }
         let patience = session.plan.eval.early_stop_patience;
-        let enough = patience.is_some_and(|patience| state.evals_without_gain >= patience.max(1));
+        let enough = evaluation.is_some()
+            && patience.is_some_and(|patience| state.evals_without_gain >= patience.max(1));
         if enough && !last {
             let evaluations = state.evals_without_gain;
             let step = state.step;
             session.warn(
-                format!("stopping early: {evaluations} evaluations in a row were no better than the best"),
+                format!("stopping early: {evaluations} evaluations in a row were no better than the best; the outputs hold the last weights, `sparktune export --best` writes the best"),
                 Some(step),
             );
         }
@@ -219,13 +220,18 @@ fn one_step(
             Some(step),
         );
         state.step = step;
+        if subject.stage() == Stage::Main {
+            state.main_steps = step;
+        }
         return Ok(());
     }
     let mut gradients = Gradients::default();
     let scale = 1.0 / target_tokens as f64;
     let loss: f64 = batch.rows.iter().map(|row| subject.loss_and_gradients(row, scale, &mut gradients)).sum();
     if !loss.is_finite() {
-        session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
+        if subject.stage() == Stage::Main {
+            session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
+        }
         return Err(TrainError::NotFinite { what: "loss", value: loss, step });
     }
     let before_update = Instant::now();

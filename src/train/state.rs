@@ -125,10 +125,13 @@ impl State {
     }
 }
 
-/// Puts the weights of a checkpoint into the parameters of the same names; returns how many were set.
-pub(crate) fn read_weights(folder: &Path, visit: &mut crate::optimizer::Visit) -> Result<usize, TrainError> {
-    let path = folder.join(WEIGHTS);
-    let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
+/// Puts the weights of a checkpoint into the parameters of the same names, of which there must be `expected`.
+pub(crate) fn read_weights(
+    folder: &Path,
+    expected: usize,
+    visit: &mut crate::optimizer::Visit,
+) -> Result<(), TrainError> {
+    let bytes = map(&folder.join(WEIGHTS))?;
     let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
     let (mut set, mut wrong) = (0, None);
     visit(&mut |param| {
@@ -149,14 +152,16 @@ pub(crate) fn read_weights(folder: &Path, visit: &mut crate::optimizer::Visit) -
             folder,
             format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len()),
         )),
-        None => Ok(set),
+        None if set != expected => {
+            Err(foreign(folder, format!("it holds {set} of the {expected} trained parameters")))
+        }
+        None => Ok(()),
     }
 }
 
 /// The optimizer of a checkpoint.
 pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer, TrainError> {
-    let path = folder.join(OPTIMIZER);
-    let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
+    let bytes = map(&folder.join(OPTIMIZER))?;
     let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
     let device = device.clone().inner();
     let mut optimizer = Optimizer::default();
@@ -168,6 +173,15 @@ pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer
         optimizer.moments.insert(name.to_owned(), pair);
     }
     Ok(optimizer)
+}
+
+/// A file of a committed checkpoint without a second copy of it in memory.
+fn map(path: &Path) -> Result<memmap2::Mmap, TrainError> {
+    let file = fs::File::open(path).map_err(TrainError::io(path))?;
+    // SAFETY: committed checkpoints are never written again, and this process holds the run's lease.
+    #[allow(unsafe_code)]
+    let map = unsafe { memmap2::Mmap::map(&file) };
+    map.map_err(TrainError::io(path))
 }
 
 fn foreign(folder: &Path, reason: String) -> TrainError {

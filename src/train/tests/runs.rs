@@ -143,9 +143,37 @@ fn a_run_stopped_after_every_step_continues_bit_for_bit() {
         }
         assert!(attempts > 10, "text model and head were stopped in between: {attempts}");
         assert_eq!(losses(&whole), losses(&parts));
-        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors"] {
+        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"] {
             assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
         }
+    }
+}
+
+#[test]
+fn an_early_stop_ends_the_text_model_but_not_the_head() {
+    let root = tempfile::tempdir().unwrap();
+    let early = |name: &str| {
+        let run = run(root.path(), FULL, "trained", 40, false);
+        let plan = std::fs::read_to_string(run.plan()).unwrap();
+        // A rate that soon makes the held-out loss worse.
+        let plan = plan.replace("every_steps = 6", "every_steps = 2, early_stop_patience = 1");
+        let plan = plan.replace("learning_rate = 5e-3", "learning_rate = 2e-1");
+        std::fs::write(run.plan(), plan).unwrap();
+        println!("{name}: {}", run.path().display());
+        run
+    };
+    let whole = early("whole");
+    let finished = train(&whole, &AtomicBool::new(false)).unwrap();
+    assert!(finished.steps < 30, "stopped early: {} steps", finished.steps);
+    let head_steps = events(&whole).into_iter().filter(
+        |kind| matches!(kind, Kind::Phase(phase) if phase.phase == "mtp" && phase.detail.as_ref().is_some_and(|d| d.starts_with("step"))),
+    );
+    assert!(head_steps.count() > 5, "the head is trained to its end");
+    let parts = early("parts");
+    while train(&parts, &AtomicBool::new(true)).unwrap().outcome == Outcome::Stopped {}
+    assert_eq!(losses(&whole), losses(&parts));
+    for file in ["merged/model.safetensors", "merged-mtp/model.safetensors"] {
+        assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
     }
 }
 

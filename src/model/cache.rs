@@ -1,0 +1,65 @@
+//! What decoding remembers between tokens: keys and values of full attention, window and state of the delta rule.
+
+use burn::tensor::Tensor;
+
+/// Keys and values seen so far, `[length, G·D]` each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AttentionCache {
+    seen: Option<(Tensor<2>, Tensor<2>)>,
+}
+
+impl AttentionCache {
+    /// Adds keys and values and returns all of them.
+    pub(crate) fn append(&mut self, k: Tensor<2>, v: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        let all = match self.seen.take() {
+            Some((past_k, past_v)) => (Tensor::cat(vec![past_k, k], 0), Tensor::cat(vec![past_v, v], 0)),
+            None => (k, v),
+        };
+        self.seen = Some(all.clone());
+        all
+    }
+}
+
+/// The last inputs of the convolution `[K-1, C]` and the state `[Nv·dk, dv]`.
+#[derive(Clone, Debug)]
+pub(crate) struct DeltaCache {
+    pub(crate) window: Tensor<2>,
+    pub(crate) state: Tensor<2>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum LayerCache {
+    Full(AttentionCache),
+    Linear(DeltaCache),
+}
+
+/// What a decoder remembers of the tokens it has seen. A clone is a snapshot to come back to.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    layers: Vec<LayerCache>,
+    length: usize,
+}
+
+impl Cache {
+    pub(crate) fn new(layers: Vec<LayerCache>) -> Self {
+        Self { layers, length: 0 }
+    }
+
+    /// How many tokens it remembers.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it remembers nothing.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub(crate) fn layers_mut(&mut self) -> &mut [LayerCache] {
+        &mut self.layers
+    }
+
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.length += tokens;
+    }
+}
