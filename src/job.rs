@@ -155,6 +155,9 @@ fn prepare_data(
     if prepared.report.exceeds(max_rejected) {
         return Err(refused(&prepared, max_rejected));
     }
+    for finding in prepared.report.findings() {
+        note(&format!("data  {}", finding.trim_start()));
+    }
     Ok(prepared)
 }
 

@@ -60,9 +60,14 @@ pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
         eval_data: args.eval_data,
         rejected_path: Some(args.rejected.clone()),
     };
+    let max_rejected = answers.max_rejected.as_ref().map_or(job::MAX_REJECTED, |answer| answer.value);
+    if !(0.0..=1.0).contains(&max_rejected) {
+        return Err(Failure::usage(format!(
+            "--max-rejected is a share from 0 to 1 (0.01 is 1 %), not {max_rejected}"
+        )));
+    }
     let report = examine(&args.data, &options, &DataProgress::new(interrupts.flag()))?;
 
-    let max_rejected = answers.max_rejected.as_ref().map_or(job::MAX_REJECTED, |answer| answer.value);
     let accepted = !report.exceeds(max_rejected);
     let rejected_path = (report.rejected > 0).then_some(args.rejected.as_path());
     if args.json {
@@ -78,6 +83,10 @@ pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
     }
     if accepted {
         return Ok(Exit::Done);
+    }
+    if report.examples + report.rejected == 0 {
+        note("error: the data holds no example: every line is blank, or there is none");
+        return Ok(Exit::Data);
     }
     note(&format!(
         "error: the data was refused: {} of {} lines were rejected, at most {} % may be. Correct them, or raise --max-rejected",

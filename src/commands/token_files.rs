@@ -1,5 +1,7 @@
 //! `pack`, `unpack`, `verify`: token files for exchange, and whether one is whole.
 
+use std::path::Path;
+
 use serde::Serialize;
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
@@ -22,6 +24,7 @@ const fn on_damage(skip: bool) -> OnDamage {
 /// # Errors
 /// Input that is neither format or is damaged, output that cannot be written.
 pub fn pack(args: PackArgs) -> Result<Exit, Failure> {
+    apart(&args.input, &args.output)?;
     let options = PackFileOptions { on_damage: on_damage(args.skip_damaged), ..PackFileOptions::default() };
     tell(&pack_file(&args.input, &args.output, &options)?, args.json)
 }
@@ -31,8 +34,23 @@ pub fn pack(args: PackArgs) -> Result<Exit, Failure> {
 /// # Errors
 /// A damaged token file, an example that the format cannot hold, output that cannot be written.
 pub fn unpack(args: UnpackArgs) -> Result<Exit, Failure> {
+    apart(&args.input, &args.output)?;
     let format = if args.to == "v1" { Exchange::V1 } else { Exchange::JsonLines };
     tell(&token_file::unpack(&args.input, &args.output, format, on_damage(args.skip_damaged))?, args.json)
+}
+
+/// A conversion never overwrites what it reads.
+fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
+    let same =
+        input.canonicalize().is_ok_and(|input| output.canonicalize().is_ok_and(|output| input == output));
+    if same {
+        let path = input.display().to_string();
+        return Err(Failure::usage(format!(
+            "{}: input and output are the same file. Name another output",
+            escape(&path)
+        )));
+    }
+    Ok(())
 }
 
 fn tell(done: &Conversion, json: bool) -> Result<Exit, Failure> {

@@ -48,10 +48,17 @@ pub fn check(
         policy: options.policy,
         max_example_tokens: options.max_example_tokens,
     };
-    let mut tally = Tally::new(options.tokenizer.is_some(), options.rejected_path.as_deref())?;
     let train = Source::open(inputs)?;
     let has_eval = !options.eval_data.is_empty();
     let eval = has_eval.then(|| Source::open(&options.eval_data)).transpose()?;
+    if let Some(list) = options.rejected_path.as_ref().and_then(|path| path.canonicalize().ok()) {
+        let mut files = train.files().iter().chain(eval.iter().flat_map(|source| source.files()));
+        if files.any(|file| file.path.canonicalize().is_ok_and(|path| path == list)) {
+            let problem = "is read as data, so the list of rejected lines cannot go there";
+            return Err(DataError::input(list, problem, "choose another path with --rejected"));
+        }
+    }
+    let mut tally = Tally::new(options.tokenizer.is_some(), options.rejected_path.as_deref())?;
     let sides = [(Some(&train), Side::Train), (eval.as_ref(), Side::Eval)];
     for (source, side) in sides.into_iter().filter_map(|(source, side)| Some((source?, side))) {
         examine_all(

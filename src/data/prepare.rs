@@ -196,7 +196,12 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
     let Ok(report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
     for name in [TRAIN, EVAL] {
         match TokenFile::open(&out_dir.join(name)) {
-            Ok(file) if file.header() == header => {}
+            // Every checksum is looked at here: damage must not wait for the step that meets it.
+            Ok(file) if file.header() == header => {
+                if !token_file::verify(file.path())?.is_sound() {
+                    return Ok(None);
+                }
+            }
             Ok(_) => return Ok(None),
             // Missing, cut short, damaged or of another version: all of it is made again.
             Err(TokenFileError::Io { source, .. })

@@ -3,11 +3,12 @@
 use std::{
     fmt,
     fs::File,
-    io::{BufWriter, Write},
+    io::{BufRead, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::DataError;
 
@@ -94,24 +95,32 @@ pub struct Rejected {
     pub text: String,
 }
 
-/// Writes `rejected.jsonl`. The file exists only once there is a first rejected line, and an old one is removed first.
+/// Writes `rejected.jsonl`: beside its place first, and into it only when all is written. Nothing but an earlier list of
+/// rejected lines is ever replaced or removed.
 pub(crate) struct RejectedFile {
     path: PathBuf,
-    file: Option<BufWriter<File>>,
+    file: Option<BufWriter<NamedTempFile>>,
 }
 
 impl RejectedFile {
     pub fn create(path: &Path) -> Result<Self, DataError> {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(DataError::io("replace", path)(e)),
-            _ => Ok(Self { path: path.to_owned(), file: None }),
+        match File::open(path) {
+            Ok(file) if !is_list(&file) => {
+                let problem = "exists and is no list of rejected lines, so it is not overwritten";
+                return Err(DataError::input(path, problem, "choose another path with --rejected"));
+            }
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(DataError::io("read", path)(e)),
+            _ => {}
         }
+        Ok(Self { path: path.to_owned(), file: None })
     }
 
     pub fn push(&mut self, rejected: &Rejected) -> Result<(), DataError> {
         if self.file.is_none() {
-            let file = File::create(&self.path).map_err(DataError::io("write", &self.path))?;
-            self.file = Some(BufWriter::new(file));
+            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            let file = NamedTempFile::with_prefix_in(".rejected-", folder);
+            self.file = Some(BufWriter::new(file.map_err(DataError::io("write into", folder))?));
         }
         let Some(file) = &mut self.file else { return Ok(()) };
         serde_json::to_writer(&mut *file, rejected)
@@ -120,14 +129,26 @@ impl RejectedFile {
             .map_err(DataError::io("write", &self.path))
     }
 
-    /// Flushes; the path if anything was written.
+    /// Puts the list in its place; the path if there is one. Without a rejected line an earlier list goes.
     pub fn finish(self) -> Result<Option<PathBuf>, DataError> {
-        match self.file {
-            None => Ok(None),
-            Some(mut file) => {
-                file.flush().map_err(DataError::io("write", &self.path))?;
-                Ok(Some(self.path))
-            }
-        }
+        let Some(file) = self.file else {
+            return match std::fs::remove_file(&self.path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(DataError::io("remove", self.path)(e))
+                }
+                _ => Ok(None),
+            };
+        };
+        let file = file.into_inner().map_err(|e| DataError::io("write", &self.path)(e.into_error()))?;
+        file.persist(&self.path).map_err(|e| DataError::io("write", &self.path)(e.error))?;
+        Ok(Some(self.path))
     }
+}
+
+/// Whether a file is empty or begins with a line that [`RejectedFile`] wrote.
+fn is_list(file: &File) -> bool {
+    let mut first = String::new();
+    // A line of ours may hold a very long line of the user's; more than this is not looked at.
+    let read = BufReader::new(file.take(256 << 20)).read_line(&mut first);
+    read.is_ok() && (first.is_empty() || serde_json::from_str::<Rejected>(&first).is_ok())
 }

@@ -171,25 +171,8 @@ impl fmt::Display for Report {
         for r in &self.rejections {
             writeln!(f, "  {:>8} × {}: {}", r.count, r.first, printable(&r.example.to_string()))?;
         }
-        let findings = [
-            ("exact copies of an earlier example", Some(&self.duplicates)),
-            ("eval examples that are also trained on", Some(&self.in_train_and_eval)),
-            ("examples with an empty assistant turn", Some(&self.empty_assistant_turns)),
-            ("examples with an unusual order of turns", Some(&self.unusual_order)),
-            ("examples with special tokens in their text", self.special_tokens_in_text.as_ref()),
-        ];
-        for (what, finding) in findings.iter().filter_map(|(what, f)| Some((what, (*f)?))) {
-            if finding.examples == 0 {
-                continue;
-            }
-            write!(f, "{:>10} {what}", finding.examples)?;
-            if let Some(note) = &finding.note {
-                write!(f, " ({note})")?;
-            }
-            if let Some(first) = finding.first.first() {
-                write!(f, ", first {first}")?;
-            }
-            writeln!(f)?;
+        for line in self.findings() {
+            writeln!(f, "{line}")?;
         }
         if let Some(tokens) = &self.tokens {
             let share = 100.0 * tokens.target_share;
@@ -202,5 +185,27 @@ impl fmt::Display for Report {
             Some(lengths) => write!(f, "{lengths}"),
             None => Ok(()),
         }
+    }
+}
+
+impl Report {
+    /// What a person should know of the accepted examples, one escaped line each: copies, overlap, empty turns, ….
+    pub fn findings(&self) -> Vec<String> {
+        let findings = [
+            ("exact copies of an earlier example", Some(&self.duplicates)),
+            ("eval examples that are also trained on", Some(&self.in_train_and_eval)),
+            ("examples with an empty assistant turn", Some(&self.empty_assistant_turns)),
+            ("examples with an unusual order of turns", Some(&self.unusual_order)),
+            ("examples with special tokens in their text", self.special_tokens_in_text.as_ref()),
+        ];
+        let present = findings.iter().filter_map(|(what, finding)| Some((what, (*finding)?)));
+        present
+            .filter(|(_, finding)| finding.examples > 0)
+            .map(|(what, finding)| {
+                let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({note})"));
+                let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
+                format!("{:>10} {what}{note}{first}", finding.examples)
+            })
+            .collect()
     }
 }

@@ -383,7 +383,7 @@ macro_rules! answers {
 
 answers! {
     "Preset to start from: a name from the list, or a path." preset: String = "preset", "preset", true;
-    "Seed of shuffling, splits and adapter init." seed: u64 = "seed", "seed", true;
+    "Seed of shuffling and adapter init; the held-out share is the same for every seed." seed: u64 = "seed", "seed", true;
     "Where to train." device: DeviceChoice = "device", "device", true;
     "Compute activations of a layer again in the backward pass instead of keeping them." recompute: bool = "recompute", "recompute", false;
     "What becomes of the multi-token-prediction head." mtp: Mtp = "mtp", "mtp", true;

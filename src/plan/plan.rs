@@ -21,7 +21,7 @@ pub struct Plan {
     /// Preset it started from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Seed of shuffling, splits and adapter init.
+    /// Seed of shuffling and adapter init.
     pub seed: u64,
     /// Where it is trained.
     pub device: Device,

@@ -29,6 +29,8 @@ pub enum TrainError {
         "{path}: holds the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
     )]
     ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
+    #[error("{path}: {defect}. Start a new run: the tokens are then made again from the data")]
+    DamagedTokens { path: PathBuf, defect: String },
     #[error(
         "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or look at the examples of this step; `sparktune export` writes what the last checkpoint holds"
     )]
@@ -57,7 +59,10 @@ impl TrainError {
     /// The process's exit code: 3 data, 4 device, memory or disk, 70 a bug of ours.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::NoTargets { .. } | Self::ForeignTokens { .. } | Self::Tokens(_) => 3,
+            Self::NoTargets { .. }
+            | Self::DamagedTokens { .. }
+            | Self::ForeignTokens { .. }
+            | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
             _ => 4,

@@ -31,9 +31,9 @@ pub(crate) struct Outputs {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Writes everything below `outputs/`, replacing what an earlier export left there.
+/// Writes everything into a folder, `outputs/` or one below it, replacing what an earlier export left there.
 pub(crate) fn write(
-    run: &RunDir,
+    folder: &Path,
     plan: &Plan,
     base: &Checkpoint,
     model: &mut Model,
@@ -41,8 +41,7 @@ pub(crate) fn write(
     evaluation: Option<&Evaluation>,
     say: &mut dyn FnMut(String),
 ) -> Result<Outputs, TrainError> {
-    let folder = run.outputs();
-    fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
+    fs::create_dir_all(folder).map_err(TrainError::io(folder))?;
     let mut paths = Vec::new();
     let adapter = lora(plan);
     if let Some(config) = adapter {
@@ -75,9 +74,6 @@ pub(crate) fn write(
     if plan.mtp == MtpChoice::Trained && heads.last.is_some() {
         exported("merged-mtp", heads.last.as_ref())?;
         served = "merged-mtp";
-    } else {
-        // One of an earlier export would belong to other weights.
-        remove(&folder.join("merged-mtp"))?;
     }
 
     let frozen = model.frozen();
@@ -99,7 +95,8 @@ pub(crate) fn write(
     Ok(Outputs { paths, warnings })
 }
 
-/// Exports a run again from its newest whole checkpoint, or from the one with the best eval loss.
+/// Exports a run again from its newest whole checkpoint into `outputs/`, or from the one with the best eval loss into
+/// `outputs/best/`.
 ///
 /// # Errors
 /// When the run is training, has no checkpoint, or the export fails its own check.
@@ -139,7 +136,9 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let held_out = run.data().join("eval.qubgpu");
     let vocabulary = base.config().vocab_size;
     let evaluation = Evaluation::open(&plan, &held_out, base.dir(), vocabulary, &mut |_| ())?;
-    Ok(write(run, &plan, &base, &mut model, heads, evaluation.as_ref(), &mut |_| ())?.paths)
+    // The best weights are others than the last: they get a folder of their own.
+    let into = if best { run.outputs().join("best") } else { run.outputs() };
+    Ok(write(&into, &plan, &base, &mut model, heads, evaluation.as_ref(), &mut |_| ())?.paths)
 }
 
 /// Tokens spread over the vocabulary, whose logits are compared between memory and disk.

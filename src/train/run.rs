@@ -13,7 +13,7 @@ use serde::Serialize;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, OptimizerPlan, Plan};
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished, RunStarted};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
@@ -142,6 +142,9 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     }
     session.checkpoints.set_aside(&found.skipped, &session.lease)?;
 
+    for name in ["train.qubgpu", "eval.qubgpu"] {
+        check_tokens(&data.join(name))?;
+    }
     session.phase("load", format!("reading the weights of {}", plan.model.id));
     let device = device(&plan)?;
     let mut model = fresh_model(&plan, &base, &device, &mut |done, total| {
@@ -229,7 +232,7 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     session.phase("export", "writing adapter and merged model");
     let before = if plan.mtp == MtpChoice::Trained { untrained_head } else { None };
     let written = outputs::write(
-        session.run,
+        &session.run.outputs(),
         &plan,
         &base,
         &mut main.model,
@@ -241,6 +244,18 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
         session.warn(warning, None);
     }
     Ok((Outcome::Completed, written.paths))
+}
+
+/// Looks at every checksum of a token file, so that damage does not wait for the step that meets it.
+fn check_tokens(path: &Path) -> Result<(), TrainError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let report = sparktune_data::token_file::verify(path)?;
+    match report.defects.first() {
+        None => Ok(()),
+        Some(defect) => Err(TrainError::DamagedTokens { path: path.to_owned(), defect: defect.to_string() }),
+    }
 }
 
 fn device_in_words(plan: &Plan) -> String {

@@ -30,11 +30,12 @@ impl HeadReport {
         let stop = |id: u32| stops.contains(&id);
         let accepted = measure_acceptance(model, mtp, prompts, TOKENS, LONGEST_DRAFT, stop);
         let equal_to_greedy = prompts.iter().all(|prompt| {
-            let plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
-            (1..=LONGEST_DRAFT).all(|length| {
-                let (text, _) = speculative_greedy(model, mtp, prompt, TOKENS, length, stop);
-                plain.starts_with(&text)
-            })
+            let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
+            if let Some(end) = plain.iter().position(|id| stop(*id)) {
+                plain.truncate(end + 1);
+            }
+            (1..=LONGEST_DRAFT)
+                .all(|length| speculative_greedy(model, mtp, prompt, TOKENS, length, stop).0 == plain)
         });
         let config = model.config();
         let head = config.vocab_size as f64 * config.hidden_size as f64;

@@ -343,3 +343,28 @@ proptest! {
         prop_assert_eq!(read, texts);
     }
 }
+
+#[test]
+fn the_list_of_rejected_lines_overwrites_nothing_but_an_earlier_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, list) = (folder.path().join("data.jsonl"), folder.path().join("rejected.jsonl"));
+    fs::write(&data, format!("{GOOD}\n{{\n")).unwrap();
+    let options = CheckOptions { rejected_path: Some(list.clone()), ..CheckOptions::default() };
+    check(std::slice::from_ref(&data), &options, &()).unwrap();
+    let first = fs::read_to_string(&list).unwrap();
+    assert!(first.contains("\"line\":2"), "{first}");
+
+    // Checked as data, and after being corrected by hand: refused, and still there.
+    check(std::slice::from_ref(&list), &options, &()).unwrap_err();
+    assert_eq!(fs::read_to_string(&list).unwrap(), first);
+    fs::write(&list, GOOD).unwrap();
+    check(std::slice::from_ref(&list), &options, &()).unwrap_err();
+    check(std::slice::from_ref(&data), &options, &()).unwrap_err();
+    assert_eq!(fs::read_to_string(&list).unwrap(), GOOD);
+
+    // A list of an earlier check goes when nothing is rejected any more.
+    fs::write(&list, first).unwrap();
+    fs::write(&data, GOOD).unwrap();
+    check(std::slice::from_ref(&data), &options, &()).unwrap();
+    assert!(!list.exists());
+}

@@ -208,12 +208,17 @@ fn an_export_is_made_again_from_the_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "trained", 6, false);
     train(&run, &AtomicBool::new(false)).unwrap();
-    let (merged, head) =
-        (bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
+    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"];
+    let before = files.map(|file| bytes(&run, file));
     std::fs::remove_dir_all(run.outputs()).unwrap();
     export_run(&run, false).unwrap();
-    assert!(merged == bytes(&run, "merged/model.safetensors"));
-    assert!(head == bytes(&run, "merged-mtp/model.safetensors"));
+    for (file, before) in files.iter().zip(before) {
+        assert!(before == bytes(&run, file), "{file} differs");
+    }
+    // The best weights go beside the last ones, which stay.
+    export_run(&run, true).unwrap();
+    assert!(run.outputs().join("best/merged/model.safetensors").is_file());
+    assert!(run.outputs().join("merged-mtp/model.safetensors").is_file());
 }
 
 #[test]
