@@ -2,11 +2,10 @@
 
 use crate::TrainError;
 use crate::evaluate::Evaluation;
-use crate::run::{base, device, fresh_model, lora};
+use crate::run::{base, device, fresh_model, lora, restore};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
-use crate::stage::trained;
-use crate::state::{Stage, State, read_weights};
+use crate::state::{Stage, State};
 use sparktune_model::export::export;
 use sparktune_model::{Checkpoint, Model, Mtp, Row};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
@@ -117,16 +116,7 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let wants_head = base.has_mtp() && plan.mtp != MtpChoice::None;
     let mut head = if wants_head { Some(Mtp::load(&base, &device)?) } else { None };
     let before = head.clone().filter(|_| state.stage == Stage::Mtp);
-    let mut expected = trained(&model).len();
-    if let Some(mtp) = head.as_ref().filter(|_| state.stage == Stage::Mtp) {
-        mtp.visit(&mut |_| expected += 1);
-    }
-    read_weights(&folder, expected, &mut |f| {
-        model.visit_mut(f);
-        if let Some(mtp) = head.as_mut().filter(|_| state.stage == Stage::Mtp) {
-            mtp.visit_mut(f);
-        }
-    })?;
+    restore(&folder, &state, &mut model, head.as_mut())?;
     // A head that was not trained yet is the base's.
     let plan = match state.stage {
         Stage::Main if plan.mtp == MtpChoice::Trained => Plan { mtp: MtpChoice::Default, ..plan },

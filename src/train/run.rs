@@ -113,6 +113,26 @@ pub(crate) fn fresh_model(
     Ok(model)
 }
 
+/// Puts the weights of a checkpoint into the model, and into the head where the checkpoint is one of its stage.
+pub(crate) fn restore(
+    folder: &Path,
+    state: &State,
+    model: &mut Model,
+    head: Option<&mut Mtp>,
+) -> Result<(), TrainError> {
+    let mut head = head.filter(|_| state.stage == Stage::Mtp);
+    let mut expected = trained(model).len();
+    if let Some(mtp) = &head {
+        mtp.visit(&mut |_| expected += 1);
+    }
+    read_weights(folder, expected, &mut |f| {
+        model.visit_mut(f);
+        if let Some(mtp) = &mut head {
+            mtp.visit_mut(f);
+        }
+    })
+}
+
 fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<PathBuf>), TrainError> {
     session.checkpoints.clean(&session.lease)?;
     let found = session.checkpoints.newest_valid()?;
@@ -170,17 +190,7 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     let untrained_head = head.clone();
     let mut head = head;
     if let Some(checkpoint) = &resumed {
-        let in_head = state.stage == Stage::Mtp;
-        let mut expected = trained(&model).len();
-        if let Some(mtp) = head.as_ref().filter(|_| in_head) {
-            mtp.visit(&mut |_| expected += 1);
-        }
-        read_weights(&checkpoint.path, expected, &mut |f| {
-            model.visit_mut(f);
-            if let Some(mtp) = head.as_mut().filter(|_| in_head) {
-                mtp.visit_mut(f);
-            }
-        })?;
+        restore(&checkpoint.path, state, &mut model, head.as_mut())?;
         optimizer = read_optimizer(&checkpoint.path, &device)?;
     }
 
