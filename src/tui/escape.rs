@@ -103,7 +103,8 @@ mod tests {
         #[test]
         fn json_keeps_its_value(text in any::<String>(), active in "[\u{80}-\u{9f}\u{202a}-\u{202e}\u{e0041}\u{7f}]{0,5}") {
             let value = serde_json::json!({ "text": format!("{text}{active}"), "n": 1 });
-            let line = serde_json::to_string(&value).unwrap().replace(",\"", ",\t\"");
+            // White space outside strings only: the first brace is the object's own.
+            let line = serde_json::to_string(&value).unwrap().replacen('{', "{\t", 1);
             let safe = escape_json(&line).into_owned();
             prop_assert!(!safe.contains(is_active));
             prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
