@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS, Value};
+use crate::answers::{Answer, Answers, Origin, SETTINGS};
 use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
 use crate::error::PlanError;
@@ -13,6 +13,7 @@ use crate::plan::{Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
+use crate::values::Value;
 
 /// The length report of lengths, as the data stage makes it.
 fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
