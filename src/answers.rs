@@ -51,14 +51,25 @@ fn environment() -> Result<Answers, Failure> {
 }
 
 fn user_file() -> Result<Answers, Failure> {
-    let config = std::env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    match config.map(|folder| folder.join("sparktune/settings.toml")) {
+    match config_folder().map(|folder| folder.join("settings.toml")) {
         Some(path) if path.is_file() => from_file(&path, Origin::UserFile),
         _ => Ok(Answers::default()),
     }
+}
+
+/// Where the user's settings and presets are: `$XDG_CONFIG_HOME/sparktune`.
+pub fn config_folder() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config")
+}
+
+/// Where an unfinished wizard is kept: `$XDG_STATE_HOME/sparktune`.
+pub fn state_folder() -> Option<PathBuf> {
+    xdg("XDG_STATE_HOME", ".local/state")
+}
+
+fn xdg(variable: &str, usual: &str) -> Option<PathBuf> {
+    let said = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    said.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(usual))).map(|folder| folder.join("sparktune"))
 }
 
 fn from_file(path: &Path, origin: Origin) -> Result<Answers, Failure> {
