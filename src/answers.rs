@@ -69,7 +69,8 @@ pub fn state_folder() -> Option<PathBuf> {
 
 fn xdg(variable: &str, usual: &str) -> Option<PathBuf> {
     let said = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    said.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(usual))).map(|folder| folder.join("sparktune"))
+    said.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(usual)))
+        .map(|folder| folder.join("sparktune"))
 }
 
 fn from_file(path: &Path, origin: Origin) -> Result<Answers, Failure> {

@@ -154,7 +154,7 @@ impl Desk {
     }
 
     fn data(&self, answers: &Answers, listener: &ToWizard) -> Result<DataFound, Failure> {
-        let Base { tokenizer, facts, .. } = base(answers, listener)?;
+        let Base { tokenizer, facts, .. } = job::find_base(answers, listener)?;
         let prepared = job::prepare_data(answers, &tokenizer, &facts, listener)?;
         *held(&self.rejected) = prepared.rejected.clone();
         let inputs = answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
@@ -176,11 +176,6 @@ impl Desk {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn base(answers: &Answers, listener: &dyn Listener) -> Result<Base, Failure> {
-    let word = |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
-    job::find_base(&word(&answers.model).unwrap_or_default(), word(&answers.revision).as_deref(), listener)
 }
 
 fn catalog() -> Vec<CacheState> {

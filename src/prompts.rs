@@ -193,8 +193,13 @@ impl Autocomplete for Paths {
         Ok(found.into_iter().filter(|path| escape(path) == path.as_str()).collect())
     }
 
-    fn get_completion(&mut self, typed: &str, chosen: Option<String>) -> Result<Replacement, CustomUserError> {
-        Ok(chosen.or_else(|| common_beginning(&completions(typed)).filter(|shared| shared.len() > typed.len())))
+    fn get_completion(
+        &mut self,
+        typed: &str,
+        chosen: Option<String>,
+    ) -> Result<Replacement, CustomUserError> {
+        Ok(chosen
+            .or_else(|| common_beginning(&completions(typed)).filter(|shared| shared.len() > typed.len())))
     }
 }
 

@@ -12,7 +12,7 @@ use sparktune_tui::dashboard::Dashboard;
 use sparktune_tui::runs_list::{RunsList, Wish};
 use sparktune_tui::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use sparktune_tui::wizard::{Outcome, Wizard};
-use sparktune_tui::{how_it_stands, escape};
+use sparktune_tui::{escape, how_it_stands};
 
 use crate::desk::{Desk, kept_draft};
 use crate::failure::{Exit, Failure};

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
-use crate::choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::cost::{Speed, Work};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -56,7 +56,19 @@ pub(crate) trait Shown {
 macro_rules! shown_as_displayed {
     ($($kind:ty),+) => { $(impl Shown for $kind { fn shown(&self) -> String { self.to_string() } })+ };
 }
-shown_as_displayed!(String, bool, u32, u64, MethodKind, PackStrategy, Mtp, Device, Think, DataFormat);
+shown_as_displayed!(
+    String,
+    bool,
+    u32,
+    u64,
+    MethodKind,
+    PackStrategy,
+    Mtp,
+    Device,
+    Think,
+    DataFormat,
+    Architecture
+);
 
 impl Shown for f64 {
     fn shown(&self) -> String {
@@ -277,7 +289,9 @@ impl Resolver<'_> {
                 self.pick_optional("model.path", answer, "not on this machine yet: it will be fetched")
             }
         };
-        ModelPlan { id: answer.value.clone(), revision, path }
+        let architecture =
+            self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
+        ModelPlan { id: answer.value.clone(), revision, path, architecture }
     }
 
     fn device(&mut self) -> Result<Device, PlanError> {
