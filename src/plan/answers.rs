@@ -182,6 +182,7 @@ impl Answers {
         }
         let value = value.to_string();
         Err(PlanError::BadValue {
+            key: setting.key,
             place: format!("{source}: `{key}`"),
             value: value.chars().take(80).collect(),
             expects: setting.expects.into(),
@@ -227,6 +228,7 @@ impl Answers {
             return Ok(());
         }
         Err(PlanError::BadValue {
+            key: setting.key,
             place: setting.place(origin),
             value: text.chars().take(80).collect(),
             expects: setting.expects.into(),
