@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use inquire::{InquireError, Select, Text};
-use sparktune_plan::presets::{self, PresetSource};
+use sparktune_plan::presets::{self, PresetSource, UserPresets};
 use sparktune_plan::{Answer, Answers, Catalog, Origin, PlanError};
 
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     }
     let preset = match &said.preset {
         None => Answers::default(),
-        Some(preset) => match presets::find(preset)? {
+        Some(preset) => match presets::find(preset, &user_presets())? {
             PresetSource::Shipped(preset) => preset.answers()?,
             PresetSource::File(path) => from_file(&path, Origin::Preset)?,
         },
@@ -52,12 +52,27 @@ fn environment() -> Result<Answers, Failure> {
     Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME))?)
 }
 
-fn user_file() -> Result<Answers, Failure> {
-    let config = std::env::var_os("XDG_CONFIG_HOME")
+/// The folder of the user's own settings and presets, whether or not it is there.
+pub fn config_folder() -> Option<PathBuf> {
+    std::env::var_os("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    match config.map(|folder| folder.join("sparktune/settings.toml")) {
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))
+        .map(|folder| folder.join("sparktune"))
+}
+
+/// The user's own presets. A folder that is not there or cannot be listed holds none.
+pub fn user_presets() -> UserPresets {
+    let Some(folder) = config_folder().map(|folder| folder.join("presets")) else {
+        return UserPresets::default();
+    };
+    let files = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    UserPresets::new(folder, names)
+}
+
+fn user_file() -> Result<Answers, Failure> {
+    match config_folder().map(|folder| folder.join("settings.toml")) {
         Some(path) if path.is_file() => from_file(&path, Origin::UserFile),
         _ => Ok(Answers::default()),
     }
