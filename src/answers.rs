@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use sparktune_plan::presets::{self, PresetSource};
+use sparktune_plan::presets::{self, PresetSource, UserPresets};
 use sparktune_plan::{Answer, Answers, Origin};
 
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     }
     let preset = match &said.preset {
         None => Answers::default(),
-        Some(preset) => match presets::find(preset)? {
+        Some(preset) => match presets::find(preset, &user_presets())? {
             PresetSource::Shipped(preset) => preset.answers()?,
             PresetSource::File(path) => from_file(&path, Origin::Preset)?,
         },
@@ -48,6 +48,16 @@ fn environment() -> Result<Answers, Failure> {
     let pairs = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     // Where sparktune is installed is no answer about a run.
     Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME))?)
+}
+
+/// The user's own presets. A folder that is not there or cannot be listed holds none.
+pub fn user_presets() -> UserPresets {
+    let Some(folder) = config_folder().map(|folder| folder.join("presets")) else {
+        return UserPresets::default();
+    };
+    let files = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    UserPresets::new(folder, names)
 }
 
 fn user_file() -> Result<Answers, Failure> {

@@ -15,6 +15,7 @@ pub mod facts;
 mod fit;
 pub mod memory;
 pub mod model_config;
+mod outlook;
 pub mod plan;
 pub mod presets;
 mod ranges;
@@ -38,5 +39,6 @@ pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, Mo
 pub use fit::CostPoint;
 pub use memory::Memory;
 pub use model_config::ModelConfig;
+pub use outlook::{MethodOutlook, Outlook, Outlooks};
 pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};
