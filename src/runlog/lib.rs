@@ -14,16 +14,20 @@
 //! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
 //! screens are none of its business.
 
+pub mod bench;
 mod checkpoint;
 mod control;
 mod error;
 mod event;
 mod lease;
+mod lines;
 mod liveness;
 mod manifest;
+mod notice;
 mod run_dir;
 mod runs_root;
 mod series;
+mod step_line;
 mod tailer;
 mod view;
 mod wire;
@@ -39,10 +43,11 @@ pub use event::{
 pub use lease::{Holder, Lease};
 pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
+pub use notice::Notice;
 pub use run_dir::RunDir;
 pub use runs_root::RunsRoot;
 pub use series::{Bucket, Series};
-pub use tailer::{Batch, EventTailer, Limit, Notice, Record};
+pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
 pub use view::{Attempt, Charts, Eta, RunView, Seen};
 pub use writer::EventWriter;
 

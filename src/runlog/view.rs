@@ -328,6 +328,9 @@ impl RunView {
     /// # Errors
     /// [`crate::Error::Io`] when the lease cannot be probed.
     pub fn liveness(&self, run: &RunDir) -> Result<Liveness> {
+        if matches!(run.events().try_exists(), Ok(false)) {
+            return Ok(Liveness::Gone);
+        }
         let held = Lease::is_held(run)?;
         // An attempt that has just begun is not silent because the one before ended long ago.
         let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
@@ -357,10 +360,7 @@ impl RunView {
         let mut tailer = EventTailer::new(run);
         tailer.begin(last);
         // The first events say what the attempt is.
-        let head = tailer.poll(Limit { lines: 8, ..Limit::default() })?;
-        for record in &head.records {
-            view.apply(&record.event);
-        }
+        let head = tailer.poll_with(Limit { lines: 8, ..Limit::default() }, |event, _| view.apply(&event))?;
         if !head.at_end {
             tailer.skip_to_last(last, GLANCE_BYTES);
             view.catch_up(&mut tailer)?;
@@ -369,15 +369,8 @@ impl RunView {
     }
 
     fn catch_up(&mut self, tailer: &mut EventTailer) -> Result<()> {
-        loop {
-            let batch = tailer.poll(Limit { lines: 100_000, time: Duration::from_secs(3600) })?;
-            for record in &batch.records {
-                self.apply(&record.event);
-            }
-            if batch.at_end {
-                return Ok(());
-            }
-        }
+        while !tailer.poll_with(Limit::NONE, |event, _| self.apply(&event))?.at_end {}
+        Ok(())
     }
 }
 
