@@ -15,6 +15,7 @@
 //! screens are none of its business.
 
 pub mod bench;
+mod charts;
 mod checkpoint;
 mod control;
 mod error;
@@ -24,6 +25,7 @@ mod lines;
 mod liveness;
 mod manifest;
 mod notice;
+mod pace;
 mod run_dir;
 mod runs_root;
 mod series;
@@ -33,6 +35,7 @@ mod view;
 mod wire;
 mod writer;
 
+pub use charts::{Charts, Mark};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
 pub use error::{Error, Result, in_words};
@@ -44,11 +47,12 @@ pub use lease::{Holder, Lease};
 pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
 pub use notice::Notice;
+pub use pace::{Eta, StepParts};
 pub use run_dir::RunDir;
 pub use runs_root::RunsRoot;
 pub use series::{Bucket, Series};
 pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
-pub use view::{Attempt, Charts, Eta, RunView, Seen};
+pub use view::{Attempt, RunView, Seen};
 pub use writer::EventWriter;
 
 /// Microseconds since the Unix epoch, the clock of every event and request.
