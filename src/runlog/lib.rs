@@ -18,6 +18,7 @@ pub mod bench;
 mod charts;
 mod checkpoint;
 mod control;
+mod drift;
 mod error;
 mod event;
 mod lease;
@@ -38,6 +39,7 @@ mod writer;
 pub use charts::{Charts, Mark};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
+pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
     CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,
