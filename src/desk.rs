@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_data::Step;
-use sparktune_plan::{Answers, Catalog, Plan};
+use sparktune_plan::{Answers, Catalog, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::{
     Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Listing, MachineFound, ModelFound, PresetFound,
     Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
 };
 
-use crate::answers::{self, config_folder, runs_dir_of, state_folder};
+use crate::answers::{self, runs_dir_of, state_folder};
 use crate::failure::Failure;
 use crate::job::{self, Base};
 use crate::launch;
@@ -263,6 +263,44 @@ fn describe(folder: &Path, name: std::ffi::OsString) -> Entry {
 fn is_data_file(path: &Path) -> bool {
     let name = path.as_os_str().as_encoded_bytes();
     [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
+}
+
+/// Shipped presets, then the user's.
+fn presets() -> Vec<PresetFound> {
+    let user = answers::user_presets();
+    let read = |name: &String| {
+        let path = user.path(name).map_err(|error| error.to_string())?;
+        fs::read_to_string(&path).map_err(|error| Failure::io("read", &path, &error).text)
+    };
+    let own: Vec<(&String, Result<String, String>)> = user.names.iter().map(|name| (name, read(name))).collect();
+    let readable = own.iter().filter_map(|(name, text)| Some((name.as_str(), text.as_deref().ok()?)));
+    let listed = presets::list(readable);
+    let shipped = presets::PRESETS.iter().map(|preset| PresetFound {
+        name: preset.name.into(),
+        about: preset.about.into(),
+        toml: Ok(preset.toml.into()),
+        shipped: true,
+    });
+    let own = own.iter().map(|(name, text)| PresetFound {
+        name: (*name).clone(),
+        about: listed.iter().find(|one| one.name == **name).map(|one| one.about.clone()).unwrap_or_default(),
+        toml: text.clone(),
+        shipped: false,
+    });
+    shipped.chain(own).collect()
+}
+
+fn save_preset(name: &str, toml: &str, replace: bool) -> Result<SaveOutcome, Failure> {
+    let user = answers::user_presets();
+    if user.folder.as_os_str().is_empty() {
+        return Err(Failure::usage("presets cannot be kept: neither XDG_CONFIG_HOME nor HOME is set"));
+    }
+    let path = user.path(name.trim())?;
+    if path.exists() && !replace {
+        return Ok(SaveOutcome::Exists { path });
+    }
+    write_private(&path, toml)?;
+    Ok(SaveOutcome::Saved { path })
 }
 
 /// What was left unfinished the last time. One that cannot be read is as good as none.

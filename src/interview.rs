@@ -1,7 +1,7 @@
 //! The wizard as plain questions, for `--plain`, dumb terminals and screen readers: model, data, then the plan with its
 //! reasons, every value of which can be changed before the start.
 
-use sparktune_plan::{Answer, Answers, Catalog, Origin, Plan, SETTINGS, Setting, render, resolve};
+use sparktune_plan::{Answer, Answers, Catalog, Origin, SETTINGS, Setting, render, resolve};
 use sparktune_tui::escape;
 
 use crate::failure::Failure;
@@ -133,7 +133,7 @@ fn agree(ask: Prompter, answers: &mut Answers, job: &mut Job) -> Result<bool, Fa
     ]
     .map(str::to_owned);
     loop {
-        show(&job.plan);
+        note(render::summary(&job.plan).trim_end());
         match ask.choose("This is the plan:", &choices, START)? {
             START => return Ok(true),
             1 if change(ask, answers, job)? => {}
@@ -152,16 +152,6 @@ fn agree(ask: Prompter, answers: &mut Answers, job: &mut Job) -> Result<bool, Fa
                 return Ok(false);
             }
         }
-    }
-}
-
-fn show(plan: &Plan) {
-    note(render::summary(plan).trim_end());
-    if let Some(advice) = &plan.advice {
-        note(
-            render::memory_bar(&advice.memory, columns().unwrap_or(WIDTH).min(70).saturating_sub(4))
-                .trim_end(),
-        );
     }
 }
 
