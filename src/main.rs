@@ -8,6 +8,7 @@ mod failure;
 mod interrupt;
 mod job;
 mod launch;
+mod machine;
 mod output;
 mod progress;
 
