@@ -97,6 +97,10 @@ impl RunDir {
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
+    /// `tensorboard/`, made by the first attempt that writes into it.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
     /// `plan.toml`
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
