@@ -19,6 +19,7 @@ pub mod bench;
 mod charts;
 mod checkpoint;
 mod control;
+mod deletion;
 mod drift;
 mod error;
 mod event;
