@@ -4,13 +4,16 @@
 //! cursor, change colours or reorder what is shown. No colour, no width: a line is as long as what it says.
 
 pub mod chart;
+mod dashboard;
 mod escape;
 mod follow;
 mod plain;
 mod quantity;
 mod runs_table;
 pub mod screen;
+mod wrap;
 
+pub use dashboard::Dashboard;
 pub use escape::{escape, escape_json};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};

@@ -23,6 +23,7 @@ mod tests;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
+
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Widget};
 use sparktune_runlog::Bucket;
@@ -107,6 +108,8 @@ struct Plot {
     /// The row of marks below.
     marks: Option<Rect>,
     axis: Axis,
+    /// Values with their labels.
+    ticks: Vec<(f64, String)>,
 }
 
 impl Chart<'_> {
@@ -122,13 +125,14 @@ impl Chart<'_> {
             .render(area, buffer);
         let title = self.title(area, buffer);
         let inner = area.inner(Margin::new(1, 1));
-        let Some(plot) = self.plot(inner, buffer, theme) else {
+        let Some(plot) = self.plot(inner) else {
             if inner.height > 0 {
                 let row = Rect { y: inner.y + inner.height / 2, height: 1, ..inner };
                 Line::styled(self.empty, theme.style(Role::Dim)).centered().render(row, buffer);
             }
             return;
         };
+        self.value_labels(&plot, buffer, theme);
         let gaps = self.curves(&plot, buffer, theme);
         self.step_labels(&plot, area, buffer, theme);
         self.marks(&plot, &gaps, buffer, theme);
@@ -141,13 +145,21 @@ impl Chart<'_> {
         if self.title.width() == 0 || room == 0 {
             return 0;
         }
-        let (x, _) = buffer.set_stringn(area.x + 1, area.y, " ", 1, Style::new());
-        let (x, _) = buffer.set_line(x, area.y, &self.title, room);
-        buffer.set_stringn(x, area.y, " ", 1, Style::new());
-        x + 1 - area.x
+        // A space on either side, and nothing of the border's style.
+        let wide = (self.title.width() as u16).min(room) + 2;
+        clear(Rect::new(area.x + 1, area.y, wide, 1), buffer);
+        buffer.set_line(area.x + 2, area.y, &self.title, room);
+        wide + 1
     }
 
-    fn plot(&self, inner: Rect, buffer: &mut Buffer, theme: &Theme) -> Option<Plot> {
+    /// The steps under the crosshair when drawn into `area`: all that share its column of cells.
+    pub fn steps_at_crosshair(&self, area: Rect) -> Option<(u64, u64)> {
+        let cells = usize::from(self.plot(area.inner(Margin::new(1, 1)))?.area.width);
+        let column = self.window.column(self.crosshair?, cells)?;
+        Some(self.window.steps_of(column, cells))
+    }
+
+    fn plot(&self, inner: Rect) -> Option<Plot> {
         let mut values = Vec::new();
         for curve in &self.curves {
             match curve.shape {
@@ -164,7 +176,7 @@ impl Chart<'_> {
         let axis = Axis::of(values.iter().copied(), self.log)?;
         let has_marks = !self.marks.is_empty() && inner.height > 3;
         let height = inner.height - u16::from(has_marks);
-        let (ticks, step) = axis.ticks((usize::from(height) / 3).clamp(2, 8));
+        let (ticks, step) = axis.ticks((usize::from(height) / 3 + 2).min(9));
         let labels = self.unit.labels(&ticks, step);
         let gutter = labels.iter().map(|label| label.width()).max().unwrap_or(0) as u16 + 1;
         if inner.width < gutter + 4 || height == 0 {
@@ -172,19 +184,24 @@ impl Chart<'_> {
         }
         let area = Rect { x: inner.x + gutter, width: inner.width - gutter, height, ..inner };
         let marks = has_marks.then_some(Rect { y: area.y + height, height: 1, ..area });
+        Some(Plot { area, marks, axis, ticks: ticks.into_iter().zip(labels).collect() })
+    }
+
+    /// Writes the values beside the plot and a faint line at each.
+    fn value_labels(&self, plot: &Plot, buffer: &mut Buffer, theme: &Theme) {
+        let area = plot.area;
         let mut taken = None;
-        for (tick, label) in ticks.iter().zip(&labels) {
-            let row = area.y + ((1.0 - axis.fraction(*tick)) * f64::from(height - 1)).round() as u16;
+        for (tick, label) in &plot.ticks {
+            let row =
+                area.y + ((1.0 - plot.axis.fraction(*tick)) * f64::from(area.height - 1)).round() as u16;
             if taken != Some(row) {
-                let x = area.x - 1 - label.width() as u16;
-                buffer.set_string(x, row, label, theme.style(Role::Dim));
+                buffer.set_string(area.x - 1 - label.width() as u16, row, label, theme.style(Role::Dim));
                 for x in (area.x..area.right()).step_by(4) {
                     buffer[(x, row)].set_symbol(theme.glyph("·", ".")).set_style(theme.style(Role::Line));
                 }
             }
             taken = Some(row);
         }
-        Some(Plot { area, marks, axis })
     }
 
     /// Draws the curves; the columns in which values were not finite.
@@ -261,7 +278,7 @@ impl Chart<'_> {
             let Some(column) = self.window.column(tick, cells) else { continue };
             let label = format!("{} {} ", theme.glyph("┴", "+"), unit::step_label(tick, distance));
             let x = plot.area.x + column as u16;
-            if x >= free && x + label.width() as u16 + 1 < area.right() {
+            if x >= free && x + (label.width() as u16) < area.right() {
                 buffer.set_string(x, area.bottom() - 1, &label, theme.style(Role::Dim));
                 free = x + label.width() as u16 + 1;
             }
@@ -294,7 +311,11 @@ impl Chart<'_> {
     /// The legend, right in the top border: as many entries as there is room for.
     fn legend(&self, area: Rect, title: u16, gaps: bool, buffer: &mut Buffer, theme: &Theme) {
         let mut entries = Vec::new();
-        for curve in self.curves.iter().filter(|c| !c.name.is_empty() && !c.buckets.is_empty()) {
+        let Window { from, to } = self.window;
+        for curve in &self.curves {
+            if curve.name.is_empty() || summary(curve.buckets, from, to).is_none() {
+                continue;
+            }
             let glyph = match curve.shape {
                 Shape::Envelope if theme.unicode => "⣿",
                 Shape::Average if theme.unicode => "━",
@@ -319,16 +340,23 @@ impl Chart<'_> {
         for (glyph, role, name) in entries {
             let more = (glyph.width() + name.width() + 3) as u16;
             if title + wide + more + 3 > area.width {
-                break;
+                continue;
             }
             wide += more;
             spans.push(Span::styled(format!(" {glyph}"), theme.style(role)));
             spans.push(Span::styled(format!(" {name}"), theme.style(Role::Dim)));
         }
         if !spans.is_empty() {
-            spans.push(Span::raw(" "));
-            buffer.set_line(area.right() - 2 - wide, area.y, &Line::from(spans), wide + 1);
+            let place = Rect::new(area.right() - 2 - wide, area.y, wide + 1, 1);
+            clear(place, buffer);
+            buffer.set_line(place.x, place.y, &Line::from(spans), place.width);
         }
+    }
+}
+
+fn clear(place: Rect, buffer: &mut Buffer) {
+    for position in place.intersection(buffer.area).positions() {
+        buffer[position].reset();
     }
 }
 

@@ -128,7 +128,7 @@ proptest! {
         let theme = if colour { TRUE_COLOUR } else { NO_COLOUR };
         let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 24));
         let inner = buffer.area.inner(Margin::new(1, 1));
-        let plot = chart.plot(inner, &mut buffer, &theme).unwrap();
+        let plot = chart.plot(inner).unwrap();
         chart.curves(&plot, &mut buffer, &theme);
         let cells = usize::from(plot.area.width);
         let (rows, dots) = (f64::from(plot.area.height), f64::from(plot.area.height) * 4.0);
