@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
-use crate::choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
 use crate::fit::{Fit, Wish};
-use crate::plan::{Advice, DataPlan, Explained, ModelPlan, Plan};
+use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_ranges, model_limit};
 use crate::render::{bytes, count, escape, parameters, percent};
 use crate::rows::Lengths;
@@ -55,7 +55,19 @@ pub(crate) trait Shown {
 macro_rules! shown_as_displayed {
     ($($kind:ty),+) => { $(impl Shown for $kind { fn shown(&self) -> String { self.to_string() } })+ };
 }
-shown_as_displayed!(String, bool, u32, u64, MethodKind, PackStrategy, Mtp, Device, Think, DataFormat);
+shown_as_displayed!(
+    String,
+    bool,
+    u32,
+    u64,
+    MethodKind,
+    PackStrategy,
+    Mtp,
+    Device,
+    Think,
+    DataFormat,
+    Architecture
+);
 
 impl Shown for f64 {
     fn shown(&self) -> String {
@@ -190,6 +202,12 @@ impl Resolver<'_> {
         let eval = &data.eval;
         let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
         let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        let tensorboard = self.pick(
+            "log.tensorboard",
+            &answers.tensorboard,
+            true,
+            "some 200 bytes a step; `tensorboard --logdir` with the runs folder shows all runs",
+        );
         let time = eta::time(&eta::Run {
             fit: &fit,
             wish: &wish,
@@ -231,6 +249,7 @@ impl Resolver<'_> {
             duration,
             checkpoint,
             eval,
+            log: LogPlan { tensorboard },
             advice: Some(advice),
         })
     }
@@ -259,7 +278,9 @@ impl Resolver<'_> {
                 self.pick_optional("model.path", answer, "not on this machine yet: it will be fetched")
             }
         };
-        ModelPlan { id: answer.value.clone(), revision, path }
+        let architecture =
+            self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
+        ModelPlan { id: answer.value.clone(), revision, path, architecture }
     }
 
     fn device(&mut self) -> Result<Device, PlanError> {
