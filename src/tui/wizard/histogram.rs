@@ -125,7 +125,7 @@ mod tests {
         let report = LengthReport::new(Unit::Tokens, &mut lengths).unwrap();
         let bins = merged(&report.histogram, 4);
         assert_eq!((bins.len(), bins.iter().map(|bin| bin.count).sum::<u64>()), (4, 5000));
-        for width in [20, 40, 80] {
+        for width in [28, 40, 80] {
             for rows in [2, 5, 20] {
                 let lines = lines(&report, None, width, rows, &TRUE_COLOUR);
                 assert!(lines.iter().all(|line| line.width() <= width), "{width} {rows}");

@@ -275,7 +275,6 @@ impl ModelPage {
             Act::Confirm => match state.model.here().and_then(|found| found.unknown_architecture.as_ref()) {
                 Some(_) => {
                     state.confirm_model();
-                    state.replan();
                     return Did::Next;
                 }
                 None => return Did::Passed,
@@ -541,9 +540,9 @@ impl ModelPage {
         let mut lines = Vec::new();
         if let Some(family) = found.unknown_architecture.as_ref().filter(|_| !state.is_confirmed()) {
             let words = format!(
-                "{} is of the family {family}, which was never tested here; its layers have the names that are expected. \
-                 y trains it all the same.",
-                found.name
+                "{} is of the family {family}, which is not known here. It would be computed as {}; only its authors' code \
+                 can tell whether that is right. y trains it so.",
+                found.name, found.facts.config.architecture
             );
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         }

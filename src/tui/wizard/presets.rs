@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_plan::presets::{check_name, text};
-use sparktune_plan::{Answer, Answers, Method, Origin, SETTINGS};
+use sparktune_plan::{Answers, Method, Origin};
 
 use super::asked::Asked;
 use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
@@ -139,19 +139,7 @@ fn load(preset: &PresetFound, state: &mut State) -> Result<String, String> {
     let toml =
         preset.toml.as_ref().map_err(|problem| format!("{} cannot be read: {problem}", preset.name))?;
     let loaded = Answers::from_toml(toml, Origin::Preset, &preset.name).map_err(|error| error.to_string())?;
-    let mut kept = state.answers.clone();
-    for setting in SETTINGS {
-        if kept.origin(setting.key) == Some(Origin::Preset) && !OF_ONE_RUN.contains(&setting.name) {
-            kept.clear(setting.name);
-        }
-    }
-    state.answers = loaded.merge(kept);
-    state.answers.preset = Some(Answer::flag(preset.name.clone()));
-    state.replan();
-    let own = SETTINGS.iter().filter(|setting| {
-        state.answers.origin(setting.key) == Some(Origin::Flag) && !OF_ONE_RUN.contains(&setting.name)
-    });
-    Ok(match own.count() {
+    Ok(match state.use_preset(&preset.name, loaded) {
         0 => format!("preset {} is loaded", preset.name),
         1 => format!("preset {} is loaded; one value of your own counts more (R takes it back)", preset.name),
         n => {

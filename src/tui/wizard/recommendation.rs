@@ -11,7 +11,7 @@ use super::cost::{Cost, curve_lines, memory_lines, time_lines};
 use super::keys::{Did, Keys};
 use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
-use super::state::{OF_ONE_RUN, State};
+use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
@@ -101,14 +101,14 @@ const KEYS: &[Binding<Act>] = &[
     Binding {
         keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
         shown: "r",
-        help: "back to the recommended value",
+        help: "take your value back: the preset's, or the recommended one",
         hint: Some("recommended"),
         action: Act::Recommended,
     },
     Binding {
         keys: &[key(KeyCode::Char('R'))],
         shown: "R",
-        help: "all back to the recommended values",
+        help: "take back all values of your own",
         hint: None,
         action: Act::AllRecommended,
     },
@@ -248,14 +248,7 @@ impl PlanPage {
                 self.look(state, false);
             }
             Act::AllRecommended => {
-                for setting in listed(true) {
-                    if !OF_ONE_RUN.contains(&setting.name)
-                        && state.answers.origin(setting.key) == Some(Origin::Flag)
-                    {
-                        state.answers.clear(setting.name);
-                    }
-                }
-                state.replan();
+                state.take_back_all();
                 state.say(Role::Accent, "all values of your own are taken back");
                 self.look(state, false);
             }

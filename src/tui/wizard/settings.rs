@@ -18,7 +18,8 @@ const ESSENTIAL: [&str; 11] = [
 ];
 
 /// Settings that have a page of their own.
-const ELSEWHERE: [&str; 5] = ["preset", "model.id", "model.revision", "model.path", "data.train"];
+const ELSEWHERE: [&str; 6] =
+    ["preset", "model.id", "model.revision", "model.path", "model.architecture", "data.train"];
 
 /// The settings to be listed.
 pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
