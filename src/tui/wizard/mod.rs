@@ -606,9 +606,13 @@ impl App for Wizard {
             None if keys.typing => keys.hints.into_iter().chain([("F1", "keys")]).collect(),
             None => {
                 let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
+                // Esc may mean something else here, and on the first page it does not go back.
+                let esc_is_taken = self.starting.is_shown()
+                    || self.page == Page::Machine
+                    || keys.hints.iter().any(|(key, _)| *key == "esc");
                 keys.hints
                     .into_iter()
-                    .chain(common.filter(|(key, _)| !(self.starting.is_shown() && *key == "esc")))
+                    .chain(common.filter(|(key, _)| !(esc_is_taken && *key == "esc")))
                     .collect()
             }
         };

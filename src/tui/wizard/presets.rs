@@ -10,7 +10,7 @@ use sparktune_plan::{Answers, Method, Origin};
 use super::asked::Asked;
 use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
 use super::keys::Keys;
-use super::lines::{fit, ink, inked, left, window, wrapped};
+use super::lines::{fit, ink, inked, left, selected, window, wrapped};
 use super::popup::popup;
 use super::state::{OF_ONE_RUN, State};
 use crate::escape::escape;
@@ -123,8 +123,7 @@ impl PresetList {
                             format!("  {}", fit(&escape(&about), width - names - 2, theme)),
                         ),
                     ]);
-                    let selected = at == self.selected;
-                    if selected { line.patch_style(theme.style(Role::Selected)) } else { line }
+                    if at == self.selected { selected(&line, line.width().max(1), theme) } else { line }
                 };
                 window(self.selected, presets.len(), rows).map(row).collect()
             }
