@@ -44,7 +44,8 @@ pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
 pub fn list(args: RunsArgs) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(args.runs_dir)?);
     if Following::suited(args.plain, args.json) == Following::Screen {
-        return Screens::open()?.runs(&root);
+        Screens::open()?.runs(&root)?;
+        return Ok(Exit::Done);
     }
     let rows: Vec<RunRow> = root.list()?.iter().map(RunRow::read).collect();
     if args.json {

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod chart;
 mod dashboard;
 mod escape;
+mod finding;
 mod follow;
 mod plain;
 mod quantity;
@@ -18,6 +19,7 @@ mod wrap;
 
 pub use dashboard::Dashboard;
 pub use escape::{escape, escape_json};
+pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};
 pub use quantity::{bytes, count, duration, loss};
