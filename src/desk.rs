@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
-use sparktune_plan::{Answers, Catalog, Plan, presets};
+use sparktune_plan::{Answer, Answers, Catalog, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
     Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound, ModelFound, PresetFound,
@@ -234,7 +234,12 @@ fn catalog() -> Vec<CacheState> {
 }
 
 fn model(name: &str, revision: Option<String>, listener: &ToWizard) -> Result<ModelFound, Failure> {
-    let mut base = job::find_base(name, revision.as_deref(), listener)?;
+    let asked = Answers {
+        model: Some(Answer::flag(name.to_owned())),
+        revision: revision.clone().map(Answer::flag),
+        ..Answers::default()
+    };
+    let mut base = job::find_base(&asked, listener)?;
     let download = job::weigh(&mut base)?;
     Ok(ModelFound {
         name: name.to_owned(),

@@ -11,7 +11,7 @@ use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_tui::runs_list::{RunsList, Wish};
 use sparktune_tui::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use sparktune_tui::wizard::{Outcome, Setup, Wizard};
-use sparktune_tui::{Dashboard, escape};
+use sparktune_tui::{Dashboard, bytes, escape};
 
 use crate::desk::{Desk, kept_draft};
 use crate::failure::{Exit, Failure};
@@ -86,7 +86,7 @@ impl Screens {
                 Some(Wish::Delete(run)) => {
                     let name = run.name();
                     match run.delete() {
-                        Ok(()) => list.list.say(&format!("{name} is deleted")),
+                        Ok(freed) => list.list.say(&format!("{name} is deleted, {} are free again", bytes(freed))),
                         Err(error) => list.list.say(&error.to_string()),
                     }
                 }

@@ -91,11 +91,11 @@ pub enum Ask {
     /// [`Told::NotKept`].
     Keep {
         /// What to keep: [`Draft::to_text`].
-        draft: Draft,
+        draft: Box<Draft>,
     },
     /// Throw the kept draft away: the user starts anew, or the run has started. Not answered.
     Forget,
-    /// The answers of `--demo`: [`Told::Demo`].
+    /// The answers of `--demo`, with what flags and environment have said on top: [`Told::Demo`].
     Demo,
     /// Fetch what is missing, tokenise, make the run folder and start the trainer in a process of its own:
     /// [`Told::Started`]. What was fetched stays, also after a cancel or a failure, and the next start goes on there.
