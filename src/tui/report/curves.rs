@@ -1,0 +1,104 @@
+//! The curves of a run: the loss large, the others side by side.
+
+use sparktune_plan::render;
+use sparktune_runlog::{Charts, Series};
+
+use super::chart::{Base, Chart, LARGE, Mark, SMALL, Unit};
+use super::input::ReportInput;
+use super::markup::Markup;
+use super::{absent, bars, section};
+use crate::quantity::count;
+
+/// A side chart: title, unit, where its axis begins, and its curve.
+type Side = (&'static str, Unit, Base, fn(&Charts) -> &Series);
+
+const SIDES: &[Side] = &[
+    ("Gradient norm", Unit::Of(""), Base::NearOrLog, |charts| &charts.grad_norm),
+    ("Learning rate", Unit::Of(""), Base::Zero, |charts| &charts.lr),
+    ("Speed", Unit::Of("tokens/s"), Base::Zero, |charts| &charts.tokens_per_s),
+    ("Memory", Unit::Bytes, Base::Zero, |charts| &charts.mem_used_bytes),
+];
+
+/// Charts over the steps.
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    section(page, "Training", |page| {
+        let (kept, discarded) = (&run.view.charts, &run.view.discarded);
+        if kept.loss.is_empty() && discarded.loss.is_empty() {
+            absent(page, "No step has been trained yet, so there are no curves.");
+        }
+        Chart {
+            title: "Training loss",
+            unit: Unit::Of("nats per target token"),
+            base: Base::NearOrLog,
+            detail: LARGE,
+            kept: &kept.loss,
+            discarded: &discarded.loss,
+            eval: (!kept.eval_loss.is_empty()).then_some(&kept.eval_loss),
+            best: run.view.best_eval().map(|eval| eval.step),
+            checkpoints: checkpoints(run),
+            resumes: resumes(run),
+        }
+        .write(page);
+        page.element("div", &[("class", "sides")], |page| {
+            for (title, unit, base, series) in SIDES {
+                Chart {
+                    title,
+                    unit: *unit,
+                    base: *base,
+                    detail: SMALL,
+                    kept: series(kept),
+                    discarded: series(discarded),
+                    eval: None,
+                    best: None,
+                    checkpoints: Vec::new(),
+                    resumes: resumes(run),
+                }
+                .write(page);
+            }
+        });
+        parts_of_a_step(page, run);
+    });
+}
+
+fn checkpoints(run: &ReportInput) -> Vec<Mark> {
+    let title = |c: &sparktune_runlog::CheckpointCommitted| {
+        let best = if c.best { ", the best so far" } else { "" };
+        format!("checkpoint at step {}, {}{best}", count(c.step), render::bytes(c.bytes))
+    };
+    run.view.checkpoints.iter().map(|c| Mark { step: c.step, title: title(c) }).collect()
+}
+
+fn resumes(run: &ReportInput) -> Vec<Mark> {
+    let resumed = run.view.attempts.iter().filter_map(|a| Some((a.number, a.started.resumed_from_step?)));
+    resumed
+        .map(|(attempt, step)| Mark { step, title: format!("attempt {attempt} goes on after step {}", count(step)) })
+        .collect()
+}
+
+/// Where the time of a step goes, on average.
+fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
+    let times = &run.times;
+    if times.step_ms <= 0.0 {
+        return;
+    }
+    let measured: f64 = times.parts.iter().map(|(_, ms)| ms).sum();
+    let rest = times.step_ms - measured;
+    let all = times.parts.iter().copied().chain([("all else", rest)]);
+    #[allow(clippy::cast_precision_loss)]
+    let mean = |ms: f64| ms / times.steps as f64;
+    let parts: Vec<bars::Part> = all
+        .filter(|(_, ms)| *ms > 0.0)
+        .map(|(name, ms)| {
+            let shown = format!("{} ms ({})", super::axis::figure(mean(ms)), render::percent(ms / times.step_ms));
+            bars::Part { name, size: ms, shown }
+        })
+        .collect();
+    page.leaf("h3", &[], "Where the time of a step goes");
+    let words = format!(
+        "{} ms a step on average, measured over {} steps of all attempts.",
+        super::axis::figure(mean(times.step_ms)),
+        count(times.steps)
+    );
+    page.leaf("p", &[("class", "note")], &words);
+    bars::stacked(page, "Time of a step by part", &parts, times.step_ms.max(measured), None);
+}
