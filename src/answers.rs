@@ -1,14 +1,12 @@
-//! Where answers come from: flags, `SPARKTUNE_*` variables, the user's file, a preset; and questions for what is missing.
+//! Where answers come from: flags, `SPARKTUNE_*` variables, the user's file, a preset.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use inquire::{InquireError, Select, Text};
 use sparktune_plan::presets::{self, PresetSource};
-use sparktune_plan::{Answer, Answers, Catalog, Origin, PlanError};
+use sparktune_plan::{Answer, Answers, Origin};
 
 use crate::failure::Failure;
-use crate::output::stderr_is_lively;
 
 /// Folder of runs where nobody said another.
 const RUNS_DIR: &str = "runs";
@@ -102,51 +100,7 @@ pub fn demo_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("model/config.json").is_file())
 }
 
-/// Whether a person can be asked.
+/// Whether a person can be asked, at least line by line.
 pub fn can_ask() -> bool {
-    std::io::stdin().is_terminal() && stderr_is_lively()
-}
-
-/// Asks for what only the user can say.
-///
-/// # Errors
-/// [`PlanError::Missing`] with every flag when nobody can be asked, or the question was declined.
-pub fn complete(mut answers: Answers, may_ask: bool) -> Result<Answers, Failure> {
-    let missing = sparktune_plan::missing(&answers);
-    if missing.is_empty() {
-        return Ok(answers);
-    }
-    if !may_ask {
-        return Err(PlanError::Missing(missing).into());
-    }
-    if answers.model.is_none() {
-        answers.model = Some(Answer::flag(ask_model().map_err(declined)?));
-    }
-    if answers.data.is_none() {
-        let question = Text::new("Training data:").with_help_message("a .jsonl file or a folder of them");
-        answers.data = Some(Answer::flag(vec![question.prompt().map_err(declined)?.trim().into()]));
-    }
-    Ok(answers)
-}
-
-fn ask_model() -> Result<String, InquireError> {
-    const OTHER: &str = "another: a Hugging Face id or a folder";
-    let catalog = Catalog::shipped();
-    let mut choices: Vec<String> =
-        catalog.models.iter().map(|model| format!("{:24} {}", model.id, model.note)).collect();
-    choices.push(OTHER.into());
-    let chosen = Select::new("Model:", choices).raw_prompt()?;
-    match catalog.models.get(chosen.index) {
-        Some(model) => Ok(model.id.clone()),
-        None => Ok(Text::new("Id or folder:").prompt()?.trim().to_owned()),
-    }
-}
-
-fn declined(error: InquireError) -> Failure {
-    Failure::usage(match error {
-        InquireError::OperationCanceled | InquireError::OperationInterrupted => {
-            "nothing was chosen. Say it with --model and --data".to_owned()
-        }
-        error => format!("cannot ask ({error}). Say it with --model and --data"),
-    })
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::Value;
+use crate::values::Value;
 
 macro_rules! choice {
     ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
@@ -39,6 +39,7 @@ macro_rules! choice {
 
         impl Value for $name {
             const EXPECTS: &'static str = $expects;
+            const CHOICES: &'static [&'static str] = &[$($word),+];
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
                 Self::from_text(value.as_str()?)
@@ -46,6 +47,14 @@ macro_rules! choice {
 
             fn from_text(text: &str) -> Option<Self> {
                 text.parse().ok()
+            }
+
+            fn to_toml(&self) -> Option<toml::Value> {
+                Some(self.word().into())
+            }
+
+            fn to_text(&self) -> Option<String> {
+                Some(self.word().into())
             }
         }
     };

@@ -149,13 +149,22 @@ impl Fit<'_> {
         lengths
     }
 
+    /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without it.
+    fn memory_and_recompute(&self, wish: &Wish, pack_length: u32) -> (Memory, bool) {
+        if let Some(recompute) = wish.recompute {
+            return (self.memory(wish, pack_length, recompute), recompute);
+        }
+        let kept = self.memory(wish, pack_length, false);
+        if kept.fits() { (kept, false) } else { (self.memory(wish, pack_length, true), true) }
+    }
+
     fn tried(&self, wish: &Wish, pack_length: u32) -> Choice {
         let rows = self.lengths.pack(pack_length, self.strategy);
-        let recompute = wish.recompute.unwrap_or_else(|| !self.memory(wish, pack_length, false).fits());
+        let (memory, recompute) = self.memory_and_recompute(wish, pack_length);
         Choice {
             pack_length,
             recompute,
-            memory: self.memory(wish, pack_length, recompute),
+            memory,
             epoch_s: self.epoch_s(wish, recompute, &rows),
             rows,
             curve: Vec::new(),
@@ -164,31 +173,37 @@ impl Fit<'_> {
 
     /// Chooses, or returns the memory of the setting that came closest to fitting.
     pub fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
-        let mut tried: Vec<Choice> =
-            self.candidates().into_iter().map(|length| self.tried(wish, length)).collect();
-        let eligible = |choice: &Choice| match (wish.pack_length, self.strategy) {
-            (Some(length), _) => choice.pack_length == length,
-            (None, PackStrategy::Stream) => choice.pack_length <= self.rule,
-            (None, PackStrategy::Bfd) => choice.pack_length >= self.shortest(),
-        };
-        if let Some(length) = wish.pack_length.filter(|length| tried.iter().all(|c| c.pack_length != *length))
+        let mut candidates = self.candidates();
+        if let Some(length) = wish.pack_length
+            && let Err(at) = candidates.binary_search(&length)
         {
-            let at = tried.partition_point(|choice| choice.pack_length < length);
-            tried.insert(at, self.tried(wish, length));
+            candidates.insert(at, length);
         }
-        let fitting = || tried.iter().filter(|choice| eligible(choice) && choice.memory.fits());
+        let shortest = self.shortest();
+        let eligible = |length: u32| match (wish.pack_length, self.strategy) {
+            (Some(asked), _) => length == asked,
+            (None, PackStrategy::Stream) => length <= self.rule,
+            (None, PackStrategy::Bfd) => length >= shortest,
+        };
+        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen for remedies.
+        let memories = candidates
+            .iter()
+            .filter(|length| eligible(**length))
+            .map(|l| self.memory_and_recompute(wish, *l).0);
+        let memories: Vec<Memory> = memories.collect();
+        if !memories.iter().any(Memory::fits) {
+            let least = memories.into_iter().min_by_key(Memory::needed_bytes);
+            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, shortest, true))));
+        }
+        let tried: Vec<Choice> = candidates.into_iter().map(|length| self.tried(wish, length)).collect();
+        let fitting = || tried.iter().filter(|choice| eligible(choice.pack_length) && choice.memory.fits());
         let best = fitting().map(|choice| choice.epoch_s).fold(f64::INFINITY, f64::min);
         let chosen = match self.strategy {
             // The recipe's rule, or the next shorter row that fits.
             PackStrategy::Stream => fitting().next_back(),
             PackStrategy::Bfd => fitting().find(|choice| choice.epoch_s <= best * (1.0 + CLOSE_ENOUGH)),
         };
-        let Some(chosen) = chosen else {
-            let least =
-                tried.iter().filter(|choice| eligible(choice)).min_by_key(|c| c.memory.needed_bytes());
-            let least = least.map(|choice| choice.memory.clone());
-            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, self.shortest(), true))));
-        };
+        let chosen = chosen.expect("one fits, as was just seen");
         Ok(Choice { curve: curve(&tried), ..chosen.clone() })
     }
 }

@@ -7,6 +7,7 @@
 pub mod answers;
 pub mod catalog;
 pub mod choices;
+mod command_line;
 pub mod cost;
 pub mod error;
 mod eta;
@@ -23,6 +24,7 @@ mod resolve;
 pub mod rows;
 mod schedule;
 mod sizing;
+mod values;
 
 #[cfg(test)]
 mod resolve_tests;
@@ -30,6 +32,7 @@ mod resolve_tests;
 pub use answers::{Answer, Answers, Origin, SETTINGS, Setting};
 pub use catalog::{Catalog, CatalogModel};
 pub use choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy};
 pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 pub use fit::CostPoint;

@@ -25,6 +25,7 @@ pub fn missing(answers: &Answers) -> Vec<Missing> {
         .filter(|key| answers.origin(key).is_none())
         .filter_map(|key| Setting::of(key))
         .map(|setting| Missing {
+            key: setting.key,
             flag: format!("--{}", setting.name),
             env: setting.env(),
             about: setting.about,
@@ -170,6 +171,7 @@ impl Resolver<'_> {
         };
         if fit.lengths.examples() == 0.0 {
             return Err(PlanError::Data {
+                key: "data.max_example_tokens",
                 what: format!(
                     "every example is longer than data.max_example_tokens = {}",
                     count(data.max_example_tokens.into())
@@ -218,7 +220,7 @@ impl Resolver<'_> {
             epochs: duration.epochs,
             trains_mtp: mtp == Mtp::Trained,
         });
-        self.record_time(&time);
+        self.record_time(&time, duration);
 
         let order =
             |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
@@ -312,6 +314,7 @@ impl Resolver<'_> {
             // A preset is written for many models; only the user's own words are held against this one.
             Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
                 Err(PlanError::Conflict {
+                    key: "mtp",
                     what: format!(
                         "{} is {value}, but {} has no MTP head (mtp_num_hidden_layers is 0 in its config.json)",
                         setting("mtp").place(*origin),
@@ -365,6 +368,7 @@ impl Resolver<'_> {
             && answer.origin > Origin::Preset
         {
             return Err(PlanError::Conflict {
+                key: "data.eval_fraction",
                 what: format!(
                     "{} holds examples out although --eval-data is given",
                     setting("data.eval_fraction").place(answer.origin)
