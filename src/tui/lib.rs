@@ -7,6 +7,7 @@ mod escape;
 mod follow;
 mod plain;
 mod quantity;
+pub mod report;
 mod runs_table;
 pub mod screen;
 

@@ -64,7 +64,7 @@ pub(super) fn lengths(page: &mut Markup, lengths: &LengthReport, unit: &str, pac
     page.element("figure", &[], |page| {
         page.element("figcaption", &[], |page| {
             page.leaf("h3", &[], "Length of the examples");
-            page.leaf("span", &[("class", "unit")], &format!("{unit}; each bar twice as wide as the one before"));
+            page.leaf("span", &[("class", "unit")], &format!("{unit}, from the number below each bar to the next"));
         });
         let title = "Length of the examples";
         let attrs = [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
@@ -112,13 +112,13 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
     let slowest = points.iter().map(|p| p.tokens_per_s_relative).fold(f64::INFINITY, f64::min);
     let fastest = points.iter().map(|p| p.tokens_per_s_relative).fold(0.0, f64::max);
-    let x = Axis::steps(first.pack_length.into(), last.pack_length.into(), 6);
+    let x = Axis::log(first.pack_length.into(), last.pack_length.into(), 10);
     let y = Axis::linear(slowest * 100.0, fastest * 100.0, 3);
     let title = "Speed by pack length";
     page.element("figure", &[], |page| {
         page.element("figcaption", &[], |page| {
             page.leaf("h3", &[], title);
-            page.leaf("span", &[("class", "unit")], "% of the fastest, estimate; by tokens of a row");
+            page.leaf("span", &[("class", "unit")], "% of the fastest, estimate; by tokens of a row, log scale");
         });
         let attrs = [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
         page.element("svg", &attrs, |page| {
@@ -127,9 +127,8 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
             for (i, tick) in x.ticks().iter().enumerate() {
                 let class = if i % 2 == 1 { "odd" } else { "even" };
                 let at = percent(tick.at);
-                let anchor = if tick.at > 0.98 { "end" } else { "middle" };
                 let attrs =
-                    [("class", class), ("x", at.as_str()), ("y", "100%"), ("dy", "1.6em"), ("text-anchor", anchor)];
+                    [("class", class), ("x", at.as_str()), ("y", "100%"), ("dy", "1.6em"), ("text-anchor", "middle")];
                 page.leaf("text", &attrs, &tick.label);
             }
             let place = |p: &&CostPoint| (f64::from(p.pack_length), p.tokens_per_s_relative * 100.0);

@@ -33,26 +33,32 @@ impl Unit {
         }
     }
 
-    /// A value with its unit.
+    /// A value as text, beside a caption that names the unit.
     pub fn show(self, value: f64) -> String {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         match self {
             Unit::Bytes => render::bytes(value.max(0.0) as u64),
-            Unit::Of("") => figure(value),
-            Unit::Of(name) => format!("{} {name}", figure(value)),
+            Unit::Of(_) => figure(value),
         }
     }
 }
 
-/// Where the value axis begins, and whether it may be logarithmic.
+/// Where the value axis begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Base {
     /// At 0.
     Zero,
-    /// Near the smallest value.
-    Near,
     /// Near the smallest value, and logarithmic where most of the curve would otherwise lie flat on the ground.
-    NearOrLog,
+    Fitted,
+}
+
+/// Which line is drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Trace {
+    /// The means themselves.
+    Exact,
+    /// The means smoothed, for what differs from step to step.
+    Smooth,
 }
 
 /// How much of a chart is drawn.
@@ -88,6 +94,7 @@ pub(super) struct Chart<'a> {
     pub title: &'a str,
     pub unit: Unit,
     pub base: Base,
+    pub trace: Trace,
     pub detail: Detail,
     /// The steps that count.
     pub kept: &'a Series,
@@ -130,7 +137,7 @@ impl Chart<'_> {
         let low = finite().map(|c| c.min).fold(f64::INFINITY, f64::min);
         let high = finite().map(|c| c.max).fold(f64::NEG_INFINITY, f64::max);
         let unit = self.unit.on_axis(high.abs().max(low.abs()));
-        let log = self.base == Base::NearOrLog && lies_flat(&kept, low, high);
+        let log = self.base == Base::Fitted && lies_flat(&kept, low, high);
         let y = if log {
             Axis::log(low, high, self.detail.ticks as usize + 2)
         } else {
@@ -199,8 +206,8 @@ impl Chart<'_> {
         let large = self.detail == LARGE;
         let broken = [&drawing.kept, &drawing.discarded].iter().any(|of| of.iter().any(|c| c.nonfinite > 0));
         let keys = [
-            ("line", "moving average", large),
-            ("band", "smallest to largest", large),
+            ("line", "smoothed", large),
+            ("band", "each step, or smallest to largest", large),
             ("eval", "evaluation", !drawing.eval.is_empty()),
             ("best", "best evaluation", self.best.is_some() && !drawing.eval.is_empty()),
             ("checkpoint", "checkpoint", !self.checkpoints.is_empty()),
@@ -241,7 +248,7 @@ impl Drawing {
         let (width, height) = (WIDTH, HEIGHT);
         let view = format!("0 0 {width} {height}");
         let attrs = [("viewBox", view.as_str()), ("width", "100%"), ("height", "100%"), ("preserveAspectRatio", "none")];
-        page.element("svg", &attrs, |page| self.curves(page));
+        page.element("svg", &attrs, |page| self.curves(page, chart.trace));
         self.broken(page);
         self.slices(page, chart);
         self.checkpoints(page, chart);
@@ -275,7 +282,7 @@ impl Drawing {
         }
     }
 
-    fn curves(&self, page: &mut Markup) {
+    fn curves(&self, page: &mut Markup, trace: Trace) {
         for (columns, band_class, line_class) in
             [(&self.discarded, "old band", "old line"), (&self.kept, "band", "line")]
         {
@@ -283,8 +290,9 @@ impl Drawing {
                 page.empty("path", &[("class", band_class), ("d", &band(stretch, &self.x, &self.y))]);
             }
             for stretch in stretches(columns) {
+                let value = |c: &Column| if trace == Trace::Smooth { c.smooth } else { c.mean };
                 let points: Vec<(f64, f64)> =
-                    stretch.iter().filter_map(|c| Some((c.middle(), c.smooth?))).collect();
+                    stretch.iter().filter_map(|c| Some((c.middle(), value(c)?))).collect();
                 page.empty("path", &[("class", line_class), ("d", &line(&points, &self.x, &self.y))]);
             }
         }

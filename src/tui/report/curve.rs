@@ -8,8 +8,8 @@ use super::axis::{Axis, as_f64};
 pub(super) const WIDTH: f64 = 2000.0;
 pub(super) const HEIGHT: f64 = 1000.0;
 
-/// Weight of one step in the smoothed line, as in the live average.
-const EMA_WEIGHT: f64 = 0.1;
+/// Steps over which the smoothed line averages to each side, in a run of ordinary length: what the live average does.
+const SMOOTH_STEPS: f64 = 10.0;
 
 /// Neighbouring steps drawn as one.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ pub(super) struct Column {
     pub max: f64,
     /// Their mean; `None` when there is none.
     pub mean: Option<f64>,
-    /// The moving average at this place.
+    /// The smoothed mean; `None` where there is no mean.
     pub smooth: Option<f64>,
     /// Values that were NaN or infinite.
     pub nonfinite: u64,
@@ -60,7 +60,7 @@ pub(super) fn columns(series: &Series, from: u64, to: u64, most: u64) -> Vec<Col
         series.buckets().iter().filter(|b| b.last_step >= from && b.first_step <= to).collect();
     let mut columns: Vec<Column> =
         inside.chunk_by(|a, b| slot(a) == slot(b)).filter_map(Column::of).collect();
-    smooth(&mut columns);
+    smooth(&mut columns, as_f64(to.saturating_sub(from)));
     columns
 }
 
@@ -76,17 +76,37 @@ pub(super) fn stretches(columns: &[Column]) -> Vec<&[Column]> {
     columns.chunk_by(|a, b| !broken(a, b)).filter(|stretch| stretch[0].mean.is_some()).collect()
 }
 
-/// Adds the smoothed means: each step weighs a tenth, as in the live average.
-fn smooth(columns: &mut [Column]) {
-    let mut average: Option<f64> = None;
-    for column in columns {
+/// Adds the smoothed means. Each is a mean over all columns with weights that fall from step to step: what the live
+/// average is, but to both sides, so that it does not lag behind. Short runs are smoothed less and long ones more.
+fn smooth(columns: &mut [Column], span: f64) {
+    let steps = (span / 25.0).clamp(2.0, SMOOTH_STEPS).max(span / 200.0);
+    let kept = 1.0 - 1.0 / steps;
+    let before = one_sided(columns.iter(), kept);
+    let mut after = one_sided(columns.iter().rev(), kept);
+    after.reverse();
+    for (column, ((sum, weight), (sum_after, weight_after))) in
+        columns.iter_mut().zip(before.into_iter().zip(after))
+    {
         let Some(mean) = column.mean else { continue };
-        #[allow(clippy::cast_possible_truncation)] // beyond a few thousand steps the weight is 1
-        let weight = 1.0 - (1.0 - EMA_WEIGHT).powi(column.count.min(10_000) as i32);
-        // Not `before + weight × difference`: the difference of huge values may overflow.
-        average = Some(average.map_or(mean, |before| before * (1.0 - weight) + mean * weight));
-        column.smooth = average;
+        // The column itself is in both sums.
+        let own = as_f64(column.count);
+        let weight = weight + weight_after - own;
+        let smooth = sum / weight + (sum_after / weight - mean * (own / weight));
+        column.smooth = Some(if smooth.is_finite() { smooth } else { mean });
     }
+}
+
+/// For each column the weighted sum of it and those before, and the sum of the weights, of which `kept` is left after
+/// a step.
+fn one_sided<'a>(columns: impl Iterator<Item = &'a Column>, kept: f64) -> Vec<(f64, f64)> {
+    let mut so_far = (0.0, 0.0);
+    let add = |column: &Column| {
+        let decay = kept.powf(as_f64(column.count + column.nonfinite));
+        let own = as_f64(column.count);
+        so_far = (so_far.0 * decay + column.mean.unwrap_or(0.0) * own, so_far.1 * decay + own);
+        so_far
+    };
+    columns.map(add).collect()
 }
 
 /// A path through points of (step, value); a single point becomes a dot where line ends are round.
@@ -150,6 +170,15 @@ mod tests {
         let (x, y) = (Axis::steps(0, 10, 5), Axis::linear(0.0, 1.0, 5));
         assert_eq!(line(&[(0.0, 0.0), (5.0, 0.5), (10.0, 1.0)], &x, &y), "M0 1000L1000 500L2000 0");
         assert_eq!(line(&[(0.0, 1.0)], &x, &y), "M0 0h0");
+    }
+
+    #[test]
+    fn the_smoothed_line_keeps_a_straight_line_straight_and_halves_noise() {
+        let straight = columns(&series((1..=200).map(|s| (s, s as f64))), 1, 200, 400);
+        // In the middle both sides weigh the same.
+        assert!((straight[99].smooth.unwrap() - 100.0).abs() < 0.01, "{:?}", straight[99]);
+        let noisy = columns(&series((1..=200).map(|s| (s, (s % 2) as f64))), 1, 200, 400);
+        assert!(noisy.iter().all(|c| (0.2..0.8).contains(&c.smooth.unwrap())));
     }
 
     #[test]

@@ -3,20 +3,21 @@
 use sparktune_plan::render;
 use sparktune_runlog::{Charts, Series};
 
-use super::chart::{Base, Chart, LARGE, Mark, SMALL, Unit};
+use super::axis::figure;
+use super::chart::{Base, Chart, LARGE, Mark, SMALL, Trace, Unit};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
 use crate::quantity::count;
 
-/// A side chart: title, unit, where its axis begins, and its curve.
-type Side = (&'static str, Unit, Base, fn(&Charts) -> &Series);
+/// A side chart: title, unit, where its axis begins, its line, and its curve.
+type Side = (&'static str, Unit, Base, Trace, fn(&Charts) -> &Series);
 
 const SIDES: &[Side] = &[
-    ("Gradient norm", Unit::Of(""), Base::NearOrLog, |charts| &charts.grad_norm),
-    ("Learning rate", Unit::Of(""), Base::Zero, |charts| &charts.lr),
-    ("Speed", Unit::Of("tokens/s"), Base::Zero, |charts| &charts.tokens_per_s),
-    ("Memory", Unit::Bytes, Base::Zero, |charts| &charts.mem_used_bytes),
+    ("Gradient norm", Unit::Of(""), Base::Fitted, Trace::Smooth, |charts| &charts.grad_norm),
+    ("Learning rate", Unit::Of(""), Base::Zero, Trace::Exact, |charts| &charts.lr),
+    ("Speed", Unit::Of("tokens/s"), Base::Zero, Trace::Smooth, |charts| &charts.tokens_per_s),
+    ("Memory", Unit::Bytes, Base::Zero, Trace::Exact, |charts| &charts.mem_used_bytes),
 ];
 
 /// Charts over the steps.
@@ -29,7 +30,8 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         Chart {
             title: "Training loss",
             unit: Unit::Of("nats per target token"),
-            base: Base::NearOrLog,
+            base: Base::Fitted,
+            trace: Trace::Smooth,
             detail: LARGE,
             kept: &kept.loss,
             discarded: &discarded.loss,
@@ -40,11 +42,12 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         }
         .write(page);
         page.element("div", &[("class", "sides")], |page| {
-            for (title, unit, base, series) in SIDES {
+            for (title, unit, base, trace, series) in SIDES {
                 Chart {
                     title,
                     unit: *unit,
                     base: *base,
+                    trace: *trace,
                     detail: SMALL,
                     kept: series(kept),
                     discarded: series(discarded),
@@ -82,23 +85,34 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
         return;
     }
     let measured: f64 = times.parts.iter().map(|(_, ms)| ms).sum();
-    let rest = times.step_ms - measured;
-    let all = times.parts.iter().copied().chain([("all else", rest)]);
+    // The trainer can tell forward from backward only where the device is waited for in between.
+    let apart = times.parts[1].1 > 0.0 && times.parts[2].1 > 0.0;
+    let rest = (if apart { "all else" } else { "forward, backward and all else" }, times.step_ms - measured);
+    let all = times.parts.iter().copied().chain([rest]);
     #[allow(clippy::cast_precision_loss)]
     let mean = |ms: f64| ms / times.steps as f64;
     let parts: Vec<bars::Part> = all
         .filter(|(_, ms)| *ms > 0.0)
         .map(|(name, ms)| {
-            let shown = format!("{} ms ({})", super::axis::figure(mean(ms)), render::percent(ms / times.step_ms));
+            let shown = format!("{} ({})", milliseconds(mean(ms)), render::percent(ms / times.step_ms));
             bars::Part { name, size: ms, shown }
         })
         .collect();
     page.leaf("h3", &[], "Where the time of a step goes");
     let words = format!(
-        "{} ms a step on average, measured over {} steps of all attempts.",
-        super::axis::figure(mean(times.step_ms)),
+        "{} a step on average, measured over {} steps of all attempts.",
+        milliseconds(mean(times.step_ms)),
         count(times.steps)
     );
     page.leaf("p", &[("class", "note")], &words);
     bars::stacked(page, "Time of a step by part", &parts, times.step_ms.max(measured), None);
+}
+
+/// `0.04 ms`, `118 ms`, `2.34 s`
+pub(super) fn milliseconds(ms: f64) -> String {
+    if ms >= 999.5 {
+        return format!("{} s", figure(ms / 1e3));
+    }
+    let digits = if ms < 9.995 { 2 } else { usize::from(ms < 99.95) };
+    format!("{ms:.digits$} ms")
 }

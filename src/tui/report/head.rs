@@ -9,6 +9,7 @@ use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
 use super::{LINE_CHARS, absent, figures, said};
+use crate::escape::escape;
 use crate::plain::{how_it_stands, outcome_word};
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 
@@ -44,6 +45,7 @@ fn state(page: &mut Markup, run: &ReportInput) {
     let next = match liveness {
         Liveness::NotStarted => format!("`sparktune resume {name}` starts it."),
         Liveness::Running => format!("`sparktune watch {name}` shows it live; this page does not change by itself."),
+        Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
         Liveness::Stalled { .. } => format!(
             "Look into logs/ in the run folder; `sparktune stop {name}` asks the trainer to save and end. \
              If it does not react, end its process; `sparktune resume {name}` then continues."
@@ -53,7 +55,11 @@ fn state(page: &mut Markup, run: &ReportInput) {
     page.element("p", &[("class", "state")], |page| {
         page.leaf("span", &[("class", class)], word);
         page.element("span", &[("dir", "auto")], |page| {
-            page.sentence(&clip(&how_it_stands(&name, liveness, &run.view), 3 * LINE_CHARS));
+            let sentence = how_it_stands(&name, liveness, &run.view);
+            // The name stands above, and the word beside.
+            let sentence = sentence.strip_prefix(&format!("{}: ", escape(&name))).unwrap_or(&sentence);
+            let sentence = sentence.strip_prefix(word).unwrap_or(sentence).trim_start_matches([',', ';', ' ']);
+            page.sentence(&clip(sentence, 3 * LINE_CHARS));
             page.text(if next.is_empty() { "" } else { ". " });
             page.sentence(&next);
         });

@@ -50,7 +50,7 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
             said(page, "td", "key", &checkpoint.name);
             page.leaf("td", &[("class", "number")], &count(checkpoint.step));
             page.leaf("td", &[("class", "number")], &render::bytes(checkpoint.bytes));
-            let saved = or_unknown(checkpoint.commit_ms, |ms| format!("{} ms", super::axis::figure(ms)));
+            let saved = or_unknown(checkpoint.commit_ms, super::curves::milliseconds);
             page.leaf("td", &[("class", "number")], &saved);
             let notes = [(checkpoint.best, "best when saved"), (!there, "not kept")];
             let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();

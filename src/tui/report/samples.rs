@@ -26,7 +26,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "What the model says", |page| {
         for (prompt, answers) in prompts {
             page.element("article", &[], |page| {
-                text(page, "prompt", &clip(prompt, PROMPT_CHARS));
+                text(page, "prompt", &clip(prompt.trim_end(), PROMPT_CHARS));
                 let mut answers = answers.into_iter().rev();
                 if let Some(newest) = answers.next() {
                     answer(page, newest);
