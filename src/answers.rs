@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use sparktune_plan::presets::{self, PresetSource};
+use sparktune_plan::presets::{self, PresetSource, UserPresets};
 use sparktune_plan::{Answer, Answers, Origin};
 
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     }
     let preset = match &said.preset {
         None => Answers::default(),
-        Some(preset) => match presets::find(preset)? {
+        Some(preset) => match presets::find(preset, &user_presets())? {
             PresetSource::Shipped(preset) => preset.answers()?,
             PresetSource::File(path) => from_file(&path, Origin::Preset)?,
         },
@@ -50,15 +50,37 @@ fn environment() -> Result<Answers, Failure> {
     Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME))?)
 }
 
+/// The user's own presets. A folder that is not there or cannot be listed holds none.
+pub fn user_presets() -> UserPresets {
+    let Some(folder) = config_folder().map(|folder| folder.join("presets")) else {
+        return UserPresets::default();
+    };
+    let files = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    UserPresets::new(folder, names)
+}
+
 fn user_file() -> Result<Answers, Failure> {
-    let config = std::env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    match config.map(|folder| folder.join("sparktune/settings.toml")) {
+    match config_folder().map(|folder| folder.join("settings.toml")) {
         Some(path) if path.is_file() => from_file(&path, Origin::UserFile),
         _ => Ok(Answers::default()),
     }
+}
+
+/// Where the user's settings and presets are: `$XDG_CONFIG_HOME/sparktune`.
+pub fn config_folder() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config")
+}
+
+/// Where an unfinished wizard is kept: `$XDG_STATE_HOME/sparktune`.
+pub fn state_folder() -> Option<PathBuf> {
+    xdg("XDG_STATE_HOME", ".local/state")
+}
+
+fn xdg(variable: &str, usual: &str) -> Option<PathBuf> {
+    let said = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    said.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(usual)))
+        .map(|folder| folder.join("sparktune"))
 }
 
 fn from_file(path: &Path, origin: Origin) -> Result<Answers, Failure> {

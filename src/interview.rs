@@ -1,7 +1,7 @@
 //! The wizard as plain questions, for `--plain`, dumb terminals and screen readers: model, data, then the plan with its
 //! reasons, every value of which can be changed before the start.
 
-use sparktune_plan::{Answer, Answers, Catalog, Origin, Plan, SETTINGS, Setting, render, resolve};
+use sparktune_plan::{Answer, Answers, Catalog, Origin, SETTINGS, Setting, render, resolve};
 use sparktune_tui::escape;
 
 use crate::failure::Failure;
@@ -47,12 +47,10 @@ fn model(ask: Prompter, answers: &mut Answers, listener: &dyn Listener) -> Resul
         if answers.model.is_none() {
             answers.model = Some(Answer::flag(choose_model(ask)?));
         }
-        let revision = answers.revision.as_ref().map(|answer| answer.value.clone());
-        let name = answers.model.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
-        match job::find_base(&name, revision.as_deref(), listener) {
+        match job::find_base(answers, listener) {
             Ok(base) => return Ok(base),
             Err(failure) => {
-                note(&format!("{name}: {}", failure.text));
+                note(&failure.text);
                 answers.model = None;
             }
         }
@@ -68,9 +66,11 @@ fn choose_model(ask: Prompter) -> Result<String, Failure> {
     choices.push("another: a Hugging Face id or a folder".into());
     match catalog.models.get(ask.choose("Model:", &choices, 0)?) {
         Some(model) => Ok(model.id.clone()),
-        None => ask.text("Id or folder:", "", "org/name, or a folder with config.json", |text| match text.trim() {
-            "" => Err("an id or a folder is needed".into()),
-            _ => Ok(()),
+        None => ask.text("Id or folder:", "", "org/name, or a folder with config.json", |text| {
+            match text.trim() {
+                "" => Err("an id or a folder is needed".into()),
+                _ => Ok(()),
+            }
         }),
     }
 }
@@ -85,13 +85,16 @@ fn data(
     let download = job::weigh(&mut base)?;
     loop {
         if answers.data.is_none() {
-            let path = ask.text("Training data:", "", "a .jsonl file or a folder of them; Tab completes", |text| {
-                match text.trim() {
-                    "" => Err("a file or a folder is needed".into()),
-                    path if !std::path::Path::new(path).exists() => Err(format!("{path}: there is no such file or folder")),
-                    _ => Ok(()),
-                }
-            })?;
+            let path =
+                ask.text("Training data:", "", "a .jsonl file or a folder of them; Tab completes", |text| {
+                    match text.trim() {
+                        "" => Err("a file or a folder is needed".into()),
+                        path if !std::path::Path::new(path).exists() => {
+                            Err(format!("{path}: there is no such file or folder"))
+                        }
+                        _ => Ok(()),
+                    }
+                })?;
             answers.data = Some(Answer::flag(vec![path.trim().into()]));
         }
         let prepared = job::prepare_data(answers, &base.tokenizer, &base.facts, listener)
@@ -120,10 +123,17 @@ fn data(
 /// Shows the plan and lets it be changed. False: it has to be made anew, from other answers.
 fn agree(ask: Prompter, answers: &mut Answers, job: &mut Job) -> Result<bool, Failure> {
     const START: usize = 0;
-    let choices = ["start", "change a value", "show every value with its reason", "show the command line", "another model", "other data"]
-        .map(str::to_owned);
+    let choices = [
+        "start",
+        "change a value",
+        "show every value with its reason",
+        "show the command line",
+        "another model",
+        "other data",
+    ]
+    .map(str::to_owned);
     loop {
-        show(&job.plan);
+        note(render::summary(&job.plan).trim_end());
         match ask.choose("This is the plan:", &choices, START)? {
             START => return Ok(true),
             1 if change(ask, answers, job)? => {}
@@ -142,13 +152,6 @@ fn agree(ask: Prompter, answers: &mut Answers, job: &mut Job) -> Result<bool, Fa
                 return Ok(false);
             }
         }
-    }
-}
-
-fn show(plan: &Plan) {
-    note(render::summary(plan).trim_end());
-    if let Some(advice) = &plan.advice {
-        note(render::memory_bar(&advice.memory, columns().unwrap_or(WIDTH).min(70).saturating_sub(4)).trim_end());
     }
 }
 

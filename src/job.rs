@@ -48,18 +48,20 @@ pub struct Base {
     pub facts: ModelFacts,
 }
 
-/// Judges a model by its config alone, then fetches its tokenizer.
+/// Judges the model of these answers by its config alone, then fetches its tokenizer.
 ///
 /// # Errors
 /// A model that cannot be found or trained.
-pub fn find_base(model: &str, revision: Option<&str>, listener: &dyn Listener) -> Result<Base, Failure> {
+pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<Base, Failure> {
+    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
+    let computed_as = answers.architecture.as_ref().map(|answer| answer.value);
     let hub = Hub::from_env(|name| std::env::var(name).ok())?;
-    let name = match revision {
-        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{revision}"),
+    let name = match &answers.revision {
+        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
         _ => model.to_owned(),
     };
     let config = hub.fetch_config(&name)?;
-    let facts = ModelFacts::from_config_json(&config.text)?;
+    let facts = ModelFacts::from_config_json_as(&config.text, computed_as)?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
         listener.note(&format!("note: using the cached copy of the model: {why}"));
     }
@@ -86,10 +88,7 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
 /// # Errors
 /// Whatever stands in the way: answers, model, data, machine.
 pub fn plan(answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
-    let word =
-        |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
-    let model = word(&answers.model).unwrap_or_default();
-    let mut base = find_base(&model, word(&answers.revision).as_deref(), listener)?;
+    let mut base = find_base(answers, listener)?;
     let download = weigh(&mut base)?;
     let prepared = prepare_data(answers, &base.tokenizer, &base.facts, listener)?;
     accept(answers, &prepared)?;

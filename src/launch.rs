@@ -156,6 +156,7 @@ impl Summary {
             Liveness::Finished { .. } => "failed",
             Liveness::Running | Liveness::Stalled { .. } => "running",
             Liveness::Crashed | Liveness::NotStarted => "crashed",
+            Liveness::Gone => "gone",
         };
         let eval = view.last_eval.as_ref().map(|eval| eval.loss_nats);
         let folder = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());

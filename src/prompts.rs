@@ -6,11 +6,11 @@ use std::path::{MAIN_SEPARATOR, Path};
 
 use inquire::autocompletion::Replacement;
 use inquire::validator::Validation;
-use inquire::{Autocomplete, Confirm, CustomUserError, InquireError, Select, Text};
+use inquire::{Autocomplete, CustomUserError, InquireError, Select, Text};
 use sparktune_tui::escape;
 
 use crate::failure::Failure;
-use crate::output::{note, stderr_is_lively};
+use crate::output::{columns, note, stderr_is_lively};
 
 /// Choices shown at a time.
 const PAGE: usize = 12;
@@ -32,7 +32,10 @@ impl Prompter {
     /// # Errors
     /// The question was declined.
     pub fn choose(self, question: &str, choices: &[String], usual: usize) -> Result<usize, Failure> {
-        let choices: Vec<String> = choices.iter().map(|choice| escape(choice).into_owned()).collect();
+        // A choice that wraps is hard to tell from two. Two columns are the cursor's.
+        let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
+        let fitting = |choice: &String| escape(choice).chars().take(room).collect();
+        let choices: Vec<String> = choices.iter().map(fitting).collect();
         if self.lively {
             let select = Select::new(question, choices).with_starting_cursor(usual).with_page_size(PAGE);
             return Ok(select.raw_prompt().map_err(declined)?.index);
@@ -101,22 +104,6 @@ impl Prompter {
             .with_validator(validator)
             .prompt()
             .map_err(declined)
-    }
-
-    /// Yes or no.
-    ///
-    /// # Errors
-    /// The question was declined.
-    pub fn confirm(self, question: &str, usual: bool) -> Result<bool, Failure> {
-        if self.lively {
-            return Confirm::new(question).with_default(usual).prompt().map_err(declined);
-        }
-        let word = if usual { "yes" } else { "no" };
-        let said = line(question, word, |text| match text.trim() {
-            "y" | "yes" | "n" | "no" => Ok(()),
-            _ => Err("yes or no is needed".into()),
-        })?;
-        Ok(said.trim().starts_with('y'))
     }
 }
 
@@ -193,8 +180,13 @@ impl Autocomplete for Paths {
         Ok(found.into_iter().filter(|path| escape(path) == path.as_str()).collect())
     }
 
-    fn get_completion(&mut self, typed: &str, chosen: Option<String>) -> Result<Replacement, CustomUserError> {
-        Ok(chosen.or_else(|| common_beginning(&completions(typed)).filter(|shared| shared.len() > typed.len())))
+    fn get_completion(
+        &mut self,
+        typed: &str,
+        chosen: Option<String>,
+    ) -> Result<Replacement, CustomUserError> {
+        Ok(chosen
+            .or_else(|| common_beginning(&completions(typed)).filter(|shared| shared.len() > typed.len())))
     }
 }
 

@@ -48,11 +48,7 @@ pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
     }
     let answers = answers::gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
-    let revision = answers.revision.as_ref().map(|answer| answer.value.as_str());
-    let base = match &answers.model {
-        Some(model) => Some(job::find_base(&model.value, revision, &listener)?),
-        None => None,
-    };
+    let base = answers.model.as_ref().map(|_| job::find_base(&answers, &listener)).transpose()?;
     let options = CheckOptions {
         format: job::format(&answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),

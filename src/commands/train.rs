@@ -37,7 +37,9 @@ fn start(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
     let may_ask = !args.non_interactive && !args.json && !args.demo && answers::can_ask();
     let job = match may_ask && (missing || front_door) {
         true if args.dry_run => interview::complete(&mut answers.clone(), &listener)?,
-        true if Following::suited(args.plain, false) == Following::Screen => return Screens::open()?.wizard(answers),
+        true if Following::suited(args.plain, false) == Following::Screen => {
+            return Screens::open()?.wizard(answers);
+        }
         true => interview::interview(&mut answers.clone(), &listener)?,
         false => job::plan(&answers, &listener)?,
     };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::choices::{DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
 use crate::values::{Value, spoken, written};
 
@@ -368,6 +368,7 @@ answers! {
     "Hugging Face id or local folder of the model." model: String = "model.id", "model", true;
     "Commit, tag or branch of the model." revision: String = "model.revision", "revision", false;
     "Folder of the checkpoint, where the id alone does not say it." model_path: PathBuf = "model.path", "model-path", false;
+    "Family whose layers a model of an unknown family has; known ones are told by config.json." architecture: Architecture = "model.architecture", "architecture", true;
     "Training data: files or a folder." data: Vec<PathBuf> = "data.train", "data", true;
     "Evaluation data, instead of a share held out." eval_data: Vec<PathBuf> = "data.eval", "eval-data", true;
     "Share of the examples held out for evaluation." eval_fraction: f64 = "data.eval_fraction", "eval-fraction", false;

@@ -139,3 +139,19 @@ choice! {
         PromptCompletion = "prompt-completion",
     } expects "auto, messages, sharegpt, alpaca or prompt-completion"
 }
+
+choice! {
+    /// Families of decoder this program can train.
+    Architecture {
+        /// Qwen3.5 dense (and 3.6, 3.8 dense): gated DeltaNet layers with a gated full-attention layer in between.
+        Qwen35 = "qwen3_5",
+        /// Qwen3: RMS-normalised queries and keys.
+        Qwen3 = "qwen3",
+        /// Qwen2 and 2.5: biases on q, k and v.
+        Qwen2 = "qwen2",
+        /// Llama 2, 3 and relatives with the same layout.
+        Llama = "llama",
+        /// Mistral: Llama's layout with a sliding window.
+        Mistral = "mistral",
+    } expects "qwen3_5, qwen3, qwen2, llama or mistral"
+}

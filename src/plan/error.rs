@@ -79,9 +79,7 @@ pub enum PlanError {
         fix: String,
     },
     /// No preset of that name.
-    #[error(
-        "{place}: there is no preset `{name}`. Shipped presets: {known}; or give the path of a TOML file"
-    )]
+    #[error("{place}: there is no preset `{name}`. There are {known}; or give the path of a TOML file")]
     UnknownPreset {
         /// Where the name was given.
         place: String,

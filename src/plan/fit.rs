@@ -6,6 +6,7 @@ use crate::choices::{Device, MethodKind, PackStrategy};
 use crate::cost::{Speed, Treatment, Work};
 use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};
+use crate::ranges::model_limit;
 use crate::rows::{Lengths, Rows};
 
 /// A pack length with its cost; the points of the wizard's chart.
@@ -90,11 +91,45 @@ pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
     ((multiples as u32) * 128).min(limit)
 }
 
-impl Fit<'_> {
+impl<'a> Fit<'a> {
+    /// Training of this model on this data and device. `lengths` are those of `data`, without what is too long.
+    pub fn new(
+        model: &'a ModelFacts,
+        machine: &'a MachineFacts,
+        data: &DataFacts,
+        device: Device,
+        strategy: PackStrategy,
+        lengths: Lengths,
+    ) -> Self {
+        let limit = model_limit(model);
+        let speed = match (device, machine.gpus.first()) {
+            (Device::Cuda, Some(gpu)) => Speed::of_gpu(gpu),
+            _ => Speed::of_cpu(machine),
+        };
+        Fit {
+            model,
+            machine,
+            device,
+            work: Work::of(&model.config),
+            speed,
+            strategy,
+            lengths,
+            longest: data.max.min(limit),
+            limit,
+            rule: recipe_pack_length(data, limit),
+            target_share: data.target_share(),
+        }
+    }
+
     /// How tokens are treated, for counting FLOPs.
     pub fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
         let Wish { method, rank, .. } = *wish;
         Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
+    }
+
+    /// FLOPs of training for each token.
+    pub fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
+        self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
     }
 
     /// Memory with this pack length: the longest row counts, and under `bfd` that may be an example's own row.
@@ -103,6 +138,11 @@ impl Fit<'_> {
             PackStrategy::Bfd => pack_length.max(self.longest),
             PackStrategy::Stream => pack_length,
         };
+        self.memory_of_row(wish, row, recompute)
+    }
+
+    /// Memory when the longest row has this many tokens.
+    pub fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
         let footprint = Footprint {
             device: self.device,
             method: wish.method,

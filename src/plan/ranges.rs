@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::answers::{Answer, Answers};
 use crate::error::PlanError;
-use crate::facts::Facts;
+use crate::facts::{Facts, ModelFacts};
 use crate::render::{count, escape};
 use crate::resolve::setting;
 
@@ -26,12 +26,12 @@ fn in_range<T: PartialOrd + Display + Copy>(
 }
 
 /// Tokens the model can take at most, as far as a plan can write them.
-pub(crate) fn model_limit(facts: &Facts) -> u32 {
-    facts.model.config.max_example_tokens().clamp(1, 1 << 30) as u32
+pub(crate) fn model_limit(model: &ModelFacts) -> u32 {
+    model.config.max_example_tokens().clamp(1, 1 << 30) as u32
 }
 
 pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanError> {
-    let limit = model_limit(facts);
+    let limit = model_limit(&facts.model);
     let steps = 1..=1u64 << 40;
     in_range("data.eval_fraction", &answers.eval_fraction, 0.0..=0.5)?;
     in_range("data.max_example_tokens", &answers.max_example_tokens, 2.min(limit)..=limit)?;

@@ -14,23 +14,32 @@
 //! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
 //! screens are none of its business.
 
+pub mod bench;
+mod charts;
 mod checkpoint;
 mod control;
+mod drift;
 mod error;
 mod event;
 mod lease;
+mod lines;
 mod liveness;
 mod manifest;
+mod notice;
+mod pace;
 mod run_dir;
 mod runs_root;
 mod series;
+mod step_line;
 mod tailer;
 mod view;
 mod wire;
 mod writer;
 
+pub use charts::{Charts, Mark};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
+pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
     CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,
@@ -39,11 +48,13 @@ pub use event::{
 pub use lease::{Holder, Lease};
 pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
+pub use notice::Notice;
+pub use pace::{Eta, StepParts};
 pub use run_dir::RunDir;
 pub use runs_root::RunsRoot;
 pub use series::{Bucket, Series};
-pub use tailer::{Batch, EventTailer, Limit, Notice, Record};
-pub use view::{Attempt, Charts, Eta, RunView, Seen};
+pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
+pub use view::{Attempt, RunView, Seen};
 pub use writer::EventWriter;
 
 /// Microseconds since the Unix epoch, the clock of every event and request.

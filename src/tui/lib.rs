@@ -10,6 +10,7 @@ mod quantity;
 pub mod report;
 mod runs_table;
 pub mod screen;
+pub mod wizard;
 
 pub use escape::{escape, escape_json};
 pub use follow::{Ended, Error, Output, follow};

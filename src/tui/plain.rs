@@ -189,6 +189,7 @@ pub fn how_it_stands(name: &str, liveness: Liveness, view: &RunView) -> String {
             "{name}: crashed after step {step}; the trainer ended without saying why (see logs/). {}",
             resume()
         ),
+        Liveness::Gone => format!("{name}: the run folder is gone; was it moved or deleted?"),
         Liveness::Finished { outcome: Outcome::Completed } => format!("{name}: completed, {step} steps"),
         Liveness::Finished { outcome } => {
             let reason =

@@ -99,6 +99,7 @@ fn state(liveness: Liveness) -> String {
         Liveness::Running => "running".to_owned(),
         Liveness::Stalled { .. } => "stalled".to_owned(),
         Liveness::Crashed => "crashed".to_owned(),
+        Liveness::Gone => "gone".to_owned(),
         Liveness::Finished { outcome } => outcome_word(outcome).to_owned(),
     }
 }
