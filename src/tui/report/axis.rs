@@ -33,8 +33,7 @@ impl Axis {
         }
         let size = low.abs().max(high.abs());
         if high - low <= size * 1e-9 {
-            let room = if size == 0.0 { 0.5 } else { size * 0.1 };
-            (low, high) = (low - room, high + room);
+            (low, high) = if size == 0.0 { (0.0, 1.0) } else { (low - size * 0.1, high + size * 0.1) };
         }
         let step = nice_step((high - low) / f64::from(most.max(1)));
         let (first, last) = ((low / step).floor(), (high / step).ceil());
@@ -59,7 +58,8 @@ impl Axis {
         let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let inside = |value: &f64| *value >= low * 0.999 && *value <= high * 1.001;
         let within = |mantissas: &[f64]| -> Vec<f64> {
-            let values = (from..=to).flat_map(|decade| mantissas.iter().map(move |m| m * 10_f64.powi(decade)));
+            let values =
+                (from..=to).flat_map(|decade| mantissas.iter().map(move |m| m * 10_f64.powi(decade)));
             values.filter(inside).collect()
         };
         let fine = within(&[1.0, 2.0, 5.0]);
@@ -158,6 +158,16 @@ pub(super) fn figure(value: f64) -> String {
     number(value, value / 1000.0 * if value.abs() < 1e-2 { 10.0 } else { 1.0 })
 }
 
+/// A value with three significant digits at most.
+pub(super) fn reading(value: f64) -> String {
+    let text = number(value, value / 100.0);
+    if text.contains('.') && !text.contains('e') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
 /// Thousands separated in the whole part of a plain decimal.
 fn grouped(decimal: &str) -> String {
     let (sign, rest) = decimal.strip_prefix('-').map_or(("", decimal), |rest| ("-", rest));
@@ -178,13 +188,22 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers() {
-        assert_eq!(labels(&Axis::linear(0.31, 2.93, 6)), ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"].map(|l| if l == "0.0" { "0" } else { l }));
+        assert_eq!(
+            labels(&Axis::linear(0.31, 2.93, 6)),
+            ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"].map(|l| if l == "0.0" { "0" } else { l })
+        );
         assert_eq!(labels(&Axis::linear(0.0, 0.0002, 4)), ["0", "5e-5", "1.0e-4", "1.5e-4", "2.0e-4"]);
         assert_eq!(labels(&Axis::linear(0.0, 13_780.0, 4)), ["0", "5,000", "10,000", "15,000"]);
-        assert_eq!(labels(&Axis::steps(0, 1_000_000, 5)), ["0", "200,000", "400,000", "600,000", "800,000", "1,000,000"]);
+        assert_eq!(
+            labels(&Axis::steps(0, 1_000_000, 5)),
+            ["0", "200,000", "400,000", "600,000", "800,000", "1,000,000"]
+        );
         assert_eq!(labels(&Axis::steps(1, 3, 8)), ["1", "2", "3"]);
         assert_eq!(labels(&Axis::log(0.3, 40.0, 8)), ["0.2", "0.5", "1", "2", "5", "10", "20", "50"]);
-        assert_eq!(labels(&Axis::log(1e-3, 9e5, 10)), ["0.001", "0.01", "0.1", "1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]);
+        assert_eq!(
+            labels(&Axis::log(1e-3, 9e5, 10)),
+            ["0.001", "0.01", "0.1", "1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]
+        );
     }
 
     #[test]
@@ -195,10 +214,15 @@ mod tests {
             (0.002, "2.00e-3"),
             (0.0, "0"),
             (f64::NAN, "–"),
-            (-3.14159, "-3.142"),
+            (-2.34567, "-2.346"),
             (1.5e30, "1.500e30"),
         ] {
             assert_eq!(figure(value), shown);
+        }
+        for (value, shown) in
+            [(72.0, "72"), (13.28, "13.3"), (0.2894, "0.289"), (2404.2, "2,404"), (100.0, "100"), (0.0, "0")]
+        {
+            assert_eq!(reading(value), shown);
         }
     }
 

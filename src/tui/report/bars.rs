@@ -4,8 +4,8 @@ use sparktune_data::LengthReport;
 use sparktune_plan::{Advice, CostPoint, render};
 
 use super::axis::{Axis, as_f64};
-use super::chart::percent;
-use super::curve::{HEIGHT, WIDTH, line};
+use super::curve::line;
+use super::drawing::{label_below, percent, places, stretched, values};
 use super::markup::Markup;
 use crate::quantity::count;
 
@@ -25,7 +25,8 @@ pub(super) struct Part<'a> {
 /// A bar of parts out of `whole`, each with a name and a size in the legend; what is left over is `rest`, by name.
 pub(super) fn stacked(page: &mut Markup, title: &str, parts: &[Part], whole: f64, rest: Option<Part>) {
     let present = || parts.iter().zip(SHADES).filter(|(part, _)| part.size > 0.0);
-    let words = present().map(|(part, _)| format!("{} {}", part.name, part.shown)).collect::<Vec<_>>().join(", ");
+    let words =
+        present().map(|(part, _)| format!("{} {}", part.name, part.shown)).collect::<Vec<_>>().join(", ");
     page.element("figure", &[("class", "bar")], |page| {
         let attrs = [("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "26")];
         page.element("svg", &attrs, |page| {
@@ -45,7 +46,10 @@ pub(super) fn stacked(page: &mut Markup, title: &str, parts: &[Part], whole: f64
             for (part, class) in present().chain(rest.iter().map(|part| (part, "free"))) {
                 page.element("li", &[], |page| {
                     page.element("svg", &[("width", "12"), ("height", "12")], |page| {
-                        page.empty("rect", &[("class", class), ("width", "12"), ("height", "12"), ("rx", "2")]);
+                        page.empty(
+                            "rect",
+                            &[("class", class), ("width", "12"), ("height", "12"), ("rx", "2")],
+                        );
                     });
                     page.text(part.name);
                     page.leaf("b", &[], &part.shown);
@@ -64,27 +68,33 @@ pub(super) fn lengths(page: &mut Markup, lengths: &LengthReport, unit: &str, pac
     page.element("figure", &[], |page| {
         page.element("figcaption", &[], |page| {
             page.leaf("h3", &[], "Length of the examples");
-            page.leaf("span", &[("class", "unit")], &format!("{unit}, from the number below each bar to the next"));
+            page.leaf(
+                "span",
+                &[("class", "unit")],
+                &format!("{unit}, from the number below each bar to the next"),
+            );
         });
         let title = "Length of the examples";
-        let attrs = [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
+        let attrs =
+            [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
         page.element("svg", &attrs, |page| {
-            let words = bins.iter().map(|bin| format!("{} from {}", count(bin.count), count(bin.from.into())));
+            let words =
+                bins.iter().map(|bin| format!("{} from {}", count(bin.count), count(bin.from.into())));
             page.leaf("desc", &[], &format!("Examples: {}.", words.collect::<Vec<_>>().join(", ")));
-            value_grid(page, &y);
+            page.element("g", &[("class", "axis"), ("aria-hidden", "true")], |page| values(page, &y));
             for (i, bin) in bins.iter().enumerate() {
                 let from = as_f64(i as u64) * wide;
                 let high = y.place(as_f64(bin.count));
                 let (x, w) = (percent(from + wide * 0.08), percent(wide * 0.84));
                 let (top, h) = (percent(1.0 - high), percent(high));
-                let range = format!("{} to {}", count(bin.from.into()), count(u64::from(bin.to).saturating_sub(1)));
-                let attrs = [("class", "column"), ("x", x.as_str()), ("width", &w), ("y", &top), ("height", &h)];
+                let range =
+                    format!("{} to {}", count(bin.from.into()), count(u64::from(bin.to).saturating_sub(1)));
+                let attrs =
+                    [("class", "column"), ("x", x.as_str()), ("width", &w), ("y", &top), ("height", &h)];
                 page.element("rect", &attrs, |page| {
                     page.leaf("title", &[], &format!("{} examples of {range} {unit}", count(bin.count)));
                 });
-                let class = if i % 2 == 1 { "odd" } else { "even" };
-                let attrs = [("class", class), ("x", x.as_str()), ("y", "100%"), ("dy", "1.6em")];
-                page.leaf("text", &attrs, &count(bin.from.into()));
+                label_below(page, i, &x, "start", &count(bin.from.into()));
             }
             let place = pack_length.and_then(|length| {
                 let i = bins.iter().position(|bin| bin.from <= length && length < bin.to)?;
@@ -94,10 +104,18 @@ pub(super) fn lengths(page: &mut Markup, lengths: &LengthReport, unit: &str, pac
             });
             if let Some((length, at)) = place {
                 let x = percent(at);
-                page.empty("line", &[("class", "chosen"), ("x1", &x), ("x2", &x), ("y1", "0"), ("y2", "100%")]);
+                page.empty(
+                    "line",
+                    &[("class", "chosen"), ("x1", &x), ("x2", &x), ("y1", "0"), ("y2", "100%")],
+                );
                 let (anchor, dx) = if at > 0.6 { ("end", "-6") } else { ("start", "6") };
-                let attrs =
-                    [("class", "chosen"), ("x", x.as_str()), ("y", "12"), ("dx", dx), ("text-anchor", anchor)];
+                let attrs = [
+                    ("class", "chosen"),
+                    ("x", x.as_str()),
+                    ("y", "12"),
+                    ("dx", dx),
+                    ("text-anchor", anchor),
+                ];
                 page.leaf("text", &attrs, &format!("pack length {}", count(length.into())));
             }
         });
@@ -118,25 +136,23 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
     page.element("figure", &[], |page| {
         page.element("figcaption", &[], |page| {
             page.leaf("h3", &[], title);
-            page.leaf("span", &[("class", "unit")], "% of the fastest, estimate; by tokens of a row, log scale");
+            page.leaf(
+                "span",
+                &[("class", "unit")],
+                "% of the fastest, estimate; by tokens of a row, log scale",
+            );
         });
-        let attrs = [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
+        let attrs =
+            [("class", "plot"), ("role", "img"), ("aria-label", title), ("width", "100%"), ("height", "180")];
         page.element("svg", &attrs, |page| {
             page.leaf("desc", &[], &format!("Chosen: {} tokens.", count(chosen.into())));
-            value_grid(page, &y);
-            for (i, tick) in x.ticks().iter().enumerate() {
-                let class = if i % 2 == 1 { "odd" } else { "even" };
-                let at = percent(tick.at);
-                let attrs =
-                    [("class", class), ("x", at.as_str()), ("y", "100%"), ("dy", "1.6em"), ("text-anchor", "middle")];
-                page.leaf("text", &attrs, &tick.label);
-            }
+            page.element("g", &[("class", "axis"), ("aria-hidden", "true")], |page| {
+                values(page, &y);
+                places(page, &x);
+            });
             let place = |p: &&CostPoint| (f64::from(p.pack_length), p.tokens_per_s_relative * 100.0);
             let curve = line(&points.iter().map(place).collect::<Vec<_>>(), &x, &y);
-            let view = format!("0 0 {WIDTH} {HEIGHT}");
-            let attrs =
-                [("viewBox", view.as_str()), ("width", "100%"), ("height", "100%"), ("preserveAspectRatio", "none")];
-            page.element("svg", &attrs, |page| page.empty("path", &[("class", "line"), ("d", &curve)]));
+            stretched(page, |page| page.empty("path", &[("class", "line"), ("d", &curve)]));
             for point in &points {
                 let class = match point {
                     p if p.pack_length == chosen => "best",
@@ -155,7 +171,13 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
         page.element("ul", &[("class", "legend"), ("aria-hidden", "true")], |page| {
             let keys = [
                 ("best", "chosen", points.iter().any(|p| p.pack_length == chosen)),
-                ("eval", "the recipe's rule", points.iter().any(|p| p.pack_length == advice.recipe_pack_length && p.pack_length != chosen)),
+                (
+                    "eval",
+                    "the recipe's rule",
+                    points
+                        .iter()
+                        .any(|p| p.pack_length == advice.recipe_pack_length && p.pack_length != chosen),
+                ),
                 ("unfit", "does not fit", points.iter().any(|p| !p.fits)),
             ];
             for (class, words, _) in keys.iter().filter(|(.., shown)| *shown) {
@@ -180,14 +202,4 @@ fn in_words(point: &CostPoint) -> String {
         if point.recompute { ", recompute" } else { "" },
         if point.fits { "" } else { ", does not fit" },
     )
-}
-
-fn value_grid(page: &mut Markup, y: &Axis) {
-    page.element("g", &[("class", "axis"), ("aria-hidden", "true")], |page| {
-        for tick in y.ticks() {
-            let at = percent(1.0 - tick.at);
-            page.empty("line", &[("x1", "0"), ("x2", "100%"), ("y1", &at), ("y2", &at)]);
-            page.leaf("text", &[("x", "-8"), ("y", &at), ("dy", "0.34em"), ("text-anchor", "end")], &tick.label);
-        }
-    });
 }

@@ -99,12 +99,15 @@ fn smooth(columns: &mut [Column], span: f64) {
 /// For each column the weighted sum of it and those before, and the sum of the weights, of which `kept` is left after
 /// a step.
 fn one_sided<'a>(columns: impl Iterator<Item = &'a Column>, kept: f64) -> Vec<(f64, f64)> {
-    let mut so_far = (0.0, 0.0);
+    let (mut sum, mut weight, mut place) = (0.0, 0.0, None);
     let add = |column: &Column| {
-        let decay = kept.powf(as_f64(column.count + column.nonfinite));
+        let here = column.middle();
+        let decay = kept.powf((here - place.unwrap_or(here)).abs());
         let own = as_f64(column.count);
-        so_far = (so_far.0 * decay + column.mean.unwrap_or(0.0) * own, so_far.1 * decay + own);
-        so_far
+        sum = sum * decay + column.mean.unwrap_or(0.0) * own;
+        weight = weight * decay + own;
+        place = Some(here);
+        (sum, weight)
     };
     columns.map(add).collect()
 }

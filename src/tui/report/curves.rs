@@ -16,45 +16,64 @@ type Side = (&'static str, Unit, Base, Trace, fn(&Charts) -> &Series);
 const SIDES: &[Side] = &[
     ("Gradient norm", Unit::Of(""), Base::Fitted, Trace::Smooth, |charts| &charts.grad_norm),
     ("Learning rate", Unit::Of(""), Base::Zero, Trace::Exact, |charts| &charts.lr),
-    ("Speed", Unit::Of("tokens/s"), Base::Zero, Trace::Smooth, |charts| &charts.tokens_per_s),
+    ("Speed", Unit::Reading("tokens/s"), Base::Zero, Trace::Smooth, |charts| &charts.tokens_per_s),
     ("Memory", Unit::Bytes, Base::Zero, Trace::Exact, |charts| &charts.mem_used_bytes),
+    ("GPU clock", Unit::Reading("MHz"), Base::Zero, Trace::Exact, |charts| &charts.sm_clock_mhz),
+    ("GPU temperature", Unit::Reading("°C"), Base::Fitted, Trace::Exact, |charts| {
+        &charts.temperature_celsius
+    }),
+    ("GPU power", Unit::Reading("W"), Base::Zero, Trace::Smooth, |charts| &charts.power_watts),
+    ("GPU busy", Unit::Reading("%"), Base::Zero, Trace::Smooth, |charts| &charts.gpu_busy_percent),
+    ("Memory pressure", Unit::Reading("% of the time"), Base::Zero, Trace::Smooth, |charts| {
+        &charts.mem_pressure_percent
+    }),
+    ("CPU load", Unit::Reading("%"), Base::Zero, Trace::Smooth, |charts| &charts.cpu_percent),
 ];
 
 /// Charts over the steps.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Training", |page| {
+        let Some(span) = span(run) else {
+            return absent(page, "No step has been trained yet, so there are no curves.");
+        };
         let (kept, discarded) = (&run.view.charts, &run.view.discarded);
-        if kept.loss.is_empty() && discarded.loss.is_empty() {
-            absent(page, "No step has been trained yet, so there are no curves.");
-        }
+        let resumes: Vec<u64> =
+            run.view.attempts.iter().filter_map(|attempt| attempt.started.resumed_from_step).collect();
         Chart {
             title: "Training loss",
             unit: Unit::Of("nats per target token"),
             base: Base::Fitted,
             trace: Trace::Smooth,
             detail: LARGE,
+            span,
             kept: &kept.loss,
             discarded: &discarded.loss,
-            eval: (!kept.eval_loss.is_empty()).then_some(&kept.eval_loss),
+            eval: Some([&kept.eval_loss, &discarded.eval_loss]),
             best: run.view.best_eval().map(|eval| eval.step),
             checkpoints: checkpoints(run),
-            resumes: resumes(run),
+            resumes: resumes.clone(),
         }
         .write(page);
         page.element("div", &[("class", "sides")], |page| {
             for (title, unit, base, trace, series) in SIDES {
+                let (kept, discarded) = (series(kept), series(discarded));
+                // One point is no curve.
+                if kept.buckets().len() + discarded.buckets().len() < 2 {
+                    continue;
+                }
                 Chart {
                     title,
                     unit: *unit,
                     base: *base,
                     trace: *trace,
                     detail: SMALL,
-                    kept: series(kept),
-                    discarded: series(discarded),
+                    span,
+                    kept,
+                    discarded,
                     eval: None,
                     best: None,
                     checkpoints: Vec::new(),
-                    resumes: resumes(run),
+                    resumes: resumes.clone(),
                 }
                 .write(page);
             }
@@ -63,19 +82,20 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     });
 }
 
+/// First and last step of all charts, those of earlier attempts included.
+fn span(run: &ReportInput) -> Option<(u64, u64)> {
+    let ends =
+        || [&run.view.charts, &run.view.discarded].into_iter().flat_map(|charts| charts.loss.buckets());
+    let (first, last) = (ends().map(|b| b.first_step).min()?, ends().map(|b| b.last_step).max()?);
+    Some((if first <= last / 20 { 0 } else { first }, last))
+}
+
 fn checkpoints(run: &ReportInput) -> Vec<Mark> {
     let title = |c: &sparktune_runlog::CheckpointCommitted| {
         let best = if c.best { ", the best so far" } else { "" };
         format!("checkpoint at step {}, {}{best}", count(c.step), render::bytes(c.bytes))
     };
     run.view.checkpoints.iter().map(|c| Mark { step: c.step, title: title(c) }).collect()
-}
-
-fn resumes(run: &ReportInput) -> Vec<Mark> {
-    let resumed = run.view.attempts.iter().filter_map(|a| Some((a.number, a.started.resumed_from_step?)));
-    resumed
-        .map(|(attempt, step)| Mark { step, title: format!("attempt {attempt} goes on after step {}", count(step)) })
-        .collect()
 }
 
 /// Where the time of a step goes, on average.

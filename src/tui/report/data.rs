@@ -42,10 +42,18 @@ fn numbers(report: &Report) -> Vec<(&'static str, String, String)> {
     all.push(("Rejected", count(report.rejected), share));
     if let Some(tokens) = &report.tokens {
         all.push(("Tokens", count(tokens.total), String::new()));
-        all.push(("Carry loss", render::percent(tokens.target_share), format!("{} tokens", count(tokens.targets))));
+        all.push((
+            "Carry loss",
+            render::percent(tokens.target_share),
+            format!("{} tokens", count(tokens.targets)),
+        ));
     }
     if let Some(split) = &report.split {
-        all.push(("Held out", count(split.eval_examples), format!("{} trained on", count(split.train_examples))));
+        all.push((
+            "Held out",
+            count(split.eval_examples),
+            format!("{} trained on", count(split.train_examples)),
+        ));
     }
     all
 }

@@ -4,7 +4,7 @@ use sparktune_plan::{Method, render};
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
 
 use super::axis::as_f64;
-use super::chart::percent;
+use super::drawing::percent;
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
@@ -37,6 +37,7 @@ fn state(page: &mut Markup, run: &ReportInput) {
         Liveness::Running => ("pill live", "running"),
         Liveness::Stalled { .. } => ("pill warn", "stalled"),
         Liveness::Crashed => ("pill bad", "crashed"),
+        Liveness::Gone => ("pill bad", "gone"),
         Liveness::Finished { outcome: Outcome::Completed } => ("pill good", "completed"),
         Liveness::Finished { outcome: Outcome::Failed } => ("pill bad", "failed"),
         Liveness::Finished { outcome } => ("pill", outcome_word(outcome)),
@@ -44,7 +45,9 @@ fn state(page: &mut Markup, run: &ReportInput) {
     let name = clip(&run.name, LINE_CHARS);
     let next = match liveness {
         Liveness::NotStarted => format!("`sparktune resume {name}` starts it."),
-        Liveness::Running => format!("`sparktune watch {name}` shows it live; this page does not change by itself."),
+        Liveness::Running => {
+            format!("`sparktune watch {name}` shows it live; this page does not change by itself.")
+        }
         Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
         Liveness::Stalled { .. } => format!(
             "Look into logs/ in the run folder; `sparktune stop {name}` asks the trainer to save and end. \
@@ -58,7 +61,8 @@ fn state(page: &mut Markup, run: &ReportInput) {
             let sentence = how_it_stands(&name, liveness, &run.view);
             // The name stands above, and the word beside.
             let sentence = sentence.strip_prefix(&format!("{}: ", escape(&name))).unwrap_or(&sentence);
-            let sentence = sentence.strip_prefix(word).unwrap_or(sentence).trim_start_matches([',', ';', ' ']);
+            let sentence =
+                sentence.strip_prefix(word).unwrap_or(sentence).trim_start_matches([',', ';', ' ']);
             page.sentence(&clip(sentence, 3 * LINE_CHARS));
             page.text(if next.is_empty() { "" } else { ". " });
             page.sentence(&next);
@@ -68,7 +72,13 @@ fn state(page: &mut Markup, run: &ReportInput) {
     if let Some(total) = run.view.total_steps().filter(|total| liveness.is_live() && *total > 0) {
         let share = percent((as_f64(done) / as_f64(total)).min(1.0));
         let words = format!("{} of {} steps", count(done), count(total));
-        let attrs = [("class", "progress"), ("role", "img"), ("aria-label", words.as_str()), ("width", "100%"), ("height", "6")];
+        let attrs = [
+            ("class", "progress"),
+            ("role", "img"),
+            ("aria-label", words.as_str()),
+            ("width", "100%"),
+            ("height", "6"),
+        ];
         page.element("svg", &attrs, |page| {
             page.empty("rect", &[("class", "free"), ("width", "100%"), ("height", "6"), ("rx", "3")]);
             page.empty("rect", &[("class", "p0"), ("width", &share), ("height", "6"), ("rx", "3")]);
@@ -81,8 +91,9 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let finished = view.finished();
     let done = finished.map_or_else(|| view.steps_done(), |f| f.step);
     let of = view.total_steps().filter(|total| *total != done);
-    let mut all = vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
-    if let Some(eta) = view.eta() {
+    let mut all =
+        vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
+    if let Some(eta) = view.eta().filter(|_| run.is_live()) {
         let how = format!("{:.0} ms a step over the last {}", eta.ms_per_step, count(eta.over_steps));
         all.push(("Time left", render::duration(eta.seconds), how));
     }
@@ -100,7 +111,11 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
         all.push(("Memory", render::bytes(memory.max(0.0) as u64), "at most".into()));
     }
     let seconds: f64 = run.times.phases.iter().map(|(_, seconds)| seconds).sum();
-    all.push(("Time", render::duration(seconds), attempts_in_words(view.attempts.back().map_or(0, |a| a.number))));
+    all.push((
+        "Time",
+        render::duration(seconds),
+        attempts_in_words(view.attempts.back().map_or(0, |a| a.number)),
+    ));
     all
 }
 
@@ -118,8 +133,7 @@ fn facts(page: &mut Markup, run: &ReportInput) {
         Method::Full => "full fine-tuning".into(),
     });
     let first = view.attempts.front().map(|a| a.started_us);
-    let live = run.liveness.as_ref().is_ok_and(|liveness| liveness.is_live());
-    let end = if live { "Last event" } else { "Ended" };
+    let end = if run.is_live() { "Last event" } else { "Ended" };
     page.element("dl", &[("class", "facts")], |page| {
         for (name, value) in [
             ("Model", model),

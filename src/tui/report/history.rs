@@ -5,7 +5,7 @@ use sparktune_plan::render;
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::times::moment;
-use super::{absent, said, section, table};
+use super::{MOST_ROWS, absent, left_out, said, section, table};
 use crate::plain::outcome_word;
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 
@@ -44,7 +44,7 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
         return absent(page, "There is no checkpoint yet.");
     }
     let columns = ["Checkpoint", "Step", "Size", "Time to save", "Note"];
-    table(page, "rows", &columns, run.view.checkpoints.iter().rev(), |page, checkpoint| {
+    table(page, "rows", &columns, run.view.checkpoints.iter().rev().take(MOST_ROWS), |page, checkpoint| {
         let there = run.checkpoints.contains(&checkpoint.name);
         page.element("tr", &[("class", if there { "now" } else { "old" })], |page| {
             said(page, "td", "key", &checkpoint.name);
@@ -57,10 +57,11 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
             page.leaf("td", &[], &notes.join(", "));
         });
     });
+    left_out(page, run.view.checkpoints.len(), MOST_ROWS);
 }
 
 fn attempts(page: &mut Markup, run: &ReportInput) {
-    let live = run.liveness.as_ref().is_ok_and(|liveness| liveness.is_live());
+    let live = run.is_live();
     let newest = run.view.attempts.back().map(|attempt| attempt.number);
     let columns = ["Attempt", "Started", "From step", "To step", "Loss", "How it ended", "Device", "Version"];
     table(page, "rows", &columns, run.view.attempts.iter(), |page, attempt| {

@@ -85,12 +85,17 @@ impl ReportInput {
         let mut tailer = EventTailer::new(run);
         input.read_events(&mut tailer);
         input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
-        if input.liveness.as_ref().is_ok_and(|liveness| !liveness.is_live()) {
+        if !input.is_live() {
             // Its last words may have come between reading and looking.
             input.read_events(&mut tailer);
             input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
         }
         input
+    }
+
+    /// A trainer is at work on it.
+    pub(super) fn is_live(&self) -> bool {
+        self.liveness.as_ref().is_ok_and(|liveness| liveness.is_live())
     }
 
     fn read_events(&mut self, tailer: &mut EventTailer) {

@@ -3,7 +3,7 @@
 //! Enters: a run folder, read by [`ReportInput::read`], every file in bounded size. Leaves: one self-contained HTML page
 //! from [`html`]: no script, nothing fetched, charts as SVG, readable in dark and light, on paper and by a screen
 //! reader. A part of the folder that is missing or not readable becomes a sentence on the page. All text from data,
-//! models, file names and logs gets in through [`markup::Markup`], which escapes it.
+//! models, file names and logs gets in through `markup::Markup`, which escapes it.
 //!
 //! One page, one kind of unit: bytes are decimal here, as in the reasons that the plan carries as text.
 
@@ -13,6 +13,7 @@ mod chart;
 mod curve;
 mod curves;
 mod data;
+mod drawing;
 mod head;
 mod history;
 mod input;

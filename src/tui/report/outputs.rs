@@ -16,13 +16,19 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         if folders.is_empty() {
             absent(page, "Nothing has been exported yet.");
         } else {
-            table(page, "rows", &["In outputs/", "What it is", "Size"], folders.into_iter(), |page, output| {
-                page.element("tr", &[], |page| {
-                    said(page, "td", "key", &output.name);
-                    page.leaf("td", &[], what_it_is(&output.name));
-                    page.leaf("td", &[("class", "number")], &render::bytes(output.bytes));
-                });
-            });
+            table(
+                page,
+                "rows",
+                &["In outputs/", "What it is", "Size"],
+                folders.into_iter(),
+                |page, output| {
+                    page.element("tr", &[], |page| {
+                        said(page, "td", "key", &output.name);
+                        page.leaf("td", &[], what_it_is(&output.name));
+                        page.leaf("td", &[("class", "number")], &render::bytes(output.bytes));
+                    });
+                },
+            );
         }
         match &run.serve {
             Ok(text) => page.element("details", &[("open", "open")], |page| {
@@ -53,12 +59,18 @@ pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
             page.leaf("summary", &[], "Versions, hashes and machine (provenance.json)");
             let mut rows = Vec::new();
             flatten("", value, &mut rows);
-            table(page, "rows explain", &["What", "Value"], rows.iter().take(MOST_ROWS), |page, (key, value)| {
-                page.element("tr", &[], |page| {
-                    said(page, "th", "key", key);
-                    said(page, "td", "said", &clip(value, LINE_CHARS));
-                });
-            });
+            table(
+                page,
+                "rows explain",
+                &["What", "Value"],
+                rows.iter().take(MOST_ROWS),
+                |page, (key, value)| {
+                    page.element("tr", &[], |page| {
+                        said(page, "th", "key", key);
+                        said(page, "td", "said", &clip(value, LINE_CHARS));
+                    });
+                },
+            );
             left_out(page, rows.len(), MOST_ROWS);
         }),
     });

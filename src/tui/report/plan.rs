@@ -43,20 +43,25 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
         ("Training", duration(time.train_s), duration(times.phase_s("train"))),
         ("MTP head", duration(time.mtp_s), duration(times.phase_s("mtp"))),
     ];
-    table(page, "rows compare", &["", "Planned", "Measured"], rows.into_iter(), |page, (name, planned, measured)| {
-        page.element("tr", &[], |page| {
-            page.leaf("th", &[("scope", "row")], name);
-            page.leaf("td", &[("class", "number")], &planned);
-            page.leaf("td", &[("class", "number")], &measured);
-        });
-    });
+    table(
+        page,
+        "rows compare",
+        &["", "Planned", "Measured"],
+        rows.into_iter(),
+        |page, (name, planned, measured)| {
+            page.element("tr", &[], |page| {
+                page.leaf("th", &[("scope", "row")], name);
+                page.leaf("td", &[("class", "number")], &planned);
+                page.leaf("td", &[("class", "number")], &measured);
+            });
+        },
+    );
     page.element("p", &[("class", "note"), ("dir", "auto")], |page| {
         page.text(&format!("The planned time is {}: ", basis(advice)));
         page.text(&super::markup::clip(&time.formula, super::LINE_CHARS));
         page.text(". Measured is by the clock over all attempts, evaluations and checkpoints included; speed by steps alone.");
     });
-    let phases: Vec<String> =
-        times.phases.iter().map(|(name, s)| format!("{name} {}", short(*s))).collect();
+    let phases: Vec<String> = times.phases.iter().map(|(name, s)| format!("{name} {}", short(*s))).collect();
     if !phases.is_empty() {
         said(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use proptest::prelude::*;
 use sparktune_plan::Plan;
-use sparktune_runlog::{Event, Kind, RunStarted, RunsRoot, Step};
+use sparktune_runlog::{Event, EventWriter, Kind, Lease, RunStarted, RunsRoot, Step};
 use sparktune_tui::escape;
 use sparktune_tui::report::{ReportInput, html, write_page};
 
@@ -43,6 +43,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "Training loss from step 1 to 1,240",
         "evaluation at step 1,000: 0.7254 (best)",
         "4 not a finite number",
+        "evaluation at step 700: 0.7683, done again by a later attempt",
         "checkpoint at step 600, 1.1 GB, the best so far",
         "the loss of step 472 is not a number; the step was left out",
         "If it has not moved for three days",
@@ -50,6 +51,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "vllm serve ./merged-mtp",
         "the whole model with its MTP head",
         "451 kB",
+        "GPU clock from step 20 to 1,240",
         "messages[2].content: the field is missing. add the text, or leave the message out",
         "missing field",
         "train.jsonl:812",
@@ -68,15 +70,16 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         assert!(words.contains(expected), "{expected:?} is not on the page:\n{words}");
     }
     parsed(&page, |document| {
-        let classes = |class: &str| document.descendants().filter(|n| n.attribute("class") == Some(class)).count();
+        let classes =
+            |class: &str| document.descendants().filter(|n| n.attribute("class") == Some(class)).count();
         let plots = document.descendants().filter(|n| n.attribute("role") == Some("img"));
         for plot in plots {
             assert!(plot.attribute("aria-label").is_some_and(|label| !label.is_empty()));
             let desc = plot.children().find(|n| n.has_tag_name(("http://www.w3.org/1999/xhtml", "desc")));
             assert!(desc.and_then(|n| n.text()).is_some_and(|text| !text.is_empty()));
         }
-        // Loss, gradient norm, learning rate, speed, memory, lengths, pack lengths.
-        assert!(classes("plot") >= 7, "{}", classes("plot"));
+        // The loss, ten side charts, lengths, pack lengths.
+        assert!(classes("plot") == 13, "{}", classes("plot"));
         assert!(classes("nan") >= 1 && classes("old line") >= 5 && classes("resume") >= 5);
         let slices = document.descendants().filter(|n| n.attribute("class") == Some("slices"));
         assert_eq!(slices.map(|slices| slices.children().count()).max(), Some(60), "places to point at");
@@ -91,14 +94,18 @@ fn nothing_on_the_page_runs_or_is_fetched() {
     let root = tempfile::tempdir().unwrap();
     let page = html(&ReportInput::read(&runs::realistic(&RunsRoot::new(root.path()))));
     parsed(&page, |document| {
-        let policy = document.descendants().find(|n| n.attribute("http-equiv") == Some("Content-Security-Policy"));
+        let policy =
+            document.descendants().find(|n| n.attribute("http-equiv") == Some("Content-Security-Policy"));
         assert_eq!(
             policy.unwrap().attribute("content"),
             Some("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
         );
         for node in document.descendants().filter(|node| node.is_element()) {
             let tag = node.tag_name().name();
-            assert!(!["script", "link", "img", "image", "iframe", "object", "use", "a"].contains(&tag), "{tag}");
+            assert!(
+                !["script", "link", "img", "image", "iframe", "object", "use", "a"].contains(&tag),
+                "{tag}"
+            );
             for attribute in node.attributes() {
                 let name = attribute.name();
                 assert!(!name.starts_with("on") && !["href", "src", "style"].contains(&name), "{tag} {name}");
@@ -154,6 +161,31 @@ fn a_missing_part_or_one_from_another_version_is_a_sentence() {
 }
 
 #[test]
+fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+    let lease = Lease::acquire(&run).unwrap();
+    let writer = EventWriter::open(&lease).unwrap();
+    writer.emit(Kind::RunStarted(RunStarted { total_steps: Some(4000), ..RunStarted::default() }));
+    for step in 1..=1000 {
+        writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
+    }
+    let name = run.name();
+    let page = html(&ReportInput::read(&run));
+    let live = words(&page);
+    for expected in ["running", "of 4,000", "Time left", "goes on", &format!("sparktune watch {name}")] {
+        assert!(live.contains(expected), "{expected:?} is not on the page:\n{live}");
+    }
+    assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));
+    drop((writer, lease));
+    let crashed = words(&html(&ReportInput::read(&run)));
+    for expected in ["crashed", "after step 1,000", "see logs/", &format!("sparktune resume {name}")] {
+        assert!(crashed.contains(expected), "{expected:?} is not on the page:\n{crashed}");
+    }
+    assert!(!crashed.contains("Time left"));
+}
+
+#[test]
 fn a_file_far_larger_than_sparktune_writes_it_is_not_read_in() {
     let root = tempfile::tempdir().unwrap();
     let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
@@ -177,7 +209,9 @@ fn a_million_steps_make_a_page_of_ordinary_size() {
         input.times.add(&event);
     };
     let ranges = [(1, 250_000), (160_001, 500_000), (410_001, 750_000), (660_001, 1_000_000)];
-    for (attempt, step) in (1..).zip(ranges).flat_map(|(n, (from, to))| (from..=to).map(move |step| (n, step))) {
+    for (attempt, step) in
+        (1..).zip(ranges).flat_map(|(n, (from, to))| (from..=to).map(move |step| (n, step)))
+    {
         let (from, _) = ranges[attempt as usize - 1];
         if step == from {
             let resumed_from_step = (from > 1).then(|| from - 1);
@@ -200,6 +234,10 @@ fn a_million_steps_make_a_page_of_ordinary_size() {
         if step % 200 == 0 {
             let eval = sparktune_runlog::Eval { step, loss_nats: value, ..Default::default() };
             apply(attempt, Kind::Eval(eval));
+            apply(attempt, Kind::DeviceSample(runs::reading(step)));
+            let name = format!("step-{step}");
+            let checkpoint = sparktune_runlog::CheckpointCommitted { step, name, ..Default::default() };
+            apply(attempt, Kind::CheckpointCommitted(checkpoint));
         }
     }
     let page = html(&input);

@@ -12,8 +12,8 @@ use sparktune_plan::{
     resolve,
 };
 use sparktune_runlog::{
-    CheckpointCommitted, DeviceSample, Eval, Event, Kind, Outcome, Phase, RunDir, RunFinished, RunStarted,
-    RunsRoot, Sample, Step, Warning,
+    CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, Outcome, Phase, RunDir, RunFinished,
+    RunStarted, RunsRoot, Sample, Step, Warning,
 };
 
 /// An event log being written, with a clock of its own.
@@ -62,7 +62,8 @@ fn step(attempt: u32, n: u64) -> Step {
     let share = n as f64 / STEPS as f64;
     let spike = if n == 352 { 2.1 } else { 0.0 };
     let away = if attempt == 1 { n.saturating_sub(600) as f64 / 160.0 } else { 0.0 };
-    let loss = 0.62 + 1.5 * (-5.0 * share).exp() + 0.12 * noise(n + 5000 * u64::from(attempt)) + spike + away * away;
+    let loss =
+        0.62 + 1.5 * (-5.0 * share).exp() + 0.12 * noise(n + 5000 * u64::from(attempt)) + spike + away * away;
     let warm = (n as f64 / 37.0).min(1.0);
     let slow = if (880..960).contains(&n) { 0.62 } else { 1.0 };
     let ms = 2260.0 / slow + 90.0 * noise(n + 7);
@@ -112,18 +113,22 @@ fn train(log: &mut Log, from: u64, to: u64) {
         }
         log.emit(Kind::Step(step));
         if n % 20 == 0 {
-            log.emit(Kind::DeviceSample(DeviceSample::default()));
+            log.emit(Kind::DeviceSample(reading(n)));
         }
         if n % 100 == 0 || n == STEPS {
-            let loss_nats = 0.71 + 1.3 * (-5.5 * n as f64 / STEPS as f64).exp() + if n > 1000 { 0.02 } else { 0.0 };
-            let eval = Eval { step: n, loss_nats, target_tokens: 61_000, examples: 180, eval_ms: Some(9100.0) };
+            let loss_nats =
+                0.71 + 1.3 * (-5.5 * n as f64 / STEPS as f64).exp() + if n > 1000 { 0.02 } else { 0.0 };
+            let eval =
+                Eval { step: n, loss_nats, target_tokens: 61_000, examples: 180, eval_ms: Some(9100.0) };
             log.time_us += 9_100_000;
             log.emit(Kind::Eval(eval));
             let text = match n {
                 ..300 => "I order not the arrive the the",
                 300..900 => "I am sorry to hear that. You can check the parcel with its number.",
-                _ => "I am sorry that your order is late.\n\n1. Check the tracking page.\n2. If it has not moved for \
-                      three days, write to us and we send it again.",
+                _ => {
+                    "I am sorry that your order is late.\n\n1. Check the tracking page.\n2. If it has not moved for \
+                      three days, write to us and we send it again."
+                }
             };
             let sample = Sample { step: n, prompt: QUESTION.into(), text: text.into(), tokens: 40 };
             log.emit(Kind::Sample(sample));
@@ -137,6 +142,25 @@ fn train(log: &mut Log, from: u64, to: u64) {
                 best: n <= 1000,
             }));
         }
+    }
+}
+
+/// The machine at a step; it falls into its slow state for a while.
+pub fn reading(n: u64) -> DeviceSample {
+    let slow = (880..960).contains(&n);
+    let around = |value: f64, by: f64| value + by * noise(n + value as u64);
+    let gpu = GpuSample {
+        busy_percent: Some(around(94.0, 4.0) as u32),
+        temperature_celsius: Some(around(if slow { 58.0 } else { 71.0 }, 2.0) as u32),
+        power_watts: Some(around(if slow { 34.0 } else { 82.0 }, 5.0)),
+        sm_clock_mhz: Some(around(if slow { 850.0 } else { 2411.0 }, 12.0) as u32),
+        ..GpuSample::default()
+    };
+    DeviceSample {
+        mem_pressure_some_percent: Some(around(1.0, 1.0)),
+        cpu_percent: Some(around(12.0, 4.0)),
+        gpus: vec![gpu],
+        ..DeviceSample::default()
     }
 }
 
@@ -230,12 +254,21 @@ pub fn data() -> Report {
                 kind: RejectedAs::InvalidJson,
                 count: 3,
                 first: place(4100),
-                example: rejection(RejectedAs::InvalidJson, "", "the line ends within a text", "write it again"),
+                example: rejection(
+                    RejectedAs::InvalidJson,
+                    "",
+                    "the line ends within a text",
+                    "write it again",
+                ),
             },
         ],
         duplicates: Finding { examples: 14, occurrences: 14, first: vec![place(77)], note: None },
         text_bytes: 30_000_000,
-        tokens: Some(TokenCounts { total: lengths.total, targets: lengths.total * 53 / 100, target_share: 0.53 }),
+        tokens: Some(TokenCounts {
+            total: lengths.total,
+            targets: lengths.total * 53 / 100,
+            target_share: 0.53,
+        }),
         lengths: Some(lengths),
         split: Some(SplitReport { train_examples: 8820, eval_examples: 180 }),
         ..Report::default()
@@ -274,7 +307,8 @@ pub fn realistic(root: &RunsRoot) -> RunDir {
         fs::create_dir(run.outputs().join(name)).unwrap();
         fs::write(run.outputs().join(name).join("model.safetensors"), vec![0; bytes]).unwrap();
     }
-    fs::write(run.outputs().join("SERVE.md"), "# Serving this model\n\n```\nvllm serve ./merged-mtp\n```\n").unwrap();
+    fs::write(run.outputs().join("SERVE.md"), "# Serving this model\n\n```\nvllm serve ./merged-mtp\n```\n")
+        .unwrap();
     for kept in ["step-001000", "step-001240"] {
         fs::create_dir(run.checkpoints().join(kept)).unwrap();
     }
