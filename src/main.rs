@@ -9,6 +9,7 @@ mod interrupt;
 mod interview;
 mod job;
 mod launch;
+mod machine;
 mod output;
 mod progress;
 mod prompts;

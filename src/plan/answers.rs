@@ -402,4 +402,5 @@ answers! {
     "Stop after this many evaluations without a better loss." early_stop_patience: u32 = "eval.early_stop_patience", "early-stop-patience", false;
     "Sample generations at each evaluation." sample_count: u32 = "eval.sample_count", "sample-count", false;
     "Longest sample generation, in tokens." sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", false;
+    "Write TensorBoard's event files beside the events." tensorboard: bool = "log.tensorboard", "tensorboard", true;
 }

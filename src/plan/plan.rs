@@ -52,6 +52,9 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Evaluation.
     pub eval: EvalPlan,
+    /// What is logged beside the events.
+    #[serde(default)]
+    pub log: LogPlan,
     /// Reasons and estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
@@ -210,6 +213,20 @@ pub struct EvalPlan {
     pub sample_count: u32,
     /// Longest sample generation, tokens.
     pub sample_max_tokens: u32,
+}
+
+/// What is logged beside the events. Plans written before there was a choice have the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogPlan {
+    /// TensorBoard's event files.
+    pub tensorboard: bool,
+}
+
+impl Default for LogPlan {
+    fn default() -> Self {
+        Self { tensorboard: true }
+    }
 }
 
 /// Why the plan is as it is, and what it will take.

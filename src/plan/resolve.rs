@@ -12,7 +12,7 @@ use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
 use crate::fit::{Fit, Wish};
-use crate::plan::{Advice, DataPlan, Explained, ModelPlan, Plan};
+use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_ranges, model_limit};
 use crate::render::{bytes, count, escape, parameters, percent};
 use crate::rows::Lengths;
@@ -202,6 +202,12 @@ impl Resolver<'_> {
         let eval = &data.eval;
         let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
         let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        let tensorboard = self.pick(
+            "log.tensorboard",
+            &answers.tensorboard,
+            true,
+            "some 200 bytes a step; `tensorboard --logdir` with the runs folder shows all runs",
+        );
         let time = eta::time(&eta::Run {
             fit: &fit,
             wish: &wish,
@@ -243,6 +249,7 @@ impl Resolver<'_> {
             duration,
             checkpoint,
             eval,
+            log: LogPlan { tensorboard },
             advice: Some(advice),
         })
     }

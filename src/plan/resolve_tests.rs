@@ -393,6 +393,17 @@ fn one_table_gives_each_setting_a_key_a_name_and_a_variable_of_its_own() {
 }
 
 #[test]
+fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
+    let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
+    let plan = resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    assert!(!plan.log.tensorboard);
+    let text = plan.to_toml().unwrap();
+    let older = text.replace("[log]\ntensorboard = false\n", "");
+    assert_ne!(older, text);
+    assert!(Plan::from_toml(&older, "plan.toml").unwrap().log.tensorboard);
+}
+
+#[test]
 fn a_mistyped_key_names_the_file_and_the_nearest_known_one() {
     let error = |text: &str| Answers::from_toml(text, Origin::UserFile, "mine.toml").unwrap_err().to_string();
     let text = error("[method]\nrnak = 8");

@@ -23,10 +23,17 @@ impl RunDir {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::metadata(&path).doing("open", &path)?;
-        if !path.join("events").is_dir() {
-            return Err(Error::NotARun { path });
+        match fs::metadata(path.join("events")) {
+            Ok(events) if events.is_dir() => Ok(RunDir { path }),
+            // Whether another user's folder is a run cannot be seen.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e).doing("open", path),
+            _ => Err(Error::NotARun { path }),
         }
-        Ok(RunDir { path })
+    }
+
+    /// A folder that may be a run, which this user cannot see.
+    pub(crate) fn unseen(path: PathBuf) -> Self {
+        RunDir { path }
     }
 
     /// Creates the folder itself and its parts; fails when the folder exists.
@@ -97,6 +104,10 @@ impl RunDir {
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
+    /// `tensorboard/`, made by the first attempt that writes into it.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
     /// `plan.toml`
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
@@ -164,18 +175,19 @@ impl RunDir {
 
     /// Bytes of all files inside. Files that vanish meanwhile count as nothing.
     pub fn size_bytes(&self) -> u64 {
-        fn of(folder: &Path) -> u64 {
-            let Ok(entries) = fs::read_dir(folder) else { return 0 };
-            entries
-                .flatten()
-                .map(|entry| match entry.metadata() {
-                    Ok(meta) if meta.is_dir() => of(&entry.path()),
-                    Ok(meta) => meta.len(),
-                    Err(_) => 0,
-                })
-                .sum()
-        }
-        of(&self.path)
+        Self::size_of(&self.path)
+    }
+
+    pub(crate) fn size_of(folder: &Path) -> u64 {
+        let Ok(entries) = fs::read_dir(folder) else { return 0 };
+        entries
+            .flatten()
+            .map(|entry| match entry.metadata() {
+                Ok(meta) if meta.is_dir() => Self::size_of(&entry.path()),
+                Ok(meta) => meta.len(),
+                Err(_) => 0,
+            })
+            .sum()
     }
 }
 

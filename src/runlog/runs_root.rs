@@ -47,7 +47,9 @@ impl RunsRoot {
         }
     }
 
-    /// All runs, oldest first. Other things in the folder are passed over; a missing root has no runs.
+    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being deleted; a
+    /// missing root has no runs. A folder that this user may not look into is in the list: reading it says so, and it
+    /// does not look as if it were not there.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -58,10 +60,13 @@ impl RunsRoot {
         };
         let mut paths = Vec::new();
         for entry in entries {
-            paths.push(entry.doing("list", &self.path)?.path());
+            let entry = entry.doing("list", &self.path)?;
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                paths.push(entry.path());
+            }
         }
         paths.sort();
-        Ok(paths.into_iter().filter_map(|path| RunDir::open(path).ok()).collect())
+        Ok(paths.into_iter().filter_map(listed).collect())
     }
 
     /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with or
@@ -76,6 +81,8 @@ impl RunsRoot {
         }
         let mut runs = self.list()?;
         if name == "latest" {
+            // The newest of those that can be looked at.
+            runs.retain(|run| run.events().is_dir());
             return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
         }
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
@@ -96,6 +103,16 @@ impl RunsRoot {
                 candidates: runs.iter().map(RunDir::name).collect(),
             }),
         }
+    }
+}
+
+fn listed(path: PathBuf) -> Option<RunDir> {
+    match RunDir::open(&path) {
+        Ok(run) => Some(run),
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some(RunDir::unseen(path))
+        }
+        Err(_) => None,
     }
 }
 

@@ -49,8 +49,8 @@ impl TensorBoard {
         }
         let now_us = now_us();
         // TensorBoard reads the files of a folder in the order of their names.
-        let path = folder
-            .join(format!("events.out.tfevents.{:010}.sparktune.{attempt:04}.v2", now_us / 1_000_000));
+        let path =
+            folder.join(format!("events.out.tfevents.{:010}.sparktune.{attempt:04}.v2", now_us / 1_000_000));
         let file = private_file().append(true).create_new(true).open(&path).doing("create", &path)?;
         let mut board = TensorBoard {
             out: Whole { out: file, len: 0, broken: false },
@@ -76,12 +76,14 @@ impl TensorBoard {
                 self.push(time_us, first, |event| event.message(7, |session| session.whole(1, 1)));
             }
             Kind::Step(step) => self.scalars(time_us, step),
-            Kind::Eval(eval) => self.push(time_us, eval.step, |e| scalar(e, "loss/eval", eval.loss_nats)),
+            Kind::Eval(eval) => {
+                self.summary(time_us, eval.step, |values| scalar(values, "loss/eval", eval.loss_nats));
+            }
             Kind::DeviceSample(sample) => self.reading(time_us, sample),
             Kind::Sample(sample) => self.sample(time_us, sample),
             Kind::Warning(warning) => {
                 let step = warning.step.unwrap_or(self.step);
-                self.push(time_us, step, |event| text(event, "warnings", &verbatim(&warning.message)));
+                self.summary(time_us, step, |values| text(values, "warnings", &verbatim(&warning.message)));
             }
             _ => {}
         }
@@ -93,30 +95,30 @@ impl TensorBoard {
         self.step = step.step;
         #[allow(clippy::cast_precision_loss)] // bytes on a chart
         let mem = step.mem_used_bytes.map(|bytes| bytes as f64);
-        self.push(time_us, step.step, |event| {
-            scalar(event, "loss/train", step.loss_nats);
+        self.summary(time_us, step.step, |values| {
+            scalar(values, "loss/train", step.loss_nats);
             for (tag, value) in [
                 ("lr", step.lr),
                 ("grad_norm", step.grad_norm),
                 ("tokens_per_s", step.tokens_per_s),
                 ("mem_used_bytes", mem),
             ] {
-                value.into_iter().for_each(|value| scalar(event, tag, value));
+                value.into_iter().for_each(|value| scalar(values, tag, value));
             }
         });
     }
 
     fn reading(&mut self, time_us: u64, sample: &DeviceSample) {
         let Some(gpu) = sample.gpus.first() else { return };
-        let values = [
+        let readings = [
             ("gpu/sm_clock_mhz", gpu.sm_clock_mhz.map(f64::from)),
             ("gpu/temperature_celsius", gpu.temperature_celsius.map(f64::from)),
             ("gpu/power_watts", gpu.power_watts),
         ];
-        if values.iter().any(|(_, value)| value.is_some()) {
-            self.push(time_us, self.step, |event| {
-                for (tag, value) in values {
-                    value.into_iter().for_each(|value| scalar(event, tag, value));
+        if readings.iter().any(|(_, value)| value.is_some()) {
+            self.summary(time_us, self.step, |values| {
+                for (tag, value) in readings {
+                    value.into_iter().for_each(|value| scalar(values, tag, value));
                 }
             });
         }
@@ -125,8 +127,13 @@ impl TensorBoard {
     fn sample(&mut self, time_us: u64, sample: &Sample) {
         let nth = if self.samples.0 == sample.step { self.samples.1 + 1 } else { 1 };
         self.samples = (sample.step, nth);
-        let markdown = format!("Prompt\n\n{}\nAnswer\n\n{}", verbatim(&sample.prompt), verbatim(&sample.text));
-        self.push(time_us, sample.step, |event| text(event, &format!("samples/{nth}"), &markdown));
+        let markdown =
+            format!("Prompt\n\n{}\nAnswer\n\n{}", verbatim(&sample.prompt), verbatim(&sample.text));
+        self.summary(time_us, sample.step, |values| text(values, &format!("samples/{nth}"), &markdown));
+    }
+
+    fn summary(&mut self, time_us: u64, step: u64, fill: impl FnOnce(&mut Message)) {
+        self.push(time_us, step, |event| event.message(5, fill));
     }
 
     fn push(&mut self, time_us: u64, step: u64, fill: impl FnOnce(&mut Message)) {
@@ -213,38 +220,48 @@ impl<F: Cut> Whole<F> {
     }
 }
 
-/// One more value of the event's summary.
-fn scalar(event: &mut Message, tag: &str, value: f64) {
-    event.message(5, |summary| {
-        summary.message(1, |entry| {
-            entry.text(1, tag);
-            #[allow(clippy::cast_possible_truncation)] // `simple_value` is a float
-            entry.float(2, value as f32);
+/// One more value of a summary.
+fn scalar(values: &mut Message, tag: &str, value: f64) {
+    values.message(1, |entry| {
+        entry.text(1, tag);
+        #[allow(clippy::cast_possible_truncation)] // `simple_value` is a float
+        entry.float(2, value as f32);
+    });
+}
+
+/// One more text of a summary, which TensorBoard renders as Markdown and cleans of HTML.
+fn text(values: &mut Message, tag: &str, markdown: &str) {
+    values.message(1, |entry| {
+        entry.text(1, tag);
+        entry.message(8, |tensor| {
+            tensor.whole(1, 7); // DT_STRING
+            tensor.message(2, |shape| shape.message(2, |dim| dim.whole(1, 1)));
+            tensor.text(8, markdown);
+        });
+        entry.message(9, |metadata| {
+            metadata.message(1, |plugin| plugin.text(1, "text"));
+            metadata.whole(4, 2); // DATA_CLASS_TENSOR
         });
     });
 }
 
-/// A text, which TensorBoard renders as Markdown and cleans of HTML.
-fn text(event: &mut Message, tag: &str, markdown: &str) {
-    event.message(5, |summary| {
-        summary.message(1, |entry| {
-            entry.text(1, tag);
-            entry.message(8, |tensor| {
-                tensor.whole(1, 7); // DT_STRING
-                tensor.message(2, |shape| shape.message(2, |dim| dim.whole(1, 1)));
-                tensor.text(8, markdown);
-            });
-            entry.message(9, |metadata| {
-                metadata.message(1, |plugin| plugin.text(1, "text"));
-                metadata.whole(4, 2); // DATA_CLASS_TENSOR
-            });
-        });
-    });
-}
-
-/// Text as Markdown that shows it as it is.
+/// Text as Markdown that shows it as it is. It comes from data and models, and TensorBoard cleans it of HTML only:
+/// control characters and those that turn the direction of writing are spelled out.
 fn verbatim(text: &str) -> String {
-    text.lines().map(|line| format!("    {line}\n")).collect()
+    let mut markdown = String::new();
+    for line in text.lines() {
+        markdown.push_str("    ");
+        for c in line.chars() {
+            let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if turns || (c.is_control() && c != '\t') {
+                markdown.extend(c.escape_unicode());
+            } else {
+                markdown.push(c);
+            }
+        }
+        markdown.push('\n');
+    }
+    markdown
 }
 
 #[cfg(test)]
