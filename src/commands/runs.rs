@@ -18,7 +18,11 @@ use crate::launch::{self, Following, Provenance, Summary};
 use crate::output::{note, print, print_json};
 use crate::screens::Screens;
 
-fn find(name: RunName) -> Result<RunDir, Failure> {
+/// The run of that name.
+///
+/// # Errors
+/// There is none, or several.
+pub(super) fn find(name: RunName) -> Result<RunDir, Failure> {
     Ok(RunsRoot::new(runs_dir(name.runs_dir)?).resolve(&name.run)?)
 }
 

@@ -11,6 +11,7 @@ mod finding;
 mod follow;
 mod plain;
 mod quantity;
+pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
