@@ -18,11 +18,20 @@ struct Story {
     seq: u64,
     time_us: u64,
     noise: u64,
+    /// Added to each loss.
+    worse: f64,
 }
 
 impl Story {
     fn new() -> Self {
-        Self { known: Known::default(), attempt: 0, seq: 0, time_us: 1_763_645_250_000_000, noise: 7 }
+        Self {
+            known: Known::default(),
+            attempt: 0,
+            seq: 0,
+            time_us: 1_763_645_250_000_000,
+            noise: 7,
+            worse: 0.0,
+        }
     }
 
     fn tell(&mut self, ms: u64, kind: Kind) {
@@ -61,7 +70,7 @@ impl Story {
     fn step(&mut self, step: u64) {
         let (a, b, c) = (self.random(), self.random(), self.random());
         let at = step as f64;
-        let loss = 1.12 + 1.5 * (-at / 420.0).exp() + a * 0.3;
+        let loss = 1.12 + self.worse + 1.5 * (-at / 420.0).exp() + a * 0.3;
         let loss_nats = match step {
             902..=906 => f64::NAN,
             1290 => 2.6,
@@ -252,8 +261,9 @@ fn a_frozen_screen_with_a_crosshair_reads_values_of_one_column() {
 fn another_run_is_laid_over() {
     let mut dashboard = Story::running(2480);
     let mut other = Story::new();
+    other.worse = 0.42;
     other.start(None);
-    (1..=3100).for_each(|step| other.step(step * 4 / 3));
+    (1..=2300).for_each(|step| other.step(step));
     dashboard.other = Some(Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known));
     press(&mut dashboard, "y");
     picture::check("dashboard-compare", &mut dashboard);
