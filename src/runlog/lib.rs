@@ -7,6 +7,7 @@
 //!   lease.lock                             flock held by the trainer          lease, liveness
 //!   control/<id>.json                      requests to the trainer            control
 //!   checkpoints/step-001200/               committed whole or not at all      checkpoint, manifest
+//!   tensorboard/events.out.tfevents.…      the events once more             tensorboard, proto
 //!   data/  logs/  outputs/                 owned by other members
 //! ```
 //!
@@ -18,6 +19,8 @@ pub mod bench;
 mod charts;
 mod checkpoint;
 mod control;
+mod deletion;
+mod drift;
 mod error;
 mod event;
 mod lease;
@@ -26,11 +29,13 @@ mod liveness;
 mod manifest;
 mod notice;
 mod pace;
+mod proto;
 mod run_dir;
 mod runs_root;
 mod series;
 mod step_line;
 mod tailer;
+mod tensorboard;
 mod view;
 mod wire;
 mod writer;
@@ -38,6 +43,7 @@ mod writer;
 pub use charts::{Charts, Mark};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
+pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
     CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,

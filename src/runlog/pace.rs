@@ -10,6 +10,8 @@ use crate::event::Step;
 
 /// Steps over which rates, parts and the remaining time are measured.
 const WINDOW: usize = 200;
+/// Steps over which the speed of now is measured.
+const SPEED_STEPS: usize = 20;
 /// The first finish time that is worth holding the later ones against is told after this many steps.
 const PROMISE_AFTER: u64 = 10;
 
@@ -62,6 +64,7 @@ pub(crate) struct Pace {
 struct Timed {
     step: u64,
     time_us: u64,
+    tokens: u64,
     step_ms: Option<f64>,
     /// data, forward, backward, optimizer
     parts: [Option<f64>; 4],
@@ -73,7 +76,13 @@ impl Pace {
         if self.recent.len() > WINDOW {
             self.recent.pop_front();
         }
-        self.recent.push_back(Timed { step: step.step, time_us, step_ms: step.step_ms, parts });
+        self.recent.push_back(Timed {
+            step: step.step,
+            time_us,
+            tokens: step.tokens,
+            step_ms: step.step_ms,
+            parts,
+        });
         if self.promised_us.is_none()
             && let Some(eta) = total_steps.and_then(|total| self.eta(total))
             && eta.over_steps >= PROMISE_AFTER
@@ -93,6 +102,16 @@ impl Pace {
         let seconds = left * ms_per_step / 1e3;
         let drift_s = self.promised_us.map(|promised| (finish_us(last.time_us, seconds) - promised) / 1e6);
         Some(Eta { seconds, steps_left, ms_per_step, over_steps, drift_s })
+    }
+
+    /// Tokens of the newest steps by their time.
+    pub(crate) fn tokens_per_s(&self) -> Option<f64> {
+        let newest = self.recent.iter().rev().take(SPEED_STEPS);
+        let (tokens, ms) = newest
+            .filter_map(|t| t.step_ms.map(|ms| (t.tokens, ms)))
+            .fold((0, 0.0), |(tokens, all_ms), (n, ms)| (tokens + n, all_ms + ms));
+        #[allow(clippy::cast_precision_loss)]
+        (ms > 0.0).then(|| tokens as f64 / ms * 1e3)
     }
 
     pub(crate) fn parts(&self) -> Option<StepParts> {
@@ -146,6 +165,23 @@ mod tests {
         assert_eq!((eta.ms_per_step, eta.over_steps, eta.seconds), (2000.0, 200, 1200.0));
         // Done at 11 + 389·2 + 600·2 seconds instead of 1,000.
         assert!((eta.drift_s.unwrap() - 989.0).abs() < 1e-6, "{eta:?}");
+    }
+
+    #[test]
+    fn the_speed_is_that_of_the_newest_steps_by_their_time() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.tokens_per_s(), None);
+        for n in 1..=40 {
+            let (tokens, ms) = if n <= 20 {
+                (9_999, 1.0)
+            } else if n % 2 == 0 {
+                (100, 100.0)
+            } else {
+                (500, 200.0)
+            };
+            pace.step(&Step { tokens, ..step(n, ms) }, n, None);
+        }
+        assert_eq!(pace.tokens_per_s(), Some(2000.0));
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl RunsRoot {
         }
     }
 
-    /// All runs, oldest first. Other things in the folder are passed over; a missing root has no runs.
+    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being deleted; a
+    /// missing root has no runs.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -58,7 +59,10 @@ impl RunsRoot {
         };
         let mut paths = Vec::new();
         for entry in entries {
-            paths.push(entry.doing("list", &self.path)?.path());
+            let entry = entry.doing("list", &self.path)?;
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                paths.push(entry.path());
+            }
         }
         paths.sort();
         Ok(paths.into_iter().filter_map(|path| RunDir::open(path).ok()).collect())

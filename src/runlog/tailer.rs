@@ -24,7 +24,7 @@ const CHUNK: usize = 1024 * 1024;
 /// A longer line is no event of ours; it is skipped rather than held in memory.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// Bound of one poll.
+/// Bound of one poll. A screen that opens a long log polls until [`Polled::at_end`] and draws in between.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
     /// Lines looked at.
@@ -35,7 +35,7 @@ pub struct Limit {
 
 impl Default for Limit {
     fn default() -> Self {
-        Limit { lines: 10_000, time: Duration::from_millis(50) }
+        Limit { lines: 200_000, time: Duration::from_millis(50) }
     }
 }
 
@@ -73,6 +73,8 @@ pub struct Polled {
     pub notices: Vec<Notice>,
     /// Everything that is complete in the files so far was delivered.
     pub at_end: bool,
+    /// Bytes of a line at the end that is not finished: being written, or, when no trainer lives, cut off by its death.
+    pub unfinished_bytes: usize,
     /// What was being read is not there: moved, deleted, or on a disk that went away. It may come back.
     pub gone: bool,
 }
@@ -219,6 +221,7 @@ impl EventTailer {
             if self.next.is_none() {
                 polled.at_end = true;
                 polled.gone = self.gone;
+                polled.unfinished_bytes = self.pending.len() - self.start;
                 return Ok(polled);
             }
         }

@@ -246,10 +246,11 @@ impl RunView {
         self.finished().map(|finished| finished.outcome)
     }
 
-    /// Mean tokens per second over the recent steps, as the trainer measured them (evaluations not included).
+    /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not included);
+    /// before its first step, that of the steps before.
     pub fn tokens_per_s(&self) -> Option<f64> {
-        let bucket = self.charts.tokens_per_s.buckets().last()?;
-        self.last_step.as_ref().and_then(|s| s.tokens_per_s).or(bucket.mean())
+        let before = || self.charts.tokens_per_s.buckets().last().and_then(Bucket::mean);
+        self.pace.tokens_per_s().or_else(before)
     }
 
     /// Time left; `None` before the second step of an attempt, after the end, and when the total is unknown.

@@ -11,6 +11,7 @@ mod plain;
 mod quantity;
 mod runs_table;
 pub mod screen;
+pub mod wizard;
 mod wrap;
 
 pub use dashboard::Dashboard;
