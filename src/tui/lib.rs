@@ -4,7 +4,7 @@
 //! cursor, change colours or reorder what is shown. No colour, no width: a line is as long as what it says.
 
 pub mod chart;
-mod dashboard;
+pub mod dashboard;
 mod escape;
 mod follow;
 mod plain;
@@ -14,7 +14,6 @@ pub mod screen;
 pub mod wizard;
 mod wrap;
 
-pub use dashboard::Dashboard;
 pub use escape::{escape, escape_json};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};

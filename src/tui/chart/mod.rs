@@ -333,6 +333,8 @@ impl Chart<'_> {
                 entries.push((curve.shape.glyph(curve.role, theme), curve.role, curve.name));
             }
         }
+        // Another run is what one looks for first.
+        entries.sort_by_key(|(_, role, _)| *role != Role::Other);
         if gaps {
             entries.push((gap_glyph(theme), Role::Bad, "NaN or inf"));
         }

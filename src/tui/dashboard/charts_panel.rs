@@ -114,14 +114,14 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
     let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
     // The title names those that the legend does not.
     let mut curves = vec![
+        curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded),
         curve("", &charts.loss, Shape::Envelope, Role::Curve),
-        curve("", &charts.loss, Shape::Average, Role::Average),
-        curve("", &charts.eval_loss, Shape::Points, Role::Eval),
     ];
     if let Some((_, other)) = other {
-        curves.insert(1, curve(&other_name, &other.view.charts.loss, Shape::Average, Role::Other));
+        curves.push(curve(&other_name, &other.view.charts.loss, Shape::Average, Role::Other));
     }
-    curves.insert(0, curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded));
+    curves.push(curve("", &charts.loss, Shape::Average, Role::Average));
+    curves.push(curve("", &charts.eval_loss, Shape::Points, Role::Eval));
     let mut chart = Chart {
         title: Line::default(),
         unit: Unit::Nats,
@@ -172,8 +172,9 @@ fn newest(dash: &Dashboard, window: Window, theme: &Theme) -> Line<'static> {
     let mut spans = Vec::new();
     let mut add = |shape: Shape, role: Role, words: String, of: Role| {
         let glyph = shape.glyph(role, theme);
-        spans.push(Span::styled(format!("{glyph} "), theme.style(role)));
-        spans.push(Span::styled(format!("{words} "), theme.style(of)));
+        let gap = if spans.is_empty() { "" } else { " " };
+        spans.push(Span::styled(format!("{gap}{glyph} "), theme.style(role)));
+        spans.push(Span::styled(words, theme.style(of)));
     };
     let last = or_unknown(view.last_step.as_ref().map(|step| step.loss_nats), loss);
     add(Shape::Envelope, Role::Curve, format!("loss {last}"), Role::Title);
@@ -194,7 +195,7 @@ fn newest(dash: &Dashboard, window: Window, theme: &Theme) -> Line<'static> {
         how.push("f follows".to_owned());
     }
     if !how.is_empty() {
-        spans.push(Span::styled(format!("({})", how.join(", ")), theme.style(Role::Accent)));
+        spans.push(Span::styled(format!(" ({})", how.join(", ")), theme.style(Role::Accent)));
     }
     Line::from(spans)
 }

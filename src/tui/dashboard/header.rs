@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
+use sparktune_runlog::{Eta, Liveness, Outcome, Phase, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
@@ -125,6 +125,11 @@ fn how_far(view: &RunView) -> (String, Option<f64>, String) {
     if view.attempts.is_empty() {
         return (String::new(), None, String::new());
     }
+    if let Some((done, total)) = view.phase.as_ref().filter(|phase| phase.phase == "mtp").and_then(counted) {
+        let share = share(done, total);
+        let words = format!("step {} of {}{}", count(done), count(total), percent(share).unwrap_or_default());
+        return (escape(phase).into_owned(), share, words);
+    }
     let (done, total) = (view.steps_done(), view.total_steps());
     let share = total.and_then(|total| share(done, total));
     let epochs = view.attempts.back().and_then(|attempt| attempt.started.epochs);
@@ -184,6 +189,13 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
         vec![Span::styled(format!("{}{honest}", escape(detail)), dim)]
     };
     row(spans, Vec::new(), area, buffer);
+}
+
+/// `step 30 of 120, …`: the steps of the MTP head are told in words, for they are none of the run's.
+fn counted(phase: &Phase) -> Option<(u64, u64)> {
+    let mut words = phase.detail.as_deref()?.split([' ', ',']).skip_while(|word| *word != "step").skip(1);
+    let done = words.next()?.parse().ok()?;
+    Some((done, words.nth(1)?.parse().ok()?))
 }
 
 fn trains(view: &RunView) -> bool {
@@ -285,7 +297,13 @@ fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role
         Liveness::Stalled { .. } => {
             Some((Role::Warn, format!("{said}. Its log: {}; `s` asks it to stop", log())))
         }
-        Liveness::Crashed => Some((Role::Bad, format!("{said}. Its log: {}", log()))),
+        Liveness::Crashed => {
+            let torn = match known.unfinished_bytes {
+                0 => String::new(),
+                bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
+            };
+            Some((Role::Bad, format!("{said}. Its log: {}{torn}", log())))
+        }
         Liveness::Finished { outcome: Outcome::Completed } => {
             let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
