@@ -5,7 +5,7 @@
 
 pub mod bench;
 pub mod chart;
-mod dashboard;
+pub mod dashboard;
 mod escape;
 mod finding;
 mod follow;
@@ -18,7 +18,6 @@ pub mod screen;
 pub mod wizard;
 mod wrap;
 
-pub use dashboard::Dashboard;
 pub use escape::{escape, escape_json};
 pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};

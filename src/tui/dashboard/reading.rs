@@ -36,6 +36,8 @@ pub(super) struct Known {
     pub notes: VecDeque<Note>,
     /// Warnings and oddities ever noted.
     pub noted_warnings: u64,
+    /// Bytes of a line at the end of the log that is not finished.
+    pub unfinished_bytes: usize,
 }
 
 /// What a look brought.
@@ -103,7 +105,9 @@ impl Reading {
             self.read(&mut tailer, &mut news);
             liveness = self.judge(&run);
         }
-        self.known.liveness = if self.behind { None } else { liveness };
+        // Nothing can be said of how a run ended whose log was not read to its end.
+        let unread = self.behind || self.trouble.is_some();
+        self.known.liveness = liveness.filter(|liveness| !unread || liveness.is_live() && !self.behind);
         self.source = Some((run, tailer));
         news.changed |= before != (self.known.liveness, self.trouble.clone(), self.behind);
         news
@@ -121,6 +125,7 @@ impl Reading {
             Ok(polled) => {
                 news.changed |= polled.events > 0 || !polled.notices.is_empty();
                 self.behind = !polled.at_end;
+                self.known.unfinished_bytes = polled.unfinished_bytes;
                 self.trouble = None;
                 for notice in polled.notices {
                     self.known.note(None, "note", escape(&notice.to_string()).into_owned(), Role::Warn);

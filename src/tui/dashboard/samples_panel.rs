@@ -56,7 +56,7 @@ fn text(
     let mut label = label;
     // Its own line breaks are kept; all else that could move the cursor is spelled out.
     for line in format!("{shown}{more}").split('\n') {
-        for part in wrap(&escape(line), room) {
+        for part in wrap(&escape(line.trim_end_matches('\r')), room) {
             lines.push(Line::from(vec![
                 Span::styled(format!("{label:<6}"), theme.style(Role::Accent)),
                 Span::styled(part, theme.style(role)),
