@@ -149,7 +149,7 @@ pub struct TrainArgs {
     /// Never ask; a missing answer ends with the name of its flag
     #[arg(long)]
     pub non_interactive: bool,
-    /// Plain lines
+    /// Plain questions and lines instead of full screens; what is not a terminal gets lines anyway
     #[arg(long)]
     pub plain: bool,
     /// Events as JSON lines; the last line is one object with the result
@@ -221,7 +221,7 @@ pub struct RunName {
 pub struct WatchArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Plain lines (the default)
+    /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
     #[arg(long)]
     pub plain: bool,
     /// The events themselves, one JSON object a line
@@ -234,6 +234,9 @@ pub struct RunsArgs {
     /// Folder that holds the runs
     #[arg(long, value_name = "PATH")]
     pub runs_dir: Option<PathBuf>,
+    /// A plain table; what is not a terminal gets it anyway
+    #[arg(long, conflicts_with = "json")]
+    pub plain: bool,
     /// One JSON array
     #[arg(long)]
     pub json: bool,
@@ -243,7 +246,7 @@ pub struct RunsArgs {
 pub struct ResumeArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Plain lines (the default)
+    /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
     #[arg(long)]
     pub plain: bool,
     /// Events as JSON lines; the last line is one object with the result

@@ -6,10 +6,13 @@ mod commands;
 mod crash;
 mod failure;
 mod interrupt;
+mod interview;
 mod job;
 mod launch;
 mod output;
 mod progress;
+mod prompts;
+mod screens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -25,7 +28,7 @@ use crate::failure::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    if std::env::args_os().len() == 1 {
+    if std::env::args_os().len() == 1 && !answers::can_ask() {
         return commands::welcome();
     }
     let cli = match Cli::try_parse() {

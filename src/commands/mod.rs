@@ -22,8 +22,8 @@ use crate::output::{note, print};
 /// Whatever ended it early.
 pub fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        None => train::train(cli.train),
-        Some(Command::Train(args)) => train::train(args),
+        None => train::train(cli.train, true),
+        Some(Command::Train(args)) => train::train(args, false),
         Some(Command::Plan(args)) => train::plan(args),
         Some(Command::Check(args)) => check::check(args),
         Some(Command::Watch(args)) => runs::watch(args),
@@ -41,7 +41,7 @@ pub fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// What someone who types the bare name sees.
+/// What the bare name says where nobody can be asked.
 pub fn welcome() -> ExitCode {
     note(
         "\

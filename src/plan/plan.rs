@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::answers::Origin;
-use crate::choices::{DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -72,6 +72,9 @@ pub struct ModelPlan {
     /// Folder of the checkpoint, when it is known at planning time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// Family it is computed as, where its own is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
 }
 
 /// The data.

@@ -8,6 +8,8 @@ mod follow;
 mod plain;
 mod quantity;
 mod runs_table;
+pub mod screen;
+pub mod wizard;
 
 pub use escape::{escape, escape_json};
 pub use follow::{Ended, Error, Output, follow};

@@ -1,0 +1,173 @@
+//! Keys: one table of bindings says what a key does, what the hint line shows and what the help lists.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Padding, Paragraph};
+use unicode_width::UnicodeWidthStr;
+
+use super::theme::{Role, Theme};
+
+/// A key with its modifiers. Shift counts only for keys that are no characters: `G` is a character of its own.
+pub type Key = (KeyCode, KeyModifiers);
+
+/// A key on its own.
+pub const fn key(code: KeyCode) -> Key {
+    (code, KeyModifiers::NONE)
+}
+
+/// A character with Ctrl held.
+pub const fn ctrl(c: char) -> Key {
+    (KeyCode::Char(c), KeyModifiers::CONTROL)
+}
+
+/// A key with Shift held.
+pub const fn shift(code: KeyCode) -> Key {
+    (code, KeyModifiers::SHIFT)
+}
+
+/// What some keys do.
+#[derive(Debug, Clone, Copy)]
+pub struct Binding<A: 'static> {
+    /// The keys that do it.
+    pub keys: &'static [Key],
+    /// How the keys are written: `↑ k`.
+    pub shown: &'static str,
+    /// What it does, for the help: `step up`.
+    pub help: &'static str,
+    /// One word for the hint line, where it deserves a place there.
+    pub hint: Option<&'static str>,
+    /// What to do.
+    pub action: A,
+}
+
+/// What the key does by this table.
+pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    let mut modifiers = event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT | KeyModifiers::SHIFT);
+    if matches!(event.code, KeyCode::Char(_) | KeyCode::BackTab) {
+        modifiers.remove(KeyModifiers::SHIFT);
+    }
+    table.iter().find(|binding| binding.keys.contains(&(event.code, modifiers))).map(|binding| binding.action)
+}
+
+/// The keys worth knowing in one line of at most `width` columns: as many of the table's hints as fit.
+pub fn hints<A>(table: &[Binding<A>], width: u16, theme: &Theme) -> Line<'static> {
+    let mut spans = Vec::new();
+    let mut used = 0;
+    for (shown, hint) in table.iter().filter_map(|b| Some((b.shown, b.hint?))) {
+        let shown = ascii_keys(shown, theme);
+        let wide = shown.width() + hint.width() + 3;
+        if used + wide > usize::from(width) {
+            break;
+        }
+        used += wide;
+        spans.push(Span::styled(shown, theme.style(Role::Accent)));
+        spans.push(Span::styled(format!(" {hint}  "), theme.style(Role::Dim)));
+    }
+    Line::from(spans)
+}
+
+fn ascii_keys(shown: &str, theme: &Theme) -> String {
+    if theme.unicode {
+        return shown.to_owned();
+    }
+    [("↑", "Up"), ("↓", "Down"), ("←", "Left"), ("→", "Right"), ("⏎", "Enter")]
+        .iter()
+        .fold(shown.to_owned(), |text, (arrow, word)| text.replace(arrow, word))
+}
+
+/// The rows of a table for the help.
+pub fn rows<A>(table: &'static [Binding<A>]) -> Vec<(&'static str, &'static str)> {
+    table.iter().map(|binding| (binding.shown, binding.help)).collect()
+}
+
+/// Draws the help over `area`: each group of bindings under its title, and that any key closes it.
+pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, Vec<(&str, &str)>)]) {
+    let rows = groups.iter().flat_map(|(_, rows)| rows);
+    let keys = rows.map(|(shown, _)| ascii_keys(shown, theme).width()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for (title, rows) in groups {
+        if !lines.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.push(Line::styled((*title).to_owned(), theme.style(Role::Title)));
+        for (shown, what) in rows {
+            let shown = ascii_keys(shown, theme);
+            let gap = " ".repeat(keys - shown.width() + 2);
+            lines.push(Line::from(vec![
+                Span::styled(format!("  {shown}"), theme.style(Role::Accent)),
+                Span::raw(format!("{gap}{what}")),
+            ]));
+        }
+    }
+    let wide = lines.iter().map(Line::width).max().unwrap_or(0).max(24) as u16 + 4;
+    let high = lines.len() as u16 + 2;
+    let place = area.centered(Constraint::Max(wide), Constraint::Max(high));
+    let block = Block::bordered()
+        .border_set(theme.border())
+        .border_style(theme.style(Role::Accent))
+        .padding(Padding::horizontal(1))
+        .title(" keys ")
+        .title_bottom(Line::from(" any key closes this ").right_aligned());
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(block), place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Do {
+        Up,
+        Last,
+        Save,
+        Back,
+    }
+
+    const TABLE: &[Binding<Do>] = &[
+        Binding {
+            keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+            shown: "↑ k",
+            help: "up",
+            hint: Some("up"),
+            action: Do::Up,
+        },
+        Binding { keys: &[key(KeyCode::Char('G'))], shown: "G", help: "last", hint: None, action: Do::Last },
+        Binding { keys: &[ctrl('s')], shown: "ctrl-s", help: "save", hint: Some("save"), action: Do::Save },
+        Binding {
+            keys: &[key(KeyCode::BackTab)],
+            shown: "shift-tab",
+            help: "back",
+            hint: Some("back"),
+            action: Do::Back,
+        },
+    ];
+
+    fn press(code: KeyCode, modifiers: KeyModifiers) -> Option<Do> {
+        action(TABLE, &KeyEvent::new(code, modifiers))
+    }
+
+    #[test]
+    fn a_key_does_what_the_table_says_however_the_terminal_reports_shift() {
+        assert_eq!(press(KeyCode::Char('k'), KeyModifiers::NONE), Some(Do::Up));
+        assert_eq!(press(KeyCode::Char('G'), KeyModifiers::SHIFT), Some(Do::Last));
+        assert_eq!(press(KeyCode::Char('G'), KeyModifiers::NONE), Some(Do::Last));
+        assert_eq!(press(KeyCode::Char('s'), KeyModifiers::CONTROL), Some(Do::Save));
+        assert_eq!(press(KeyCode::BackTab, KeyModifiers::SHIFT), Some(Do::Back));
+        assert_eq!(press(KeyCode::Char('s'), KeyModifiers::NONE), None);
+        assert_eq!(press(KeyCode::Char('k'), KeyModifiers::ALT), None);
+    }
+
+    #[test]
+    fn the_hint_line_shows_whole_hints_only_and_spells_arrows_out_without_unicode() {
+        let theme = Theme { colours: super::super::Colours::None, unicode: false };
+        let line = |width| hints(TABLE, width, &theme).to_string();
+        assert_eq!(line(80), "Up k up  ctrl-s save  shift-tab back  ");
+        assert_eq!(line(20), "Up k up  ");
+    }
+}

@@ -1,0 +1,203 @@
+//! The loop of a full screen: wait for a key or a moment, update, and draw when something changed.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Size};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+
+use super::terminal::Terminal;
+use super::theme::{Role, Theme};
+
+/// Narrowest screen that is drawn, columns.
+pub const MIN_WIDTH: u16 = 60;
+/// Lowest screen that is drawn, rows.
+pub const MIN_HEIGHT: u16 = 16;
+
+/// How often an app may look at what it shows.
+const TICK: Duration = Duration::from_millis(250);
+/// Least time between two frames: 10 a second, 4 over SSH.
+const FRAME: Duration = Duration::from_millis(100);
+const FRAME_OVER_SSH: Duration = Duration::from_millis(250);
+
+/// What reaches an app.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A key was pressed.
+    Key(KeyEvent),
+    /// Text was pasted.
+    Paste(String),
+    /// The screen has this size; also the first input of all.
+    Size(Size),
+    /// A quarter of a second has passed: the time to look at files and channels.
+    Tick,
+}
+
+/// What an app wants after an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing to see has changed.
+    Keep,
+    /// Draw.
+    Draw,
+    /// End the loop.
+    Leave,
+}
+
+/// A full screen.
+pub trait App {
+    /// Takes one input.
+    fn update(&mut self, input: Input) -> Next;
+    /// Draws the state.
+    fn view(&self, frame: &mut Frame<'_>, theme: &Theme);
+}
+
+/// Why the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The app said so.
+    ByApp,
+    /// A signal asked the process to end, or the terminal went away.
+    Called,
+}
+
+/// Runs an app until it leaves, `quit` becomes true, or the terminal is gone.
+///
+/// # Errors
+/// The terminal cannot be read or drawn on though it is there.
+pub fn run(terminal: &mut Terminal, theme: &Theme, quit: &AtomicBool, app: &mut dyn App) -> io::Result<Left> {
+    match run_until(terminal, theme, quit, app) {
+        // Closing the window, or losing the connection, is a way to leave.
+        Err(_) if !terminal.is_there() => Ok(Left::Called),
+        ended => ended,
+    }
+}
+
+fn run_until(
+    terminal: &mut Terminal,
+    theme: &Theme,
+    quit: &AtomicBool,
+    app: &mut dyn App,
+) -> io::Result<Left> {
+    let over_ssh = std::env::var_os("SSH_CONNECTION").is_some();
+    let between = if over_ssh { FRAME_OVER_SSH } else { FRAME };
+    let mut next = app.update(Input::Size(terminal.size()?));
+    let mut dirty = true;
+    let mut drawn: Option<Instant> = None;
+    let mut ticked = Instant::now();
+    loop {
+        if next == Next::Leave {
+            return Ok(Left::ByApp);
+        }
+        dirty |= next == Next::Draw;
+        if quit.load(Ordering::SeqCst) {
+            return Ok(Left::Called);
+        }
+        let due = drawn.map_or(Duration::ZERO, |at| between.saturating_sub(at.elapsed()));
+        if dirty && due.is_zero() {
+            terminal.draw(|frame| draw(app, frame, theme))?;
+            drawn = Some(Instant::now());
+            dirty = false;
+        }
+        let tick = TICK.saturating_sub(ticked.elapsed());
+        // Before the keys, so that one held down does not stop the clock.
+        next = if tick.is_zero() {
+            ticked = Instant::now();
+            if !terminal.is_there() {
+                return Ok(Left::Called);
+            }
+            app.update(Input::Tick)
+        } else if poll(if dirty { tick.min(due) } else { tick })? {
+            match read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Release => Next::Keep,
+                Event::Key(key)
+                    if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL =>
+                {
+                    terminal.suspend()?;
+                    Next::Draw
+                }
+                Event::Key(key) => app.update(Input::Key(key)),
+                Event::Paste(text) => app.update(Input::Paste(text)),
+                Event::Resize(width, height) => {
+                    app.update(Input::Size(Size { width, height }));
+                    Next::Draw
+                }
+                _ => Next::Keep,
+            }
+        } else {
+            Next::Keep
+        };
+    }
+}
+
+/// Draws an app, or what size it needs where there is too little room.
+pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
+    let area = frame.area();
+    if area.width >= MIN_WIDTH && area.height >= MIN_HEIGHT {
+        return app.view(frame, theme);
+    }
+    let lines = vec![
+        Line::styled("the screen is too small", theme.style(Role::Title)),
+        Line::raw(format!("{} × {} here, {MIN_WIDTH} × {MIN_HEIGHT} needed", area.width, area.height)),
+        Line::raw("enlarge it, or use --plain"),
+    ];
+    let place = area.centered_vertically(Constraint::Length(3.min(area.height)));
+    frame.render_widget(Paragraph::new(lines).centered(), place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::screen::picture::{self, NO_COLOUR, TRUE_COLOUR, drawn};
+    use crate::screen::{Binding, help, hints, key, rows};
+
+    const KEYS: &[Binding<()>] = &[
+        Binding {
+            keys: &[key(KeyCode::Char('q'))],
+            shown: "q",
+            help: "leave; the run goes on",
+            hint: Some("leave"),
+            action: (),
+        },
+        Binding {
+            keys: &[key(KeyCode::Up), key(KeyCode::Down)],
+            shown: "↑ ↓",
+            help: "step through the list",
+            hint: Some("choose"),
+            action: (),
+        },
+    ];
+
+    struct Help;
+
+    impl App for Help {
+        fn update(&mut self, _: Input) -> Next {
+            Next::Draw
+        }
+
+        fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
+            let area = frame.area();
+            frame.render_widget(hints(KEYS, area.width, theme), area.rows().next_back().unwrap_or(area));
+            help(frame, area, theme, &[("on every page", rows(KEYS)), ("here", vec![("⏎", "take it")])]);
+        }
+    }
+
+    #[test]
+    fn the_help_shows_every_key_of_its_tables() {
+        picture::check("help", &mut Help);
+    }
+
+    #[test]
+    fn a_screen_that_is_too_small_says_what_it_needs_and_60_by_16_is_enough() {
+        picture::check_one("too-small", &drawn(&mut Help, 50, 12, &TRUE_COLOUR));
+        for (width, height) in [(1, 1), (3, 2), (59, 16), (60, 15)] {
+            let buffer = drawn(&mut Help, width, height, &NO_COLOUR);
+            assert!(!picture::dump(&buffer).contains("leave; the run"), "{width}×{height}");
+        }
+        assert!(picture::dump(&drawn(&mut Help, 60, 16, &NO_COLOUR)).contains("leave; the run goes on"));
+    }
+}
