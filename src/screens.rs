@@ -11,7 +11,8 @@ use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_tui::runs_list::{RunsList, Wish};
 use sparktune_tui::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use sparktune_tui::wizard::{Outcome, Setup, Wizard};
-use sparktune_tui::{Dashboard, bytes, escape};
+use sparktune_tui::{bytes, escape};
+use sparktune_tui::dashboard::Dashboard;
 
 use crate::desk::{Desk, kept_draft};
 use crate::failure::{Exit, Failure};
