@@ -54,8 +54,8 @@ impl Screens {
     /// # Errors
     /// The terminal cannot be used.
     pub fn dashboard(&mut self, run: &RunDir) -> Result<Left, Failure> {
-        let folder = run.path().parent().unwrap_or(run.path());
-        self.show(&mut Dashboard::open(run.clone(), RunsRoot::new(folder)))
+        let beside = run.path().parent().map(RunsRoot::new);
+        self.show(&mut Dashboard::open(run.clone(), beside))
     }
 
     /// The list of runs, and whatever is wished for there.
