@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sparktune_runlog::{ControlApplied, Event, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView};
+use sparktune_runlog::{
+    ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView,
+};
 
 use crate::escape::escape;
 use crate::plain::event_words;
@@ -38,6 +40,8 @@ pub(super) struct Known {
     pub noted_warnings: u64,
     /// Bytes of a line at the end of the log that is not finished.
     pub unfinished_bytes: usize,
+    /// Process of a trainer that has stalled, in words, as it wrote it down itself.
+    pub trainer: Option<String>,
 }
 
 /// What a look brought.
@@ -141,7 +145,10 @@ impl Reading {
     fn judge(&mut self, run: &RunDir) -> Option<Liveness> {
         match self.known.view.liveness(run) {
             // In whole minutes, so that a screen on which nothing else happens is not drawn every second.
-            Ok(Liveness::Stalled { silent_s }) => Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 }),
+            Ok(Liveness::Stalled { silent_s }) => {
+                self.known.trainer = Some(Lease::holder_of(run).to_string());
+                Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 })
+            }
             Ok(liveness) => Some(liveness),
             Err(error) => {
                 self.trouble = Some(escape(&error.to_string()).into_owned());
