@@ -4,6 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
+use std::thread::Builder;
 
 use memchr::memchr_iter;
 
@@ -33,9 +34,12 @@ pub(crate) fn each_line(
         return lines(first).try_for_each(|line| take(line, read(line)));
     }
     std::thread::scope(|threads| {
-        let later = threads.spawn(|| lines(second).map(|line| (line, read(line))).collect::<Vec<_>>());
+        let read_second = || lines(second).map(|line| (line, read(line))).collect::<Vec<_>>();
+        let later = Builder::new().spawn_scoped(threads, read_second);
         lines(first).try_for_each(|line| take(line, read(line)))?;
-        let mut later = later.join().expect("reading a line does not panic").into_iter();
+        // Where no thread is to be had (`ulimit -u`), this one does it all.
+        let later = later.map(|thread| thread.join().expect("reading a line does not panic"));
+        let mut later = later.unwrap_or_else(|_| read_second()).into_iter();
         later.try_for_each(|(line, said)| take(line, said))
     })
 }

@@ -23,10 +23,17 @@ impl RunDir {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::metadata(&path).doing("open", &path)?;
-        if !path.join("events").is_dir() {
-            return Err(Error::NotARun { path });
+        match fs::metadata(path.join("events")) {
+            Ok(events) if events.is_dir() => Ok(RunDir { path }),
+            // Whether another user's folder is a run cannot be seen.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e).doing("open", path),
+            _ => Err(Error::NotARun { path }),
         }
-        Ok(RunDir { path })
+    }
+
+    /// A folder that may be a run, which this user cannot see.
+    pub(crate) fn unseen(path: PathBuf) -> Self {
+        RunDir { path }
     }
 
     /// Creates the folder itself and its parts; fails when the folder exists.

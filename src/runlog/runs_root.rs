@@ -48,7 +48,8 @@ impl RunsRoot {
     }
 
     /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being deleted; a
-    /// missing root has no runs.
+    /// missing root has no runs. A folder that this user may not look into is in the list: reading it says so, and it
+    /// does not look as if it were not there.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -65,7 +66,7 @@ impl RunsRoot {
             }
         }
         paths.sort();
-        Ok(paths.into_iter().filter_map(|path| RunDir::open(path).ok()).collect())
+        Ok(paths.into_iter().filter_map(listed).collect())
     }
 
     /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with or
@@ -80,6 +81,8 @@ impl RunsRoot {
         }
         let mut runs = self.list()?;
         if name == "latest" {
+            // The newest of those that can be looked at.
+            runs.retain(|run| run.events().is_dir());
             return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
         }
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
@@ -100,6 +103,16 @@ impl RunsRoot {
                 candidates: runs.iter().map(RunDir::name).collect(),
             }),
         }
+    }
+}
+
+fn listed(path: PathBuf) -> Option<RunDir> {
+    match RunDir::open(&path) {
+        Ok(run) => Some(run),
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some(RunDir::unseen(path))
+        }
+        Err(_) => None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! `sparktune runs`: one row per run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sparktune_runlog::{Liveness, RunDir, RunView};
+use sparktune_runlog::{Liveness, Result, RunDir, RunView};
+use unicode_width::UnicodeWidthStr;
 
 use crate::escape::escape;
 use crate::plain::outcome_word;
@@ -14,7 +15,8 @@ use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
 pub struct RunRow {
     /// The run's name.
     pub name: String,
-    /// Its folder.
+    /// Its folder. In JSON, bytes that are no UTF-8 are U+FFFD.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Its state, unless it could not be read.
     #[serde(flatten)]
@@ -34,10 +36,19 @@ pub struct RunRow {
     pub size_bytes: u64,
 }
 
+/// One name that is not UTF-8 must not cost the whole list.
+fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
 impl RunRow {
     /// Looks at a run. One that cannot be read is a row that says so, not an error: the others are still wanted.
     pub fn read(run: &RunDir) -> Self {
-        let seen = RunView::glance(run).and_then(|view| Ok((view.liveness(run)?, view)));
+        Self::of(run, &glance(run))
+    }
+
+    /// The row of what a glance showed.
+    pub(crate) fn of(run: &RunDir, seen: &Result<(Liveness, RunView)>) -> Self {
         let row = RunRow {
             name: run.name(),
             path: run.path().to_owned(),
@@ -52,7 +63,7 @@ impl RunRow {
         match seen {
             Err(problem) => RunRow { problem: Some(problem.to_string()), ..row },
             Ok((liveness, view)) => RunRow {
-                liveness: Some(liveness),
+                liveness: Some(*liveness),
                 step: view.last_event_us.map(|_| view.steps_done()),
                 total_steps: view.total_steps(),
                 loss_nats: view.loss_ema,
@@ -63,25 +74,37 @@ impl RunRow {
     }
 }
 
+/// How a run stands, and its beginning and end.
+///
+/// # Errors
+/// A folder or file that cannot be read.
+pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
+    let view = RunView::glance(run)?;
+    Ok((view.liveness(run)?, view))
+}
+
 /// The table, newline-terminated; `now_us` makes ages out of times. Problems follow below it.
 pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     let mut cells = vec![["NAME", "STATE", "STEP", "LOSS", "LAST EVENT", "SIZE"].map(str::to_owned)];
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
-            row.liveness.map_or_else(|| "unreadable".to_owned(), state),
+            row.liveness.map_or("unreadable", state_word).to_owned(),
             or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
             or_unknown(row.loss_nats, loss),
             or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
             bytes(row.size_bytes),
         ]);
     }
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| cells.iter().map(|row| row[column].width()).max().unwrap_or(0);
     let widths: [usize; 6] = std::array::from_fn(width);
     let mut table = String::new();
     for row in &cells {
-        let padded: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| cell.clone() + &" ".repeat(width - cell.width()))
+            .collect();
         table.push_str(padded.join("  ").trim_end());
         table.push('\n');
     }
@@ -93,14 +116,15 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     table
 }
 
-fn state(liveness: Liveness) -> String {
+/// The state in a word or two.
+pub(crate) fn state_word(liveness: Liveness) -> &'static str {
     match liveness {
-        Liveness::NotStarted => "not started".to_owned(),
-        Liveness::Running => "running".to_owned(),
-        Liveness::Stalled { .. } => "stalled".to_owned(),
-        Liveness::Crashed => "crashed".to_owned(),
-        Liveness::Gone => "gone".to_owned(),
-        Liveness::Finished { outcome } => outcome_word(outcome).to_owned(),
+        Liveness::NotStarted => "not started",
+        Liveness::Running => "running",
+        Liveness::Stalled { .. } => "stalled",
+        Liveness::Crashed => "crashed",
+        Liveness::Gone => "gone",
+        Liveness::Finished { outcome } => outcome_word(outcome),
     }
 }
 
@@ -166,5 +190,23 @@ c\\u{1b}[0m: event format v2 is newer\\n
         assert_eq!(RunRow::read(&run).liveness, Some(Liveness::Crashed));
         std::fs::write(run.event_file(2), "{\"v\":9}\n").unwrap();
         assert!(RunRow::read(&run).problem.unwrap().contains("v9"));
+    }
+
+    #[test]
+    fn names_with_newlines_quotes_and_broken_unicode_stay_on_their_line_and_in_the_json() {
+        use std::os::unix::ffi::OsStrExt;
+        let root = tempfile::tempdir().unwrap();
+        for name in [&b"a\nb \x1b[2J"[..], b"it's \"quoted\"", b"broken \xff"] {
+            std::fs::create_dir_all(root.path().join(std::ffi::OsStr::from_bytes(name)).join("events"))
+                .unwrap();
+        }
+        std::fs::write(root.path().join("it's \"quoted\"/events/0001.jsonl"), "{\"v\":9}\n").unwrap();
+        let rows: Vec<RunRow> = RunsRoot::new(root.path()).list().unwrap().iter().map(RunRow::read).collect();
+        let table = runs_table(&rows, 0);
+        assert_eq!(table.lines().count(), 5, "a heading, three runs and one problem:\n{table}");
+        assert!(table.contains("a\\nb \\u{1b}[2J  not started"), "{table}");
+        assert!(table.contains("broken \u{fffd}") && table.contains("it's \"quoted\": "), "{table}");
+        let json = serde_json::to_string(&rows).unwrap();
+        assert!(json.contains("broken \u{fffd}"), "{json}");
     }
 }

@@ -56,9 +56,18 @@ pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
 
 /// The keys worth knowing in one line of at most `width` columns: as many of the table's hints as fit.
 pub fn hints<A>(table: &[Binding<A>], width: u16, theme: &Theme) -> Line<'static> {
+    hint_line(table.iter().filter_map(|binding| Some((binding.shown, binding.hint?))), width, theme)
+}
+
+/// The hints of several tables together, the most important first.
+pub fn hint_line(
+    hints: impl IntoIterator<Item = (&'static str, &'static str)>,
+    width: u16,
+    theme: &Theme,
+) -> Line<'static> {
     let mut spans = Vec::new();
     let mut used = 0;
-    for (shown, hint) in table.iter().filter_map(|b| Some((b.shown, b.hint?))) {
+    for (shown, hint) in hints {
         let shown = ascii_keys(shown, theme);
         let wide = shown.width() + hint.width() + 3;
         if used + wide > usize::from(width) {

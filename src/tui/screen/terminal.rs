@@ -14,9 +14,9 @@ use crossterm::terminal::{
     disable_raw_mode, enable_raw_mode,
 };
 use crossterm::{execute, queue};
-use ratatui::Frame;
 use ratatui::backend::CrosstermBackend;
-use ratatui::layout::Size;
+use ratatui::layout::{Position, Rect, Size};
+use ratatui::{Frame, TerminalOptions, Viewport};
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Whether this process holds the screen.
@@ -28,9 +28,11 @@ pub fn can_fill_the_screen() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
-/// The whole screen. One at a time.
-pub struct Terminal {
-    inner: ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+/// The whole screen, one at a time; or, with [`Terminal::onto`], what a screen of some size would be sent.
+pub struct Terminal<W: Write = BufWriter<Stdout>> {
+    inner: ratatui::Terminal<CrosstermBackend<W>>,
+    /// It took the screen and has to give it back.
+    took: bool,
 }
 
 impl Terminal {
@@ -42,7 +44,7 @@ impl Terminal {
     pub fn enter() -> io::Result<Self> {
         // A frame is one write.
         let out = BufWriter::with_capacity(64 * 1024, io::stdout());
-        let terminal = Self { inner: ratatui::Terminal::new(CrosstermBackend::new(out))? };
+        let terminal = Self { inner: ratatui::Terminal::new(CrosstermBackend::new(out))?, took: true };
         take()?;
         Ok(terminal)
     }
@@ -63,6 +65,32 @@ impl Terminal {
         rustix::termios::tcgetattr(io::stdin()).is_ok()
     }
 
+    /// Stops the process as Ctrl-Z does; when it is continued, the screen is taken again.
+    ///
+    /// # Errors
+    /// The terminal cannot be set.
+    pub fn suspend(&mut self) -> io::Result<()> {
+        restore();
+        kill_process(getpid(), Signal::TSTP)?;
+        take()?;
+        self.clear()
+    }
+}
+
+impl<W: Write> Terminal<W> {
+    /// A screen of this size that goes to `out`; no terminal is taken.
+    ///
+    /// # Errors
+    /// `out` refuses.
+    pub fn onto(out: W, size: Size) -> io::Result<Self> {
+        let viewport = Viewport::Fixed(Rect::from((Position::ORIGIN, size)));
+        let backend = CrosstermBackend::new(out);
+        Ok(Self {
+            inner: ratatui::Terminal::with_options(backend, TerminalOptions { viewport })?,
+            took: false,
+        })
+    }
+
     /// Draws one frame; only cells that changed are written.
     ///
     /// # Errors
@@ -80,22 +108,13 @@ impl Terminal {
     pub fn clear(&mut self) -> io::Result<()> {
         self.inner.clear()
     }
-
-    /// Stops the process as Ctrl-Z does; when it is continued, the screen is taken again.
-    ///
-    /// # Errors
-    /// The terminal cannot be set.
-    pub fn suspend(&mut self) -> io::Result<()> {
-        restore();
-        kill_process(getpid(), Signal::TSTP)?;
-        take()?;
-        self.clear()
-    }
 }
 
-impl Drop for Terminal {
+impl<W: Write> Drop for Terminal<W> {
     fn drop(&mut self) {
-        restore();
+        if self.took {
+            restore();
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use sparktune_data::{Rejected, Report};
 use sparktune_plan::{Answers, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
 
 use super::Page;
+pub use crate::finding::{Finding, Severity};
 
 /// Number of a request; each is used once.
 pub type Ticket = u64;
@@ -90,11 +91,11 @@ pub enum Ask {
     /// [`Told::NotKept`].
     Keep {
         /// What to keep: [`Draft::to_text`].
-        draft: Draft,
+        draft: Box<Draft>,
     },
     /// Throw the kept draft away: the user starts anew, or the run has started. Not answered.
     Forget,
-    /// The answers of `--demo`: [`Told::Demo`].
+    /// The answers of `--demo`, with what flags and environment have said on top: [`Told::Demo`].
     Demo,
     /// Fetch what is missing, tokenise, make the run folder and start the trainer in a process of its own:
     /// [`Told::Started`]. What was fetched stays, also after a cancel or a failure, and the next start goes on there.
@@ -184,30 +185,6 @@ pub struct MachineFound {
     pub facts: MachineFacts,
     /// Speeds that earlier runs measured here.
     pub rates: Rates,
-}
-
-/// One thing about the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// A word or two: `GPU`, `CUDA headers`.
-    pub what: String,
-    /// What was found: `NVIDIA GB10, compute 12.1`.
-    pub found: String,
-    /// What to do about it, where something is to be done.
-    pub advice: Option<String>,
-    /// How bad it is.
-    pub severity: Severity,
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// As it should be, or only a fact.
-    Good,
-    /// Training works, but something is worth knowing or could be better.
-    Note,
-    /// To be fixed before training.
-    Problem,
 }
 
 /// What of a catalog model is on this machine.

@@ -1,0 +1,192 @@
+//! The questions before something that cannot be taken back: stop once, delete twice.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Padding, Paragraph, Wrap};
+use sparktune_runlog::{Checkpoints, RunDir};
+
+use crate::escape::escape;
+use crate::quantity::bytes;
+use crate::screen::{Role, TextInput, Theme};
+
+/// A question that is open.
+#[derive(Debug)]
+pub(super) struct Ask {
+    run: RunDir,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Stop,
+    /// What would be lost, in words.
+    Delete(String),
+    /// The second time: the end of the name has to be typed.
+    DeleteForGood {
+        word: String,
+        typed: TextInput,
+        wrong: bool,
+    },
+}
+
+/// What a key made of the question.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is still open.
+    Asking,
+    /// Nothing is done.
+    No,
+    /// Yes, stop it.
+    Stop(RunDir),
+    /// Yes, twice.
+    Delete(RunDir),
+}
+
+impl Ask {
+    pub(super) fn stop(run: &RunDir) -> Self {
+        Ask { run: run.clone(), stage: Stage::Stop }
+    }
+
+    pub(super) fn delete(run: &RunDir, size_bytes: u64) -> Self {
+        let checkpoints = Checkpoints::new(run).steps().map_or(0, |steps| steps.len());
+        let outputs = outputs(run);
+        let outputs = if outputs.is_empty() { "no outputs".to_owned() } else { outputs.join(", ") };
+        let s = if checkpoints == 1 { "" } else { "s" };
+        let loss = format!("{} with {checkpoints} checkpoint{s} and {outputs}", bytes(size_bytes));
+        Ask { run: run.clone(), stage: Stage::Delete(loss) }
+    }
+
+    pub(super) fn press(&mut self, event: &KeyEvent) -> Answer {
+        let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+        let yes = plain && matches!(event.code, KeyCode::Char('y' | 'Y'));
+        match &mut self.stage {
+            Stage::Stop if yes => Answer::Stop(self.run.clone()),
+            Stage::Delete(_) if yes => {
+                let word = word_to_type(&self.run.name());
+                self.stage = Stage::DeleteForGood { word, typed: TextInput::default(), wrong: false };
+                Answer::Asking
+            }
+            Stage::DeleteForGood { word, typed, wrong } => match event.code {
+                KeyCode::Esc => Answer::No,
+                KeyCode::Char('c') if !plain => Answer::No,
+                KeyCode::Enter if typed.text() == word => Answer::Delete(self.run.clone()),
+                KeyCode::Enter => {
+                    *wrong = true;
+                    Answer::Asking
+                }
+                _ => {
+                    typed.press(event);
+                    *wrong = false;
+                    Answer::Asking
+                }
+            },
+            _ => Answer::No,
+        }
+    }
+
+    pub(super) fn paste(&mut self, text: &str) {
+        if let Stage::DeleteForGood { typed, .. } = &mut self.stage {
+            typed.paste(text);
+        }
+    }
+
+    /// What is said after a no.
+    pub(super) fn kept(&self) -> String {
+        let name = self.run.name();
+        let name = escape(&name);
+        match self.stage {
+            Stage::Stop => format!("{name} goes on"),
+            _ => format!("{name} is kept"),
+        }
+    }
+
+    pub(super) fn draw(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let name = self.run.name();
+        let name = Line::styled(escape(&name).into_owned(), theme.style(Role::Title));
+        let dim = |text: &str| Line::styled(text.to_owned(), theme.style(Role::Dim));
+        let keys = |yes: &str, no: &str| {
+            let accent = theme.style(Role::Accent);
+            let (yes, no) = (format!(" {yes}    "), format!(" {no}"));
+            Line::from(vec![
+                Span::styled("y", accent),
+                yes.into(),
+                Span::styled("any other key", accent),
+                no.into(),
+            ])
+        };
+        let (title, role, lines) = match &self.stage {
+            Stage::Stop => (
+                " stop this run? ",
+                Role::Warn,
+                vec![
+                    name,
+                    dim("It saves a checkpoint and ends; r continues it from there."),
+                    Line::default(),
+                    keys("stop it", "lets it go on"),
+                ],
+            ),
+            Stage::Delete(loss) => (
+                " delete this run? ",
+                Role::Bad,
+                vec![
+                    name,
+                    Line::raw(loss.clone()),
+                    dim("This cannot be undone."),
+                    Line::default(),
+                    keys("go on to delete it", "keeps it"),
+                ],
+            ),
+            Stage::DeleteForGood { word, typed, wrong } => {
+                let accent = theme.style(Role::Accent);
+                let mut input = vec![Span::styled(theme.glyph("› ", "> "), accent)];
+                input.extend(typed.line(24, true, theme).spans);
+                let under = if *wrong {
+                    Line::styled("that is not it; nothing is deleted", theme.style(Role::Warn))
+                } else {
+                    dim("Enter deletes it for good, Esc keeps it")
+                };
+                let what =
+                    if name.to_string().ends_with(word.as_str()) { "the end of its name, " } else { "" };
+                let ask = vec![
+                    Span::raw(format!("Type {what}")),
+                    Span::styled(word.clone(), accent),
+                    Span::raw(":"),
+                ];
+                (" delete it for good? ", Role::Bad, vec![name, Line::from(ask), Line::from(input), under])
+            }
+        };
+        let wide = lines.iter().map(Line::width).max().unwrap_or(0).clamp(40, 90) as u16 + 4;
+        let wide = wide.min(area.width);
+        let room = usize::from(wide.saturating_sub(4)).max(1);
+        let high: usize = lines.iter().map(|line| line.width().max(1).div_ceil(room)).sum();
+        let place = area.centered(Constraint::Length(wide), Constraint::Max(high as u16 + 2));
+        let block = Block::bordered()
+            .border_set(theme.border())
+            .border_style(theme.style(role))
+            .padding(Padding::horizontal(1))
+            .title(title);
+        frame.render_widget(Clear, place);
+        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), place);
+    }
+}
+
+/// What lies in `outputs/`, escaped, in order of name.
+pub(super) fn outputs(run: &RunDir) -> Vec<String> {
+    let entries = std::fs::read_dir(run.outputs()).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| escape(&entry.file_name().to_string_lossy()).into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The last four characters of the name; a plain word where they cannot be typed on every keyboard.
+fn word_to_type(name: &str) -> String {
+    let end: Vec<char> = name.chars().rev().take(4).collect();
+    if end.len() == 4 && end.iter().all(char::is_ascii_alphanumeric) {
+        end.into_iter().rev().collect()
+    } else {
+        "delete".to_owned()
+    }
+}

@@ -1,0 +1,95 @@
+//! The end of a loss curve as columns of blocks.
+
+/// The bar of a cell that is `eighths` full, 1 to 8.
+const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Heights that ASCII can tell apart.
+const ASCII: [char; 4] = ['_', '-', '=', '#'];
+
+/// The newest values as `width` columns in `height` rows, top row first. Several values share a column; one that is not
+/// finite (`None`) is a cross. A curve that does not change is a low line.
+pub(super) fn rows(values: &[Option<f64>], width: usize, height: usize, unicode: bool) -> Vec<String> {
+    let columns = columns(values, width);
+    let finite = || columns.iter().flatten().copied();
+    let low = finite().fold(f64::INFINITY, f64::min);
+    let high = finite().fold(f64::NEG_INFINITY, f64::max);
+    let top = 8 * height - 1;
+    let eighths = |value: f64| {
+        let share = if high > low { (value - low) / (high - low) } else { 0.0 };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let level = (share * top as f64).round() as usize; // 0 to top
+        level + 1
+    };
+    let cell = |column: &Option<f64>, floor: usize| match column {
+        None if floor == 0 => {
+            if unicode {
+                '×'
+            } else {
+                'x'
+            }
+        }
+        None => ' ',
+        Some(value) => match eighths(*value).saturating_sub(floor) {
+            0 => ' ',
+            full => {
+                let full = full.min(8);
+                if unicode { BLOCKS[full - 1] } else { ASCII[(full - 1) / 2] }
+            }
+        },
+    };
+    (0..height).rev().map(|row| columns.iter().map(|column| cell(column, 8 * row)).collect()).collect()
+}
+
+/// At most `width` means over runs of equal length; a run with a value that is not finite is none.
+fn columns(values: &[Option<f64>], width: usize) -> Vec<Option<f64>> {
+    let per = values.len().div_ceil(width.max(1)).max(1);
+    // From the newest backwards, so that a column keeps its height while the curve grows into the next one.
+    values
+        .rchunks(per)
+        .rev()
+        .map(|run| {
+            let sum: Option<f64> = run.iter().copied().sum();
+            #[allow(clippy::cast_precision_loss)]
+            sum.map(|sum| sum / run.len() as f64)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_falling_curve_falls_and_a_gap_is_marked() {
+        let values: Vec<_> = (0..8).map(|i| Some(f64::from(8 - i))).collect();
+        assert_eq!(rows(&values, 8, 1, true), ["█▇▆▅▄▃▂▁"]);
+        assert_eq!(rows(&values, 8, 1, false), ["##==--__"]);
+        assert_eq!(rows(&[Some(1.0), None, Some(1.0)], 8, 1, true), ["▁×▁"]);
+        assert_eq!(rows(&[None], 8, 2, false), [" ", "x"]);
+        assert_eq!(rows(&[], 8, 1, true), [""]);
+    }
+
+    #[test]
+    fn many_values_share_columns_and_a_high_curve_uses_every_row() {
+        let values: Vec<_> = (0..100).map(|i| Some(f64::from(i))).collect();
+        let drawn = rows(&values, 10, 3, true);
+        assert_eq!(drawn.len(), 3);
+        assert!(drawn.iter().all(|row| row.chars().count() == 10));
+        assert!(
+            drawn[0].starts_with(' ') && drawn[0].ends_with('█') && drawn[2].starts_with('▁'),
+            "{drawn:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_curve_is_wider_than_its_place(
+            values in proptest::collection::vec(proptest::option::of(any::<f64>().prop_filter("finite", |v| v.is_finite())), 0..300),
+            width in 1_usize..40,
+        ) {
+            for row in rows(&values, width, 2, true) {
+                prop_assert!(row.chars().count() <= width);
+            }
+        }
+    }
+}

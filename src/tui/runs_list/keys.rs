@@ -1,0 +1,128 @@
+//! What keys do in the list.
+
+use crossterm::event::KeyCode;
+
+use crate::screen::{Binding, Key, ctrl, key};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Do {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+    Watch,
+    Resume,
+    Export,
+    Stop,
+    Delete,
+    Filter,
+    Order,
+    Back,
+    Help,
+    Leave,
+}
+
+const fn c(c: char) -> Key {
+    key(KeyCode::Char(c))
+}
+
+pub(super) const KEYS: &[Binding<Do>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "watch it; leaving never touches it",
+        hint: Some("watch"),
+        action: Do::Watch,
+    },
+    Binding {
+        keys: &[c('r')],
+        shown: "r",
+        help: "resume it from its newest checkpoint",
+        hint: Some("resume"),
+        action: Do::Resume,
+    },
+    Binding {
+        keys: &[c('e')],
+        shown: "e",
+        help: "export: write its outputs again",
+        hint: Some("export"),
+        action: Do::Export,
+    },
+    Binding {
+        keys: &[c('s')],
+        shown: "s",
+        help: "stop it after a checkpoint; asks",
+        hint: Some("stop"),
+        action: Do::Stop,
+    },
+    Binding {
+        keys: &[c('x'), key(KeyCode::Delete)],
+        shown: "x",
+        help: "or del: delete it; asks twice",
+        hint: Some("delete"),
+        action: Do::Delete,
+    },
+    Binding {
+        keys: &[c('/')],
+        shown: "/",
+        help: "only runs whose name, state or model has these words",
+        hint: Some("filter"),
+        action: Do::Filter,
+    },
+    Binding {
+        keys: &[c('o')],
+        shown: "o",
+        help: "order by start, name, state, loss, size",
+        hint: None,
+        action: Do::Order,
+    },
+    Binding { keys: &[c('?')], shown: "?", help: "these keys", hint: Some("keys"), action: Do::Help },
+    Binding {
+        keys: &[c('q'), ctrl('c')],
+        shown: "q",
+        help: "leave; nothing is touched",
+        hint: Some("leave"),
+        action: Do::Leave,
+    },
+    Binding { keys: &[key(KeyCode::Up), c('k')], shown: "↑ k", help: "up", hint: None, action: Do::Up },
+    Binding {
+        keys: &[key(KeyCode::Down), c('j')], shown: "↓ j", help: "down", hint: None, action: Do::Down
+    },
+    Binding {
+        keys: &[key(KeyCode::PageUp), ctrl('b')],
+        shown: "page up",
+        help: "a page up",
+        hint: None,
+        action: Do::PageUp,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageDown), ctrl('f')],
+        shown: "page down",
+        help: "a page down",
+        hint: None,
+        action: Do::PageDown,
+    },
+    Binding {
+        keys: &[key(KeyCode::Home), c('g')],
+        shown: "home g",
+        help: "the first",
+        hint: None,
+        action: Do::First,
+    },
+    Binding {
+        keys: &[key(KeyCode::End), c('G')],
+        shown: "end G",
+        help: "the last",
+        hint: None,
+        action: Do::Last,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "all runs again",
+        hint: None,
+        action: Do::Back,
+    },
+];

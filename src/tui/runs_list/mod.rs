@@ -1,0 +1,374 @@
+//! The list of runs as a full screen: what there is, how it stands, and what to do with it.
+//!
+//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts no process
+//! and deletes nothing; the program carries the wish out, says how it went with [`RunsList::say`], and shows the list
+//! again. Only a request to stop is written from here: it is a file in the run's own folder.
+
+mod ask;
+mod curve;
+mod detail;
+mod fit;
+mod keys;
+mod shelf;
+mod table;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::path::PathBuf;
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::Size;
+use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunsRoot, now_us, request};
+
+use self::ask::{Answer, Ask};
+use self::keys::{Do, KEYS};
+use self::shelf::{Look, Shelf};
+use crate::escape::escape;
+use crate::runs_table::state_word;
+use crate::screen::{App, Input, Next, TextInput, Theme, action};
+
+/// What the user wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// Show this run live.
+    Watch(RunDir),
+    /// Continue it.
+    Resume(RunDir),
+    /// Write its outputs again.
+    Export(RunDir),
+    /// Delete its folder; confirmed twice, and nobody trained it a moment ago.
+    Delete(RunDir),
+    /// Nothing more.
+    Leave,
+}
+
+/// What the rows are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// The newest first.
+    Started,
+    /// Alphabetical, without the date.
+    Name,
+    /// Those at work first, then those that want a hand.
+    State,
+    /// The lowest first.
+    Loss,
+    /// The largest first.
+    Size,
+}
+
+impl Order {
+    fn next(self) -> Self {
+        match self {
+            Order::Started => Order::Name,
+            Order::Name => Order::State,
+            Order::State => Order::Loss,
+            Order::Loss => Order::Size,
+            Order::Size => Order::Started,
+        }
+    }
+}
+
+/// The screen's state.
+#[derive(Debug)]
+pub struct RunsList {
+    shelf: Shelf,
+    /// The clock that ages are counted from; moves with the ticks.
+    now_us: u64,
+    size: Size,
+    order: Order,
+    filter: TextInput,
+    filtering: bool,
+    /// Folder of the run under the cursor, once the user has moved it.
+    chosen: Option<PathBuf>,
+    /// Its row when it was last seen: where the cursor stays when the run goes.
+    at: usize,
+    asking: Option<Ask>,
+    helping: bool,
+    message: Option<String>,
+    wish: Option<Wish>,
+}
+
+impl RunsList {
+    /// The runs of this folder; those for which there is time at once are read, the others tick by tick.
+    pub fn new(root: RunsRoot) -> Self {
+        Self::at(root, now_us())
+    }
+
+    /// As [`RunsList::new`] with the clock at `now_us`.
+    fn at(root: RunsRoot, now_us: u64) -> Self {
+        let mut list = RunsList {
+            shelf: Shelf::new(root),
+            now_us,
+            size: Size::default(),
+            order: Order::Started,
+            filter: TextInput::default(),
+            filtering: false,
+            chosen: None,
+            at: 0,
+            asking: None,
+            helping: false,
+            message: None,
+            wish: None,
+        };
+        list.shelf.look();
+        list
+    }
+
+    /// Why the loop ended, once; `None` when the list did not end it.
+    pub fn wish(&mut self) -> Option<Wish> {
+        self.wish.take()
+    }
+
+    /// Shows how the wish went, until the next key.
+    pub fn say(&mut self, text: &str) {
+        self.message = Some(escape(text).into_owned());
+        self.shelf.list_again();
+    }
+
+    /// The rows that pass the filter, in their order.
+    fn rows(&self) -> Vec<&Look> {
+        let wanted: Vec<String> = self.filter.text().split_whitespace().map(str::to_lowercase).collect();
+        let mut rows: Vec<&Look> =
+            self.shelf.looks.iter().filter(|look| wanted.iter().all(|word| look.mentions(word))).collect();
+        // Stable: what compares equal stays newest first.
+        match self.order {
+            Order::Started => {}
+            Order::Name => rows.sort_by(|a, b| a.short_name().cmp(b.short_name())),
+            Order::State => rows.sort_by_key(|look| urgency(look)),
+            Order::Loss => rows.sort_by(|a, b| {
+                let loss =
+                    |look: &Look| look.row.as_ref().and_then(|row| row.loss_nats).unwrap_or(f64::INFINITY);
+                loss(a).total_cmp(&loss(b))
+            }),
+            Order::Size => {
+                rows.sort_by_key(|look| std::cmp::Reverse(look.row.as_ref().map_or(0, |row| row.size_bytes)));
+            }
+        }
+        rows
+    }
+
+    /// Where the cursor is among these rows.
+    fn position(&self, rows: &[&Look]) -> usize {
+        let here = self.chosen.as_deref().and_then(|path| rows.iter().position(|row| row.run.path() == path));
+        here.unwrap_or(self.at.min(rows.len().saturating_sub(1)))
+    }
+
+    fn chosen(&self) -> Option<&Look> {
+        let rows = self.rows();
+        rows.get(self.position(&rows)).copied()
+    }
+
+    fn go_to(&mut self, place: impl FnOnce(usize, usize) -> usize) {
+        let rows = self.rows();
+        let Some(last) = rows.len().checked_sub(1) else { return };
+        let at = place(self.position(&rows), last).min(last);
+        let chosen = rows[at].run.path().to_owned();
+        (self.at, self.chosen) = (at, Some(chosen));
+    }
+
+    /// After rows came or went: the cursor stays on its run, or on its row where the run is gone.
+    fn settle(&mut self) {
+        let rows = self.rows();
+        let at = self.position(&rows);
+        let chosen = rows.get(at).map(|look| look.run.path().to_owned());
+        self.at = at;
+        // Before the first move the cursor stays at the top, wherever newer runs come in.
+        if self.chosen.is_some() {
+            self.chosen = chosen;
+        }
+    }
+
+    fn tick(&mut self, now_us: u64) -> Next {
+        let ages =
+            |list: &Self| list.rows().iter().map(|look| table::when(look, list.now_us)).collect::<Vec<_>>();
+        let before = ages(self);
+        self.now_us = now_us;
+        let changed = self.shelf.look();
+        if changed {
+            self.settle();
+        }
+        if changed || ages(self) != before { Next::Draw } else { Next::Keep }
+    }
+
+    fn press(&mut self, event: &KeyEvent) -> Next {
+        self.message = None;
+        if std::mem::take(&mut self.helping) {
+            return Next::Draw;
+        }
+        if let Some(ask) = self.asking.take() {
+            return self.answer(ask, event);
+        }
+        if self.filtering && self.type_filter(event) {
+            return Next::Draw;
+        }
+        let page = usize::from(self.size.height).saturating_sub(view::FIXED_ROWS).max(1);
+        match action(KEYS, event) {
+            None => {}
+            Some(Do::Up) => self.go_to(|at, _| at.saturating_sub(1)),
+            Some(Do::Down) => self.go_to(|at, _| at + 1),
+            Some(Do::PageUp) => self.go_to(|at, _| at.saturating_sub(page)),
+            Some(Do::PageDown) => self.go_to(|at, _| at + page),
+            Some(Do::First) => self.go_to(|_, _| 0),
+            Some(Do::Last) => self.go_to(|_, last| last),
+            Some(Do::Order) => {
+                self.order = self.order.next();
+                self.settle();
+            }
+            Some(Do::Filter) => self.filtering = true,
+            Some(Do::Back) => {
+                self.filter = TextInput::default();
+                self.settle();
+            }
+            Some(Do::Help) => self.helping = true,
+            Some(Do::Leave) => return self.leave_with(Wish::Leave),
+            Some(what @ (Do::Watch | Do::Resume | Do::Export | Do::Delete | Do::Stop)) => {
+                if let Some(look) = self.chosen() {
+                    let (run, liveness) = (look.run.clone(), look.liveness());
+                    return self.act(what, run, liveness);
+                }
+            }
+        }
+        Next::Draw
+    }
+
+    /// Takes a key into the filter; false when it is one for the list.
+    fn type_filter(&mut self, event: &KeyEvent) -> bool {
+        match event.code {
+            KeyCode::Enter => self.filtering = false,
+            KeyCode::Esc => {
+                self.filtering = false;
+                self.filter = TextInput::default();
+            }
+            KeyCode::Home | KeyCode::End => return false,
+            _ if !self.filter.press(event) => return false,
+            _ => {}
+        }
+        self.settle();
+        true
+    }
+
+    fn leave_with(&mut self, wish: Wish) -> Next {
+        if let Wish::Watch(run) | Wish::Resume(run) | Wish::Export(run) | Wish::Delete(run) = &wish {
+            // Whatever comes of it, the row is looked at again.
+            self.shelf.forget(run);
+        }
+        self.wish = Some(wish);
+        Next::Leave
+    }
+
+    /// What a key asks of a run; what cannot be is said in words.
+    fn act(&mut self, what: Do, run: RunDir, liveness: Option<Liveness>) -> Next {
+        let live = liveness.is_some_and(Liveness::is_live);
+        let name = escape(&run.name()).into_owned();
+        let refusal = match (what, liveness) {
+            (Do::Watch, _) => return self.leave_with(Wish::Watch(run)),
+            (Do::Resume, _) if live => {
+                format!("{name} is being trained: there is nothing to resume. Enter watches it")
+            }
+            (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
+                format!("{name} is completed: there is nothing to resume. e writes its outputs again")
+            }
+            (Do::Resume, _) => return self.leave_with(Wish::Resume(run)),
+            (Do::Export, _) if live => {
+                format!("{name} is being trained. It exports when it is done, or after s has stopped it")
+            }
+            (Do::Export, _) => return self.leave_with(Wish::Export(run)),
+            (Do::Stop, _) if live => {
+                self.asking = Some(Ask::stop(&run));
+                return Next::Draw;
+            }
+            (Do::Stop, state) => {
+                format!(
+                    "{name} is not being trained ({}): there is nothing to stop",
+                    state.map_or("unreadable", state_word)
+                )
+            }
+            (_, _) => match free_to_delete(&run) {
+                Ok(()) => {
+                    let size =
+                        self.chosen().and_then(|look| look.row.as_ref()).map_or(0, |row| row.size_bytes);
+                    self.asking = Some(Ask::delete(&run, size));
+                    return Next::Draw;
+                }
+                Err(refusal) => refusal,
+            },
+        };
+        self.message = Some(refusal);
+        Next::Draw
+    }
+
+    fn answer(&mut self, mut ask: Ask, event: &KeyEvent) -> Next {
+        match ask.press(event) {
+            Answer::Asking => self.asking = Some(ask),
+            Answer::No => self.message = Some(ask.kept()),
+            Answer::Stop(run) => {
+                let name = escape(&run.name()).into_owned();
+                self.message = Some(match request(&run, Action::Stop) {
+                    Ok(_) => format!("{name}: asked to save a checkpoint and end"),
+                    Err(error) => escape(&error.to_string()).into_owned(),
+                });
+            }
+            Answer::Delete(run) => match free_to_delete(&run) {
+                Ok(()) => return self.leave_with(Wish::Delete(run)),
+                Err(refusal) => self.message = Some(refusal),
+            },
+        }
+        Next::Draw
+    }
+
+    fn paste(&mut self, text: &str) -> Next {
+        if let Some(ask) = &mut self.asking {
+            ask.paste(text);
+        } else if self.filtering {
+            self.filter.paste(text);
+            self.settle();
+        }
+        Next::Draw
+    }
+}
+
+/// Asked of the lease itself, not of what was read a second ago.
+fn free_to_delete(run: &RunDir) -> Result<(), String> {
+    let name = run.name();
+    let refusal = match Lease::is_held(run) {
+        Ok(false) => return Ok(()),
+        Ok(true) => format!("{name} is being trained and cannot be deleted. s stops it, then x deletes it"),
+        Err(error) => error.to_string(),
+    };
+    Err(escape(&refusal).into_owned())
+}
+
+/// Small is at work or wants a hand.
+fn urgency(look: &Look) -> u8 {
+    match look.liveness() {
+        Some(Liveness::Running) => 0,
+        Some(Liveness::Stalled { .. }) => 1,
+        Some(Liveness::Crashed) => 2,
+        Some(Liveness::Finished { outcome: Outcome::Failed }) => 3,
+        Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => 4,
+        Some(Liveness::NotStarted) => 5,
+        Some(Liveness::Finished { outcome: Outcome::Completed }) => 6,
+        None | Some(Liveness::Gone) => 7,
+    }
+}
+
+impl App for RunsList {
+    fn update(&mut self, input: Input) -> Next {
+        match input {
+            Input::Size(size) => {
+                self.size = size;
+                Next::Draw
+            }
+            Input::Tick => self.tick(now_us()),
+            Input::Key(event) => self.press(&event),
+            Input::Paste(text) => self.paste(&text),
+        }
+    }
+
+    fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
+        view::draw(self, frame, theme);
+    }
+}

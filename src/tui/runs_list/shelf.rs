@@ -1,0 +1,287 @@
+//! What is known of each run, read a few at a time so that a key never waits for the disk.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot};
+
+use super::ask::outputs;
+use crate::escape::escape;
+use crate::plain::outcome_word;
+use crate::quantity::{count, duration, loss};
+use crate::runs_table::{RunRow, glance, state_word};
+
+/// Reading ends for this tick once it took this long.
+const BUDGET: Duration = Duration::from_millis(40);
+/// Ticks between two listings of the folder (2 s).
+const LIST_EVERY: u64 = 8;
+/// Ticks between two looks at a run that is being trained (1 s).
+const LIVE_EVERY: u64 = 4;
+/// Runs asked per tick whether they have changed.
+const STAMPS: usize = 64;
+/// Newest points of the loss curve that are kept: all that a glance reads of most runs.
+const POINTS: usize = 1024;
+
+/// A run as the list shows it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Look {
+    pub run: RunDir,
+    /// The name, fit for a terminal.
+    pub name: String,
+    /// `None` until it was read.
+    pub row: Option<RunRow>,
+    /// The end of the loss curve; `None` where it was not finite.
+    pub losses: Vec<Option<f64>>,
+    /// Seconds left, of a run that is being trained.
+    pub left_s: Option<f64>,
+    /// How it stands and what to press, in a sentence; why it cannot be read.
+    pub stands: String,
+    /// Label and value, fit for a terminal.
+    pub facts: Vec<(&'static str, String)>,
+    stamp: Option<Stamp>,
+}
+
+/// What changes when a run does, for little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    held: bool,
+    attempt: u32,
+    bytes: u64,
+}
+
+impl Stamp {
+    fn of(run: &RunDir) -> Self {
+        let attempt = run.attempts().ok().and_then(|attempts| attempts.last().copied()).unwrap_or(0);
+        let bytes = fs::metadata(run.event_file(attempt)).map_or(0, |meta| meta.len());
+        Stamp { held: Lease::is_held(run).unwrap_or(false), attempt, bytes }
+    }
+}
+
+impl Look {
+    fn unread(run: RunDir) -> Self {
+        let name = escape(&run.name()).into_owned();
+        Look {
+            run,
+            name,
+            row: None,
+            losses: Vec::new(),
+            left_s: None,
+            stands: String::new(),
+            facts: Vec::new(),
+            stamp: None,
+        }
+    }
+
+    /// Reads the run. One that cannot be read says why.
+    pub(super) fn read(run: &RunDir) -> Self {
+        let stamp = Some(Stamp::of(run));
+        let seen = glance(run);
+        let row = RunRow::of(run, &seen);
+        let look = Look { stamp, ..Look::unread(run.clone()) };
+        match &seen {
+            Err(_) => {
+                let problem = row.problem.as_deref().map(|problem| escape(problem).into_owned());
+                Look { stands: problem.unwrap_or_default(), row: Some(row), ..look }
+            }
+            Ok((liveness, view)) => Look {
+                losses: losses(view),
+                left_s: liveness.is_live().then(|| view.eta()).flatten().map(|eta| eta.seconds),
+                stands: stands(run, *liveness, view),
+                facts: facts(run, *liveness, view),
+                row: Some(row),
+                ..look
+            },
+        }
+    }
+
+    pub(super) fn liveness(&self) -> Option<Liveness> {
+        self.row.as_ref()?.liveness
+    }
+
+    /// The name without the moment of its start, which the age tells well enough.
+    pub(super) fn short_name(&self) -> &str {
+        let is_moment = |text: &str| {
+            text.len() == 16 && text.ends_with('Z') && text.starts_with(|c: char| c.is_ascii_digit())
+        };
+        match self.name.split_once('-') {
+            Some((moment, rest)) if is_moment(moment) && !rest.is_empty() => rest,
+            _ => &self.name,
+        }
+    }
+
+    /// Whether name, state or model has this word, which is in lower case.
+    pub(super) fn mentions(&self, word: &str) -> bool {
+        let state = self.row.as_ref().map_or("", |row| row.liveness.map_or("unreadable", state_word));
+        let model = self.facts.iter().find(|(label, _)| *label == MODEL).map_or("", |(_, model)| model);
+        [&self.name, state, model].iter().any(|text| text.to_lowercase().contains(word))
+    }
+}
+
+fn losses(view: &RunView) -> Vec<Option<f64>> {
+    let buckets = view.charts.loss.buckets();
+    let mean = |bucket: &Bucket| bucket.mean().filter(|_| bucket.nonfinite == 0);
+    buckets[buckets.len().saturating_sub(POINTS)..].iter().map(mean).collect()
+}
+
+/// How the run stands and what to press.
+fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
+    let step = count(view.steps_done());
+    let resume = || match Checkpoints::new(run).steps().unwrap_or_default().last() {
+        Some(newest) => format!("r continues from step {}", count(*newest)),
+        None => "r starts it again, there was no checkpoint yet".to_owned(),
+    };
+    match liveness {
+        Liveness::NotStarted => "its trainer has not started; r starts it".to_owned(),
+        Liveness::Running => "at work; Enter watches it, s stops it after a checkpoint".to_owned(),
+        Liveness::Stalled { silent_s } => format!(
+            "its trainer is alive and has logged no work for {}; Enter looks closer, s asks it to stop",
+            duration(Duration::from_secs(silent_s).as_secs_f64())
+        ),
+        Liveness::Crashed => {
+            format!("its trainer ended after step {step} without saying why, see logs/; {}", resume())
+        }
+        Liveness::Gone => "its folder is gone: moved or deleted".to_owned(),
+        Liveness::Finished { outcome: Outcome::Completed } => {
+            "done; Enter shows how it went, e writes its outputs again".to_owned()
+        }
+        Liveness::Finished { outcome } => {
+            let reason = view.finished().and_then(|finished| finished.reason.as_deref());
+            let reason = reason.map(|reason| format!(", {}", escape(reason))).unwrap_or_default();
+            format!("{} at step {step}{reason}; {}", outcome_word(outcome), resume())
+        }
+    }
+}
+
+const MODEL: &str = "model";
+
+/// What the pane shows beside how it stands. What nobody said is left out.
+fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str, String)> {
+    let started = view.attempts.back().map(|attempt| &attempt.started);
+    let said = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
+    let eval =
+        |eval: &sparktune_runlog::Eval| format!("{} at step {}", loss(eval.loss_nats), count(eval.step));
+    let steps = Checkpoints::new(run).steps().unwrap_or_default();
+    let checkpoints = steps.last().map(|newest| {
+        let older = if steps.len() > 1 { format!(" and {} older", steps.len() - 1) } else { String::new() };
+        format!("step {}{older}", count(*newest))
+    });
+    let outputs = outputs(run);
+    let rate = view.tokens_per_s().filter(|rate| rate.is_finite() && *rate >= 0.0);
+    let eta = view.eta().filter(|_| liveness.is_live()).map(|eta| {
+        format!("{} ({} steps at {:.0} ms)", duration(eta.seconds), count(eta.steps_left), eta.ms_per_step)
+    });
+    let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
+    let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked above
+    let rows = [
+        (MODEL, said(started.map(|s| &s.model))),
+        ("method", said(started.map(|s| &s.method))),
+        ("device", said(started.map(|s| &s.device))),
+        ("attempt", view.attempts.back().map(|attempt| attempt.number.to_string())),
+        ("phase", said(phase)),
+        ("steps", steps),
+        ("left", eta),
+        ("loss", view.loss_ema.map(|ema| format!("{} (moving average)", loss(ema)))),
+        ("last eval", view.last_eval.as_ref().map(eval)),
+        ("best eval", view.best_eval().map(eval)),
+        ("speed", rate.map(|rate| format!("{} tokens/s", count(rate.round() as u64)))),
+        ("checkpoint", Some(checkpoints.unwrap_or_else(|| "none yet".to_owned()))),
+        ("outputs", (!outputs.is_empty()).then(|| outputs.join(", "))),
+        ("warning", view.warnings.back().map(|warning| escape(&warning.what.message).into_owned())),
+    ];
+    rows.into_iter().filter_map(|(label, value)| Some((label, value?))).collect()
+}
+
+/// The folder and its runs, newest first.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) root: RunsRoot,
+    pub(super) looks: Vec<Look>,
+    /// Why the folder cannot be listed.
+    pub(super) problem: Option<String>,
+    ticks: u64,
+    /// The next run to be asked whether it has changed.
+    next: usize,
+    list_now: bool,
+}
+
+impl Shelf {
+    pub(super) fn new(root: RunsRoot) -> Self {
+        Shelf { root, looks: Vec::new(), problem: None, ticks: 0, next: 0, list_now: true }
+    }
+
+    /// The folder is listed with the next look.
+    pub(super) fn list_again(&mut self) {
+        self.list_now = true;
+    }
+
+    /// The run is read again with the next look.
+    pub(super) fn forget(&mut self, run: &RunDir) {
+        if let Some(look) = self.looks.iter_mut().find(|look| look.run == *run) {
+            look.stamp = None;
+        }
+        self.list_now = true;
+    }
+
+    /// A tick's worth of looking: lists the folder now and then, asks some runs whether they changed, and reads those
+    /// that did, new ones first. True when something is different.
+    pub(super) fn look(&mut self) -> bool {
+        let begun = Instant::now();
+        let mut changed = false;
+        if std::mem::take(&mut self.list_now) || self.ticks.is_multiple_of(LIST_EVERY) {
+            changed |= self.list();
+        }
+        self.ask_for_changes();
+        self.ticks += 1;
+        let unread = |look: &Look| look.row.is_none();
+        let stale = |look: &Look| look.row.is_some() && look.stamp.is_none();
+        for wants in [&unread as &dyn Fn(&Look) -> bool, &stale] {
+            for look in self.looks.iter_mut().filter(|look| wants(look)) {
+                let mut new = Look::read(&look.run);
+                let stamp = new.stamp.take();
+                changed |= *look != new;
+                *look = Look { stamp, ..new };
+                if begun.elapsed() > BUDGET {
+                    return changed;
+                }
+            }
+        }
+        changed
+    }
+
+    fn list(&mut self) -> bool {
+        let (runs, problem) = match self.root.list() {
+            Ok(runs) => (runs, None),
+            Err(error) => (Vec::new(), Some(escape(&error.to_string()).into_owned())),
+        };
+        let before: Vec<RunDir> = self.looks.iter().map(|look| look.run.clone()).collect();
+        let mut old = std::mem::take(&mut self.looks);
+        self.looks = runs
+            .into_iter()
+            .rev()
+            .map(|run| match old.iter().position(|look| look.run == run) {
+                Some(at) => old.swap_remove(at),
+                None => Look::unread(run),
+            })
+            .collect();
+        let changed = problem != self.problem || !self.looks.iter().map(|look| &look.run).eq(&before);
+        self.problem = problem;
+        changed
+    }
+
+    fn ask_for_changes(&mut self) {
+        let live_too = self.ticks.is_multiple_of(LIVE_EVERY);
+        for look in &mut self.looks {
+            if live_too && look.liveness().is_some_and(Liveness::is_live) {
+                look.stamp = None;
+            }
+        }
+        for _ in 0..self.looks.len().min(STAMPS) {
+            self.next = (self.next + 1) % self.looks.len();
+            let look = &mut self.looks[self.next];
+            if look.stamp.is_some_and(|stamp| stamp != Stamp::of(&look.run)) {
+                look.stamp = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The rows: which columns there is room for, and what stands in them.
+
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use sparktune_runlog::{Liveness, Outcome};
+
+use super::fit::place;
+use super::shelf::Look;
+use super::{Order, curve};
+use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
+use crate::runs_table::state_word;
+use crate::screen::{Role, Theme};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Name,
+    State,
+    /// Percent of the steps.
+    Share,
+    /// Steps done and in all.
+    Steps,
+    Loss,
+    Curve,
+    When,
+    Size,
+}
+
+impl Column {
+    /// Least columns of the terminal that it needs.
+    fn width(self) -> usize {
+        match self {
+            Column::Name => 20,
+            Column::State => 13,
+            Column::Share => 4,
+            Column::Steps => 13,
+            Column::Loss => 7,
+            Column::Curve => 8,
+            Column::When | Column::Size => 10,
+        }
+    }
+
+    fn is_number(self) -> bool {
+        !matches!(self, Column::Name | Column::State | Column::Curve)
+    }
+
+    fn title(self) -> (&'static str, Option<Order>) {
+        match self {
+            Column::Name => ("run", Some(Order::Name)),
+            Column::State => ("state", Some(Order::State)),
+            Column::Share => ("done", None),
+            Column::Steps => ("steps", None),
+            Column::Loss => ("loss", Some(Order::Loss)),
+            Column::Curve => ("curve", None),
+            Column::When => ("when", Some(Order::Started)),
+            Column::Size => ("size", Some(Order::Size)),
+        }
+    }
+}
+
+/// The columns that fit into `width` with one space between them, each with its width. The least dispensable come first
+/// into the choice; what is left over goes to steps, curve and name.
+fn columns(width: usize) -> Vec<(Column, usize)> {
+    let wanted =
+        [Column::Name, Column::State, Column::When, Column::Curve, Column::Size, Column::Loss, Column::Share];
+    let mut left = width + 1;
+    let mut chosen: Vec<(Column, usize)> = Vec::new();
+    for column in wanted {
+        if left < column.width() + 1 {
+            break;
+        }
+        left -= column.width() + 1;
+        chosen.push((column, column.width()));
+    }
+    if let Some(share) = chosen.iter_mut().find(|(column, _)| *column == Column::Share) {
+        let more = Column::Steps.width() - Column::Share.width();
+        if left >= more {
+            *share = (Column::Steps, Column::Steps.width());
+            left -= more;
+        }
+    }
+    for (column, most) in [(Column::Name, 32), (Column::Curve, 24), (Column::Name, 80)] {
+        if let Some((_, wide)) = chosen.iter_mut().find(|(c, _)| *c == column) {
+            let more = left.min(most - *wide);
+            *wide += more;
+            left -= more;
+        }
+    }
+    chosen.sort_by_key(|(column, _)| *column as usize);
+    chosen
+}
+
+/// The line above the rows. The order's column carries an arrow.
+pub(super) fn heading(width: u16, order: Order, theme: &Theme) -> Line<'static> {
+    let mut spans = vec![Span::raw("  ")];
+    for (column, wide) in columns(usize::from(width).saturating_sub(MARK)) {
+        let (title, sorted) = column.title();
+        let arrow = if sorted == Some(order) { theme.glyph("▾", "v") } else { "" };
+        let title = place(&format!("{title}{arrow}"), wide, column.is_number(), theme);
+        spans.push(Span::styled(title + " ", theme.style(Role::Dim)));
+    }
+    Line::from(spans)
+}
+
+/// Columns of the mark before the row under the cursor.
+const MARK: usize = 2;
+
+/// One row.
+pub(super) fn row(look: &Look, area: Rect, chosen: bool, now_us: u64, theme: &Theme) -> Line<'static> {
+    let mark = if chosen { theme.glyph("› ", "> ") } else { "  " };
+    let mut spans = vec![Span::styled(mark.to_owned(), theme.style(Role::Accent))];
+    for (column, wide) in columns(usize::from(area.width).saturating_sub(MARK)) {
+        let (text, role) = cell(look, column, wide, now_us, theme);
+        spans.push(Span::styled(place(&text, wide, column.is_number(), theme), theme.style(role)));
+        spans.push(Span::raw(" "));
+    }
+    if chosen {
+        let style: Style = theme.style(Role::Selected);
+        for span in &mut spans {
+            span.style = style;
+        }
+    }
+    Line::from(spans)
+}
+
+fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) -> (String, Role) {
+    let Some(row) = &look.row else {
+        return match column {
+            Column::Name => (look.short_name().to_owned(), Role::Text),
+            Column::State => (theme.glyph("… reading", ". reading").to_owned(), Role::Dim),
+            _ => (String::new(), Role::Dim),
+        };
+    };
+    match column {
+        Column::Name => (look.short_name().to_owned(), Role::Text),
+        Column::State => {
+            let (glyph, role) = state_glyph(row.liveness, theme);
+            (format!("{glyph} {}", row.liveness.map_or("unreadable", state_word)), role)
+        }
+        Column::Share => {
+            let share = row.step.zip(row.total_steps).filter(|(_, total)| *total > 0);
+            (
+                or_unknown(share, |(step, total)| format!("{}%", u128::from(step) * 100 / u128::from(total))),
+                Role::Text,
+            )
+        }
+        Column::Steps => {
+            let steps = |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count));
+            (or_unknown(row.step, steps), Role::Text)
+        }
+        Column::Loss => (or_unknown(row.loss_nats, loss), Role::Text),
+        Column::Curve => (curve::rows(&look.losses, wide, 1, theme.unicode).remove(0), Role::Curve),
+        Column::When => (when(look, now_us), if look.left_s.is_some() { Role::Accent } else { Role::Dim }),
+        Column::Size => (bytes(row.size_bytes), Role::Dim),
+    }
+}
+
+/// Time left of a run that is being trained, else how long ago the last event was.
+pub(super) fn when(look: &Look, now_us: u64) -> String {
+    let Some(row) = &look.row else { return String::new() };
+    match (look.left_s, row.last_event_us) {
+        (Some(left_s), _) => format!("{} left", duration(left_s)),
+        (None, Some(at)) if at <= now_us => format!("{} ago", age((now_us - at) / 1_000_000)),
+        _ => UNKNOWN.to_owned(),
+    }
+}
+
+/// One unit is enough to find a run by.
+fn age(s: u64) -> String {
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m", s / 60),
+        3600..172_800 => format!("{}h", s / 3600),
+        _ => format!("{}d", s / 86_400),
+    }
+}
+
+/// A glyph and a role for a state; the word stands beside it.
+pub(super) fn state_glyph<'a>(liveness: Option<Liveness>, theme: &Theme) -> (&'a str, Role) {
+    let (unicode, ascii, role) = match liveness {
+        None | Some(Liveness::Gone) => ("?", "?", Role::Warn),
+        Some(Liveness::NotStarted) => ("○", "o", Role::Dim),
+        Some(Liveness::Running) => ("●", "*", Role::Good),
+        Some(Liveness::Stalled { .. }) => ("◐", "!", Role::Warn),
+        Some(Liveness::Crashed) => ("✗", "x", Role::Bad),
+        Some(Liveness::Finished { outcome: Outcome::Completed }) => ("✓", "+", Role::Good),
+        Some(Liveness::Finished { outcome: Outcome::Failed }) => ("✗", "x", Role::Bad),
+        Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => ("■", "=", Role::Text),
+    };
+    (theme.glyph(unicode, ascii), role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_fill_the_width_and_the_dispensable_ones_go_first() {
+        let at = |width: usize| columns(width).iter().map(|(column, _)| *column).collect::<Vec<_>>();
+        use Column::{Curve, Loss, Name, Share, Size, State, Steps, When};
+        assert_eq!(at(58), [Name, State, Curve, When]);
+        assert_eq!(at(66), [Name, State, Curve, When, Size]);
+        assert_eq!(at(78), [Name, State, Share, Loss, Curve, When, Size]);
+        assert_eq!(at(130), [Name, State, Steps, Loss, Curve, When, Size]);
+        for width in 30..300 {
+            let columns = columns(width);
+            let used: usize = columns.iter().map(|(_, wide)| wide + 1).sum();
+            assert!(used <= width + 1, "{width}: {columns:?}");
+        }
+    }
+
+    #[test]
+    fn an_age_has_one_unit() {
+        let ages: Vec<String> = [0, 59, 61, 3599, 3600, 172_799, 172_800].map(age).to_vec();
+        assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "47h", "2d"]);
+    }
+}

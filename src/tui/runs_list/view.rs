@@ -1,0 +1,153 @@
+//! The screen: header, rows, the pane where there is room, one line of words, the keys.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use sparktune_runlog::Liveness;
+
+use super::fit::{shorten, split};
+use super::keys::KEYS;
+use super::shelf::Look;
+use super::{RunsList, detail, table};
+use crate::escape::escape;
+use crate::quantity::count;
+use crate::screen::{Role, Theme, help, hints, rows};
+
+/// Rows that are no runs: header, headings, words, keys.
+pub(super) const FIXED_ROWS: usize = 5;
+/// Rows for words.
+const WORDS: u16 = 2;
+/// From this width on the pane is shown.
+const PANE_FROM: u16 = 110;
+const PANE: u16 = 44;
+
+pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
+    let area = frame.area();
+    let parts =
+        [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(WORDS), Constraint::Length(1)];
+    let [top, middle, words, keys] = Layout::vertical(parts).areas(area);
+    let shown = list.rows();
+    header(list, &shown, frame, top, theme);
+
+    let with_pane = area.width >= PANE_FROM && !shown.is_empty();
+    let pane = if with_pane { PANE } else { 0 };
+    let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(pane)]).areas(middle);
+    let at = list.position(&shown);
+    if shown.is_empty() {
+        frame.render_widget(
+            nothing(list, theme).centered(),
+            middle.centered_vertically(Constraint::Length(3)),
+        );
+    } else {
+        let [heading, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(left);
+        frame.render_widget(table::heading(heading.width, list.order, theme), heading);
+        body_rows(list, &shown, at, frame, body, theme);
+    }
+    if let (true, Some(look)) = (with_pane, shown.get(at)) {
+        detail::draw(look, list.now_us, frame, right, theme);
+    }
+    let told = shown.get(at).filter(|_| !with_pane);
+    frame.render_widget(Paragraph::new(words_lines(list, told, words.width, theme)), words);
+    frame.render_widget(hints(KEYS, keys.width, theme), keys);
+    if let Some(ask) = &list.asking {
+        ask.draw(frame, area, theme);
+    }
+    if list.helping {
+        help(frame, area, theme, &[("runs", rows(KEYS))]);
+    }
+    if !theme.unicode {
+        spell_out(frame.buffer_mut());
+    }
+}
+
+fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let looks = &list.shelf.looks;
+    let number = |n: usize| count(n as u64);
+    let live = looks.iter().filter(|look| look.liveness().is_some_and(Liveness::is_live)).count();
+    let unread = looks.iter().filter(|look| look.row.is_none()).count();
+    let mut facts = vec![if shown.len() == looks.len() {
+        format!("{} run{}", number(looks.len()), if looks.len() == 1 { "" } else { "s" })
+    } else {
+        format!("{} of {} runs", number(shown.len()), number(looks.len()))
+    }];
+    if live > 0 {
+        facts.push(format!("{} at work", number(live)));
+    }
+    if unread > 0 {
+        facts.push(format!("reading {} more", number(unread)));
+    }
+    let facts = format!("  {}", facts.join(" · "));
+    let left = Line::from(vec![
+        Span::styled("sparktune runs", theme.style(Role::Title)),
+        Span::styled(facts, theme.style(Role::Dim)),
+    ]);
+    let room = usize::from(area.width).saturating_sub(left.width() + 2);
+    let folder = list.shelf.root.path().display().to_string();
+    let folder = shorten(&escape(&folder), room, room / 2, theme);
+    frame.render_widget(left, area);
+    frame.render_widget(Line::styled(folder, theme.style(Role::Dim)).right_aligned(), area);
+}
+
+fn body_rows(list: &RunsList, shown: &[&Look], at: usize, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let height = usize::from(area.height);
+    // The cursor in the middle, except near the ends.
+    let first = at.saturating_sub(height / 2).min(shown.len().saturating_sub(height));
+    for (n, place) in area.rows().enumerate() {
+        let Some(look) = shown.get(first + n) else { break };
+        frame.render_widget(table::row(look, area, first + n == at, list.now_us, theme), place);
+    }
+}
+
+/// Why there are no rows.
+fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
+    let lines = if let Some(problem) = &list.shelf.problem {
+        vec![Line::styled(problem.to_owned(), theme.style(Role::Bad))]
+    } else if list.shelf.looks.is_empty() {
+        vec![
+            Line::styled("no runs here yet", theme.style(Role::Title)),
+            Line::raw("`sparktune` starts one; --runs-dir names another folder"),
+        ]
+    } else {
+        vec![
+            Line::styled("no run has these words", theme.style(Role::Title)),
+            Line::raw("Esc shows all of them"),
+        ]
+    };
+    Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: true })
+}
+
+/// A message, the filter while it is typed or in force, or how the chosen run stands.
+fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+    let told = |text: &str, role| {
+        let mut parts = split(text, usize::from(width));
+        let rest = parts.split_off(parts.len().min(usize::from(WORDS) - 1)).concat();
+        parts.push(shorten(&rest, usize::from(width), 0, theme));
+        parts.into_iter().map(|part| Line::styled(part, theme.style(role))).collect()
+    };
+    if let Some(message) = &list.message {
+        return told(message, Role::Accent);
+    }
+    if list.filtering || !list.filter.text().is_empty() {
+        let mut spans = vec![Span::styled("filter: ", theme.style(Role::Accent))];
+        spans.extend(list.filter.line(width.saturating_sub(40), list.filtering, theme).spans);
+        let keys = if list.filtering { "  Enter keeps it, Esc shows all" } else { "  Esc shows all" };
+        spans.push(Span::styled(keys, theme.style(Role::Dim)));
+        return vec![Line::from(spans)];
+    }
+    told(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
+}
+
+/// The few signs of our own that a terminal without Unicode lacks. Names stay as they are.
+fn spell_out(buffer: &mut Buffer) {
+    for cell in &mut buffer.content {
+        let ascii = match cell.symbol() {
+            "–" => "-",
+            "·" => "|",
+            "…" => "~",
+            _ => continue,
+        };
+        cell.set_symbol(ascii);
+    }
+}
