@@ -14,8 +14,9 @@ use crate::screen::Role;
 
 /// Bound of one look, so that keys stay alive while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
-/// Entries of the list that are kept.
-const KEPT: usize = 1000;
+/// Entries of the list that are kept, and characters of each: whoever wrote the log, a frame is drawn in time.
+const KEPT: usize = 500;
+const LONGEST: usize = 2000;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -203,6 +204,10 @@ impl Known {
         if self.notes.len() == KEPT {
             self.notes.pop_front();
         }
+        let text = match text.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        };
         self.notes.push_back(Note { time_us, kind, text, role });
     }
 
