@@ -69,7 +69,8 @@ impl Axis {
     pub fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
         let ticks = if self.log { self.decades(most) } else { Vec::new() };
-        if ticks.len() >= 2 {
+        // Less than a decade has few of its own.
+        if ticks.len() >= 3 {
             return (ticks, 0.0);
         }
         let step = nice((self.hi / scale / most as f64) - (self.lo / scale / most as f64)) * scale;

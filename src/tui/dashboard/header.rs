@@ -295,7 +295,12 @@ fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role
         Liveness::NotStarted => Some((Role::Dim, said.to_owned())),
         Liveness::Gone => Some((Role::Bad, said.to_owned())),
         Liveness::Stalled { .. } => {
-            Some((Role::Warn, format!("{said}. Its log: {}; `s` asks it to stop", log())))
+            let name = escape(&dash.here.name);
+            let end = known.trainer.as_ref().map(|trainer| {
+                format!("; if it does not answer, end {trainer} and `sparktune resume {name}`")
+            });
+            let end = end.unwrap_or_default();
+            Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))
         }
         Liveness::Crashed => {
             let torn = match known.unfinished_bytes {

@@ -292,7 +292,8 @@ impl Dashboard {
                 self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
             }
             Do::Scroll(scroll) => self.scroll(scroll),
-            Do::Stop if self.here.known.liveness.is_some_and(Liveness::is_live) => {
+            // Whoever may be training is not stopped by one key.
+            Do::Stop if self.here.known.liveness.is_none_or(Liveness::is_live) => {
                 self.overlay = Some(Overlay::ConfirmStop);
             }
             Do::Stop => self.ask(Action::Stop),

@@ -9,7 +9,7 @@ use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
 /// Characters of a text that are shown; the log has all of it.
-const MOST: usize = 20_000;
+const MOST: usize = 4000;
 
 /// The samples in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {

@@ -24,6 +24,8 @@ struct Story {
     noise: u64,
     /// Added to each loss.
     worse: f64,
+    /// The loss rises after step 1,600.
+    diverges: bool,
 }
 
 impl Story {
@@ -35,6 +37,7 @@ impl Story {
             time_us: 1_763_645_250_000_000,
             noise: 7,
             worse: 0.0,
+            diverges: false,
         }
     }
 
@@ -78,8 +81,7 @@ impl Story {
         let loss_nats = match step {
             902..=906 => f64::NAN,
             1290 => 2.6,
-            // What the second attempt replaces.
-            1601.. if self.attempt == 1 => loss + (at - 1600.0) / 160.0,
+            1601.. if self.diverges => loss + (at - 1600.0) / 160.0,
             _ => loss,
         };
         let slow = if (1900..2150).contains(&step) { 1.35 } else { 1.0 };
@@ -92,7 +94,7 @@ impl Story {
                 loss_nats,
                 target_tokens: 2990,
                 tokens: 5211,
-                lr: Some(2e-4 * (at / 120.0).min(1.0) * (0.55 + 0.45 * (at / 4000.0 * 3.14).cos())),
+                lr: Some(2e-4 * (at / 120.0).min(1.0) * (0.55 + 0.45 * (at / 1273.0).cos())),
                 grad_norm: Some((0.6 + c * 0.4 + (-at / 200.0).exp() * 3.0).max(0.05)),
                 step_ms: Some(step_ms),
                 tokens_per_s: Some(5211.0 / step_ms * 1e3),
@@ -103,7 +105,7 @@ impl Story {
                 optimizer_ms: Some(61.0),
             }),
         );
-        if step % 10 == 0 {
+        if step.is_multiple_of(10) {
             self.tell(
                 0,
                 Kind::DeviceSample(DeviceSample {
@@ -127,8 +129,8 @@ impl Story {
                 }),
             );
         }
-        if step % 200 == 0 {
-            let best = step % 400 == 0;
+        if step.is_multiple_of(200) {
+            let best = step.is_multiple_of(400);
             let loss_nats = 1.16 + 1.45 * (-at / 430.0).exp() + if best { 0.0 } else { 0.04 };
             let (target_tokens, examples, eval_ms) = (81_234, 412, Some(9_321.0));
             self.tell(9_400, Kind::Eval(Eval { step, loss_nats, target_tokens, examples, eval_ms }));
@@ -160,6 +162,7 @@ impl Story {
     fn until(last: u64) -> Self {
         let mut story = Self::early();
         story.phase("train", "4000 optimizer steps");
+        story.diverges = true;
         for step in 1..=1700.min(last) {
             story.step(step);
             if step == 907 {
@@ -171,6 +174,7 @@ impl Story {
         }
         story.sample(1600, "What is a lease?", "A promise that ends by itself.");
         if last > 1700 {
+            story.diverges = false;
             story.start(Some(1600));
             story.phase("train", "2400 optimizer steps");
             (1601..=last).for_each(|step| story.step(step));
@@ -250,11 +254,20 @@ fn a_crashed_run_says_so_and_what_to_do() {
 }
 
 #[test]
+fn a_stalled_run_is_named_with_what_to_do() {
+    let mut dashboard = Story::until(1640).dashboard(Liveness::Stalled { silent_s: 420 });
+    dashboard.here.known.trainer = Some("process 4711 on spark".into());
+    let screen = text(&mut dashboard);
+    for words in
+        ["stalled", "no work for 7m00s", "end process 4711 on spark", "sparktune resume", "trainer-0001.log"]
+    {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+}
+
+#[test]
 fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
-    let mut story = Story::until(1600);
-    story.attempt = 2;
-    (1601..=4000).for_each(|step| story.step(step));
-    let story = story.finish(Outcome::Completed, None);
+    let story = Story::until(4000).finish(Outcome::Completed, None);
     picture::check(
         "dashboard-finished",
         &mut story.dashboard(Liveness::Finished { outcome: Outcome::Completed }),
@@ -303,6 +316,60 @@ fn hostile_samples_are_spelled_out_and_wrapped() {
     picture::check("dashboard-samples", &mut dashboard);
     let screen = text(&mut dashboard);
     assert!(!screen.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{screen:?}");
+}
+
+#[test]
+fn nothing_a_log_says_can_steer_the_terminal() {
+    let evil = "\u{1b}[2J\u{9b}31m\n\u{202e}evil\u{7}";
+    let text = || evil.to_owned();
+    let mut story = Story::new();
+    let started = RunStarted {
+        sparktune: text(),
+        model: text(),
+        method: text(),
+        device: text(),
+        total_steps: Some(9),
+        ..RunStarted::default()
+    };
+    story.attempt = 1;
+    story.tell(1, Kind::RunStarted(started));
+    story.sample(1, evil, evil);
+    story.warn(evil, 1);
+    let gpu = GpuSample { throttle: Some(text()), ..GpuSample::default() };
+    story.tell(1, Kind::DeviceSample(DeviceSample { gpus: vec![gpu], ..DeviceSample::default() }));
+    let committed = CheckpointCommitted { step: 1, name: text(), ..CheckpointCommitted::default() };
+    story.tell(1, Kind::CheckpointCommitted(committed));
+    story.step(1);
+    story.tell(1, Kind::Unknown(text()));
+    story.phase(evil, evil);
+    for (progress, finished) in [(false, false), (true, false), (false, true)] {
+        if progress {
+            story.tell(1, Kind::Progress(Progress { phase: text(), done: 1, total: Some(2), unit: text() }));
+        }
+        if finished {
+            let (reason, outputs) = (Some(text()), vec![text(), format!("{evil}SERVE.md")]);
+            story.tell(1, Kind::RunFinished(RunFinished { reason, outputs, ..RunFinished::default() }));
+        }
+        for liveness in
+            [Liveness::Running, Liveness::Crashed, Liveness::Finished { outcome: Outcome::Failed }]
+        {
+            let known = Known { liveness: Some(liveness), ..story.known.clone() };
+            let mut dashboard = Dashboard::of(Reading::of(text(), known.clone()), None);
+            dashboard.facts = Facts::of(plan(), evil);
+            dashboard.other = Some(Reading::of(text(), known));
+            for tab in "123456".chars() {
+                press(&mut dashboard, &tab.to_string());
+                let screen = picture::drawn(&mut dashboard, 132, 60, &TRUE_COLOUR);
+                for cell in &screen.content {
+                    let symbol = cell.symbol();
+                    assert!(
+                        !symbol.contains(|c: char| c.is_control() || c == '\u{202e}'),
+                        "{symbol:?} in panel {tab}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -493,7 +560,7 @@ fn a_long_log_is_read_in_several_looks_and_wholly() {
         assert!(looks < 10_000);
     }
     assert_eq!((dashboard.here.bytes, dashboard.here.known.view.steps_done()), (bytes, 60_000));
-    assert!(dashboard.here.known.notes.len() <= 1000);
+    assert!(dashboard.here.known.notes.len() <= 500);
     let screen = text(&mut dashboard);
     assert!(!screen.contains("reading the log") && screen.contains("crashed"), "{screen}");
 }
@@ -589,4 +656,10 @@ fn stopping_asks_once() {
     picture::check("dashboard-stop", &mut dashboard);
     press(&mut dashboard, "n");
     assert!(dashboard.asks.is_empty() && dashboard.overlay.is_none());
+    dashboard.here.known.liveness = None;
+    press(&mut dashboard, "s");
+    assert!(
+        dashboard.asks.is_empty() && dashboard.overlay.is_some(),
+        "while the log is still being read, too"
+    );
 }
