@@ -47,6 +47,8 @@ pub enum Command {
     Stop(StopArgs),
     /// Write a run's outputs again from a checkpoint
     Export(ExportArgs),
+    /// Draw a run as one page for a browser: curves, plan, data, samples
+    Report(ReportArgs),
     /// Make a token file from v1 packets or JSON lines of token ids
     Pack(PackArgs),
     /// Write a token file as v1 packets or JSON lines
@@ -276,6 +278,18 @@ pub struct ExportArgs {
     /// The checkpoint with the lowest evaluation loss instead of the newest
     #[arg(long)]
     pub best: bool,
+    /// What was written, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// The page to write, instead of report.html in the run folder
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
     /// What was written, as one JSON object
     #[arg(long)]
     pub json: bool,

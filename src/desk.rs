@@ -4,19 +4,19 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sparktune_data::Step;
-use sparktune_plan::{Answers, Catalog, Plan, presets};
+use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
+use sparktune_plan::{Answer, Answers, Catalog, Plan, presets};
 use sparktune_runlog::RunsRoot;
-use sparktune_tui::wizard::{
-    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Listing, MachineFound, ModelFound, PresetFound,
+use sparktune_tui::wizard::desk::{
+    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound, ModelFound, PresetFound,
     Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
 };
 
@@ -24,12 +24,15 @@ use crate::answers::{self, runs_dir_of, state_folder};
 use crate::failure::Failure;
 use crate::job::{self, Base};
 use crate::launch;
+use crate::machine;
 use crate::progress::{Listener, words};
 
 /// Least time between two reports of progress.
 const BETWEEN: Duration = Duration::from_millis(100);
 /// Entries of a folder that are shown.
 const MOST_ENTRIES: usize = 5_000;
+/// Bytes of a rejected line that are shown.
+const SHOWN_BYTES: usize = 2_000;
 /// Runs that are looked at for what was used lately.
 const RECENT_RUNS: usize = 20;
 /// The unfinished wizard.
@@ -41,7 +44,7 @@ pub struct Desk {
     runs_dir: PathBuf,
     running: Mutex<HashMap<Ticket, Arc<AtomicBool>>>,
     /// Of the data that was read last.
-    rejected: Mutex<Option<PathBuf>>,
+    rejected: Mutex<Option<(PathBuf, RejectedList, u64)>>,
 }
 
 impl Desk {
@@ -128,10 +131,16 @@ impl Desk {
 
     fn machine(&self) -> Result<MachineFound, Failure> {
         Ok(MachineFound {
-            findings: crate::machine::findings(&self.runs_dir),
+            findings: self.findings(),
             facts: job::machine(&self.runs_dir),
             rates: job::rates(&self.runs_dir, &Silent)?,
         })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let facts = sparktune_telemetry::MachineFacts::gather();
+        let free = sparktune_telemetry::disk_free_bytes(&self.runs_dir);
+        machine::findings(&facts, cfg!(feature = "cuda"), &self.runs_dir, free)
     }
 
     /// What the newest runs were made from.
@@ -156,19 +165,31 @@ impl Desk {
     fn data(&self, answers: &Answers, listener: &ToWizard) -> Result<DataFound, Failure> {
         let Base { tokenizer, facts, .. } = job::find_base(answers, listener)?;
         let prepared = job::prepare_data(answers, &tokenizer, &facts, listener)?;
-        *held(&self.rejected) = prepared.rejected.clone();
+        let list = prepared.rejected.as_deref().map(RejectedList::open).transpose()?;
+        *held(&self.rejected) = prepared.rejected.clone().zip(list).map(|(path, list)| (path, list, prepared.report.rejected));
         let inputs = answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
-        let preview = job::preview(answers, &inputs, &tokenizer)?;
+        let options = PreviewOptions {
+            format: job::format(answers),
+            max_example_tokens: Some(job::max_example_tokens(answers, &facts)),
+            ..PreviewOptions::default()
+        };
+        let preview = preview(&inputs, &tokenizer, &options)?;
         Ok(DataFound {
             facts: job::data_facts(&prepared, answers.eval_data.is_none())?,
             report: prepared.report,
-            preview,
+            think_block: preview.empty_think_block,
+            preview: preview.examples.into_iter().map(example).collect(),
         })
     }
 
     fn rejected_lines(&self, offset: u64, limit: usize) -> Result<RejectedPage, Failure> {
-        match &*held(&self.rejected) {
-            Some(path) => job::rejected_page(path, offset, limit),
+        match &mut *held(&self.rejected) {
+            Some((path, list, total)) => Ok(RejectedPage {
+                offset,
+                rows: list.page(offset, limit, SHOWN_BYTES)?.into_iter().map(|line| line.rejected).collect(),
+                total: *total,
+                file: Some(path.clone()),
+            }),
             None => Ok(RejectedPage { offset, ..RejectedPage::default() }),
         }
     }
@@ -176,6 +197,29 @@ impl Desk {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As one text with the ranges that each policy trains.
+fn example(previewed: Previewed) -> Example {
+    let ranges = |spans: &[Span]| {
+        let mut at = 0;
+        let mut ranges = Vec::new();
+        for span in spans {
+            if span.trained {
+                ranges.push(at..at + span.text.len());
+            }
+            at += span.text.len();
+        }
+        ranges
+    };
+    Example {
+        place: format!("{}:{}", previewed.place.file, previewed.place.line),
+        text: previewed.train.spans.iter().map(|span| span.text.as_str()).collect(),
+        trained_with_think: ranges(&previewed.train.spans),
+        trained_without_think: ranges(&previewed.skip.spans),
+        tokens: previewed.tokens.into(),
+        cut: false,
+    }
 }
 
 fn catalog() -> Vec<CacheState> {
@@ -190,7 +234,12 @@ fn catalog() -> Vec<CacheState> {
 }
 
 fn model(name: &str, revision: Option<String>, listener: &ToWizard) -> Result<ModelFound, Failure> {
-    let mut base = job::find_base(name, revision.as_deref(), listener)?;
+    let asked = Answers {
+        model: Some(Answer::flag(name.to_owned())),
+        revision: revision.clone().map(Answer::flag),
+        ..Answers::default()
+    };
+    let mut base = job::find_base(&asked, listener)?;
     let download = job::weigh(&mut base)?;
     Ok(ModelFound {
         name: name.to_owned(),

@@ -250,6 +250,44 @@ pub fn start(run: &RunDir) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a run may be continued.
+///
+/// # Errors
+/// It is at work, or there is nothing left to do.
+pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
+    let view = RunView::glance(run)?;
+    match view.liveness(run)? {
+        Liveness::Running | Liveness::Stalled { .. } => {
+            let holder = sparktune_runlog::Lease::holder_of(run);
+            Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
+        }
+        Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
+            "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {0}` writes them again",
+            run.name(),
+            run.outputs().display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a person finds on the terminal behind the screen of a run that somebody else's process trains.
+///
+/// # Errors
+/// A run that cannot be read.
+pub fn say_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
+    let view = RunView::replay(run)?;
+    let liveness = view.liveness(run)?;
+    note(&how_it_stands(&run.name(), liveness, &view));
+    match liveness {
+        Liveness::Finished { outcome: Outcome::Completed } => say_what_came_out(run, &view),
+        liveness if liveness.is_live() => {
+            note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+        }
+        _ => {}
+    }
+    Ok(Exit::Done)
+}
+
 /// The dashboard was left: what a person finds on the terminal behind it.
 fn after_the_screen(trainer: &mut Trainer<'_>, attempt: u32) -> Result<Exit, Failure> {
     let run = trainer.run;

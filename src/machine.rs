@@ -4,46 +4,8 @@
 
 use std::path::Path;
 
-use serde::Serialize;
 use sparktune_telemetry::{GpuFacts, GpuUser, MachineFacts};
-use sparktune_tui::bytes;
-
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// As it should be.
-    Ok,
-    /// Worth knowing before a long run.
-    Note,
-    /// In the way of training, or of training on the GPU.
-    Problem,
-}
-
-/// One line about the machine. Its words may come from outside: escape them for a terminal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What was looked at.
-    pub what: String,
-    /// What was found.
-    pub found: String,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-    /// How much it matters.
-    pub severity: Severity,
-}
-
-impl Finding {
-    /// Something as it should be.
-    pub fn ok(what: &str, found: impl Into<String>) -> Self {
-        Self { what: what.into(), found: found.into(), advice: None, severity: Severity::Ok }
-    }
-
-    fn but(self, severity: Severity, advice: impl Into<String>) -> Self {
-        Self { severity, advice: Some(advice.into()), ..self }
-    }
-}
+use sparktune_tui::{Finding, Severity, bytes};
 
 const GIB: u64 = 1 << 30;
 /// A desktop's share of a GPU: less than this is not worth a word.
@@ -59,9 +21,9 @@ pub fn findings(
 ) -> Vec<Finding> {
     let cpu = format!("{}, {} threads usable", known(&facts.cpu_model), facts.cores_usable);
     let mut findings = vec![
-        Finding::ok("sparktune", format!("{}, {}", env!("CARGO_PKG_VERSION"), facts.arch)),
-        Finding::ok("system", format!("{}, kernel {}", known(&facts.os), known(&facts.kernel))),
-        Finding::ok("processor", cpu),
+        Finding::good("sparktune", format!("{}, {}", env!("CARGO_PKG_VERSION"), facts.arch)),
+        Finding::good("system", format!("{}, kernel {}", known(&facts.os), known(&facts.kernel))),
+        Finding::good("processor", cpu),
         memory(facts),
     ];
     findings.extend(swap(facts));
@@ -93,7 +55,7 @@ fn memory(facts: &MachineFacts) -> Finding {
         Some(pressure) => found.push_str(&format!("; pressure {:.0} %", pressure.some_percent)),
         None => found.push_str("; pressure not known"),
     }
-    let finding = Finding::ok("memory", found);
+    let finding = Finding::good("memory", found);
     if facts.mem_pressure.is_some_and(|pressure| pressure.some_percent >= 10.0) {
         return finding
             .but(Severity::Problem, "programs are waiting for memory: close some of them before training");
@@ -115,9 +77,9 @@ fn memory(facts: &MachineFacts) -> Finding {
 fn swap(facts: &MachineFacts) -> Option<Finding> {
     let (total, used) = facts.swap_total_bytes.zip(facts.swap_used_bytes)?;
     if total == 0 {
-        return Some(Finding::ok("swap", "none"));
+        return Some(Finding::good("swap", "none"));
     }
-    let finding = Finding::ok("swap", format!("{} of {} used", bytes(used), bytes(total)));
+    let finding = Finding::good("swap", format!("{} of {} used", bytes(used), bytes(total)));
     Some(match used > GIB {
         true => finding.but(
             Severity::Note,
@@ -130,10 +92,10 @@ fn swap(facts: &MachineFacts) -> Option<Finding> {
 fn driver(facts: &MachineFacts, has_cuda: bool) -> Finding {
     match (&facts.gpu_driver, &facts.cuda) {
         (Some(driver), cuda) => {
-            Finding::ok("NVIDIA driver", format!("version {driver}, CUDA up to {}", known(cuda)))
+            Finding::good("NVIDIA driver", format!("version {driver}, CUDA up to {}", known(cuda)))
         }
         (None, _) => {
-            let finding = Finding::ok("NVIDIA driver", "none: NVML was not found");
+            let finding = Finding::good("NVIDIA driver", "none: NVML was not found");
             let advice = "without it training runs on the CPU, which is for small models: install NVIDIA's driver \
                           (in a container, start it with --gpus all)";
             if has_cuda { finding.but(Severity::Note, advice) } else { finding }
@@ -148,7 +110,7 @@ fn gpu(gpu: &GpuFacts) -> Finding {
         (Some(total), Some(free)) => format!("{} of {} free", bytes(free), bytes(total)),
     };
     let found = format!("{}, compute {}, {memory}", known(&gpu.name), known(&gpu.compute_capability));
-    Finding::ok(&format!("GPU {}", gpu.index), found)
+    Finding::good(&format!("GPU {}", gpu.index), found)
 }
 
 /// Who else is on a GPU, where the driver tells.
@@ -157,7 +119,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     let users = gpu.users.as_ref()?;
     let what = format!("GPU {} used by", gpu.index);
     if users.is_empty() {
-        return Some(Finding::ok(&what, "nobody else"));
+        return Some(Finding::good(&what, "nobody else"));
     }
     let word = |user: &GpuUser| {
         let memory = user.mem_used_bytes.map_or(String::new(), |used| format!(", {}", bytes(used)));
@@ -167,7 +129,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     if users.len() > LISTED {
         found.push_str(&format!("; {} more", users.len() - LISTED));
     }
-    let finding = Finding::ok(&what, found);
+    let finding = Finding::good(&what, found);
     let heavy =
         |user: &GpuUser| user.computes || user.mem_used_bytes.is_some_and(|used| used > DESKTOP_BYTES);
     Some(match users.iter().find(|user| heavy(user)) {
@@ -185,7 +147,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
 fn headers(facts: &MachineFacts) -> Finding {
     match &facts.cuda_headers {
         Some(headers) => {
-            let finding = Finding::ok("CUDA headers", headers.folder.clone());
+            let finding = Finding::good("CUDA headers", headers.folder.clone());
             match &headers.cuda_path {
                 None => finding,
                 Some(path) => finding.but(
@@ -194,7 +156,7 @@ fn headers(facts: &MachineFacts) -> Finding {
                 ),
             }
         }
-        None => Finding::ok("CUDA headers", "none: cuda_fp16.h was not found").but(
+        None => Finding::good("CUDA headers", "none: cuda_fp16.h was not found").but(
             Severity::Problem,
             "kernels are compiled here when they are first used and need them: install NVIDIA's CUDA toolkit, or its package \
              cuda-cudart-dev alone (apt), or `pip install nvidia-cuda-runtime` into the active virtual environment; where they \
@@ -210,7 +172,7 @@ fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
         (false, true) => "CPU. This build has no CUDA, and no GPU was found",
         (false, false) => "CPU. This build has no CUDA; build it through ./run.sh to train on the GPU",
     };
-    let finding = Finding::ok("trains on", found);
+    let finding = Finding::good("trains on", found);
     match (has_cuda, facts.gpus.is_empty()) {
         (true, false) => finding,
         (false, false) => {
@@ -223,7 +185,7 @@ fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
 
 fn disk(runs_dir: &Path, free: Option<u64>) -> Finding {
     let found = free.map_or_else(|| "unknown".into(), bytes);
-    let finding = Finding::ok("disk", format!("{found} free for {}", runs_dir.display()));
+    let finding = Finding::good("disk", format!("{found} free for {}", runs_dir.display()));
     match free {
         Some(free) if free < GIB => {
             finding.but(Severity::Problem, "no run fits there: free some space, or name a larger disk with --runs-dir")
@@ -274,7 +236,7 @@ mod tests {
     #[test]
     fn a_spark_in_order_has_nothing_to_advise() {
         for finding in of(&spark(), true) {
-            assert_eq!((finding.severity, &finding.advice), (Severity::Ok, &None), "{finding:?}");
+            assert_eq!((finding.severity, &finding.advice), (Severity::Good, &None), "{finding:?}");
         }
         assert!(one(&spark(), "memory").found.contains("shared by CPU and GPU"));
     }
@@ -326,7 +288,7 @@ mod tests {
             GpuUser { pid: 9, name: Some("Xorg".into()), computes: false, mem_used_bytes: Some(80 << 20) };
         facts.gpus[0].users = Some(vec![user]);
         let finding = one(&facts, "GPU 0 used by");
-        assert_eq!((finding.found.as_str(), finding.severity), ("Xorg (9, 80.0 MiB)", Severity::Ok));
+        assert_eq!((finding.found.as_str(), finding.severity), ("Xorg (9, 80.0 MiB)", Severity::Good));
         facts.gpus[0].users = None;
         assert!(of(&facts, true).iter().all(|finding| finding.what != "GPU 0 used by"), "nobody knows");
     }

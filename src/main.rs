@@ -4,6 +4,7 @@ mod answers;
 mod cli;
 mod commands;
 mod crash;
+mod desk;
 mod failure;
 mod interrupt;
 mod interview;

@@ -4,12 +4,12 @@ use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_model::{Checkpoint, Gradients, Model, Row};
 use sparktune_telemetry::{MachineFacts, disk_free_bytes};
-use sparktune_tui::escape;
+use sparktune_tui::{Finding, Severity, escape};
 
 use crate::answers::{demo_folder, runs_dir};
 use crate::cli::DoctorArgs;
 use crate::failure::{Exit, Failure};
-use crate::machine::{self, Finding, Severity};
+use crate::machine;
 use crate::output::{print, print_json};
 
 /// Largest difference between logits of a packed example and of the same example alone.
@@ -28,8 +28,8 @@ struct Line {
 
 impl Line {
     fn test(what: &str, found: String, passed: bool) -> Self {
-        let severity = if passed { Severity::Ok } else { Severity::Problem };
-        Self { finding: Finding { severity, ..Finding::ok(what, found) }, passed: Some(passed) }
+        let severity = if passed { Severity::Good } else { Severity::Problem };
+        Self { finding: Finding { severity, ..Finding::good(what, found) }, passed: Some(passed) }
     }
 }
 
@@ -50,7 +50,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
     let mut lines: Vec<Line> = findings.into_iter().map(Line::from).collect();
     match demo_folder() {
         Some(demo) => lines.extend(self_tests(&demo.join("model"))?),
-        None => lines.push(Line::from(Finding::ok(
+        None => lines.push(Line::from(Finding::good(
             "self-tests",
             "skipped: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
         ))),

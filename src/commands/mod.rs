@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod doctor;
+mod report;
 mod runs;
 mod token_files;
 mod train;
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> Result<Exit, Failure> {
         Some(Command::Resume(args)) => runs::resume(args),
         Some(Command::Stop(args)) => runs::stop(args),
         Some(Command::Export(args)) => runs::export(args),
+        Some(Command::Report(args)) => report::report(args),
         Some(Command::Pack(args)) => token_files::pack(args),
         Some(Command::Unpack(args)) => token_files::unpack(args),
         Some(Command::Verify(args)) => token_files::verify(args),

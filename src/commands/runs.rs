@@ -18,7 +18,11 @@ use crate::launch::{self, Following, Provenance, Summary};
 use crate::output::{note, print, print_json};
 use crate::screens::Screens;
 
-fn find(name: RunName) -> Result<RunDir, Failure> {
+/// The run of that name.
+///
+/// # Errors
+/// There is none, or several.
+pub(super) fn find(name: RunName) -> Result<RunDir, Failure> {
     Ok(RunsRoot::new(runs_dir(name.runs_dir)?).resolve(&name.run)?)
 }
 
@@ -44,7 +48,8 @@ pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
 pub fn list(args: RunsArgs) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(args.runs_dir)?);
     if Following::suited(args.plain, args.json) == Following::Screen {
-        return Screens::open()?.runs(&root);
+        Screens::open()?.runs(&root)?;
+        return Ok(Exit::Done);
     }
     let rows: Vec<RunRow> = root.list()?.iter().map(RunRow::read).collect();
     if args.json {

@@ -149,7 +149,9 @@ fn loss_at(step: u64, steps: u64) -> f64 {
 fn a_step(step: u64, steps: u64) -> Step {
     // Jitter without a random generator: the same log every time.
     let noise = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
-    let step_ms = 3_700.0 + 150.0 * noise;
+    // To the microsecond, as the trainer logs times.
+    let ms = |ms: f64| (ms * 1e3).round() / 1e3;
+    let step_ms = ms(3_700.0 + 150.0 * noise);
     let tokens = 13_000 + (900.0 * noise) as u64;
     Step {
         step,
@@ -160,12 +162,12 @@ fn a_step(step: u64, steps: u64) -> Step {
         lr: Some(2e-4 * (1.0 - 0.9 * step as f64 / steps as f64)),
         grad_norm: Some(0.4 + noise),
         step_ms: Some(step_ms),
-        tokens_per_s: Some(tokens as f64 / step_ms * 1e3),
+        tokens_per_s: Some((tokens as f64 / step_ms * 1e4).round() / 10.0),
         mem_used_bytes: Some(23_456_789_012 + step),
-        data_ms: Some(1.5 + noise),
-        forward_ms: Some(step_ms * 0.31),
-        backward_ms: Some(step_ms * 0.62),
-        optimizer_ms: Some(step_ms * 0.05),
+        data_ms: Some(ms(1.5 + noise)),
+        forward_ms: Some(ms(step_ms * 0.31)),
+        backward_ms: Some(ms(step_ms * 0.62)),
+        optimizer_ms: Some(ms(step_ms * 0.05)),
     }
 }
 

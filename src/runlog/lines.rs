@@ -3,11 +3,15 @@
 //! Pure. Both ways hand the same lines in the same order to the same caller, so nothing but the time differs.
 
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread::Builder;
 
-use memchr::memchr_iter;
+use memchr::{memchr, memchr_iter};
 
 use crate::event::{Event, Unreadable};
+
+/// What the second thread hands over at once.
+const PIECE: usize = 64 * 1024;
 
 /// The size from which on a block is shared with a second thread, where there is a core for it: starting one costs as
 /// much as reading about a hundred lines.
@@ -27,16 +31,22 @@ pub(crate) fn each_line(
     shared_from: usize,
     mut take: impl FnMut(&[u8], Said) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let middle = if block.len() >= shared_from { middle(block) } else { block.len() };
-    let (first, second) = block.split_at(middle);
+    let (first, second) = block.split_at(if block.len() >= shared_from { share(block) } else { block.len() });
     if second.is_empty() {
         return lines(first).try_for_each(|line| take(line, read(line)));
     }
+    let read_piece = |piece| lines(piece).map(|line| (line, read(line))).collect::<Vec<_>>();
     std::thread::scope(|threads| {
-        let later = threads.spawn(|| lines(second).map(|line| (line, read(line))).collect::<Vec<_>>());
+        let (done, later) = mpsc::channel();
+        // Ends early when nobody listens any more.
+        let work = move || pieces(second).map(read_piece).try_for_each(|piece| done.send(piece));
+        let helped = Builder::new().spawn_scoped(threads, work).is_ok();
         lines(first).try_for_each(|line| take(line, read(line)))?;
-        let mut later = later.join().expect("reading a line does not panic").into_iter();
-        later.try_for_each(|(line, said)| take(line, said))
+        if !helped {
+            // No thread is to be had (`ulimit -u`).
+            return lines(second).try_for_each(|line| take(line, read(line)));
+        }
+        later.into_iter().flatten().try_for_each(|(line, said)| take(line, said))
     })
 }
 
@@ -50,8 +60,23 @@ fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     memchr_iter(b'\n', block).map(move |end| &block[std::mem::replace(&mut start, end + 1)..end])
 }
 
-/// Where the line ends that lies across the middle.
-fn middle(block: &[u8]) -> usize {
-    let half = block.len() / 2;
-    memchr::memchr(b'\n', &block[half..]).map_or(block.len(), |newline| half + newline + 1)
+/// Where the second thread's share begins. This one also does what `take` does, for all lines, which is about a third of
+/// the work of reading them.
+fn share(block: &[u8]) -> usize {
+    line_end(block, block.len() / 3)
+}
+
+/// A block in pieces of whole lines.
+fn pieces(mut block: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (piece, rest) = block.split_at(line_end(block, PIECE));
+        block = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The end of the line that lies across `at`.
+fn line_end(block: &[u8], at: usize) -> usize {
+    let newline = block.get(at..).and_then(|rest| memchr(b'\n', rest));
+    newline.map_or(block.len(), |newline| at + newline + 1)
 }

@@ -20,7 +20,7 @@ use crate::lines::{self, Said};
 use crate::notice::Notice;
 use crate::run_dir::RunDir;
 
-const CHUNK: usize = 1024 * 1024;
+const CHUNK: usize = 4 * 1024 * 1024;
 /// A longer line is no event of ours; it is skipped rather than held in memory.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
@@ -29,7 +29,7 @@ const LONGEST_LINE: usize = 16 * 1024 * 1024;
 pub struct Limit {
     /// Lines looked at.
     pub lines: usize,
-    /// Time spent; checked after each megabyte.
+    /// Time spent; checked after each few megabytes.
     pub time: Duration,
 }
 

@@ -251,7 +251,7 @@ fn one_step(
                 lr: Some(rate),
                 grad_norm: Some(grad_norm),
                 step_ms: Some(step_ms),
-                tokens_per_s: Some(batch.tokens() as f64 / step_ms * 1e3),
+                tokens_per_s: Some((batch.tokens() as f64 / step_ms * 1e4).round() / 10.0),
                 mem_used_bytes: sparktune_telemetry::rss_bytes(),
                 data_ms: Some(data_ms),
                 optimizer_ms: Some(milliseconds(before_update)),
@@ -294,6 +294,7 @@ fn save(
     Ok(())
 }
 
+/// To the microsecond: more digits are noise, and make a log longer.
 pub(crate) fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
+    since.elapsed().as_micros() as f64 / 1e3
 }

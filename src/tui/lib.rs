@@ -5,19 +5,21 @@
 
 pub mod bench;
 pub mod chart;
-mod dashboard;
+pub mod dashboard;
 mod escape;
+mod finding;
 mod follow;
 mod plain;
 mod quantity;
+pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
 pub mod wizard;
 mod wrap;
 
-pub use dashboard::Dashboard;
 pub use escape::{escape, escape_json};
+pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};
 pub use quantity::{bytes, count, duration, loss};

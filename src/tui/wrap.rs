@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_but_spaces_is_lost_and_no_line_is_too_wide(text in any::<String>(), width in 2_usize..40) {
+        fn nothing_but_spaces_is_lost_and_no_line_is_too_wide(text in any::<String>(), width in 8_usize..40) {
             let text = crate::escape(&text).into_owned();
             let lines = wrap(&text, width);
             prop_assert!(lines.iter().all(|line| line.width() <= width), "{lines:?}");

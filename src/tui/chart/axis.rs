@@ -12,9 +12,9 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are none. A
-    /// logarithmic axis needs a positive value, else it is linear; smaller values lie at its bottom.
-    pub fn of(values: impl Iterator<Item = f64> + Clone, log: bool) -> Option<Self> {
+    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are none. It spans
+    /// at least `least`. A logarithmic axis needs a positive value, else it is linear; smaller values lie at its bottom.
+    pub fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             values.filter(|v| v.is_finite()).fold(None, |range: Option<(f64, f64)>, v| {
                 Some(range.map_or((v, v), |(lo, hi)| (lo.min(v), hi.max(v))))
@@ -26,9 +26,11 @@ impl Axis {
             return Some(Self { lo, hi, log: true });
         }
         let (lo, hi) = range(&mut values.clone())?;
-        let least = lo.abs().max(hi.abs()) * LEAST_SPAN;
+        let least = (lo.abs().max(hi.abs()) * LEAST_SPAN).max(least);
         let missing = (least - (hi - lo)).max(0.0) / 2.0;
-        let (lo, hi) = ((lo - missing).max(f64::MIN), (hi + missing).min(f64::MAX));
+        // What is never negative is not shown as if it could be.
+        let below = if lo >= 0.0 { missing.min(lo) } else { missing };
+        let (lo, hi) = ((lo - below).max(f64::MIN), (hi + missing * 2.0 - below).min(f64::MAX));
         // All zero, or too small to be told apart.
         let hi = if hi > lo { hi } else { lo + 1.0 };
         Some(Self { lo, hi, log: false })
@@ -57,15 +59,21 @@ impl Axis {
         }
     }
 
-    /// Round values within the axis, ascending, about `most`; and the least distance between two of them, which says how
-    /// many digits they need.
-    pub fn ticks(&self, most: usize) -> (Vec<f64>, f64) {
+    /// The larger end, without its sign.
+    pub fn largest(&self) -> f64 {
+        self.lo.abs().max(self.hi.abs())
+    }
+
+    /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their distance, which says
+    /// how many digits they need.
+    pub fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
         let ticks = if self.log { self.decades(most) } else { Vec::new() };
-        if ticks.len() >= 2 {
+        // Less than a decade has few of its own.
+        if ticks.len() >= 3 {
             return (ticks, 0.0);
         }
-        let step = nice((self.hi / most as f64) - (self.lo / most as f64));
+        let step = nice((self.hi / scale / most as f64) - (self.lo / scale / most as f64)) * scale;
         let first = (self.lo / step).ceil();
         let ticks: Vec<f64> = (0..=most + 1)
             .map(|i| (first + i as f64) * step)
@@ -128,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ticks(lo: f64, hi: f64, log: bool, most: usize) -> Vec<f64> {
-        Axis::of([lo, hi].into_iter(), log).unwrap().ticks(most).0
+        Axis::of([lo, hi].into_iter(), log, 0.0).unwrap().ticks(most, 1.0).0
     }
 
     #[test]
@@ -146,19 +154,22 @@ mod tests {
     #[test]
     fn a_constant_lies_in_the_middle_and_noise_does_not_fill_the_chart() {
         for constant in [0.0_f64, 3.0, -3.0, 1e300, f64::MIN_POSITIVE, 5e-324] {
-            let axis = Axis::of([constant].into_iter(), false).unwrap();
+            let axis = Axis::of([constant].into_iter(), false, 0.0).unwrap();
             assert!((0.0..=0.6).contains(&axis.fraction(constant)), "{constant}: {axis:?}");
         }
-        let axis = Axis::of([100.0, 100.01].into_iter(), false).unwrap();
+        let axis = Axis::of([100.0, 100.01].into_iter(), false, 0.0).unwrap();
         assert!(axis.fraction(100.01) - axis.fraction(100.0) < 0.02);
+        let percent = Axis::of([0.0, 1.0].into_iter(), false, 10.0).unwrap();
+        assert_eq!((percent.fraction(0.0), percent.fraction(1.0)), (0.0, 0.1));
     }
 
     proptest! {
         #[test]
         fn any_values_have_an_axis_that_holds_them_in_order(
             values in proptest::collection::vec(any::<f64>(), 0..8), log: bool, most in 0_usize..30,
+            least in 0.0..100.0_f64, scale in prop_oneof![Just(1.0), Just(1024.0)],
         ) {
-            let Some(axis) = Axis::of(values.iter().copied(), log) else {
+            let Some(axis) = Axis::of(values.iter().copied(), log, least) else {
                 prop_assert!(values.iter().all(|v| !v.is_finite()));
                 return Ok(());
             };
@@ -167,7 +178,7 @@ mod tests {
             let at: Vec<f64> = finite.iter().map(|v| axis.fraction(*v)).collect();
             prop_assert!(at.iter().all(|f| (0.0..=1.0).contains(f)), "{at:?}");
             prop_assert!(at.windows(2).all(|w| w[0] <= w[1]), "{at:?}");
-            let (ticks, _) = axis.ticks(most);
+            let (ticks, _) = axis.ticks(most, scale);
             prop_assert!(ticks.len() <= most.clamp(1, 20) + 2);
             prop_assert!(ticks.windows(2).all(|w| w[0] < w[1]), "{ticks:?}");
             prop_assert!(ticks.iter().all(|t| t.is_finite()));
@@ -175,7 +186,7 @@ mod tests {
 
         #[test]
         fn the_value_at_a_fraction_has_that_fraction(lo in 1e-3..10.0_f64, span in 1.2..1e4_f64, at in 0.0..1.0_f64, log: bool) {
-            let axis = Axis::of([lo, lo * span].into_iter(), log).unwrap();
+            let axis = Axis::of([lo, lo * span].into_iter(), log, 0.0).unwrap();
             prop_assert!((axis.fraction(axis.value(at)) - at).abs() < 1e-6);
         }
 

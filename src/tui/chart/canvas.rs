@@ -110,12 +110,6 @@ impl Canvas {
         }
     }
 
-    /// Whether a cell has a dot.
-    #[cfg(test)]
-    pub fn is_set(&self, column: usize, row: usize) -> bool {
-        self.cells[row * self.columns + column].dots != 0
-    }
-
     /// Draws the cells that have dots with the top left at `area`'s.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         for (i, cell) in self.cells.iter().enumerate().filter(|(_, cell)| cell.dots != 0) {

@@ -190,7 +190,7 @@ pub(super) mod tests {
             for from in [654_321_u64.saturating_sub(width - 1), 654_321 - width / 2, 654_321] {
                 let window = Window { from, to: from + width - 1 };
                 for n in [1, 2, 20, 160, 400] {
-                    let highest = columns(&series.buckets().to_vec(), window, n)
+                    let highest = columns(series.buckets(), window, n)
                         .iter()
                         .flatten()
                         .fold(0.0_f64, |top, c| top.max(c.max));

@@ -48,6 +48,21 @@ pub enum Shape {
     Points,
 }
 
+impl Shape {
+    /// How a curve of this shape is told in a legend.
+    pub fn glyph(self, role: Role, theme: &Theme) -> &'static str {
+        match self {
+            Shape::Envelope if theme.unicode => "⣿",
+            Shape::Average if theme.unicode => "━",
+            Shape::Points => theme.glyph("◆", "o"),
+            _ if role == Role::Discarded => ",",
+            _ if role == Role::Other => "+",
+            Shape::Envelope => ":",
+            Shape::Average => "*",
+        }
+    }
+}
+
 /// One curve.
 #[derive(Debug, Clone, Copy)]
 pub struct Curve<'a> {
@@ -173,11 +188,12 @@ impl Chart<'_> {
                 }
             }
         }
-        let axis = Axis::of(values.iter().copied(), self.log)?;
+        let axis = Axis::of(values.iter().copied(), self.log, self.unit.least_span())?;
         let has_marks = !self.marks.is_empty() && inner.height > 3;
         let height = inner.height - u16::from(has_marks);
-        let (ticks, step) = axis.ticks((usize::from(height) / 3 + 2).min(9));
-        let labels = self.unit.labels(&ticks, step);
+        let scale = self.unit.scale(axis.largest());
+        let (ticks, step) = axis.ticks((usize::from(height) / 3 + 2).min(9), scale.0);
+        let labels = unit::labels(&ticks, step, scale);
         let gutter = labels.iter().map(|label| label.width()).max().unwrap_or(0) as u16 + 1;
         if inner.width < gutter + 4 || height == 0 {
             return None;
@@ -253,7 +269,7 @@ impl Chart<'_> {
                 if let Some((x, value)) = at.zip(bucket.mean()).filter(|(_, value)| value.is_finite()) {
                     let y = (down(value).round() as usize * usize::from(area.height) / height) as u16;
                     buffer[(area.x + x as u16, area.y + y)]
-                        .set_symbol(points_glyph(theme))
+                        .set_symbol(curve.shape.glyph(curve.role, theme))
                         .set_style(theme.style(curve.role));
                 }
             }
@@ -313,16 +329,14 @@ impl Chart<'_> {
         let mut entries = Vec::new();
         let Window { from, to } = self.window;
         for curve in &self.curves {
-            if curve.name.is_empty() || summary(curve.buckets, from, to).is_none() {
-                continue;
+            if !curve.name.is_empty() && summary(curve.buckets, from, to).is_some() {
+                entries.push((curve.shape.glyph(curve.role, theme), curve.role, curve.name));
             }
-            let glyph = match curve.shape {
-                Shape::Envelope if theme.unicode => "⣿",
-                Shape::Average if theme.unicode => "━",
-                Shape::Points => points_glyph(theme),
-                _ => ascii(curve).1,
-            };
-            entries.push((glyph, curve.role, curve.name));
+        }
+        // Another run is what one looks for first.
+        entries.sort_by_key(|(_, role, _)| *role != Role::Other);
+        if gaps {
+            entries.push((gap_glyph(theme), Role::Bad, "NaN or inf"));
         }
         for (kind, name) in
             [(MarkKind::Checkpoint, "checkpoint"), (MarkKind::Best, "best"), (MarkKind::Resume, "resumed")]
@@ -331,9 +345,6 @@ impl Chart<'_> {
                 let (glyph, role) = mark_look(kind, theme);
                 entries.push((glyph, role, name));
             }
-        }
-        if gaps {
-            entries.insert(0, (gap_glyph(theme), Role::Bad, "NaN or inf"));
         }
         let mut spans = Vec::new();
         let mut wide = 0;
@@ -363,22 +374,14 @@ fn clear(place: Rect, buffer: &mut Buffer) {
 fn ink(curve: &Curve<'_>, theme: &Theme) -> Ink {
     Ink {
         style: theme.style(curve.role),
-        ascii: ascii(curve).0,
+        ascii: curve
+            .shape
+            .glyph(curve.role, &Theme { unicode: false, ..*theme })
+            .chars()
+            .next()
+            .unwrap_or('*'),
         sparse: theme.colours == Colours::None && curve.shape == Shape::Envelope,
     }
-}
-
-fn ascii(curve: &Curve<'_>) -> (char, &'static str) {
-    match (curve.shape, curve.role) {
-        (_, Role::Discarded) => (',', ","),
-        (_, Role::Other) => ('+', "+"),
-        (Shape::Envelope, _) => (':', ":"),
-        _ => ('*', "*"),
-    }
-}
-
-fn points_glyph(theme: &Theme) -> &'static str {
-    theme.glyph("◆", "o")
 }
 
 fn gap_glyph(theme: &Theme) -> &'static str {

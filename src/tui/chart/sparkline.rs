@@ -17,7 +17,7 @@ pub fn sparkline(buckets: &[Bucket], width: usize, unicode: bool) -> String {
     let width = width.min(buckets.len());
     let columns = columns(buckets, window, width);
     let means = columns.iter().map(|column| column.as_ref().and_then(|c| c.mean()));
-    let axis = Axis::of(means.clone().flatten(), false);
+    let axis = Axis::of(means.clone().flatten(), false, 0.0);
     let glyphs = if unicode { BLOCKS } else { ASCII };
     columns
         .iter()

@@ -50,7 +50,7 @@ fn course() -> (Series, Series, Series) {
         if (701..=760).contains(&step) {
             discarded.push(step, value + 0.4);
         }
-        if step % 100 == 0 {
+        if step.is_multiple_of(100) {
             evals.push(step, value.max(1.2));
         }
     }

@@ -44,10 +44,17 @@ impl Unit {
         }
     }
 
-    /// Labels of an axis's ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each
-    /// is a round number by itself.
-    pub(super) fn labels(self, ticks: &[f64], step: f64) -> Vec<String> {
-        let largest = ticks.iter().fold(0.0_f64, |largest, tick| largest.max(tick.abs()));
+    /// The least that an axis spans, so that noise does not look like a course.
+    pub(super) fn least_span(self) -> f64 {
+        match self {
+            Unit::Percent | Unit::Celsius | Unit::Watts => 10.0,
+            Unit::Megahertz => 200.0,
+            _ => 0.0,
+        }
+    }
+
+    /// What the labels of an axis up to `largest` are counted in, and its letter.
+    pub(super) fn scale(self, largest: f64) -> (f64, &'static str) {
         let scales: &[(f64, &str)] = match self {
             Unit::Bytes => &[
                 (1_125_899_906_842_624.0, "P"),
@@ -60,10 +67,14 @@ impl Unit {
         };
         // Below ten thousand, thousands are read more easily in full.
         let least = if self == Unit::Bytes { 1024.0 } else { 1e4 };
-        let (scale, letter) =
-            scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""));
-        ticks.iter().map(|tick| label(tick / scale, step / scale, letter)).collect()
+        scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
     }
+}
+
+/// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each is a round
+/// number by itself.
+pub(super) fn labels(ticks: &[f64], step: f64, (scale, letter): (f64, &str)) -> Vec<String> {
+    ticks.iter().map(|tick| label(tick / scale, step / scale, letter)).collect()
 }
 
 fn label(value: f64, step: f64, letter: &str) -> String {
@@ -99,7 +110,7 @@ mod tests {
 
     #[test]
     fn labels_have_the_digits_that_tell_them_apart() {
-        for (unit, ticks, step, labels) in [
+        for (unit, ticks, step, written) in [
             (Unit::Nats, &[1.0, 1.5, 2.0][..], 0.5, &["1.0", "1.5", "2.0"][..]),
             (Unit::Nats, &[1.3, 1.35], 0.05, &["1.30", "1.35"]),
             (Unit::Nats, &[0.5, 1.0, 20.0], 0.0, &["0.5", "1", "20"]),
@@ -108,9 +119,11 @@ mod tests {
             (Unit::TokensPerSecond, &[0.0, 20_000.0], 20_000.0, &["0", "20k"]),
             (Unit::Norm, &[1e300], 1e300, &["1e288T"]),
         ] {
-            assert_eq!(unit.labels(ticks, step), labels, "{unit:?}");
+            let largest = ticks.iter().copied().fold(0.0, f64::max);
+            assert_eq!(super::labels(ticks, step, unit.scale(largest)), written, "{unit:?}");
         }
-        assert_eq!(Unit::Bytes.labels(&[61.0 * 1_073_741_824.0], 1_073_741_824.0), ["61G"]);
+        let gib = 1_073_741_824.0;
+        assert_eq!(labels(&[61.0 * gib], gib, Unit::Bytes.scale(61.0 * gib)), ["61G"]);
     }
 
     #[test]

@@ -111,16 +111,17 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
     let known = dash.shown();
     let (charts, discarded) = (&known.view.charts, &known.view.discarded);
     let other = dash.shown_other();
-    let other_name = other.map(|(name, _)| cut(&escape(name), 30)).unwrap_or_default();
+    let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
+    // The title names those that the legend does not.
     let mut curves = vec![
         curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded),
-        curve("each step", &charts.loss, Shape::Envelope, Role::Curve),
+        curve("", &charts.loss, Shape::Envelope, Role::Curve),
     ];
     if let Some((_, other)) = other {
         curves.push(curve(&other_name, &other.view.charts.loss, Shape::Average, Role::Other));
     }
-    curves.push(curve("average", &charts.loss, Shape::Average, Role::Average));
-    curves.push(curve("eval", &charts.eval_loss, Shape::Points, Role::Eval));
+    curves.push(curve("", &charts.loss, Shape::Average, Role::Average));
+    curves.push(curve("", &charts.eval_loss, Shape::Points, Role::Eval));
     let mut chart = Chart {
         title: Line::default(),
         unit: Unit::Nats,
@@ -140,6 +141,12 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
 
 fn curve<'a>(name: &'a str, series: &'a Series, shape: Shape, role: Role) -> Curve<'a> {
     Curve { name, buckets: series.buckets(), shape, role }
+}
+
+/// The run's name without its date.
+fn short(name: &str) -> String {
+    let rest = name.split_once("Z-").map_or(name, |(_, rest)| rest);
+    cut(&escape(rest), 24)
 }
 
 /// Only the newest of the best checkpoints is the best one.
@@ -162,15 +169,20 @@ fn marks(known: &Known) -> Vec<Mark> {
 
 fn newest(dash: &Dashboard, window: Window, theme: &Theme) -> Line<'static> {
     let view = &dash.shown().view;
-    let mut spans = vec![Span::styled(
-        format!("loss {}", or_unknown(view.last_step.as_ref().map(|step| step.loss_nats), loss)),
-        theme.style(Role::Title),
-    )];
+    let mut spans = Vec::new();
+    let mut add = |shape: Shape, role: Role, words: String, of: Role| {
+        let glyph = shape.glyph(role, theme);
+        let gap = if spans.is_empty() { "" } else { " " };
+        spans.push(Span::styled(format!("{gap}{glyph} "), theme.style(role)));
+        spans.push(Span::styled(words, theme.style(of)));
+    };
+    let last = or_unknown(view.last_step.as_ref().map(|step| step.loss_nats), loss);
+    add(Shape::Envelope, Role::Curve, format!("loss {last}"), Role::Title);
     if let Some(average) = view.loss_ema {
-        spans.push(Span::styled(format!(" avg {}", loss(average)), theme.style(Role::Average)));
+        add(Shape::Average, Role::Average, format!("avg {}", loss(average)), Role::Average);
     }
     if let Some(eval) = &view.last_eval {
-        spans.push(Span::styled(format!(" eval {}", loss(eval.loss_nats)), theme.style(Role::Eval)));
+        add(Shape::Points, Role::Eval, format!("eval {}", loss(eval.loss_nats)), Role::Eval);
     }
     let mut how = Vec::new();
     if dash.log {

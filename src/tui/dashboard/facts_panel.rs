@@ -7,7 +7,7 @@ use sparktune_runlog::{Attempt, RunDir};
 use super::Known;
 use crate::escape::escape;
 use crate::plain::outcome_word;
-use crate::quantity::{bytes, clock, count, loss, or_unknown};
+use crate::quantity::{clock, count, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
@@ -37,10 +37,10 @@ impl Facts {
         }
     }
 
-    /// With this plan.
+    /// With this plan and this page.
     #[cfg(test)]
-    pub fn of(plan: Plan) -> Self {
-        Self { plan: Some(Ok(plan)), serve: None }
+    pub fn of(plan: Plan, serve: &str) -> Self {
+        Self { plan: Some(Ok(plan)), serve: Some(serve.to_owned()) }
     }
 }
 
@@ -117,6 +117,8 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     page.title("estimated and measured");
     let peak = view.device.as_ref().and_then(|device| device.process_peak_rss_bytes);
     let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
+    // In the units of the plan above.
+    let bytes = render::bytes;
     page.text(&format!(
         "memory  {} estimated, {} measured in the trainer",
         bytes(advice.memory.needed_bytes().saturating_sub(advice.memory.reserve)),

@@ -107,7 +107,7 @@ pub(super) fn draw(view: &RunView, area: Rect, buffer: &mut Buffer, theme: &Them
             }
             Meter::Course(buckets) => {
                 let course = sparkline(buckets, usize::from(below.width), theme.unicode);
-                vec![Span::styled(course, theme.style(Role::Accent))]
+                vec![Span::styled(course, theme.style(Role::Curve))]
             }
         };
         row(meter, Vec::new(), below, buffer);

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
+use sparktune_runlog::{Eta, Liveness, Outcome, Phase, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
@@ -15,6 +15,9 @@ use crate::wrap::{cut, wrap};
 
 /// A drift of the finish below this share of the time left is none.
 const SAME: f64 = 0.03;
+
+/// Below this many columns, words give way.
+const NARROW: u16 = 72;
 
 /// Writes `left` and `right` in one row; the right one is whole, the left one gives way.
 pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer: &mut Buffer) {
@@ -66,9 +69,12 @@ pub(super) fn model(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Them
     let parts = [started.model.as_str(), method, started.device.as_str()];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(escape).collect();
     let since = view.last_event_us.unwrap_or(0).saturating_sub(attempt.started_us);
-    let mut right = duration(since as f64 / 1e6);
+    let mut right = format!("{} so far", duration(since as f64 / 1e6));
     if attempt.number > 1 {
         right = format!("attempt {}, {right}", attempt.number);
+    }
+    if !known.liveness.is_none_or(Liveness::is_live) {
+        right = right.replace(" so far", " long");
     }
     let dim = theme.style(Role::Dim);
     row(vec![Span::styled(parts.join(" · "), dim)], vec![Span::styled(right, dim)], area, buffer);
@@ -119,6 +125,11 @@ fn how_far(view: &RunView) -> (String, Option<f64>, String) {
     if view.attempts.is_empty() {
         return (String::new(), None, String::new());
     }
+    if let Some((done, total)) = view.phase.as_ref().filter(|phase| phase.phase == "mtp").and_then(counted) {
+        let share = share(done, total);
+        let words = format!("step {} of {}{}", count(done), count(total), percent(share).unwrap_or_default());
+        return (escape(phase).into_owned(), share, words);
+    }
     let (done, total) = (view.steps_done(), view.total_steps());
     let share = total.and_then(|total| share(done, total));
     let epochs = view.attempts.back().and_then(|attempt| attempt.started.epochs);
@@ -153,12 +164,18 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
             .best_eval()
             .map(|best| format!(" · best eval {} at step {}", loss(best.loss_nats), count(best.step)));
         vec![Span::raw(losses), Span::styled(best.unwrap_or_default(), dim)]
+    } else if let (Some(step), false) = (&view.last_step, known.liveness.is_none_or(Liveness::is_live)) {
+        // Nothing is left while nobody trains.
+        let checkpoint = view.checkpoints.back().map(|checkpoint| escape(&checkpoint.name).into_owned());
+        let words = format!(" · last checkpoint {}", or_unknown(checkpoint, |name| name));
+        vec![Span::raw(format!("last loss {}", loss(step.loss_nats))), Span::styled(words, dim)]
     } else if let (Some(eta), true) = (view.eta(), trains(view)) {
+        let over = format!(" (last {})", count(eta.over_steps));
         let formula = format!(
-            " = {} steps × {} (last {})",
+            " = {} steps × {}{}",
             count(eta.steps_left),
             milliseconds(eta.ms_per_step),
-            count(eta.over_steps)
+            if area.width < NARROW { "" } else { &over }
         );
         vec![
             Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title)),
@@ -172,6 +189,13 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
         vec![Span::styled(format!("{}{honest}", escape(detail)), dim)]
     };
     row(spans, Vec::new(), area, buffer);
+}
+
+/// `step 30 of 120, …`: the steps of the MTP head are told in words, for they are none of the run's.
+fn counted(phase: &Phase) -> Option<(u64, u64)> {
+    let mut words = phase.detail.as_deref()?.split([' ', ',']).skip_while(|word| *word != "step").skip(1);
+    let done = words.next()?.parse().ok()?;
+    Some((done, words.nth(1)?.parse().ok()?))
 }
 
 fn trains(view: &RunView) -> bool {
@@ -204,7 +228,11 @@ pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     for (i, tab) in Tab::ALL.into_iter().enumerate() {
         let open = tab == dash.tab;
         let style = theme.style(if open { Role::Selected } else { Role::Dim });
-        spans.push(Span::styled(format!(" {} {} ", i + 1, tab.word()), style));
+        let (name, gap) = (format!("{} {}", i + 1, tab.word()), if area.width < NARROW { "" } else { " " });
+        spans.push(Span::styled(format!("{gap}{name}{gap}"), style));
+        if gap.is_empty() {
+            spans.push(Span::raw(" "));
+        }
         let new = dash.new_warnings();
         if tab == Tab::Events && new > 0 {
             spans.push(Span::styled(format!("{} new ", count(new)), theme.style(Role::Warn)));
@@ -267,9 +295,20 @@ fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role
         Liveness::NotStarted => Some((Role::Dim, said.to_owned())),
         Liveness::Gone => Some((Role::Bad, said.to_owned())),
         Liveness::Stalled { .. } => {
-            Some((Role::Warn, format!("{said}. Its log: {}; `s` asks it to stop", log())))
+            let name = escape(&dash.here.name);
+            let end = known.trainer.as_ref().map(|trainer| {
+                format!("; if it does not answer, end {trainer} and `sparktune resume {name}`")
+            });
+            let end = end.unwrap_or_default();
+            Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))
         }
-        Liveness::Crashed => Some((Role::Bad, format!("{said}. Its log: {}", log()))),
+        Liveness::Crashed => {
+            let torn = match known.unfinished_bytes {
+                0 => String::new(),
+                bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
+            };
+            Some((Role::Bad, format!("{said}. Its log: {}{torn}", log())))
+        }
         Liveness::Finished { outcome: Outcome::Completed } => {
             let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));

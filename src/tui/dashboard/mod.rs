@@ -33,9 +33,10 @@ mod tests;
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect, Size};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Clear, Padding, Paragraph};
+use ratatui::widgets::{Block, Clear, Padding, Paragraph, Widget};
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
 
 use crate::chart::Window;
@@ -70,6 +71,17 @@ impl Tab {
             Tab::Step => "step",
             Tab::Machine => "machine",
             Tab::Facts => "run",
+        }
+    }
+
+    /// What a list shows.
+    fn title(self) -> &'static str {
+        match self {
+            Tab::Charts | Tab::Machine => "",
+            Tab::Events => "events, newest first; times are UTC",
+            Tab::Samples => "what the model writes, newest first",
+            Tab::Step => "where the time of a step goes",
+            Tab::Facts => "what this run is",
         }
     }
 
@@ -120,8 +132,8 @@ pub struct Dashboard {
 impl Dashboard {
     /// The dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time; a folder that cannot
     /// be read is told on the screen.
-    pub fn open(run: RunDir, runs: RunsRoot) -> Self {
-        let mut dashboard = Self::of(Reading::open(run), Some(runs));
+    pub fn open(run: RunDir, runs: Option<RunsRoot>) -> Self {
+        let mut dashboard = Self::of(Reading::open(run), runs);
         dashboard.read_facts();
         dashboard
     }
@@ -280,7 +292,8 @@ impl Dashboard {
                 self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
             }
             Do::Scroll(scroll) => self.scroll(scroll),
-            Do::Stop if self.here.known.liveness.is_some_and(Liveness::is_live) => {
+            // Whoever may be training is not stopped by one key.
+            Do::Stop if self.here.known.liveness.is_none_or(Liveness::is_live) => {
                 self.overlay = Some(Overlay::ConfirmStop);
             }
             Do::Stop => self.ask(Action::Stop),
@@ -314,9 +327,9 @@ impl Dashboard {
     fn scroll(&mut self, scroll: Scroll) {
         let places = self.places(Rect::new(0, 0, self.size.width, self.size.height));
         let plain = Theme { colours: crate::screen::Colours::None, unicode: true };
-        let most =
-            self.lines(places.body.width, &plain).len().saturating_sub(usize::from(places.body.height));
-        let page = usize::from(places.body.height.max(2)) - 1;
+        let inner = inside(places.body);
+        let most = self.lines(inner.width, &plain).len().saturating_sub(usize::from(inner.height));
+        let page = usize::from(inner.height.max(2)) - 1;
         let first = &mut self.scrolled[self.tab as usize];
         *first = match scroll {
             Scroll::Up => first.saturating_sub(1),
@@ -345,8 +358,8 @@ impl Dashboard {
         let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
         // On a low screen the chart needs the rows more.
         let low = area.height < 20;
-        let most = if low { 2 } else { 4 };
-        let banner = header::banner(self, area.width).len().min(most) as u16;
+        let most = if low { 2 } else { area.height / 6 };
+        let banner = (header::banner(self, area.width).len() as u16).min(most);
         let [name, model, progress, eta, tabs, banner, body, gauges, hints] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(u16::from(!low)),
@@ -407,14 +420,7 @@ impl App for Dashboard {
         match self.tab {
             Tab::Charts => charts_panel::draw(self, places.body, buffer, theme),
             Tab::Machine => machine_panel::draw(self, places.body, buffer, theme),
-            _ => {
-                let lines = self.lines(places.body.width, theme);
-                let height = usize::from(places.body.height);
-                let first = self.scrolled[self.tab as usize].min(lines.len().saturating_sub(height));
-                for (line, row) in lines.iter().skip(first).zip(places.body.rows()) {
-                    buffer.set_line(row.x, row.y, line, row.width);
-                }
-            }
+            _ => self.list(places.body, buffer, theme),
         }
         gauges::draw(&known.view, places.gauges, buffer, theme);
         frame.render_widget(self.hints(places.hints.width, theme), places.hints);
@@ -434,6 +440,27 @@ impl App for Dashboard {
 }
 
 impl Dashboard {
+    /// The open panel as a list in a frame that says how much of it is shown.
+    fn list(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+        let inner = inside(area);
+        let lines = self.lines(inner.width, theme);
+        let height = usize::from(inner.height);
+        let first = self.scrolled[self.tab as usize].min(lines.len().saturating_sub(height));
+        let last = (first + height).min(lines.len());
+        let mut block = Block::bordered()
+            .border_set(theme.border())
+            .border_style(theme.style(Role::Line))
+            .title(Line::styled(format!(" {} ", self.tab.title()), theme.style(Role::Dim)));
+        if lines.len() > height {
+            let part = format!(" lines {}–{last} of {} ", first + 1, lines.len());
+            block = block.title_bottom(Line::styled(part, theme.style(Role::Dim)).right_aligned());
+        }
+        block.render(area, buffer);
+        for (line, row) in lines.iter().skip(first).zip(inner.rows()) {
+            buffer.set_line(row.x, row.y, line, row.width);
+        }
+    }
+
     /// The keys worth knowing: those of the run first, for they are what a person looks for.
     fn hints(&self, width: u16, theme: &Theme) -> Line<'static> {
         let mut line = hints(keys::RUN, width, theme);
@@ -445,8 +472,13 @@ impl Dashboard {
     }
 }
 
+/// Where the text of a framed list stands.
+fn inside(area: Rect) -> Rect {
+    area.inner(Margin::new(2, 1))
+}
+
 fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-    let place = area.centered(Constraint::Max(54), Constraint::Max(6));
+    let place = area.centered(Constraint::Max(54), Constraint::Max(5));
     let block = Block::bordered()
         .border_set(theme.border())
         .border_style(theme.style(Role::Warn))
@@ -455,8 +487,8 @@ fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         .title_bottom(Line::from(" y stop   n go on ").right_aligned());
     let lines = vec![
         Line::raw("It writes a checkpoint and ends; nothing is lost."),
-        Line::raw("`sparktune resume` continues with the same losses"),
-        Line::raw("as if it had never been stopped."),
+        Line::raw("`sparktune resume` goes on from there, with the"),
+        Line::raw("same losses as if it had never been stopped."),
     ];
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(lines).block(block), place);

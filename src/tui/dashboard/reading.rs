@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sparktune_runlog::{ControlApplied, Event, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView};
+use sparktune_runlog::{
+    ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView,
+};
 
 use crate::escape::escape;
 use crate::plain::event_words;
@@ -12,8 +14,9 @@ use crate::screen::Role;
 
 /// Bound of one look, so that keys stay alive while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
-/// Entries of the list that are kept.
-const KEPT: usize = 1000;
+/// Entries of the list that are kept, and characters of each: whoever wrote the log, a frame is drawn in time.
+const KEPT: usize = 500;
+const LONGEST: usize = 2000;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +39,10 @@ pub(super) struct Known {
     pub notes: VecDeque<Note>,
     /// Warnings and oddities ever noted.
     pub noted_warnings: u64,
+    /// Bytes of a line at the end of the log that is not finished.
+    pub unfinished_bytes: usize,
+    /// Process of a trainer that has stalled, in words, as it wrote it down itself.
+    pub trainer: Option<String>,
 }
 
 /// What a look brought.
@@ -103,7 +110,9 @@ impl Reading {
             self.read(&mut tailer, &mut news);
             liveness = self.judge(&run);
         }
-        self.known.liveness = if self.behind { None } else { liveness };
+        // Nothing can be said of how a run ended whose log was not read to its end.
+        let unread = self.behind || self.trouble.is_some();
+        self.known.liveness = liveness.filter(|liveness| !unread || liveness.is_live() && !self.behind);
         self.source = Some((run, tailer));
         news.changed |= before != (self.known.liveness, self.trouble.clone(), self.behind);
         news
@@ -121,6 +130,7 @@ impl Reading {
             Ok(polled) => {
                 news.changed |= polled.events > 0 || !polled.notices.is_empty();
                 self.behind = !polled.at_end;
+                self.known.unfinished_bytes = polled.unfinished_bytes;
                 self.trouble = None;
                 for notice in polled.notices {
                     self.known.note(None, "note", escape(&notice.to_string()).into_owned(), Role::Warn);
@@ -136,7 +146,10 @@ impl Reading {
     fn judge(&mut self, run: &RunDir) -> Option<Liveness> {
         match self.known.view.liveness(run) {
             // In whole minutes, so that a screen on which nothing else happens is not drawn every second.
-            Ok(Liveness::Stalled { silent_s }) => Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 }),
+            Ok(Liveness::Stalled { silent_s }) => {
+                self.known.trainer = Some(Lease::holder_of(run).to_string());
+                Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 })
+            }
             Ok(liveness) => Some(liveness),
             Err(error) => {
                 self.trouble = Some(escape(&error.to_string()).into_owned());
@@ -191,6 +204,10 @@ impl Known {
         if self.notes.len() == KEPT {
             self.notes.pop_front();
         }
+        let text = match text.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        };
         self.notes.push_back(Note { time_us, kind, text, role });
     }
 

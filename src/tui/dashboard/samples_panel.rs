@@ -9,7 +9,7 @@ use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
 /// Characters of a text that are shown; the log has all of it.
-const MOST: usize = 20_000;
+const MOST: usize = 4000;
 
 /// The samples in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
@@ -56,7 +56,7 @@ fn text(
     let mut label = label;
     // Its own line breaks are kept; all else that could move the cursor is spelled out.
     for line in format!("{shown}{more}").split('\n') {
-        for part in wrap(&escape(line), room) {
+        for part in wrap(&escape(line.trim_end_matches('\r')), room) {
             lines.push(Line::from(vec![
                 Span::styled(format!("{label:<6}"), theme.style(Role::Accent)),
                 Span::styled(part, theme.style(role)),

@@ -52,9 +52,9 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     ];
     for (name, ms, what) in rest {
         lines.push(Line::from(vec![
-            Span::raw(format!("  {name:<14}")),
-            Span::raw(format!("{:>6}", or_unknown(ms, milliseconds))),
-            Span::styled(format!("  {what}"), dim),
+            Span::raw(format!("  {name:<13}")),
+            Span::raw(format!("{:>7}", or_unknown(ms, milliseconds))),
+            Span::styled(format!("{:9}{what}", ""), dim),
         ]));
     }
     if let Some(step) = &view.last_step {

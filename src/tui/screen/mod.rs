@@ -12,6 +12,8 @@ mod theme;
 #[cfg(test)]
 pub(crate) mod picture;
 
+pub use ratatui::Frame;
+
 pub use keys::{Binding, Key, action, ctrl, help, hint_line, hints, key, rows, shift};
 pub use run::{App, Input, Left, MIN_HEIGHT, MIN_WIDTH, Next, draw, run};
 pub use terminal::{Terminal, can_fill_the_screen, restore};

@@ -19,6 +19,7 @@ use sparktune_data::{Rejected, Report};
 use sparktune_plan::{Answers, Architecture, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
 
 use super::Page;
+pub use crate::finding::{Finding, Severity};
 
 /// Number of a request; each is used once.
 pub type Ticket = u64;
@@ -184,30 +185,6 @@ pub struct MachineFound {
     pub facts: MachineFacts,
     /// Speeds that earlier runs measured here.
     pub rates: Rates,
-}
-
-/// One thing about the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// A word or two: `GPU`, `CUDA headers`.
-    pub what: String,
-    /// What was found: `NVIDIA GB10, compute 12.1`.
-    pub found: String,
-    /// What to do about it, where something is to be done.
-    pub advice: Option<String>,
-    /// How bad it is.
-    pub severity: Severity,
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// As it should be, or only a fact.
-    Good,
-    /// Training works, but something is worth knowing or could be better.
-    Note,
-    /// To be fixed before training.
-    Problem,
 }
 
 /// What of a catalog model is on this machine.
