@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
-use sparktune_plan::{Answer, Answers, Catalog, Plan, presets};
+use sparktune_plan::{Answer, Answers, Architecture, Catalog, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
     Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound, ModelFound, PresetFound,
@@ -118,8 +118,9 @@ impl Desk {
 
     fn slow(&self, ask: Ask, listener: &ToWizard) -> Told {
         match ask {
-            Ask::Model { name, revision } => {
-                Told::Model(model(&name, revision, listener).map(Box::new).map_err(|failure| failure.text))
+            Ask::Model { name, revision, architecture } => {
+                let found = model(&name, revision, architecture, listener);
+                Told::Model(found.map(Box::new).map_err(|failure| failure.text))
             }
             Ask::Data { answers } => {
                 Told::Data(self.data(&answers, listener).map(Box::new).map_err(|failure| failure.text))
@@ -233,10 +234,16 @@ fn catalog() -> Vec<CacheState> {
     models.iter().map(|model| CacheState { id: model.id.clone(), cached: state(&model.id) }).collect()
 }
 
-fn model(name: &str, revision: Option<String>, listener: &ToWizard) -> Result<ModelFound, Failure> {
+fn model(
+    name: &str,
+    revision: Option<String>,
+    architecture: Option<Architecture>,
+    listener: &ToWizard,
+) -> Result<ModelFound, Failure> {
     let asked = Answers {
         model: Some(Answer::flag(name.to_owned())),
         revision: revision.clone().map(Answer::flag),
+        architecture: architecture.map(Answer::flag),
         ..Answers::default()
     };
     let mut base = job::find_base(&asked, listener)?;

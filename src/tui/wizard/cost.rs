@@ -36,7 +36,7 @@ pub(super) fn total_s(time: &Time) -> Option<f64> {
 pub(super) fn basis(time: &Time) -> &'static str {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
-        RateBasis::OriginalRecipe => "the recipe's speed, not measured here",
+        RateBasis::OriginalRecipe => "recipe's speed, unmeasured here",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "unknown until the first steps",
     }
@@ -176,11 +176,17 @@ pub(super) fn curve_lines(plan: &Plan, width: usize, rows: usize, theme: &Theme)
     let mut lines = vec![columns.head(theme)];
     let points = &advice.curve;
     let chosen = points.iter().position(|point| point.pack_length == plan.pack.length).unwrap_or(0);
-    for at in window(chosen, points.len(), rows - 1) {
-        let point = &points[at];
-        let is_recipe = point.pack_length == advice.recipe_pack_length;
-        lines.push(columns.row(point, at == chosen, is_recipe, theme));
+    let is_recipe = |at: usize| points[at].pack_length == advice.recipe_pack_length;
+    let mut shown: Vec<usize> = window(chosen, points.len(), rows - 1).collect();
+    // The recipe's choice is always among them, to compare with.
+    if let (Some(recipe), Some(last)) =
+        ((0..points.len()).find(|at| is_recipe(*at)), shown.len().checked_sub(1))
+        && !shown.contains(&recipe)
+    {
+        let edge = if recipe < shown[0] { 0 } else { last };
+        shown[edge] = recipe;
     }
+    lines.extend(shown.into_iter().map(|at| columns.row(&points[at], at == chosen, is_recipe(at), theme)));
     lines
 }
 

@@ -54,6 +54,22 @@ pub(super) fn around(
     inner(body)
 }
 
+/// The hints in at most `width` columns: those of every page are always among them, the least of the page's give way.
+pub(super) fn hints(
+    mut of_page: Vec<(&'static str, &'static str)>,
+    always: &[(&'static str, &'static str)],
+    width: u16,
+) -> Vec<(&'static str, &'static str)> {
+    let wide = |hints: &[(&str, &str)]| {
+        hints.iter().map(|(key, hint)| key.width() + hint.width() + 3).sum::<usize>()
+    };
+    while !of_page.is_empty() && wide(&of_page) + wide(always) > usize::from(width) {
+        of_page.pop();
+    }
+    of_page.extend(always);
+    of_page
+}
+
 /// A column of air on both sides.
 fn inner(area: Rect) -> Rect {
     Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }

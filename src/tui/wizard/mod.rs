@@ -598,24 +598,22 @@ impl App for Wizard {
             return self.review.view_command(&self.state, frame, theme);
         }
         let keys = self.keys();
-        let hints = match &self.over {
-            Some(Over::Leaving(leaving)) => leaving.keys().hints,
-            Some(Over::Presets(list)) => list.keys().hints,
-            Some(Over::Save(save)) => save.keys().hints,
-            Some(Over::Help) => Vec::new(),
-            None if keys.typing => keys.hints.into_iter().chain([("F1", "keys")]).collect(),
+        let (hints, always) = match &self.over {
+            Some(Over::Leaving(leaving)) => (leaving.keys().hints, Vec::new()),
+            Some(Over::Presets(list)) => (list.keys().hints, Vec::new()),
+            Some(Over::Save(save)) => (save.keys().hints, Vec::new()),
+            Some(Over::Help) => (Vec::new(), Vec::new()),
+            None if keys.typing => (keys.hints, vec![("F1", "keys")]),
             None => {
-                let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
                 // Esc may mean something else here, and on the first page it does not go back.
                 let esc_is_taken = self.starting.is_shown()
                     || self.page == Page::Machine
                     || keys.hints.iter().any(|(key, _)| *key == "esc");
-                keys.hints
-                    .into_iter()
-                    .chain(common.filter(|(key, _)| !(esc_is_taken && *key == "esc")))
-                    .collect()
+                let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
+                (keys.hints, common.filter(|(key, _)| !(esc_is_taken && *key == "esc")).collect())
             }
         };
+        let hints = frame::hints(hints, &always, area.width.saturating_sub(2));
         let body = frame::around(self.page, self.starting.is_shown(), &self.state, hints, frame, theme);
         let state = &self.state;
         if self.starting.is_shown() {

@@ -341,7 +341,7 @@ impl PlanPage {
         if let (true, Some(plan)) = (self.curve, &state.plan) {
             return view_curve(plan, frame, area, theme);
         }
-        let list = (area.width * 45 / 100).clamp(28, 56);
+        let list = (area.width * 47 / 100).clamp(28, 56);
         let [list, _, side] = area.layout(&Layout::horizontal([
             Constraint::Length(list),
             Constraint::Length(2),
@@ -371,7 +371,7 @@ impl PlanPage {
         let width = usize::from(area.width);
         let settings = listed(self.all);
         let names = settings.iter().map(|setting| name(setting).width()).max().unwrap_or(0);
-        let names = names.min(width * 2 / 5);
+        let names = names.min(width / 2);
         let height = usize::from(area.height).saturating_sub(1);
         let mut lines: Vec<_> = window(self.selected, settings.len(), height)
             .map(|at| self.row(settings[at], at == self.selected, names, width, state, theme))
