@@ -47,6 +47,7 @@ enum Act {
     Think,
     Format,
     Again,
+    TakeAll,
     Up,
     Down,
 }
@@ -100,6 +101,13 @@ const FOUND_KEYS: &[Binding<Act>] = &[
         help: "read it again",
         hint: None,
         action: Act::Again,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('m'))],
+        shown: "m",
+        help: "train on the rest, however many lines were rejected",
+        hint: None,
+        action: Act::TakeAll,
     },
     Binding {
         keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
@@ -224,6 +232,7 @@ impl DataPage {
             Act::Think if found => switch_think(state),
             Act::Format => next_format(state),
             Act::Again => state.read_data_again(),
+            Act::TakeAll => state.take_what_is_left(),
             Act::Up => self.scroll = self.scroll.saturating_sub(1),
             Act::Down => self.scroll = (self.scroll + 1).min(100),
             Act::Preview | Act::Rejected | Act::Think => {}

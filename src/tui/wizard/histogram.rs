@@ -6,7 +6,7 @@ use sparktune_plan::Plan;
 use sparktune_plan::render::count;
 use unicode_width::UnicodeWidthStr;
 
-use super::lines::{bar, fit, ink, percent, right, wrapped};
+use super::lines::{bar, fit, ink, right, wrapped};
 use crate::screen::{Role, Theme};
 
 /// The head with mean and percentiles, and at most `rows` lines of bars and marks.
@@ -81,15 +81,13 @@ impl Mark {
 
 fn marks(lengths: &LengthReport, plan: &Plan) -> Vec<Mark> {
     let chosen = plan.pack.length;
-    let longer: u64 = lengths.histogram.iter().filter(|bin| bin.from >= chosen).map(|bin| bin.count).sum();
+    let curve = plan.advice.as_ref().map(|advice| advice.curve.as_slice()).unwrap_or_default();
+    let longer = curve.iter().find(|point| point.pack_length == chosen).map_or(0, |point| point.own_rows);
     let mut words = format!("pack length {}", count(chosen.into()));
-    if longer > 0 {
-        words.push_str(&format!(
-            "; {} or more are longer",
-            percent(longer as f64 / lengths.count.max(1) as f64)
-        ));
-    } else if lengths.max <= chosen {
+    if lengths.max <= chosen {
         words.push_str(": every example fits");
+    } else if longer > 0 {
+        words.push_str(&format!("; about {} longer ones get rows of their own", count(longer)));
     }
     let mut marks = vec![Mark { length: chosen, words, chosen: true }];
     if let Some(rule) = plan.advice.as_ref().map(|advice| advice.recipe_pack_length).filter(|r| *r != chosen)

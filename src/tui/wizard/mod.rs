@@ -17,6 +17,7 @@ mod leaving;
 mod lines;
 mod machine;
 mod model;
+mod model_table;
 mod mtp;
 mod path_line;
 mod popup;

@@ -4,12 +4,13 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sparktune_plan::render::{bytes, count, parameters, tokens_per_s};
-use sparktune_plan::{Catalog, CatalogModel, MethodOutlook, Outlook, Outlooks, RateBasis};
+use sparktune_plan::render::{bytes, parameters};
+use sparktune_plan::{Catalog, CatalogModel, Outlook, Outlooks};
 
-use super::desk::{Cached, ModelFound, Reply, Told};
+use super::desk::{ModelFound, Reply, Told};
 use super::keys::{Did, Keys};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
+use super::model_table::{Columns, ascii, cache_cell, method_in_words, row_cell, speed_cell};
 use super::path_line::PathLine;
 use super::starting::progress_lines;
 use super::state::State;
@@ -556,29 +557,6 @@ impl ModelPage {
     }
 }
 
-/// What one way of training would need, in one line.
-fn method_in_words(outlook: &MethodOutlook) -> String {
-    let name = match outlook.rank {
-        0 => "full".to_owned(),
-        rank => format!("LoRA, rank {rank}"),
-    };
-    match outlook.pack_length {
-        Some(length) => format!(
-            "{name}: {} of {} at pack length {}{}",
-            bytes(outlook.memory.needed_bytes()),
-            bytes(outlook.memory.available_bytes),
-            count(length.into()),
-            if outlook.recompute { ", with recompute" } else { "" }
-        ),
-        None => format!("{name}: {}", outlook.fit_in_words()),
-    }
-}
-
-/// The text with the one sign spelled out that plain terminals lack.
-fn ascii(text: &str, theme: &Theme) -> String {
-    if theme.unicode { text.to_owned() } else { text.replace('≤', "<=") }
-}
-
 /// The model that was found, in one line.
 pub(super) fn found_in_words(found: &ModelFound) -> String {
     let mut words = format!("{}: {} parameters", found.name, parameters(found.facts.text_parameters()));
@@ -599,76 +577,4 @@ fn view_other(line: &PathLine, frame: &mut Frame<'_>, area: Rect, theme: &Theme)
     let mut lines = vec![Line::default(), Line::from(typed)];
     lines.extend(line.offers(width, usize::from(area.height).saturating_sub(2), theme));
     draw(frame, area, lines);
-}
-
-/// Widths of the table's columns; 0 is left out.
-struct Columns {
-    id: usize,
-    size: usize,
-    lora: usize,
-    full: usize,
-    speed: usize,
-    here: usize,
-}
-
-impl Columns {
-    fn for_width(width: usize) -> Self {
-        let (lora, full, speed, here) = match width {
-            0..72 => (9, 0, 0, 9),
-            72..90 => (9, 9, 14, 9),
-            _ => (11, 11, 18, 20),
-        };
-        let size = 7;
-        let spaces = 2 + 1 + [lora, full, speed].iter().filter(|w| **w > 0).count() + 2;
-        let used = size + lora + full + speed + here + spaces;
-        Self { id: width.saturating_sub(used).clamp(12, 44), size, lora, full, speed, here }
-    }
-
-    fn head(&self, theme: &Theme) -> Line<'static> {
-        let mut text = format!("  {} {}", left("model", self.id, theme), right("weights", self.size, theme));
-        for (width, name) in [(self.lora, "LoRA ≤"), (self.full, "full ≤"), (self.speed, "tokens/s")] {
-            if width > 0 {
-                text.push_str(&format!(" {}", right(&ascii(name, theme), width, theme)));
-            }
-        }
-        text.push_str("  here");
-        inked(theme, Role::Dim, text)
-    }
-}
-
-/// The longest row that fits.
-fn row_cell(outlook: Option<&MethodOutlook>, theme: &Theme) -> (Role, String) {
-    match outlook {
-        None => (Role::Dim, theme.glyph("–", "-").to_owned()),
-        Some(outlook) => match outlook.longest_row {
-            Some(longest) if outlook.fits() => (Role::Good, count(longest.into())),
-            // It fits, but not the longest example.
-            Some(longest) => (Role::Warn, format!("!{}", count(longest.into()))),
-            None => (Role::Bad, "no".to_owned()),
-        },
-    }
-}
-
-fn speed_cell(outlook: &MethodOutlook) -> String {
-    let word = match outlook.basis {
-        RateBasis::MeasuredHere => "measured",
-        RateBasis::OriginalRecipe => "recipe",
-        RateBasis::Estimate => "estimate",
-        RateBasis::Unknown => return "unknown".into(),
-    };
-    match outlook.tokens_per_s {
-        Some(rate) => format!("{} {word}", tokens_per_s(rate)),
-        None => "–".into(),
-    }
-}
-
-fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) -> String {
-    match cached {
-        Cached::Whole { .. } => format!("{}here", theme.glyph("✓ ", "")),
-        Cached::Part { bytes: part } => {
-            let share = (part as f64 / model.weight_bytes.max(1) as f64).min(0.99);
-            format!("{:.0} % here", share * 100.0)
-        }
-        Cached::Nothing => format!("{}{}", theme.glyph("↓ ", "get "), bytes(model.weight_bytes)),
-    }
 }

@@ -169,8 +169,12 @@ impl MtpPage {
         let cost = match times {
             Err(_) => "not possible".to_owned(),
             Ok(Times { total_s, mtp_s }) => match (choice, mtp_s, total_s) {
-                (Mtp::Trained, Some(mtp), _) => format!("costs {} and no more memory", duration(*mtp)),
-                (Mtp::Trained, None, _) => "costs one more pass over the data, and no more memory".to_owned(),
+                (Mtp::Trained, Some(mtp), _) => {
+                    format!("costs {}, within the memory of the main training", duration(*mtp))
+                }
+                (Mtp::Trained, None, _) => {
+                    "costs one more pass over the data, within the memory of the main training".to_owned()
+                }
                 (Mtp::Default, ..) => "costs no time".to_owned(),
                 (Mtp::None, ..) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
             },

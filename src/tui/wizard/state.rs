@@ -361,11 +361,24 @@ impl State {
             return Some("there is no example in it: every line is blank, or there is none".into());
         }
         Some(format!(
-            "{} of {} lines were rejected, at most {} may be. w shows each with its fix; the limit is max_rejected",
+            "{} of {} lines were rejected, at most {} may be. w shows each with its fix; m trains on the rest all the same",
             sparktune_plan::render::count(report.rejected),
             sparktune_plan::render::count(report.rejected + report.examples),
             sparktune_plan::render::percent(most),
         ))
+    }
+
+    /// Raises the limit on rejected lines to what was found.
+    pub fn take_what_is_left(&mut self) {
+        let Some(report) = self.data.here().map(|data| &data.report).filter(|report| report.examples > 0)
+        else {
+            return;
+        };
+        // The next whole percent.
+        let share = (report.rejected_share() * 100.0).ceil() / 100.0;
+        self.answers.max_rejected = Some(Answer::flag(share));
+        self.replan();
+        self.say(Role::Warn, format!("max_rejected is now {share}: the rejected lines are left out"));
     }
 
     /// How much of a catalog model is here.

@@ -7,7 +7,7 @@ mod walk;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -38,12 +38,15 @@ struct Rig {
     world: World,
 }
 
+/// An answer that depends on what was asked.
+type By<Q, A> = Box<dyn Fn(&Q) -> Result<A, String>>;
+
 /// What the desk knows.
 struct World {
     machine: Result<MachineFound, String>,
-    model: Box<dyn Fn(&str) -> Result<ModelFound, String>>,
-    data: Box<dyn Fn(&Answers) -> Result<DataFound, String>>,
-    listing: Box<dyn Fn(&std::path::Path) -> Result<Listing, String>>,
+    model: By<str, ModelFound>,
+    data: By<Answers, DataFound>,
+    listing: By<Path, Listing>,
     started: Result<PathBuf, String>,
     recent: Recent,
 }
@@ -407,7 +410,7 @@ fn example(line: u64) -> Example {
     let (block, said) = (span("<think>\n\n</think>\n\n"), span(answer));
     Example {
         place: format!("sets/train.jsonl:{line}"),
-        trained_with_think: vec![block.start..said.end],
+        trained_with_think: std::iter::once(block.start..said.end).collect(),
         trained_without_think: vec![said],
         tokens: 97,
         cut: false,
@@ -455,7 +458,7 @@ fn entry(name: impl Into<OsString>, kind: EntryKind, bytes: Option<u64>) -> Entr
 }
 
 /// A folder with names that try to do harm.
-fn listing(folder: &std::path::Path) -> Listing {
+fn listing(folder: &Path) -> Listing {
     let entries = match folder.to_str() {
         Some("/work") => vec![
             Entry { is_data: true, ..entry("sets", EntryKind::Folder, None) },

@@ -281,6 +281,11 @@ fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
     rig.settle();
     rig.sees("rejected line 1 of 230");
     rig.sees("fix: Use one of");
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('m'));
+    assert_eq!(rig.wizard.state.answers.get("max-rejected").unwrap().0, "0.18");
+    rig.enter();
+    assert_eq!(rig.page(), Page::Plan);
 }
 
 #[test]
@@ -532,7 +537,7 @@ fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
     let kept =
         rig.log.iter().filter_map(|ask| if let Ask::Keep { draft } = ask { Some(draft.page) } else { None });
-    assert_eq!(kept.last(), Some(Page::Model));
+    assert_eq!(kept.collect::<Vec<_>>(), [Page::Model]);
 
     let mut rig = Rig::with(GIVEN, World::default());
     rig.take();
