@@ -18,7 +18,7 @@ use super::rejected::RejectedList;
 use super::starting::progress_lines;
 use super::state::State;
 use crate::escape::escape;
-use crate::screen::{Binding, Role, Theme, action, key};
+use crate::screen::{Binding, Colours, Role, Theme, action, key};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum View {
@@ -234,7 +234,7 @@ impl DataPage {
             Act::Again => state.read_data_again(),
             Act::TakeAll => state.take_what_is_left(),
             Act::Up => self.scroll = self.scroll.saturating_sub(1),
-            Act::Down => self.scroll = (self.scroll + 1).min(100),
+            Act::Down => self.scroll = (self.scroll + 1).min(most_scrolled(state)),
             Act::Preview | Act::Rejected | Act::Think => {}
         }
         Did::Done
@@ -303,24 +303,8 @@ impl DataPage {
     }
 
     fn view_data(&self, data: &DataFound, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        let wide = area.width >= 108 && !data.preview.is_empty();
-        let (figures, beside) = if wide {
-            let [figures, _, beside] = area.layout(&Layout::horizontal([
-                Constraint::Percentage(54),
-                Constraint::Length(2),
-                Constraint::Fill(1),
-            ]));
-            (figures, Some(beside))
-        } else {
-            (area, None)
-        };
-        let width = usize::from(figures.width);
-        let mut lines = summary(data, state, width, theme);
-        if let Some(lengths) = &data.report.lengths {
-            lines.push(Line::default());
-            let room = usize::from(figures.height).saturating_sub(lines.len()).max(8);
-            lines.extend(histogram::lines(lengths, state.plan.as_ref(), width, room, theme));
-        }
+        let (figures, beside) = parts(data, area);
+        let lines = figure_lines(data, state, figures, theme);
         let shown = from_row(self.scroll, lines.len(), usize::from(figures.height));
         draw(frame, figures, lines[shown].to_vec());
         if let Some(beside) = beside {
@@ -332,6 +316,41 @@ impl DataPage {
             draw(frame, beside, lines);
         }
     }
+}
+
+/// Room for the figures, and beside them for an example where the screen is wide.
+fn parts(data: &DataFound, area: Rect) -> (Rect, Option<Rect>) {
+    if area.width < 108 || data.preview.is_empty() {
+        return (area, None);
+    }
+    let [figures, _, beside] = area.layout(&Layout::horizontal([
+        Constraint::Percentage(54),
+        Constraint::Length(2),
+        Constraint::Fill(1),
+    ]));
+    (figures, Some(beside))
+}
+
+/// What was found, and the lengths as bars.
+fn figure_lines(data: &DataFound, state: &State, area: Rect, theme: &Theme) -> Vec<Line<'static>> {
+    let width = usize::from(area.width);
+    let mut lines = summary(data, state, width, theme);
+    if let Some(lengths) = &data.report.lengths {
+        lines.push(Line::default());
+        // Where little is left it goes on below, and is scrolled to.
+        let room = usize::from(area.height).saturating_sub(lines.len());
+        let room = if room < 9 { 14 } else { room };
+        lines.extend(histogram::lines(lengths, state.plan.as_ref(), width, room, theme));
+    }
+    lines
+}
+
+/// The last row that the figures can begin with.
+fn most_scrolled(state: &State) -> usize {
+    let Some(data) = state.data.here() else { return 0 };
+    let (figures, _) = parts(data, super::frame::body(state.size));
+    let plain = Theme { colours: Colours::None, unicode: true };
+    figure_lines(data, state, figures, &plain).len().saturating_sub(usize::from(figures.height))
 }
 
 /// The chosen files, as short as possible.

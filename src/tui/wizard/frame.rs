@@ -1,7 +1,7 @@
 //! What stands around every page: the steps above, the question, the last word about what happened, the keys below.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout, Rect, Size};
 use ratatui::text::Line;
 use unicode_width::UnicodeWidthStr;
 
@@ -68,6 +68,13 @@ pub(super) fn hints(
     }
     of_page.extend(always);
     of_page
+}
+
+/// The room inside on a screen of this size, while nothing has to be said below.
+pub(super) fn body(size: Size) -> Rect {
+    let roomy = size.height >= ROOMY;
+    let around = if roomy { 6 } else { 3 };
+    Rect::new(0, 0, size.width.saturating_sub(2), size.height.saturating_sub(around))
 }
 
 /// A column of air on both sides.

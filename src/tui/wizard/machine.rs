@@ -77,7 +77,10 @@ impl MachinePage {
             Act::Demo => return Did::Demo,
             Act::Again => state.look_at_machine(),
             Act::Up => self.scroll = self.scroll.saturating_sub(1),
-            Act::Down => self.scroll = (self.scroll + 1).min(200),
+            Act::Down => {
+                let rows = state.machine.here().map_or(0, |found| found.findings.len());
+                self.scroll = (self.scroll + 1).min(rows);
+            }
         }
         Did::Done
     }

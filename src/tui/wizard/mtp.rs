@@ -204,7 +204,9 @@ impl MtpPage {
             }
         };
         let indent = 4;
-        for line in wrapped(theme, Role::Dim, benefit, width.saturating_sub(indent)) {
+        let shown = roomy || chosen || times.is_err();
+        let benefit = wrapped(theme, Role::Dim, benefit, width.saturating_sub(indent));
+        for line in benefit.into_iter().filter(|_| shown) {
             let style = line.style;
             let spans = line.spans.into_iter().map(|span| span.patch_style(style));
             lines.push(Line::from(

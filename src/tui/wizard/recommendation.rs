@@ -341,7 +341,7 @@ impl PlanPage {
         if let (true, Some(plan)) = (self.curve, &state.plan) {
             return view_curve(plan, frame, area, theme);
         }
-        let list = (area.width * 47 / 100).clamp(28, 56);
+        let list = (area.width * 47 / 100).clamp(30, 56);
         let [list, _, side] = area.layout(&Layout::horizontal([
             Constraint::Length(list),
             Constraint::Length(2),
@@ -400,15 +400,22 @@ impl PlanPage {
             (true, _) => theme.glyph("▸ ", "> "),
             _ => "  ",
         };
-        let word = origin_word(origin);
-        let room = width.saturating_sub(names + 2 + 2 + 7);
+        // Where there is no room for the word, a star says that it is not the recommendation.
+        let narrow = width < 34;
+        let word = match origin_word(origin) {
+            "" => "",
+            _ if narrow => "*",
+            word => word,
+        };
+        let words = if narrow { 1 } else { 6 };
+        let room = width.saturating_sub(names + 2 + 2 + 1 + words);
         let mut spans = vec![
             ink(theme, if at_fault { Role::Bad } else { Role::Accent }, mark),
             ink(theme, if selected { Role::Title } else { Role::Text }, left(&name(setting), names, theme)),
             ink(theme, Role::Text, "  "),
         ];
         match self.edit.as_ref().filter(|_| selected) {
-            Some(edit) => spans.extend(edit.input.line(room as u16 + 6, true, theme).spans),
+            Some(edit) => spans.extend(edit.input.line((room + words) as u16, true, theme).spans),
             None => {
                 let shown = if value.is_empty() {
                     theme.glyph("–", "-").to_owned()
@@ -424,7 +431,7 @@ impl PlanPage {
                 let cell = left(&shown, room, theme);
                 let role = if origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
                 spans.push(if selected { ink(theme, Role::Selected, cell) } else { ink(theme, role, cell) });
-                spans.push(ink(theme, role, format!(" {}", left(word, 6, theme))));
+                spans.push(ink(theme, role, format!(" {}", left(word, words, theme))));
             }
         }
         Line::from(spans)

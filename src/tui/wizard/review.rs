@@ -200,7 +200,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     let line = |name: &str, role: Role, words: &str| {
         let rows = wrap(words, room);
         rows.into_iter()
-            .take(2)
+            .take(if height < 14 { 1 } else { 2 })
             .enumerate()
             .map(|(i, words)| {
                 Line::from(vec![label(if i == 0 { name } else { "" }), ink(theme, role, words)])

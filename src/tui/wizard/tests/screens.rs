@@ -219,6 +219,16 @@ fn the_review_and_the_start() {
 }
 
 #[test]
+fn the_smallest_screen_has_room_for_every_page() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    for page in [Page::Model, Page::Data, Page::Plan, Page::Mtp, Page::Review] {
+        rig.to(page);
+        let name = format!("wizard-{}-60x16", page.word().replace(' ', "-"));
+        check_one(&name, &drawn(&mut rig.wizard, 60, 16, &TRUE_COLOUR));
+    }
+}
+
+#[test]
 fn the_question_whether_to_continue() {
     let draft = Draft { page: Page::Plan, answers: flags(GIVEN) };
     let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
