@@ -81,33 +81,13 @@ pub(super) fn right(text: &str, width: usize, theme: &Theme) -> String {
 /// The text in lines of at most `width` columns, broken between words and, where a word is longer, inside it. Line breaks
 /// of the text stay; everything else active in it is spelled out.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut lines = Vec::new();
-    for part in text.trim_end().split('\n') {
-        let part = escape(part.trim_end_matches('\r'));
+    let part = |part: &str| {
+        let part = escape(part.trim_end()).into_owned();
         let indent: String = part.chars().take_while(|c| *c == ' ').take(width / 4).collect();
-        let mut line = indent.clone();
-        let mut is_empty = true;
-        for word in part.split_whitespace() {
-            let gap = usize::from(!is_empty);
-            if !is_empty && line.width() + gap + word.width() > width {
-                lines.push(std::mem::replace(&mut line, indent.clone()));
-                is_empty = true;
-            }
-            if !is_empty {
-                line.push(' ');
-            }
-            for grapheme in word.graphemes(true) {
-                if line.width() + grapheme.width() > width && line.len() > indent.len() {
-                    lines.push(std::mem::replace(&mut line, indent.clone()));
-                }
-                line.push_str(grapheme);
-            }
-            is_empty = false;
-        }
-        lines.push(line.trim_end().to_owned());
-    }
-    lines
+        let lines = crate::wrap::wrap(part.trim_start(), width - indent.len());
+        lines.into_iter().map(move |line| format!("{indent}{line}"))
+    };
+    text.trim_end().split('\n').flat_map(part).collect()
 }
 
 /// [`wrap`], in a role.
