@@ -12,7 +12,7 @@ use sparktune_plan::render::bytes;
 use super::asked::Asked;
 use super::desk::{Ask, Entry, EntryKind, Listing, Reply, Told};
 use super::keys::Keys;
-use super::lines::{draw, fit_end, ink, inked, left, right, window, wrapped};
+use super::lines::{draw, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::path_line::PathLine;
 use super::state::State;
 use crate::escape::escape;
@@ -94,7 +94,7 @@ const KEYS: &[Binding<Act>] = &[
         keys: &[key(KeyCode::Left), key(KeyCode::Char('h')), key(KeyCode::Backspace)],
         shown: "← h",
         help: "to the folder above",
-        hint: Some("up"),
+        hint: None,
         action: Act::Parent,
     },
     Binding {
@@ -471,7 +471,7 @@ impl Browser {
             .map(|i| {
                 let line = self.row(&rows[i], state, width, theme);
                 let here = i == at && self.typing.is_none();
-                if here { line.patch_style(theme.style(Role::Selected)) } else { line }
+                if here { selected(&line, width, theme) } else { line }
             })
             .collect();
         if !has_entry && lines.len() < height {

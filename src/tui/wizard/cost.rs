@@ -5,7 +5,7 @@ use sparktune_plan::render::{bytes, count, duration, percent, tokens_per_s};
 use sparktune_plan::{CostPoint, Memory, Plan, RateBasis, Time};
 use unicode_width::UnicodeWidthStr;
 
-use super::lines::{bar, fit, ink, inked, right, window, wrapped};
+use super::lines::{bar, fit, ink, inked, right, window, wrap};
 use crate::screen::{Role, Theme};
 
 /// Cost in three figures, to compare plans by.
@@ -36,7 +36,7 @@ pub(super) fn total_s(time: &Time) -> Option<f64> {
 pub(super) fn basis(time: &Time) -> &'static str {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
-        RateBasis::OriginalRecipe => "by the recipe's measurement, not measured here",
+        RateBasis::OriginalRecipe => "the recipe's speed, not measured here",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "unknown until the first steps",
     }
@@ -80,14 +80,12 @@ pub(super) fn time_lines(
     let steps = format!("        {steps} steps{speed}");
     lines.push(inked(theme, Role::Dim, fit(&steps, width, theme)));
     if formula_rows > 0 {
-        let mut formula = wrapped(theme, Role::Dim, &time.formula, width);
+        let mut formula = wrap(&time.formula, width);
         if formula.len() > formula_rows {
-            formula.truncate(formula_rows);
-            if let Some(last) = formula.last_mut() {
-                *last = inked(theme, Role::Dim, fit(&format!("{last} ………"), width, theme));
-            }
+            let rest = formula.split_off(formula_rows - 1).join(" ");
+            formula.push(fit(&rest, width, theme));
         }
-        lines.extend(formula);
+        lines.extend(formula.into_iter().map(|line| inked(theme, Role::Dim, line)));
     }
     lines
 }
@@ -151,10 +149,11 @@ fn memory_bar(memory: &Memory, width: usize, theme: &Theme) -> Line<'static> {
 
 fn memory_legend(memory: &Memory, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines: Vec<Line<'static>> = vec![Line::default()];
-    for ((name, part), (unicode, ascii, role)) in memory.parts().into_iter().zip(PARTS) {
-        if part == 0 {
-            continue;
-        }
+    let mut parts: Vec<_> =
+        memory.parts().into_iter().zip(PARTS).filter(|((_, part), _)| *part > 0).collect();
+    // The largest first, for where there is not room for all.
+    parts.sort_by_key(|((_, part), _)| std::cmp::Reverse(*part));
+    for ((name, part), (unicode, ascii, role)) in parts {
         let words = format!(" {name} {}  ", bytes(part));
         let last = lines.last_mut().expect("there is a line");
         if last.width() > 0 && last.width() + 1 + words.trim_end().width() > width {

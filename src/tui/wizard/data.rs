@@ -5,14 +5,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_data::{Format, Report};
-use sparktune_plan::render::{count, percent};
+use sparktune_plan::render::count;
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
 use super::desk::{DataFound, Reply};
 use super::histogram;
 use super::keys::{Did, Keys};
-use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, wrapped};
+use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, percent, wrap, wrapped};
 use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
 use super::rejected::RejectedList;
 use super::starting::progress_lines;
@@ -356,10 +356,7 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     if report.blank_lines > 0 {
         words.push_str(&format!(", {} blank", count(report.blank_lines)));
     }
-    lines.push(Line::from(vec![
-        ink(theme, role, format!("{glyph} ")),
-        ink(theme, Role::Text, fit(&words, width.saturating_sub(3), theme)),
-    ]));
+    lines.extend(marked(theme, role, glyph, &words, width));
     if let Some(refused) = state.data_refused() {
         lines.extend(wrapped(theme, Role::Bad, &refused, width));
     }
@@ -382,12 +379,22 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     );
     lines.push(inked(theme, Role::Dim, fit(&policy, width, theme)));
     for finding in report.findings().iter().take(4) {
-        lines.push(Line::from(vec![
-            ink(theme, Role::Warn, "! "),
-            ink(theme, Role::Text, fit(&escape(finding.trim_start()), width.saturating_sub(2), theme)),
-        ]));
+        lines.extend(marked(theme, Role::Warn, "!", finding.trim_start(), width));
     }
     lines
+}
+
+/// Text behind a mark that says how good it is.
+fn marked(theme: &Theme, role: Role, mark: &str, words: &str, width: usize) -> Vec<Line<'static>> {
+    let room = mark.chars().count() + 1;
+    wrap(words, width.saturating_sub(room))
+        .into_iter()
+        .enumerate()
+        .map(|(i, line)| {
+            let head = if i == 0 { format!("{mark} ") } else { " ".repeat(room) };
+            Line::from(vec![ink(theme, role, head), ink(theme, Role::Text, line)])
+        })
+        .collect()
 }
 
 fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use sparktune_data::{Rejected, Report};
-use sparktune_plan::{Answers, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
+use sparktune_plan::{Answers, Architecture, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
 
 use super::Page;
 pub use crate::finding::{Finding, Severity};
@@ -57,6 +57,8 @@ pub enum Ask {
         name: String,
         /// Commit, tag or branch, when the user insists on one.
         revision: Option<String>,
+        /// What a family that is not known is to be computed as, when the user has said so.
+        architecture: Option<Architecture>,
     },
     /// What is in a folder: [`Told::Listing`].
     List {
@@ -102,8 +104,6 @@ pub enum Ask {
     Start {
         /// Complete: `sparktune train` with these would ask nothing.
         answers: Box<Answers>,
-        /// The user has confirmed a model whose architecture is not known ([`ModelFound::unknown_architecture`]).
-        confirmed: bool,
     },
     /// End the slow work of this ticket soon. Not answered by itself.
     Cancel {
@@ -238,7 +238,8 @@ pub struct ModelFound {
     pub missing_bytes: u64,
     /// Worth a line each: `using the cached copy: the hub cannot be reached`.
     pub notes: Vec<String>,
-    /// Set when the family is not one of those that were tested: its name. The user then has to confirm it.
+    /// Set when the family is not one of those that were tested: its name. `facts` then has it computed as
+    /// `facts.config.architecture`, and the user has to confirm that; the answer `architecture` says that they did.
     pub unknown_architecture: Option<String>,
 }
 

@@ -3,10 +3,10 @@
 use ratatui::text::Line;
 use sparktune_data::{Bin, LengthReport, Unit};
 use sparktune_plan::Plan;
-use sparktune_plan::render::{count, percent};
+use sparktune_plan::render::count;
 use unicode_width::UnicodeWidthStr;
 
-use super::lines::{bar, fit, ink, inked, right};
+use super::lines::{bar, fit, ink, percent, right, wrapped};
 use crate::screen::{Role, Theme};
 
 /// The head with mean and percentiles, and at most `rows` lines of bars and marks.
@@ -23,16 +23,16 @@ pub(super) fn lines(
     };
     let n = |length: u32| count(length.into());
     let head = format!(
-        "length in {unit}: mean {:.0}, half to {}, 90 % to {}, 99 % to {}, longest {}",
+        "length in {unit}: mean {:.0}, p50 {}, p90 {}, p99 {}, longest {}",
         lengths.mean,
         n(lengths.p50),
         n(lengths.p90),
         n(lengths.p99),
         n(lengths.max)
     );
-    let mut lines = vec![inked(theme, Role::Text, fit(&head, width, theme))];
+    let mut lines = wrapped(theme, Role::Text, &head, width);
     let marks = plan.map(|plan| marks(lengths, plan)).unwrap_or_default();
-    let bins = merged(&lengths.histogram, rows.saturating_sub(marks.len() + 1));
+    let bins = merged(&lengths.histogram, rows.saturating_sub(marks.len() + lines.len()));
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
     let figures = bins.iter().map(|bin| count(u64::from(bin.to)).len()).max().unwrap_or(1);
     let counts = count(most).len();
@@ -85,7 +85,7 @@ fn marks(lengths: &LengthReport, plan: &Plan) -> Vec<Mark> {
     let mut words = format!("pack length {}", count(chosen.into()));
     if longer > 0 {
         words.push_str(&format!(
-            "; more than {} are longer",
+            "; {} or more are longer",
             percent(longer as f64 / lengths.count.max(1) as f64)
         ));
     } else if lengths.max <= chosen {
@@ -125,7 +125,7 @@ mod tests {
         let report = LengthReport::new(Unit::Tokens, &mut lengths).unwrap();
         let bins = merged(&report.histogram, 4);
         assert_eq!((bins.len(), bins.iter().map(|bin| bin.count).sum::<u64>()), (4, 5000));
-        for width in [20, 40, 80] {
+        for width in [28, 40, 80] {
             for rows in [2, 5, 20] {
                 let lines = lines(&report, None, width, rows, &TRUE_COLOUR);
                 assert!(lines.iter().all(|line| line.width() <= width), "{width} {rows}");

@@ -76,7 +76,13 @@ pub(super) struct Keys {
 impl Keys {
     /// Of a table.
     pub fn of<A>(table: &'static [Binding<A>]) -> Self {
-        let hints = table.iter().filter_map(|binding| Some((binding.shown, binding.hint?))).collect();
+        // Of a pair of keys one carries the hint for both.
+        let pair = |shown: &'static str| match shown {
+            "← h" | "← b" => "← →",
+            "↓ j" => "↑ ↓",
+            shown => shown,
+        };
+        let hints = table.iter().filter_map(|binding| Some((pair(binding.shown), binding.hint?))).collect();
         Self { hints, rows: rows(table), typing: false }
     }
 

@@ -37,7 +37,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
-use sparktune_plan::{Answers, Origin, SETTINGS};
+use sparktune_plan::{Answers, Origin};
 
 use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
 use asked::Asked;
@@ -52,7 +52,7 @@ use presets::{PresetList, SavePreset};
 use recommendation::PlanPage;
 use review::ReviewPage;
 use starting::Starting;
-use state::{OF_ONE_RUN, State};
+use state::{OF_ONE_RUN, State, without};
 
 /// The questions in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -452,7 +452,7 @@ impl Wizard {
             }
             Told::Demo(Ok(answers)) => {
                 if self.page == Page::Machine {
-                    self.state.answers = (**answers).clone();
+                    self.state.start_from((**answers).clone());
                     self.state
                         .say(Role::Accent, "the demo's answers are filled in: enter takes each of them");
                     self.go_to(Page::Model);
@@ -553,18 +553,12 @@ impl Wizard {
 
 /// What is worth keeping of the answers: those of the user, and what the run is made from.
 fn draft_of(page: Page, answers: &Answers) -> Draft {
-    let mut kept = answers.clone();
-    for setting in SETTINGS {
-        let is_kept = match answers.origin(setting.key) {
-            Some(Origin::Flag) => true,
-            Some(Origin::Preset) => OF_ONE_RUN.contains(&setting.name),
-            _ => false,
-        };
-        if !is_kept {
-            kept.clear(setting.name);
-        }
-    }
-    Draft { page, answers: kept }
+    let is_out = |origin, name: &str| match origin {
+        Origin::Flag => false,
+        Origin::Preset => !OF_ONE_RUN.contains(&name),
+        _ => true,
+    };
+    Draft { page, answers: without(answers, is_out) }
 }
 
 impl App for Wizard {
@@ -612,9 +606,13 @@ impl App for Wizard {
             None if keys.typing => keys.hints.into_iter().chain([("F1", "keys")]).collect(),
             None => {
                 let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
+                // Esc may mean something else here, and on the first page it does not go back.
+                let esc_is_taken = self.starting.is_shown()
+                    || self.page == Page::Machine
+                    || keys.hints.iter().any(|(key, _)| *key == "esc");
                 keys.hints
                     .into_iter()
-                    .chain(common.filter(|(key, _)| !(self.starting.is_shown() && *key == "esc")))
+                    .chain(common.filter(|(key, _)| !(esc_is_taken && *key == "esc")))
                     .collect()
             }
         };

@@ -9,7 +9,7 @@ use sparktune_plan::{Catalog, CatalogModel, MethodOutlook, Outlook, Outlooks, Ra
 
 use super::desk::{Cached, ModelFound, Reply, Told};
 use super::keys::{Did, Keys};
-use super::lines::{draw, fit, fit_end, ink, inked, left, right, window, wrapped};
+use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::path_line::PathLine;
 use super::starting::progress_lines;
 use super::state::State;
@@ -231,17 +231,20 @@ impl ModelPage {
 
     fn rows(&self, state: &State) -> Vec<Row> {
         let catalog = Catalog::shipped();
-        let given = state.answers.model.iter().map(|answer| answer.value.clone());
+        let answered = state.answers.model.iter().map(|answer| answer.value.clone());
+        let given = answered.clone().filter(|name| catalog.find(name).is_none()).count();
         let recent = state.recent.here().map(|recent| recent.models.clone()).unwrap_or_default();
         let mut named: Vec<String> = Vec::new();
-        for name in given.chain(recent) {
+        for name in answered.chain(recent) {
             if catalog.find(&name).is_none() && !named.contains(&name) {
                 named.push(name);
             }
         }
         let sought = self.search.text().trim().to_lowercase();
         let known = catalog.models.iter().map(Row::Known);
-        let rows = named.into_iter().map(Row::Named).chain(known);
+        // The model of now first, what was used lately last.
+        let lately = named.split_off(given.min(named.len()));
+        let rows = named.into_iter().map(Row::Named).chain(known).chain(lately.into_iter().map(Row::Named));
         let rows = rows.filter(|row| row.name().is_some_and(|name| name.to_lowercase().contains(&sought)));
         rows.chain([Row::Other]).collect()
     }
@@ -275,7 +278,6 @@ impl ModelPage {
             Act::Confirm => match state.model.here().and_then(|found| found.unknown_architecture.as_ref()) {
                 Some(_) => {
                     state.confirm_model();
-                    state.replan();
                     return Did::Next;
                 }
                 None => return Did::Passed,
@@ -401,7 +403,7 @@ impl ModelPage {
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let low = area.height < 16;
-        let below = if low { 4 } else { 8 };
+        let below = if low { 4 } else { 7 };
         let [table, detail] = area.layout(&Layout::vertical([Constraint::Min(4), Constraint::Length(below)]));
         self.view_table(state, frame, table, theme);
         match &self.other {
@@ -425,7 +427,7 @@ impl ModelPage {
             let row = &rows[at];
             let mut line = self.row(row, recommended, &columns, state, theme);
             if at == self.selected && self.other.is_none() {
-                line = line.patch_style(theme.style(Role::Selected));
+                line = selected(&line, usize::from(area.width), theme);
             }
             lines.push(line);
         }
@@ -499,15 +501,12 @@ impl ModelPage {
                 lines.push(inked(theme, Role::Text, fit(&escape(&words), width, theme)));
             }
             if let Some(outlook) = self.outlook(name) {
-                let lora = &outlook.lora;
-                let rows = [
-                    (format!("LoRA of rank {}: {}", lora.rank, lora.fit_in_words()), Role::Dim),
-                    (format!("full fine-tuning: {}", outlook.full.fit_in_words()), Role::Dim),
-                    (format!("speed: {}", lora.basis_in_words), Role::Dim),
-                    (self.outlooks_for.clone(), Role::Dim),
-                ];
-                lines
-                    .extend(rows.map(|(words, role)| inked(theme, role, fit(&escape(&words), width, theme))));
+                let speed = format!("speed: {}", outlook.lora.basis_in_words);
+                for words in [method_in_words(&outlook.lora), method_in_words(&outlook.full), speed] {
+                    lines.extend(wrapped(theme, Role::Dim, &words, width));
+                }
+                let words = format!("≤: longest row that fits, tokens; {}", self.outlooks_for);
+                lines.push(inked(theme, Role::Dim, fit(&ascii(&words, theme), width, theme)));
             }
         } else {
             lines.extend(wrapped(
@@ -541,9 +540,9 @@ impl ModelPage {
         let mut lines = Vec::new();
         if let Some(family) = found.unknown_architecture.as_ref().filter(|_| !state.is_confirmed()) {
             let words = format!(
-                "{} is of the family {family}, which was never tested here; its layers have the names that are expected. \
-                 y trains it all the same.",
-                found.name
+                "{} is of the family {family}, which is not known here. It would be computed as {}; only its authors' code \
+                 can tell whether that is right. y trains it so.",
+                found.name, found.facts.config.architecture
             );
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         }
@@ -555,6 +554,29 @@ impl ModelPage {
         lines.push(inked(theme, Role::Good, fit(&escape(&words), width, theme)));
         lines
     }
+}
+
+/// What one way of training would need, in one line.
+fn method_in_words(outlook: &MethodOutlook) -> String {
+    let name = match outlook.rank {
+        0 => "full".to_owned(),
+        rank => format!("LoRA, rank {rank}"),
+    };
+    match outlook.pack_length {
+        Some(length) => format!(
+            "{name}: {} of {} at pack length {}{}",
+            bytes(outlook.memory.needed_bytes()),
+            bytes(outlook.memory.available_bytes),
+            count(length.into()),
+            if outlook.recompute { ", with recompute" } else { "" }
+        ),
+        None => format!("{name}: {}", outlook.fit_in_words()),
+    }
+}
+
+/// The text with the one sign spelled out that plain terminals lack.
+fn ascii(text: &str, theme: &Theme) -> String {
+    if theme.unicode { text.to_owned() } else { text.replace('≤', "<=") }
 }
 
 /// The model that was found, in one line.
@@ -592,8 +614,8 @@ struct Columns {
 impl Columns {
     fn for_width(width: usize) -> Self {
         let (lora, full, speed, here) = match width {
-            0..72 => (9, 0, 0, 11),
-            72..90 => (9, 9, 15, 11),
+            0..72 => (9, 0, 0, 9),
+            72..90 => (9, 9, 14, 9),
             _ => (11, 11, 18, 20),
         };
         let size = 7;
@@ -604,9 +626,9 @@ impl Columns {
 
     fn head(&self, theme: &Theme) -> Line<'static> {
         let mut text = format!("  {} {}", left("model", self.id, theme), right("weights", self.size, theme));
-        for (width, name) in [(self.lora, "LoRA to"), (self.full, "full to"), (self.speed, "tokens/s")] {
+        for (width, name) in [(self.lora, "LoRA ≤"), (self.full, "full ≤"), (self.speed, "tokens/s")] {
             if width > 0 {
-                text.push_str(&format!(" {}", right(name, width, theme)));
+                text.push_str(&format!(" {}", right(&ascii(name, theme), width, theme)));
             }
         }
         text.push_str("  here");

@@ -12,7 +12,6 @@ use super::keys::{Did, Keys};
 use super::lines::{draw, fit, ink, inked, wrapped};
 use super::recommendation::not_yet;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
@@ -132,31 +131,24 @@ impl MtpPage {
             return draw(frame, area, not_yet(state, width, theme));
         };
         let head = model.facts.mtp_parameters();
+        let roomy = area.height >= 14;
         let mut lines = Vec::new();
-        if area.height >= 14 {
+        if let Some(time) = plan.advice.as_ref().map(|advice| &advice.time) {
+            let words = format!("whole run: {}, {}", shown_s(total_s(time)), basis(time));
+            lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
+            lines.push(Line::default());
+        }
+        if roomy {
             let words = format!(
-                "The head guesses several tokens ahead, so that a server can check them in one pass (speculative decoding). \
-                 That of {} has {} parameters. It never changes what the model says, only how fast.",
-                escape(&model.name),
+                "The head ({} parameters) guesses tokens ahead for speculative decoding. It never changes what the model \
+                 says, only how fast.",
                 parameters(head)
             );
             lines.extend(wrapped(theme, Role::Dim, &words, width));
             lines.push(Line::default());
         }
         for (choice, times) in &self.costs {
-            lines.extend(self.choice(
-                *choice,
-                times,
-                plan.mtp == *choice,
-                head * 2,
-                width,
-                area.height >= 14,
-                theme,
-            ));
-        }
-        if let Some(time) = plan.advice.as_ref().map(|advice| &advice.time) {
-            let words = format!("whole run: {} ({})", shown_s(total_s(time)), basis(time));
-            lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
+            lines.extend(self.choice(*choice, times, plan.mtp == *choice, head * 2, width, roomy, theme));
         }
         draw(frame, area, lines);
     }

@@ -5,12 +5,12 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_plan::presets::{check_name, text};
-use sparktune_plan::{Answer, Answers, Method, Origin, SETTINGS};
+use sparktune_plan::{Answers, Method, Origin};
 
 use super::asked::Asked;
 use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
 use super::keys::Keys;
-use super::lines::{fit, ink, inked, left, window, wrapped};
+use super::lines::{fit, ink, inked, left, selected, window, wrapped};
 use super::popup::popup;
 use super::state::{OF_ONE_RUN, State};
 use crate::escape::escape;
@@ -123,8 +123,7 @@ impl PresetList {
                             format!("  {}", fit(&escape(&about), width - names - 2, theme)),
                         ),
                     ]);
-                    let selected = at == self.selected;
-                    if selected { line.patch_style(theme.style(Role::Selected)) } else { line }
+                    if at == self.selected { selected(&line, line.width().max(1), theme) } else { line }
                 };
                 window(self.selected, presets.len(), rows).map(row).collect()
             }
@@ -139,19 +138,7 @@ fn load(preset: &PresetFound, state: &mut State) -> Result<String, String> {
     let toml =
         preset.toml.as_ref().map_err(|problem| format!("{} cannot be read: {problem}", preset.name))?;
     let loaded = Answers::from_toml(toml, Origin::Preset, &preset.name).map_err(|error| error.to_string())?;
-    let mut kept = state.answers.clone();
-    for setting in SETTINGS {
-        if kept.origin(setting.key) == Some(Origin::Preset) && !OF_ONE_RUN.contains(&setting.name) {
-            kept.clear(setting.name);
-        }
-    }
-    state.answers = loaded.merge(kept);
-    state.answers.preset = Some(Answer::flag(preset.name.clone()));
-    state.replan();
-    let own = SETTINGS.iter().filter(|setting| {
-        state.answers.origin(setting.key) == Some(Origin::Flag) && !OF_ONE_RUN.contains(&setting.name)
-    });
-    Ok(match own.count() {
+    Ok(match state.use_preset(&preset.name, loaded) {
         0 => format!("preset {} is loaded", preset.name),
         1 => format!("preset {} is loaded; one value of your own counts more (R takes it back)", preset.name),
         n => {

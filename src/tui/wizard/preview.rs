@@ -54,14 +54,14 @@ const KEYS: &[Binding<Act>] = &[
         keys: &[key(KeyCode::Right), key(KeyCode::Char('n'))],
         shown: "→ n",
         help: "next example",
-        hint: Some("next"),
+        hint: None,
         action: Act::Next,
     },
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('b'))],
         shown: "← b",
         help: "example before",
-        hint: None,
+        hint: Some("other example"),
         action: Act::Before,
     },
     Binding {
@@ -219,24 +219,46 @@ fn trained(theme: &Theme, text: String) -> Span<'static> {
 /// One row of a rendered example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Row {
-    /// Pieces of text, and whether they are trained.
-    pieces: Vec<(bool, String)>,
+    /// Characters, and whether they are trained.
+    cells: Vec<(bool, String)>,
     width: usize,
+    /// The line break at its end is trained.
+    trained_break: bool,
     /// Another kind of text than the row before: its name stands at the margin.
     turns: bool,
 }
 
 impl Row {
     fn is_trained(&self) -> bool {
-        self.pieces.iter().any(|(trained, _)| *trained)
+        self.cells.iter().any(|(trained, _)| *trained) || (self.cells.is_empty() && self.trained_break)
     }
 
     fn push(&mut self, is_trained: bool, text: &str) {
         self.width += text.width();
-        match self.pieces.last_mut() {
-            Some((kind, piece)) if *kind == is_trained => piece.push_str(text),
-            _ => self.pieces.push((is_trained, text.to_owned())),
+        self.cells.push((is_trained, text.to_owned()));
+    }
+
+    /// Cuts off what belongs on the next row: the word that has begun, unless it takes up most of this one.
+    fn overflow(&mut self) -> Self {
+        let blank =
+            self.cells.iter().rposition(|(_, text)| text == " ").map_or(self.cells.len(), |at| at + 1);
+        let cut = if blank > self.cells.len() / 2 { blank } else { self.cells.len() };
+        let cells = self.cells.split_off(cut);
+        let width = cells.iter().map(|(_, text)| text.width()).sum();
+        self.width -= width;
+        Self { cells, width, ..Self::default() }
+    }
+
+    /// Stretches of one kind.
+    fn pieces(&self) -> Vec<(bool, String)> {
+        let mut pieces: Vec<(bool, String)> = Vec::new();
+        for (trained, text) in &self.cells {
+            match pieces.last_mut() {
+                Some((kind, piece)) if kind == trained => piece.push_str(text),
+                _ => pieces.push((*trained, text.clone())),
+            }
         }
+        pieces
     }
 
     fn line(&self, theme: &Theme) -> Line<'static> {
@@ -252,9 +274,9 @@ impl Row {
         };
         let mut spans = vec![ink(theme, role, word), ink(theme, Role::Line, " ".repeat(7 - word.len()))];
         spans.push(ink(theme, role, format!("{rule} ")));
-        spans.extend(self.pieces.iter().map(|(is_trained, text)| match is_trained {
-            true => trained(theme, text.clone()),
-            false => Span::raw(text.clone()),
+        spans.extend(self.pieces().into_iter().map(|(is_trained, text)| match is_trained {
+            true => trained(theme, text),
+            false => Span::raw(text),
         }));
         Line::from(spans)
     }
@@ -268,33 +290,32 @@ fn rows(example: &Example, think: Think, width: usize) -> Vec<Row> {
         Think::Skip => &example.trained_without_think,
     };
     let mut targets = targets.iter().peekable();
-    let mut rows = vec![Row::default()];
+    let mut rows = Vec::new();
+    let mut row = Row::default();
     for (at, grapheme) in example.text.grapheme_indices(true) {
         while targets.peek().is_some_and(|target| target.end <= at) {
             targets.next();
         }
         let is_trained = targets.peek().is_some_and(|target| target.contains(&at));
         if grapheme == "\n" || grapheme == "\r\n" {
-            rows.push(Row::default());
+            row.trained_break = is_trained;
+            rows.push(std::mem::take(&mut row));
             continue;
         }
-        let shown = escape(grapheme);
         // What was spelled out may be wider than the row.
-        for piece in shown.graphemes(true) {
-            let row = rows.last_mut().expect("there is always a row");
+        for piece in escape(grapheme).graphemes(true) {
             if row.width > 0 && row.width + piece.width() > width {
-                rows.push(Row::default());
+                let next = row.overflow();
+                rows.push(std::mem::replace(&mut row, next));
             }
-            rows.last_mut().expect("there is always a row").push(is_trained, piece);
+            row.push(is_trained, piece);
         }
     }
+    rows.push(row);
     let mut before = None;
     for row in &mut rows {
-        // An empty row belongs to what it stands in.
-        if !row.pieces.is_empty() || before.is_none() {
-            row.turns = before != Some(row.is_trained());
-            before = Some(row.is_trained());
-        }
+        row.turns = before != Some(row.is_trained());
+        before = Some(row.is_trained());
     }
     rows
 }
@@ -324,7 +345,7 @@ mod tests {
         let kinds = |think| {
             let rows = rows(&example, think, 40);
             let of = |row: &Row| {
-                row.pieces.iter().map(|(t, p)| format!("{}{p}", if *t { "+" } else { "-" })).collect()
+                row.pieces().iter().map(|(t, p)| format!("{}{p}", if *t { "+" } else { "-" })).collect()
             };
             rows.iter().map(of).collect::<Vec<String>>()
         };
@@ -338,7 +359,7 @@ mod tests {
             let example = example(&text, &[]);
             let rows = rows(&example, Think::Train, width);
             prop_assert!(rows.iter().all(|row| row.width <= width));
-            let shown: String = rows.iter().flat_map(|row| row.pieces.iter().map(|(_, text)| text.as_str())).collect();
+            let shown: String = rows.iter().flat_map(|row| row.cells.iter().map(|(_, text)| text.as_str())).collect();
             prop_assert_eq!(shown, escape(&text.replace("\r\n", "").replace('\n', "")).into_owned());
         }
     }

@@ -11,7 +11,7 @@ use super::cost::{Cost, curve_lines, memory_lines, time_lines};
 use super::keys::{Did, Keys};
 use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
-use super::state::{OF_ONE_RUN, State};
+use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
@@ -101,14 +101,14 @@ const KEYS: &[Binding<Act>] = &[
     Binding {
         keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
         shown: "r",
-        help: "back to the recommended value",
+        help: "take your value back: the preset's, or the recommended one",
         hint: Some("recommended"),
         action: Act::Recommended,
     },
     Binding {
         keys: &[key(KeyCode::Char('R'))],
         shown: "R",
-        help: "all back to the recommended values",
+        help: "take back all values of your own",
         hint: None,
         action: Act::AllRecommended,
     },
@@ -248,14 +248,7 @@ impl PlanPage {
                 self.look(state, false);
             }
             Act::AllRecommended => {
-                for setting in listed(true) {
-                    if !OF_ONE_RUN.contains(&setting.name)
-                        && state.answers.origin(setting.key) == Some(Origin::Flag)
-                    {
-                        state.answers.clear(setting.name);
-                    }
-                }
-                state.replan();
+                state.take_back_all();
                 state.say(Role::Accent, "all values of your own are taken back");
                 self.look(state, false);
             }
@@ -354,8 +347,24 @@ impl PlanPage {
             Constraint::Length(2),
             Constraint::Fill(1),
         ]));
-        self.view_list(state, frame, list, theme);
-        self.view_side(state, frame, side, theme);
+        // Where there is room below the essential settings, the cost of pack lengths stands there.
+        let rows = listed(self.all).len() as u16 + 2;
+        match &state.plan {
+            Some(plan) if list.height >= rows + 10 => {
+                let [list, cost] =
+                    list.layout(&Layout::vertical([Constraint::Length(rows), Constraint::Fill(1)]));
+                self.view_list(state, frame, list, theme);
+                let width = usize::from(cost.width);
+                let mut lines = vec![block(theme, "cost of pack lengths", width)];
+                lines.extend(curve_lines(plan, width, usize::from(cost.height).saturating_sub(1), theme));
+                draw(frame, cost, lines);
+                self.view_side(state, frame, side, false, theme);
+            }
+            _ => {
+                self.view_list(state, frame, list, theme);
+                self.view_side(state, frame, side, true, theme);
+            }
+        }
     }
 
     fn view_list(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
@@ -406,6 +415,12 @@ impl PlanPage {
                 } else {
                     escape(&value).into_owned()
                 };
+                // Arrows beside what arrow keys change.
+                let moves = selected && stepped(setting, &value, true).is_some();
+                let shown = match moves {
+                    true => format!("{}{shown}{}", theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >")),
+                    false => shown,
+                };
                 let cell = left(&shown, room, theme);
                 let role = if origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
                 spans.push(if selected { ink(theme, Role::Selected, cell) } else { ink(theme, role, cell) });
@@ -415,7 +430,7 @@ impl PlanPage {
         Line::from(spans)
     }
 
-    fn view_side(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    fn view_side(&self, state: &State, frame: &mut Frame<'_>, area: Rect, with_curve: bool, theme: &Theme) {
         let width = usize::from(area.width);
         let height = usize::from(area.height);
         let setting = self.setting();
@@ -425,7 +440,7 @@ impl PlanPage {
         let mut lines = Vec::new();
         if let Some(plan) = &state.plan {
             let compact = !high && on_curve;
-            let mut time = time_lines(plan, self.was, width, if high { 4 } else { 0 }, theme);
+            let mut time = time_lines(plan, self.was, width, if high { 6 } else { 0 }, theme);
             if !high {
                 // The basis is worth more than the steps where there is little room.
                 time.truncate(2);
@@ -435,12 +450,10 @@ impl PlanPage {
                 lines.push(Line::default());
             }
             if let Some(advice) = &plan.advice {
-                let rows = if high {
-                    6
-                } else if compact || height < 14 {
-                    2
-                } else {
-                    4
+                let rows = match (high, compact || height < 14) {
+                    (true, _) => 8,
+                    (false, true) => 2,
+                    (false, false) => 5,
                 };
                 lines.extend(memory_lines(&advice.memory, self.was, width, rows, theme));
             }
@@ -449,6 +462,7 @@ impl PlanPage {
         let rest = height.saturating_sub(lines.len());
         let mut about = self.about(setting, state, width, theme);
         let curve_rows = match (&state.plan, high, on_curve) {
+            _ if !with_curve => 0,
             (Some(_), true, _) => rest.saturating_sub(about.len().min(12) + 2),
             (Some(_), false, true) => rest.saturating_sub(about.len().min(4)).min(7),
             _ => 0,
@@ -486,6 +500,8 @@ impl PlanPage {
         }
         if let Some(problem) = &state.problem {
             lines.extend(wrapped(theme, Role::Bad, &problem.text, width));
+            let words = "r takes the value under the cursor back, p loads a preset";
+            lines.extend(wrapped(theme, Role::Dim, words, width));
             return lines;
         }
         let recommended = self.recommended.as_deref().unwrap_or_default();

@@ -10,7 +10,7 @@ use sparktune_plan::render::count;
 use super::asked::Asked;
 use super::desk::{Ask, RejectedPage, Reply, Told};
 use super::keys::Keys;
-use super::lines::{draw, fit, fit_end, ink, inked, left, window, wrap, wrapped};
+use super::lines::{draw, fit, fit_end, ink, inked, left, selected, window, wrap, wrapped};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
@@ -154,7 +154,7 @@ impl RejectedList {
         let rows = usize::from(list.height).saturating_sub(1);
         lines.extend(window(self.selected, page.rows.len(), rows).map(|i| {
             let line = row(&page.rows[i], width, theme);
-            if i == self.selected { line.patch_style(theme.style(Role::Selected)) } else { line }
+            if i == self.selected { selected(&line, width, theme) } else { line }
         }));
         draw(frame, list, lines);
         draw(frame, below, view_chosen(chosen, page, width, usize::from(below.height), theme));

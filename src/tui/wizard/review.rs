@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 use super::command;
 use super::cost::{basis, memory_lines, shown_s, total_s};
 use super::keys::{Did, Keys};
-use super::lines::{block, draw, fit, from_row, ink, inked, left, wrapped};
+use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
 use super::recommendation::not_yet;
 use super::settings::origin_word;
 use super::state::State;
@@ -198,7 +198,14 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     let label = |words: &str| ink(theme, Role::Dim, left(words, 9, theme));
     let room = width.saturating_sub(9);
     let line = |name: &str, role: Role, words: &str| {
-        Line::from(vec![label(name), ink(theme, role, fit(&escape(words), room, theme))])
+        let rows = wrap(words, room);
+        rows.into_iter()
+            .take(2)
+            .enumerate()
+            .map(|(i, words)| {
+                Line::from(vec![label(if i == 0 { name } else { "" }), ink(theme, role, words)])
+            })
+            .collect::<Vec<_>>()
     };
     let model = state.model_ready().map_or_else(
         || plan.model.id.clone(),
@@ -210,12 +217,12 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
             format!("{}, {} parameters, {fetch}", found.name, parameters(found.facts.text_parameters()))
         },
     );
-    lines.push(line("model", Role::Title, &model));
+    lines.extend(line("model", Role::Title, &model));
     let paths: Vec<_> = plan.data.train.iter().map(|path| state.shown(path)).collect();
     let examples = state.data.here().map_or_else(String::new, |data| {
         format!(", {} examples, {} tokens", count(data.facts.examples), count(data.facts.total_tokens))
     });
-    lines.push(line("data", Role::Title, &format!("{}{examples}", paths.join(", "))));
+    lines.extend(line("data", Role::Title, &format!("{}{examples}", paths.join(", "))));
     let method = match plan.method {
         Method::Lora { rank, alpha, .. } => format!("LoRA of rank {rank}, alpha {alpha}"),
         Method::Full => "full fine-tuning".to_owned(),
@@ -227,11 +234,11 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         plan.batch.packs_per_step(),
         plan.mtp.word()
     );
-    lines.push(line("method", Role::Text, &how));
+    lines.extend(line("method", Role::Text, &how));
     if let Some(advice) = &plan.advice {
         let time = &advice.time;
         let words = format!("{} for {} steps: {}", shown_s(total_s(time)), count(time.steps), basis(time));
-        lines.push(line("time", Role::Accent, &words));
+        lines.extend(line("time", Role::Accent, &words));
         let rows = if height >= 24 {
             3
         } else if height >= 14 {
@@ -259,8 +266,8 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
 fn table_rows(plan: &Plan, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let rows = plan.advice.as_ref().map(|advice| advice.explain.as_slice()).unwrap_or_default();
     let keys = rows.iter().map(|row| row.key.width()).max().unwrap_or(0).min(26);
-    let values = rows.iter().map(|row| row.value.width()).max().unwrap_or(0).min(width / 3).max(8);
-    let reason = width.saturating_sub(keys + values + 7 + 6);
+    let values = if width < 100 { 18 } else { 28 };
+    let reason = width.saturating_sub(keys + values + 6 + 6);
     rows.iter()
         .map(|row| {
             let value = if row.value.is_empty() {
@@ -271,7 +278,7 @@ fn table_rows(plan: &Plan, width: usize, theme: &Theme) -> Vec<Line<'static>> {
             let own = if row.origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
             Line::from(vec![
                 ink(theme, Role::Dim, left(&row.key, keys, theme)),
-                ink(theme, own, format!("  {}", left(&value, values, theme))),
+                ink(theme, own, format!("  {}", left(&fit_end(&value, values, theme), values, theme))),
                 ink(theme, own, format!("  {}", left(origin_word(row.origin), 6, theme))),
                 ink(theme, Role::Dim, format!("  {}", fit(&escape(&row.reason), reason, theme))),
             ])

@@ -18,7 +18,8 @@ const ESSENTIAL: [&str; 11] = [
 ];
 
 /// Settings that have a page of their own.
-const ELSEWHERE: [&str; 5] = ["preset", "model.id", "model.revision", "model.path", "data.train"];
+const ELSEWHERE: [&str; 6] =
+    ["preset", "model.id", "model.revision", "model.path", "model.architecture", "data.train"];
 
 /// The settings to be listed.
 pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
@@ -29,14 +30,9 @@ pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
     if all { essential.chain(others).collect() } else { essential.collect() }
 }
 
-/// What a setting is called in a list: its field in `plan.toml`, in words.
+/// What a setting is called in a list: its name on the command line, in words.
 pub(super) fn name(setting: &Setting) -> String {
-    match setting.key {
-        "method.kind" => "method".into(),
-        "batch.grad_accum_steps" => "packs per step".into(),
-        key if key.starts_with("eval.") => setting.name.replace('-', " "),
-        _ => setting.name.replace('-', " "),
-    }
+    setting.name.replace('-', " ")
 }
 
 /// The row of the plan about a setting.

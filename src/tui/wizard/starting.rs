@@ -56,8 +56,7 @@ const FAILED: &[Binding<Act>] = &[
 
 impl Starting {
     pub fn start(&mut self, state: &mut State) {
-        let confirmed = state.is_confirmed();
-        self.run = state.expect(Ask::Start { answers: Box::new(state.answers.clone()), confirmed });
+        self.run = state.expect(Ask::Start { answers: Box::new(state.answers.clone()) });
     }
 
     pub fn is_shown(&self) -> bool {

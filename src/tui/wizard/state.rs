@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use ratatui::layout::Size;
-use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
+use sparktune_plan::{
+    Answer, Answers, Architecture, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
+};
 
 use super::Page;
 use super::asked::{Asked, Wait};
@@ -19,8 +21,8 @@ use super::desk::{
 use crate::screen::Role;
 
 /// Answers that say what a run is made from, not how: presets of the user leave them out.
-pub(super) const OF_ONE_RUN: [&str; 8] =
-    ["preset", "name", "model", "revision", "model-path", "data", "eval-data", "runs-dir"];
+pub(super) const OF_ONE_RUN: [&str; 9] =
+    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
 
 /// Why there is no plan for the answers as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl From<&PlanError> for Problem {
 }
 
 /// What the model's facts depend on.
-type ModelKey = (String, Option<String>);
+type ModelKey = (String, Option<String>, Option<Architecture>);
 
 /// What the data's facts depend on so much that others cannot stand in for them.
 type DataKey = (ModelKey, Vec<PathBuf>);
@@ -45,9 +47,22 @@ type DataKey = (ModelKey, Vec<PathBuf>);
 /// The names of further answers that the data is read by; a change of these is counted again when a page is left.
 const COUNTED_BY: [&str; 4] = ["format", "think", "max-example-tokens", "eval-data"];
 
+/// The answers but for those that `is_out` says by their origin and name.
+pub(super) fn without(answers: &Answers, is_out: impl Fn(Origin, &str) -> bool) -> Answers {
+    let mut kept = answers.clone();
+    for setting in SETTINGS {
+        if kept.origin(setting.key).is_some_and(|origin| is_out(origin, setting.name)) {
+            kept.clear(setting.name);
+        }
+    }
+    kept
+}
+
 /// What the pages share.
 pub(super) struct State {
     pub answers: Answers,
+    /// What presets, files and the environment have said, also where an answer of the user counts more.
+    below: Answers,
     /// Where the program runs, and the user's home.
     pub folder: PathBuf,
     pub home: Option<PathBuf>,
@@ -61,8 +76,6 @@ pub(super) struct State {
     pub recent: Asked<Recent>,
     pub model: Asked<Box<ModelFound>>,
     model_of: Option<ModelKey>,
-    /// The model whose unknown architecture the user has confirmed.
-    confirmed: Option<String>,
     pub data: Asked<Box<DataFound>>,
     data_of: Option<DataKey>,
     counted_as: Option<Answers>,
@@ -80,6 +93,7 @@ pub(super) struct State {
 impl State {
     pub fn new(answers: Answers, folder: PathBuf, home: Option<PathBuf>, outbox: Sender<Request>) -> Self {
         let mut state = Self {
+            below: without(&answers, |origin, _| origin == Origin::Flag),
             answers,
             folder,
             home,
@@ -91,7 +105,6 @@ impl State {
             recent: Asked::Not,
             model: Asked::Not,
             model_of: None,
-            confirmed: None,
             data: Asked::Not,
             data_of: None,
             counted_as: None,
@@ -139,17 +152,22 @@ impl State {
     /// The model, once it is known and, where that is needed, confirmed.
     pub fn model_ready(&self) -> Option<&ModelFound> {
         let found = self.model.here()?;
-        let fine = found.unknown_architecture.is_none() || self.confirmed.as_deref() == Some(&found.name);
-        fine.then_some(&**found)
+        (found.unknown_architecture.is_none() || self.is_confirmed()).then_some(&**found)
     }
 
-    /// Whether the user has confirmed the architecture of the present model.
+    /// Whether the user has said what a family that is not known is to be computed as.
     pub fn is_confirmed(&self) -> bool {
-        self.model.here().is_some_and(|found| self.confirmed.as_deref() == Some(&found.name))
+        self.answers.architecture.is_some()
     }
 
+    /// Takes the architecture that was offered for a family that is not known.
     pub fn confirm_model(&mut self) {
-        self.confirmed = self.model.here().map(|found| found.name.clone());
+        if let Some(found) = self.model.here() {
+            self.answers.architecture = Some(Answer::flag(found.facts.config.architecture));
+            // It was looked at as that already.
+            self.model_of = self.model_key();
+            self.replan();
+        }
     }
 
     /// Chooses a model. Of another one the revision and the folder would be wrong.
@@ -159,6 +177,7 @@ impl State {
             self.answers.model = Some(Answer::flag(name.to_owned()));
             self.answers.revision = None;
             self.answers.model_path = None;
+            self.answers.architecture = None;
         } else if self.model.failed().is_some() {
             self.model_of = None;
         }
@@ -183,8 +202,9 @@ impl State {
     }
 
     fn model_key(&self) -> Option<ModelKey> {
-        let name = self.answers.model.as_ref()?.value.clone();
-        Some((name, self.answers.revision.as_ref().map(|answer| answer.value.clone())))
+        let Answers { model, revision, architecture, .. } = &self.answers;
+        let revision = revision.as_ref().map(|answer| answer.value.clone());
+        Some((model.as_ref()?.value.clone(), revision, architecture.as_ref().map(|answer| answer.value)))
     }
 
     /// Whether the present data was chosen by the user or given from outside; the model's part does not count.
@@ -199,8 +219,8 @@ impl State {
             let old = std::mem::take(&mut self.model);
             self.cancel(&old);
             self.model_of.clone_from(&key);
-            if let Some((name, revision)) = key {
-                self.model = self.expect(Ask::Model { name, revision });
+            if let Some((name, revision, architecture)) = key {
+                self.model = self.expect(Ask::Model { name, revision, architecture });
             }
         }
         let key = self.data_key().filter(|_| self.model_ready().is_some());
@@ -217,11 +237,7 @@ impl State {
     }
 
     fn counting(&self) -> Answers {
-        let mut answers = self.answers.clone();
-        for setting in SETTINGS.iter().filter(|setting| !COUNTED_BY.contains(&setting.name)) {
-            answers.clear(setting.name);
-        }
-        answers
+        without(&self.answers, |_, name| !COUNTED_BY.contains(&name))
     }
 
     /// Counts the data again, in the background, where an answer has changed that it is read by.
@@ -289,10 +305,49 @@ impl State {
         }
     }
 
-    /// Takes one answer back: the plan's own value holds again.
+    /// Takes one answer back. What a preset, a file or the environment had said holds again; where nobody had said
+    /// anything else, or that itself is taken back, the plan's own value does.
     pub fn take_back(&mut self, setting: &Setting) {
+        let own = self.answers.origin(setting.key) == Some(Origin::Flag);
         self.answers.clear(setting.name);
+        if own {
+            self.fall_back();
+        } else {
+            self.below.clear(setting.name);
+        }
         self.replan();
+    }
+
+    /// Takes back all answers of the user but those that say what the run is made from.
+    pub fn take_back_all(&mut self) {
+        self.answers =
+            without(&self.answers, |origin, name| origin == Origin::Flag && !OF_ONE_RUN.contains(&name));
+        self.fall_back();
+        self.replan();
+    }
+
+    /// Lets what was said below hold where there is no answer.
+    fn fall_back(&mut self) {
+        self.answers = self.below.clone().merge(std::mem::take(&mut self.answers));
+    }
+
+    /// Puts a preset in the place of the last one; what the user said in other ways still counts more. Returns how many
+    /// answers of the user do.
+    pub fn use_preset(&mut self, name: &str, preset: Answers) -> usize {
+        let of_last = |origin, name: &str| origin == Origin::Preset && !OF_ONE_RUN.contains(&name);
+        self.below = preset.merge(without(&self.below, of_last));
+        self.answers = without(&self.answers, of_last);
+        self.fall_back();
+        self.answers.preset = Some(Answer::flag(name.to_owned()));
+        self.replan();
+        let own = |setting: &&Setting| self.answers.origin(setting.key) == Some(Origin::Flag);
+        SETTINGS.iter().filter(own).filter(|setting| !OF_ONE_RUN.contains(&setting.name)).count()
+    }
+
+    /// Starts over from other answers.
+    pub fn start_from(&mut self, answers: Answers) {
+        self.below = without(&answers, |origin, _| origin == Origin::Flag);
+        self.answers = answers;
     }
 
     /// Why the data cannot be trained on as it is: too much of it was rejected, or nothing is left.

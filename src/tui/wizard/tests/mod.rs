@@ -1,0 +1,511 @@
+//! The wizard driven by keys, with a desk that answers from a list: nothing here touches a file, a hub or a device.
+
+mod any_key;
+mod screens;
+mod walk;
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sparktune_data::{
+    FileReport, Finding as DataFinding, Format, Kind, LengthReport, Place, Rejected, Rejection,
+    RejectionCount, Report, TokenCounts, Unit as LengthUnit,
+};
+use sparktune_plan::presets::PRESETS;
+use sparktune_plan::{
+    Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Rates,
+};
+
+use super::desk::*;
+use super::{Outcome, Page, Setup, Wizard};
+use crate::screen::picture::{NO_COLOUR, drawn, dump};
+use crate::screen::{App, Input, Next};
+
+/// A wizard and the two ends of its desk.
+struct Rig {
+    wizard: Wizard,
+    asked: Receiver<Request>,
+    tell: Sender<Reply>,
+    /// All that was asked so far.
+    log: Vec<Ask>,
+    /// Requests that were not answered.
+    open: Vec<Request>,
+    /// What the desk answers with.
+    world: World,
+}
+
+/// What the desk knows.
+struct World {
+    machine: Result<MachineFound, String>,
+    model: Box<dyn Fn(&str) -> Result<ModelFound, String>>,
+    data: Box<dyn Fn(&Answers) -> Result<DataFound, String>>,
+    listing: Box<dyn Fn(&std::path::Path) -> Result<Listing, String>>,
+    started: Result<PathBuf, String>,
+    recent: Recent,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            machine: Ok(spark()),
+            model: Box::new(|name| Ok(model(name))),
+            data: Box::new(|_| Ok(data())),
+            listing: Box::new(|folder| Ok(listing(folder))),
+            started: Ok("/work/runs/20261120T1700-qwen-lora-1a2b".into()),
+            recent: Recent {
+                data: vec!["/work/sets/support.jsonl".into()],
+                models: vec!["/models/mine".into()],
+            },
+        }
+    }
+}
+
+impl Rig {
+    fn new(setup: Setup, world: World) -> Self {
+        let (ask, asked) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let setup = Setup { folder: "/work".into(), home: Some("/home/me".into()), ..setup };
+        let mut rig = Self {
+            wizard: Wizard::new(setup, ask, told),
+            asked,
+            tell,
+            log: Vec::new(),
+            open: Vec::new(),
+            world,
+        };
+        rig.collect();
+        rig
+    }
+
+    /// A wizard without answers, with everything it asked for at first answered.
+    fn ready() -> Self {
+        let mut rig = Self::new(Setup::default(), World::default());
+        rig.settle();
+        rig
+    }
+
+    /// Takes a list of answers, as flags give them.
+    fn with(answers: &[(&str, &str)], world: World) -> Self {
+        let mut rig = Self::new(Setup { answers: flags(answers), ..Setup::default() }, world);
+        rig.settle();
+        rig
+    }
+
+    fn collect(&mut self) {
+        for request in self.asked.try_iter() {
+            self.log.push(request.ask.clone());
+            self.open.push(request);
+        }
+    }
+
+    fn send(&mut self, ticket: Ticket, told: Told) {
+        self.tell.send(Reply { ticket, told }).unwrap();
+        self.wizard.update(Input::Tick);
+        self.collect();
+    }
+
+    /// Answers everything that is open, until nothing more is asked.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.collect();
+            if self.open.is_empty() {
+                return;
+            }
+            for Request { ticket, ask } in std::mem::take(&mut self.open) {
+                if let Some(told) = self.answer(&ask) {
+                    self.send(ticket, told);
+                }
+            }
+        }
+        panic!("the wizard asks without end");
+    }
+
+    fn answer(&self, ask: &Ask) -> Option<Told> {
+        let world = &self.world;
+        Some(match ask {
+            Ask::Machine => Told::Machine(world.machine.clone()),
+            Ask::Catalog => Told::Catalog(cache()),
+            Ask::Recent => Told::Recent(world.recent.clone()),
+            Ask::Model { name, .. } => Told::Model((world.model)(name).map(Box::new)),
+            Ask::List { folder } => Told::Listing((world.listing)(folder)),
+            Ask::Data { answers } => Told::Data((world.data)(answers).map(Box::new)),
+            Ask::Rejected { offset, limit } => Told::Rejected(Ok(rejected(*offset, *limit))),
+            Ask::Presets => Told::Presets(presets()),
+            Ask::SavePreset { name, replace, .. } => {
+                let path = PathBuf::from(format!("/home/me/.config/sparktune/presets/{name}.toml"));
+                let exists = name == "taken" && !replace;
+                Told::Saved(Ok(if exists {
+                    SaveOutcome::Exists { path }
+                } else {
+                    SaveOutcome::Saved { path }
+                }))
+            }
+            Ask::Demo => Told::Demo(Ok(Box::new(demo()))),
+            Ask::Start { .. } => Told::Started(world.started.clone()),
+            Ask::Keep { .. } | Ask::Forget | Ask::Cancel { .. } => return None,
+        })
+    }
+
+    fn press(&mut self, code: KeyCode) -> Next {
+        let next = self.wizard.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+        self.collect();
+        next
+    }
+
+    fn ctrl(&mut self, c: char) -> Next {
+        let next = self.wizard.update(Input::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL)));
+        self.collect();
+        next
+    }
+
+    /// Presses each character as a key.
+    fn text(&mut self, text: &str) {
+        for c in text.chars() {
+            self.press(KeyCode::Char(c));
+        }
+    }
+
+    fn enter(&mut self) -> Next {
+        self.press(KeyCode::Enter)
+    }
+
+    /// Presses Enter and answers what it asks for.
+    fn take(&mut self) {
+        self.enter();
+        self.settle();
+    }
+
+    /// The text of the screen, without styles.
+    fn screen(&mut self) -> String {
+        let dumped = dump(&drawn(&mut self.wizard, 100, 32, &NO_COLOUR));
+        dumped.split("\n---\n").next().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn sees(&mut self, words: &str) {
+        let screen = self.screen();
+        assert!(screen.contains(words), "{words:?} is not on the screen:\n{screen}");
+    }
+
+    #[track_caller]
+    fn sees_not(&mut self, words: &str) {
+        let screen = self.screen();
+        assert!(!screen.contains(words), "{words:?} is on the screen:\n{screen}");
+    }
+
+    /// The requests that were sent since the last look, of one kind.
+    fn open_as<T>(&mut self, pick: impl Fn(&Request) -> Option<T>) -> Vec<T> {
+        self.collect();
+        self.open.iter().filter_map(pick).collect()
+    }
+
+    fn page(&self) -> Page {
+        self.wizard.page
+    }
+
+    /// From the first page to this one, taking every recommendation; model and data have to be given.
+    fn to(&mut self, page: Page) {
+        for _ in 0..10 {
+            if self.page() == page {
+                return;
+            }
+            self.take();
+        }
+        panic!("{page:?} was not reached:\n{}", self.screen());
+    }
+}
+
+fn flags(pairs: &[(&str, &str)]) -> Answers {
+    let mut answers = Answers::default();
+    for (name, value) in pairs {
+        answers.set(name, value, Origin::Flag).unwrap();
+    }
+    answers
+}
+
+/// Model and data as a newcomer has them.
+const GIVEN: &[(&str, &str)] = &[("model", "Qwen/Qwen3.5-2B"), ("data", "sets/train.jsonl")];
+
+fn finding(what: &str, found: &str, severity: Severity, advice: Option<&str>) -> Finding {
+    Finding { what: what.into(), found: found.into(), advice: advice.map(Into::into), severity }
+}
+
+fn spark() -> MachineFound {
+    use Severity::{Good, Note};
+    MachineFound {
+        findings: vec![
+            finding("GPU", "NVIDIA GB10, compute 12.1", Good, None),
+            finding("memory", "119 GB of 128 GB available, unified: shared by processor and GPU", Good, None),
+            finding("driver", "580.95.05, CUDA up to 13.0", Good, None),
+            finding("CUDA headers", "13.0, in /usr/local/cuda/include", Good, None),
+            finding("disk", "1.2 TB free for /work/runs", Good, None),
+            finding(
+                "other users",
+                "python3 (pid 4711) holds 8.2 GB of the GPU",
+                Note,
+                Some("end it before a large model is trained"),
+            ),
+        ],
+        facts: MachineFacts {
+            mem_total_bytes: 128_500_000_000,
+            mem_available_bytes: 119_000_000_000,
+            cores: 20,
+            disk_free_bytes: Some(1_200_000_000_000),
+            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            no_gpu_because: None,
+        },
+        rates: Rates::default(),
+    }
+}
+
+/// A laptop without a GPU and with something to be fixed.
+fn laptop() -> MachineFound {
+    use Severity::{Good, Note, Problem};
+    MachineFound {
+        findings: vec![
+            finding(
+                "GPU",
+                "none that this build can use",
+                Note,
+                Some("build it through ./run.sh on a machine with an NVIDIA driver"),
+            ),
+            finding("memory", "12.4 GB of 16 GB available", Good, None),
+            finding("processor", "8 threads usable", Good, None),
+            finding(
+                "disk",
+                "310 MB free for /work/runs",
+                Problem,
+                Some(
+                    "free some space, or point --runs-dir at a larger disk: a checkpoint of the smallest model takes 1.9 GB",
+                ),
+            ),
+        ],
+        facts: MachineFacts {
+            mem_total_bytes: 16_000_000_000,
+            mem_available_bytes: 12_400_000_000,
+            cores: 8,
+            disk_free_bytes: Some(310_000_000),
+            gpus: Vec::new(),
+            no_gpu_because: Some("no NVIDIA GPU was found, and this build has no CUDA".into()),
+        },
+        rates: Rates::default(),
+    }
+}
+
+fn cache() -> Vec<CacheState> {
+    let state = |id: &str, cached| CacheState { id: id.into(), cached };
+    vec![
+        state("Qwen/Qwen3.5-0.8B", Cached::Whole { bytes: 1_800_000_000 }),
+        state("Qwen/Qwen3.5-2B", Cached::Part { bytes: 1_900_000_000 }),
+    ]
+}
+
+fn model(name: &str) -> ModelFound {
+    let catalog = Catalog::shipped();
+    let known = catalog.find(name).unwrap_or(&catalog.models[0]);
+    ModelFound {
+        name: name.into(),
+        revision: None,
+        commit: Some("0123456789abcdef0123456789abcdef01234567".into()),
+        facts: catalog.model_facts(known),
+        missing_bytes: if name.starts_with('/') { 0 } else { 2_500_000_000 },
+        notes: Vec::new(),
+        unknown_architecture: None,
+    }
+}
+
+/// Lengths that look like chats: many short ones and a long tail.
+fn lengths() -> Vec<u32> {
+    (1..=24_315u32)
+        .map(|i| {
+            40 + (i * 7919 % 911) + (i % 97) * (i % 89) / 2 + if i % 400 == 0 { 3000 + i % 2500 } else { 0 }
+        })
+        .collect()
+}
+
+fn place(line: u64) -> Place {
+    Place { file: "sets/train.jsonl".into(), line }
+}
+
+fn data() -> DataFound {
+    let report = LengthReport::new(LengthUnit::Tokens, &mut lengths()).unwrap();
+    let first = Rejection {
+        kind: Kind::UnknownRole,
+        field: "messages[2].role".into(),
+        reason: "the role is \"bot\"".into(),
+        fix: "Use one of: system, developer, user, assistant, tool, function".into(),
+    };
+    let facts = DataFacts {
+        examples: report.count,
+        total_tokens: report.total,
+        target_tokens: report.total * 31 / 100,
+        p50: report.p50,
+        p90: report.p90,
+        p99: report.p99,
+        max: report.max,
+        histogram: report
+            .histogram
+            .iter()
+            .map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count })
+            .collect(),
+    };
+    DataFound {
+        report: Report {
+            files: vec![FileReport {
+                name: "sets/train.jsonl".into(),
+                eval: false,
+                bytes: 48_000_000,
+                format: Some(Format::Messages),
+                lines: 24_330,
+                examples: facts.examples,
+                rejected: 12,
+            }],
+            lines: 24_330,
+            blank_lines: 3,
+            examples: facts.examples,
+            rejected: 12,
+            rejections: vec![RejectionCount {
+                kind: Kind::UnknownRole,
+                count: 12,
+                first: place(812),
+                example: first,
+            }],
+            duplicates: DataFinding { examples: 31, occurrences: 31, first: vec![place(77)], note: None },
+            tokens: Some(TokenCounts {
+                total: facts.total_tokens,
+                targets: facts.target_tokens,
+                target_share: facts.target_share(),
+            }),
+            lengths: Some(report),
+            ..Report::default()
+        },
+        facts,
+        preview: vec![example(1), example(2)],
+        think_block: Some("<think>\n\n</think>\n\n".into()),
+    }
+}
+
+fn example(line: u64) -> Example {
+    let question = match line {
+        1 => "My order 4711 has not arrived. What can I do?",
+        _ => "Grüße! \u{1b}[2J世界 \u{202e}drow",
+    };
+    let answer = "I am sorry about that. Orders usually take three days; yours was sent yesterday, so it should be with \
+                  you tomorrow.\nIf it is not, write again and we send another one.<|im_end|>";
+    let text = format!(
+        "<|im_start|>system\nYou are the support of a small shop. Be brief and kind.<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n\
+         <|im_start|>assistant\n<think>\n\n</think>\n\n{answer}\n"
+    );
+    let span = |part: &str| -> Range<usize> {
+        let at = text.find(part).unwrap();
+        at..at + part.len()
+    };
+    let (block, said) = (span("<think>\n\n</think>\n\n"), span(answer));
+    Example {
+        place: format!("sets/train.jsonl:{line}"),
+        trained_with_think: vec![block.start..said.end],
+        trained_without_think: vec![said],
+        tokens: 97,
+        cut: false,
+        text,
+    }
+}
+
+fn rejected(offset: u64, limit: usize) -> RejectedPage {
+    let total = 230;
+    let row = |i: u64| Rejected {
+        file: "sets/train.jsonl".into(),
+        line: 812 + i * 3,
+        rejection: match i % 3 {
+            0 => Rejection {
+                kind: Kind::UnknownRole,
+                field: "messages[2].role".into(),
+                reason: "the role is \"bot\"".into(),
+                fix: "Use one of: system, developer, user, assistant, tool, function".into(),
+            },
+            1 => Rejection {
+                kind: Kind::InvalidJson,
+                field: String::new(),
+                reason: "the line ends in the middle of a JSON value".into(),
+                fix: "Write one JSON object per line; line breaks inside a string are written \\n".into(),
+            },
+            _ => Rejection {
+                kind: Kind::Empty,
+                field: "messages".into(),
+                reason: "there are no messages".into(),
+                fix: "Remove the example, or give it messages".into(),
+            },
+        },
+        text: format!(
+            "{{\"messages\":[{{\"role\":\"user\",\"content\":\"hello \u{1b}[31m{i}\"}},{{\"role\":\"bot\"}}]}}"
+        ),
+    };
+    let rows = (offset..total).take(limit).map(row).collect();
+    RejectedPage { offset, rows, total, file: Some("/work/runs/.tokens/1a2b/rejected.jsonl".into()) }
+}
+
+fn entry(name: impl Into<OsString>, kind: EntryKind, bytes: Option<u64>) -> Entry {
+    let name = name.into();
+    let is_data = name.to_string_lossy().ends_with(".jsonl");
+    Entry { is_model: false, is_data, name, kind, bytes }
+}
+
+/// A folder with names that try to do harm.
+fn listing(folder: &std::path::Path) -> Listing {
+    let entries = match folder.to_str() {
+        Some("/work") => vec![
+            Entry { is_data: true, ..entry("sets", EntryKind::Folder, None) },
+            Entry { is_model: true, ..entry("models", EntryKind::Folder, None) },
+            entry("notes.txt", EntryKind::File, Some(1200)),
+            entry("chats.jsonl", EntryKind::File, Some(48_000_000)),
+            entry(
+                "very long name of a data file that nobody can read in a table of eighty columns.jsonl",
+                EntryKind::File,
+                Some(1),
+            ),
+            entry("evil\u{1b}[2J\u{202e}txt.jsonl", EntryKind::File, Some(7)),
+            entry("世界的数据.jsonl", EntryKind::File, Some(2_000_000_000)),
+            entry(OsString::from_vec(b"not\xffutf8.jsonl".to_vec()), EntryKind::File, Some(77)),
+            entry("a pipe", EntryKind::Other, None),
+        ],
+        _ => vec![
+            entry("train.jsonl", EntryKind::File, Some(48_000_000)),
+            entry("eval.jsonl", EntryKind::File, Some(480_000)),
+        ],
+    };
+    Listing { folder: folder.to_owned(), entries, left_out: 0 }
+}
+
+fn presets() -> Vec<PresetFound> {
+    let shipped = PRESETS.iter().map(|preset| PresetFound {
+        name: preset.name.into(),
+        about: preset.about.into(),
+        toml: Ok(preset.toml.into()),
+        shipped: true,
+    });
+    let own = |name: &str, about: &str, toml: Result<&str, &str>| PresetFound {
+        name: name.into(),
+        about: about.into(),
+        toml: toml.map(Into::into).map_err(Into::into),
+        shipped: false,
+    };
+    shipped
+        .chain([
+            own("small-rank", "LoRA of rank 16, pack length 2048", Ok("[method]\nrank = 16\n")),
+            own("broken", "", Err("permission denied")),
+        ])
+        .collect()
+}
+
+fn demo() -> Answers {
+    let preset = PRESETS.iter().find(|preset| preset.name == "demo").unwrap();
+    let mut answers = preset.answers().unwrap();
+    for (name, value) in [("preset", "demo"), ("model", "/demo/model"), ("data", "/demo/train.jsonl")] {
+        answers.set(name, value, Origin::Preset).unwrap();
+    }
+    answers
+}

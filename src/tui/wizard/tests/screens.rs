@@ -1,0 +1,227 @@
+//! Every page as a picture: `INSTA_UPDATE=always` draws them anew.
+
+use ratatui::buffer::Buffer;
+
+use super::*;
+use crate::screen::picture::{TRUE_COLOUR, check, check_one};
+
+/// The screen at 80×24, in colour.
+fn small(rig: &mut Rig) -> Buffer {
+    drawn(&mut rig.wizard, 80, 24, &TRUE_COLOUR)
+}
+
+#[test]
+fn the_machine_page() {
+    let mut rig = Rig::ready();
+    check("wizard-machine", &mut rig.wizard);
+    let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop()), ..World::default() });
+    check_one("wizard-machine-looking", &small(&mut rig));
+    rig.settle();
+    check("wizard-machine-without-gpu", &mut rig.wizard);
+    let machine =
+        Err("NVML answers nothing: the driver was updated and not loaded again. Restart the machine".into());
+    let mut rig = Rig::new(Setup::default(), World { machine, ..World::default() });
+    rig.settle();
+    check_one("wizard-machine-failed", &small(&mut rig));
+}
+
+#[test]
+fn the_model_page() {
+    let mut rig = Rig::ready();
+    rig.take();
+    check("wizard-model", &mut rig.wizard);
+    rig.enter();
+    check_one("wizard-model-checking", &small(&mut rig));
+    rig.press(KeyCode::Char('/'));
+    rig.text("3.5-9");
+    check_one("wizard-model-search", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('o'));
+    rig.text("qwen/qwen3.5-");
+    rig.press(KeyCode::Tab);
+    check_one("wizard-model-other", &small(&mut rig));
+
+    let refused = |_: &str| {
+        Err("config.json: model_type `qwen3_5_moe` is not supported. Trainable here: qwen3_5, qwen3, qwen2, llama, mistral (dense, not quantised)".to_owned())
+    };
+    let mut rig = Rig::with(
+        &[("model", "org/evil\u{1b}[2J\u{202e}name")],
+        World { model: Box::new(refused), ..World::default() },
+    );
+    rig.take();
+    rig.take();
+    check_one("wizard-model-refused", &small(&mut rig));
+
+    let odd = |name: &str| {
+        Ok(ModelFound {
+            unknown_architecture: Some("olmo3".into()),
+            notes: vec!["using the cached copy: the hub cannot be reached".into()],
+            ..model(name)
+        })
+    };
+    let mut rig =
+        Rig::with(&[("model", "allenai/Olmo-3-1025-7B")], World { model: Box::new(odd), ..World::default() });
+    rig.take();
+    rig.take();
+    check_one("wizard-model-unknown", &small(&mut rig));
+
+    let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop()), ..World::default() });
+    rig.settle();
+    rig.take();
+    check_one("wizard-model-on-cpu", &small(&mut rig));
+}
+
+#[test]
+fn the_data_page() {
+    let mut rig = Rig::with(&GIVEN[..1], World::default());
+    rig.to(Page::Data);
+    check("wizard-data-files", &mut rig.wizard);
+    rig.press(KeyCode::Char('o'));
+    rig.ctrl('w');
+    rig.text("work/");
+    rig.settle();
+    rig.press(KeyCode::Tab);
+    check_one("wizard-data-path", &small(&mut rig));
+
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.take();
+    rig.settle();
+    rig.enter();
+    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(request.ticket))[0];
+    for done in [1_000_000, 13_000_000] {
+        for _ in 0..8 {
+            rig.wizard.update(Input::Tick);
+        }
+        let progress = Progress {
+            what: "tokenising the data".into(),
+            done,
+            total: Some(48_000_000),
+            unit: Unit::Bytes,
+            note: Some("6,120 examples".into()),
+        };
+        rig.send(ticket, Told::Progress(progress));
+    }
+    check_one("wizard-data-reading", &small(&mut rig));
+    rig.send(ticket, Told::Data(Ok(Box::new(data()))));
+    check("wizard-data", &mut rig.wizard);
+    rig.press(KeyCode::Char('p'));
+    check("wizard-data-preview", &mut rig.wizard);
+    rig.press(KeyCode::Char('t'));
+    rig.press(KeyCode::Right);
+    check_one("wizard-data-preview-hostile", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('w'));
+    rig.settle();
+    check("wizard-data-rejected", &mut rig.wizard);
+
+    let failed = |_: &Answers| {
+        Err("sets/train.jsonl: permission denied (os error 13). Make it readable, or choose other data"
+            .to_owned())
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(failed), ..World::default() });
+    rig.take();
+    rig.take();
+    check_one("wizard-data-failed", &small(&mut rig));
+
+    let mut rig = Rig::with(
+        &GIVEN[..1],
+        World {
+            listing: Box::new(|folder| Ok(Listing { folder: folder.into(), ..Listing::default() })),
+            recent: Recent::default(),
+            ..World::default()
+        },
+    );
+    rig.to(Page::Data);
+    check_one("wizard-data-nothing", &small(&mut rig));
+}
+
+#[test]
+fn the_plan_page() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    check("wizard-plan", &mut rig.wizard);
+    rig.press(KeyCode::Down);
+    check_one("wizard-plan-pack-length", &small(&mut rig));
+    rig.text("8192");
+    check("wizard-plan-typing", &mut rig.wizard);
+    rig.text("0000000");
+    check_one("wizard-plan-wrong", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('c'));
+    check("wizard-plan-cost", &mut rig.wizard);
+    rig.press(KeyCode::Char('c'));
+    rig.press(KeyCode::Char('a'));
+    check_one("wizard-plan-all", &drawn(&mut rig.wizard, 132, 40, &TRUE_COLOUR));
+    rig.press(KeyCode::Char('p'));
+    rig.settle();
+    check_one("wizard-presets", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('P'));
+    rig.text("taken");
+    rig.take();
+    check_one("wizard-preset-exists", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('?'));
+    check_one("wizard-plan-help", &small(&mut rig));
+
+    let mut found = laptop();
+    found.facts.disk_free_bytes = None;
+    let mut rig = Rig::with(
+        &[GIVEN, &[("method", "full")][..]].concat(),
+        World { machine: Ok(found), ..World::default() },
+    );
+    rig.to(Page::Plan);
+    check_one("wizard-plan-does-not-fit", &small(&mut rig));
+}
+
+#[test]
+fn the_mtp_page() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Mtp);
+    check("wizard-mtp", &mut rig.wizard);
+}
+
+#[test]
+fn the_review_and_the_start() {
+    let mut rig =
+        Rig::with(&[GIVEN, &[("rank", "64"), ("weight-decay", "0.02")][..]].concat(), World::default());
+    rig.to(Page::Review);
+    check("wizard-review", &mut rig.wizard);
+    rig.press(KeyCode::Char('c'));
+    check_one("wizard-command", &drawn(&mut rig.wizard, 60, 16, &TRUE_COLOUR));
+    rig.press(KeyCode::Esc);
+    rig.open.clear();
+    rig.enter();
+    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))[0];
+    let mut tell = |what: &str, done, total, note: Option<&str>| {
+        let note = note.map(str::to_owned);
+        let progress = Progress { what: what.into(), done, total: Some(total), unit: Unit::Bytes, note };
+        rig.send(ticket, Told::Progress(progress));
+        for _ in 0..8 {
+            rig.wizard.update(Input::Tick);
+        }
+    };
+    tell("looking for changes in the data", 48_000_000, 48_000_000, None);
+    tell("tokenising the data", 48_000_000, 48_000_000, None);
+    tell("fetching Qwen/Qwen3.5-2B", 1_900_000_000, 4_400_000_000, None);
+    tell(
+        "fetching Qwen/Qwen3.5-2B",
+        2_000_000_000,
+        4_400_000_000,
+        Some("the connection was cut; trying again in 4 s"),
+    );
+    check("wizard-starting", &mut rig.wizard);
+    rig.press(KeyCode::Char('q'));
+    check_one("wizard-leave", &small(&mut rig));
+    rig.press(KeyCode::Esc);
+    rig.send(ticket, Told::Started(Err("the run needs 21 GB on disk and 3.1 GB are free.\nFree some space, or point --runs-dir at a larger disk".into())));
+    check_one("wizard-start-failed", &small(&mut rig));
+}
+
+#[test]
+fn the_question_whether_to_continue() {
+    let draft = Draft { page: Page::Plan, answers: flags(GIVEN) };
+    let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
+    rig.settle();
+    check("wizard-continue", &mut rig.wizard);
+}

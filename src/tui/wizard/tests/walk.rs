@@ -1,0 +1,665 @@
+//! What keys and answers do.
+
+use super::*;
+
+#[test]
+fn enter_alone_leads_a_newcomer_with_model_and_data_to_a_started_run() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    for page in Page::ALL {
+        assert_eq!(rig.page(), page);
+        rig.take();
+    }
+    let run = rig.world.started.clone().unwrap();
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Started(run)));
+    assert_eq!(rig.wizard.update(Input::Tick), Next::Leave);
+}
+
+#[test]
+fn the_demo_is_filled_in_by_one_key_and_taken_by_enter() {
+    let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop_with_room()), ..World::default() });
+    rig.settle();
+    rig.sees("no NVIDIA GPU was found");
+    rig.press(KeyCode::Char('d'));
+    rig.settle();
+    assert_eq!(rig.page(), Page::Model);
+    rig.sees("/demo/model");
+    rig.take();
+    rig.take();
+    assert_eq!(rig.page(), Page::Plan);
+    // The preset's values are in force, and named as such.
+    rig.sees("256");
+    rig.sees("preset");
+}
+
+#[test]
+fn what_is_started_are_the_answers_that_were_given() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    // The second row is the pack length.
+    rig.press(KeyCode::Down);
+    rig.text("2048");
+    rig.enter();
+    rig.to(Page::Review);
+    rig.enter();
+    let started = rig.open_as(|request| match &request.ask {
+        Ask::Start { answers } => Some((**answers).clone()),
+        _ => None,
+    });
+    let answers = &started[0];
+    assert_eq!(answers.get("pack-length").unwrap().0, "2048");
+    assert_eq!(answers.get("model").unwrap().0, "Qwen/Qwen3.5-2B");
+}
+
+#[test]
+fn going_back_and_forward_loses_nothing() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Down);
+    rig.text("1024");
+    rig.enter();
+    rig.to(Page::Review);
+    let before = rig.wizard.state.answers.clone();
+    let screen = rig.screen();
+    for _ in 0..5 {
+        rig.press(KeyCode::Esc);
+        rig.settle();
+    }
+    assert_eq!(rig.page(), Page::Machine);
+    for _ in 0..5 {
+        rig.press(KeyCode::Tab);
+        rig.settle();
+    }
+    assert_eq!(rig.page(), Page::Review);
+    assert_eq!(rig.wizard.state.answers, before);
+    assert_eq!(rig.screen(), screen);
+    // Nothing had to be read a second time.
+    let asked = rig.open_as(|request| request.ask.is_slow().then_some(()));
+    assert!(asked.is_empty());
+}
+
+#[test]
+fn another_model_lets_go_of_all_that_rested_on_the_first() {
+    let mut rig = Rig::with(&[GIVEN, &[("revision", "v1")][..]].concat(), World::default());
+    rig.to(Page::Plan);
+    assert!(rig.wizard.state.plan.is_some());
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Home);
+    rig.enter();
+    assert!(rig.wizard.state.plan.is_none() && rig.wizard.state.data.here().is_none());
+    assert_eq!(rig.wizard.state.answers.get("revision"), None);
+    rig.settle();
+    rig.take();
+    rig.settle();
+    assert_eq!(rig.page(), Page::Plan);
+    assert!(rig.wizard.state.plan.is_some());
+}
+
+#[test]
+fn stale_answers_are_ignored_and_what_is_no_longer_wanted_is_cancelled() {
+    let mut rig = Rig::ready();
+    rig.enter();
+    rig.press(KeyCode::Home);
+    rig.press(KeyCode::Down);
+    rig.enter();
+    let first = rig.open_as(|request| matches!(request.ask, Ask::Model { .. }).then_some(request.ticket))[0];
+    rig.press(KeyCode::Down);
+    rig.enter();
+    let tickets = rig.open_as(|request| matches!(request.ask, Ask::Model { .. }).then_some(request.ticket));
+    assert_eq!(
+        rig.open_as(|request| match request.ask {
+            Ask::Cancel { of } => Some(of),
+            _ => None,
+        }),
+        [first]
+    );
+    rig.send(first, Told::Model(Ok(Box::new(model("stale/model")))));
+    assert_eq!(rig.page(), Page::Model);
+    rig.sees_not("stale/model");
+    rig.send(tickets[1], Told::Model(Err("the hub cannot be reached: name resolution failed".into())));
+    rig.sees("name resolution failed");
+    assert_eq!(rig.page(), Page::Model);
+}
+
+#[test]
+fn a_model_of_unknown_architecture_has_to_be_confirmed() {
+    let odd = |name: &str| Ok(ModelFound { unknown_architecture: Some("olmo3".into()), ..model(name) });
+    let mut rig = Rig::with(GIVEN, World { model: Box::new(odd), ..World::default() });
+    rig.take();
+    rig.take();
+    assert_eq!(rig.page(), Page::Model);
+    rig.sees("olmo3");
+    rig.press(KeyCode::Tab);
+    assert_eq!(rig.page(), Page::Model);
+    rig.press(KeyCode::Char('y'));
+    rig.settle();
+    rig.to(Page::Review);
+    rig.enter();
+    let started = rig.open_as(|request| match &request.ask {
+        Ask::Start { answers } => answers.get("architecture"),
+        _ => None,
+    });
+    assert_eq!(started, [("qwen3_5".to_owned(), Origin::Flag)]);
+    // It was looked at once.
+    assert_eq!(rig.log.iter().filter(|ask| matches!(ask, Ask::Model { .. })).count(), 1);
+}
+
+#[test]
+fn another_model_is_typed_completed_and_checked() {
+    let mut rig = Rig::ready();
+    rig.enter();
+    rig.press(KeyCode::Char('o'));
+    rig.text("qwen/qwen3.5-4");
+    rig.press(KeyCode::Tab);
+    rig.settle();
+    rig.sees("Qwen/Qwen3.5-4B");
+    rig.ctrl('u');
+    rig.text("~/mine");
+    rig.enter();
+    let asked = rig.open_as(|request| match &request.ask {
+        Ask::Model { name, .. } => Some(name.clone()),
+        _ => None,
+    });
+    assert_eq!(asked, ["/home/me/mine"]);
+    rig.settle();
+    assert_eq!(rig.page(), Page::Data);
+}
+
+#[test]
+fn the_search_narrows_the_models_and_loses_the_choice_of_none() {
+    let mut rig = Rig::ready();
+    rig.enter();
+    rig.press(KeyCode::Char('/'));
+    rig.text("27b");
+    rig.sees_not("Qwen/Qwen3.5-0.8B");
+    rig.sees("Qwen/Qwen3.6-27B");
+    rig.enter();
+    rig.take();
+    assert_eq!(rig.page(), Page::Data);
+    assert!(rig.wizard.state.answers.model.as_ref().unwrap().value.contains("27B"));
+}
+
+#[test]
+fn files_are_found_marked_and_read_together_whatever_their_names() {
+    let mut rig = Rig::with(&GIVEN[..1], World::default());
+    rig.take();
+    rig.take();
+    assert_eq!(rig.page(), Page::Data);
+    rig.press(KeyCode::Char('/'));
+    rig.text("utf8");
+    rig.enter();
+    rig.press(KeyCode::Char(' '));
+    rig.press(KeyCode::Char('/'));
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Char('/'));
+    rig.text("chats");
+    rig.enter();
+    rig.press(KeyCode::Char(' '));
+    rig.sees("2 marked");
+    rig.enter();
+    let chosen = rig.open_as(|request| match &request.ask {
+        Ask::Data { answers } => Some(answers.data.as_ref().unwrap().value.clone()),
+        _ => None,
+    });
+    let odd = PathBuf::from("/work").join(OsString::from_vec(b"not\xffutf8.jsonl".to_vec()));
+    assert_eq!(chosen, [vec![odd, "/work/chats.jsonl".into()]]);
+}
+
+#[test]
+fn reading_the_data_is_cancelled_by_a_key_and_begun_again_by_choosing() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.take();
+    rig.enter();
+    rig.collect();
+    // The model was checked on its page already.
+    rig.settle_all_but_data();
+    assert_eq!(rig.page(), Page::Data);
+    let ticket = rig.data_ticket().unwrap();
+    let progress = Progress {
+        what: "tokenising the data".into(),
+        done: 20_000_000,
+        total: Some(48_000_000),
+        unit: Unit::Bytes,
+        note: Some("9,100 examples".into()),
+    };
+    rig.send(ticket, Told::Progress(progress));
+    rig.sees("tokenising the data");
+    rig.sees("20.0 MB of 48.0 MB");
+    rig.press(KeyCode::Char('x'));
+    assert_eq!(
+        rig.open_as(|request| match request.ask {
+            Ask::Cancel { of } => Some(of),
+            _ => None,
+        }),
+        [ticket]
+    );
+    rig.open.clear();
+    // Its late answer changes nothing.
+    rig.send(ticket, Told::Data(Ok(Box::new(data()))));
+    assert!(rig.wizard.state.data.here().is_none());
+    rig.press(KeyCode::Esc);
+    rig.sees("cancelled");
+    rig.press(KeyCode::Char('u'));
+    rig.settle();
+    assert!(rig.wizard.state.data.here().is_some());
+}
+
+impl Rig {
+    fn data_ticket(&mut self) -> Option<Ticket> {
+        self.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(request.ticket))
+            .last()
+            .copied()
+    }
+
+    fn settle_all_but_data(&mut self) {
+        for _ in 0..5 {
+            self.collect();
+            for request in std::mem::take(&mut self.open) {
+                match self.answer(&request.ask) {
+                    Some(told) if !matches!(request.ask, Ask::Data { .. }) => self.send(request.ticket, told),
+                    _ => self.open.push(request),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
+    let bad = |_: &Answers| {
+        let mut found = data();
+        found.report.rejected = 5000;
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(bad), ..World::default() });
+    rig.take();
+    rig.take();
+    rig.enter();
+    assert_eq!(rig.page(), Page::Data);
+    rig.sees("5,000 of 29,315 lines were rejected");
+    rig.press(KeyCode::Char('w'));
+    rig.settle();
+    rig.sees("rejected line 1 of 230");
+    rig.sees("fix: Use one of");
+}
+
+#[test]
+fn the_rejected_lines_are_paged_in_both_directions() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('w'));
+    rig.settle();
+    for _ in 0..2 {
+        rig.press(KeyCode::PageDown);
+        rig.settle();
+    }
+    rig.sees("rejected line 201 of 230");
+    rig.press(KeyCode::Up);
+    rig.settle();
+    rig.sees("rejected line 200 of 230");
+    rig.press(KeyCode::Down);
+    rig.settle();
+    rig.sees("rejected line 201 of 230");
+    rig.press(KeyCode::PageDown);
+    rig.press(KeyCode::Down);
+    rig.sees("rejected line 230 of 230");
+    rig.press(KeyCode::Esc);
+    rig.sees("examples accepted");
+}
+
+#[test]
+fn the_think_policy_is_switched_at_once_and_counted_again_when_the_page_is_left() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('p'));
+    rig.sees("think = skip");
+    rig.press(KeyCode::Char('t'));
+    rig.sees("think = train");
+    assert_eq!(rig.data_ticket(), None);
+    rig.press(KeyCode::Esc);
+    rig.enter();
+    assert_eq!(rig.page(), Page::Plan);
+    // The old counts serve until the new ones are here.
+    assert!(rig.wizard.state.plan.is_some());
+    let ticket = rig.data_ticket().unwrap();
+    let mut found = data();
+    found.facts.target_tokens += 1000;
+    rig.send(ticket, Told::Data(Ok(Box::new(found.clone()))));
+    assert_eq!(rig.wizard.state.data.here().unwrap().facts, found.facts);
+}
+
+#[test]
+fn the_plan_follows_each_keystroke_and_the_last_valid_one_stays() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Down);
+    rig.press(KeyCode::Down);
+    let rank = |rig: &Rig| rig.wizard.state.plan.as_ref().unwrap().method.rank();
+    assert_eq!(rank(&rig), 128);
+    rig.text("6");
+    assert_eq!(rank(&rig), 6);
+    rig.text("4");
+    assert_eq!(rank(&rig), 64);
+    rig.text("x");
+    assert_eq!(rank(&rig), 64);
+    rig.sees("expected a whole number");
+    // What is wrong cannot be kept, only corrected or undone.
+    rig.enter();
+    assert_eq!((rig.page(), rank(&rig)), (Page::Plan, 64));
+    rig.press(KeyCode::Backspace);
+    rig.enter();
+    rig.sees("recommended is 128");
+    rig.text("9");
+    assert_eq!(rank(&rig), 9);
+    rig.press(KeyCode::Esc);
+    assert_eq!(rank(&rig), 64);
+    rig.press(KeyCode::Char('r'));
+    assert_eq!((rank(&rig), rig.wizard.state.answers.get("rank")), (128, None));
+    rig.sees("as recommended");
+}
+
+#[test]
+fn arrows_change_values_and_say_why_one_cannot_be() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Right);
+    assert_eq!(rig.wizard.state.answers.get("method").unwrap().0, "full");
+    rig.press(KeyCode::Right);
+    rig.press(KeyCode::Down);
+    let before = rig.wizard.state.plan.as_ref().unwrap().pack.length;
+    rig.press(KeyCode::Right);
+    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().pack.length, before + 128);
+    rig.press(KeyCode::Left);
+    rig.sees("as recommended");
+    // Epochs stop at one.
+    rig.press(KeyCode::Down);
+    rig.press(KeyCode::Down);
+    for _ in 0..3 {
+        rig.press(KeyCode::Left);
+    }
+    rig.sees("not 0");
+    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().duration.epochs, 1);
+}
+
+#[test]
+fn answers_that_fit_nowhere_are_shown_with_what_would_and_can_be_changed() {
+    let world = World { machine: Ok(laptop_with_room()), ..World::default() };
+    let mut rig = Rig::with(&[GIVEN, &[("method", "full")][..]].concat(), world);
+    rig.to(Page::Plan);
+    assert!(rig.wizard.state.plan.is_none());
+    rig.sees("does not fit");
+    rig.enter();
+    assert_eq!(rig.page(), Page::Plan);
+    // The cursor stands on what is at fault.
+    rig.press(KeyCode::Char('r'));
+    let state = &rig.wizard.state;
+    assert!(state.plan.is_some(), "{:?}", state.problem);
+}
+
+/// A machine with disk enough, and too little memory for full fine-tuning.
+fn laptop_with_room() -> MachineFound {
+    let mut found = laptop();
+    found.facts.disk_free_bytes = Some(1_000_000_000_000);
+    found.facts.mem_total_bytes = 32_000_000_000;
+    found.facts.mem_available_bytes = 28_000_000_000;
+    found
+}
+
+#[test]
+fn a_preset_is_loaded_and_own_values_count_more() {
+    let mut rig = Rig::with(&[GIVEN, &[("epochs", "5")][..]].concat(), World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Char('p'));
+    rig.settle();
+    rig.press(KeyCode::Down);
+    rig.enter();
+    rig.sees("preset quick is loaded; one value of your own");
+    let plan = rig.wizard.state.plan.clone().unwrap();
+    assert_eq!((plan.method.rank(), plan.duration.epochs, plan.preset.as_deref()), (16, 5, Some("quick")));
+    rig.press(KeyCode::Char('R'));
+    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().duration.epochs, 1);
+    // A value of one's own falls back to the preset's, and that to the plan's.
+    rig.press(KeyCode::Down);
+    rig.press(KeyCode::Down);
+    rig.text("64");
+    rig.enter();
+    for rank in [16, 128] {
+        rig.press(KeyCode::Char('r'));
+        assert_eq!(rig.wizard.state.plan.as_ref().unwrap().method.rank(), rank);
+    }
+    // Another preset takes the place of the first.
+    rig.press(KeyCode::Char('p'));
+    rig.settle();
+    rig.enter();
+    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().method.rank(), 128);
+}
+
+#[test]
+fn a_preset_is_saved_without_model_and_data_and_replaced_only_when_asked_twice() {
+    let mut rig = Rig::with(&[GIVEN, &[("rank", "32")][..]].concat(), World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Char('P'));
+    rig.text("a/b");
+    rig.enter();
+    rig.sees("a name of letters");
+    rig.ctrl('u');
+    rig.text("taken");
+    rig.enter();
+    let saved = rig.open_as(|request| match &request.ask {
+        Ask::SavePreset { toml, replace, .. } => Some((toml.clone(), *replace)),
+        _ => None,
+    });
+    assert!(saved[0].0.contains("rank = 32") && !saved[0].0.contains("Qwen") && !saved[0].1);
+    rig.settle();
+    rig.sees("Enter once more replaces it");
+    rig.take();
+    rig.sees("saved: ~/.config/sparktune/presets/taken.toml");
+}
+
+#[test]
+fn a_model_without_mtp_head_skips_that_question_with_a_word() {
+    let headless = |name: &str| {
+        let mut found = model(name);
+        found.facts.config.mtp_num_hidden_layers = 0;
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { model: Box::new(headless), ..World::default() });
+    rig.to(Page::Plan);
+    rig.take();
+    assert_eq!(rig.page(), Page::Review);
+    rig.sees("no MTP head");
+    rig.press(KeyCode::Esc);
+    assert_eq!(rig.page(), Page::Plan);
+}
+
+#[test]
+fn the_mtp_head_is_chosen_by_arrows_and_the_recommendation_is_no_answer() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Mtp);
+    rig.press(KeyCode::Down);
+    assert_eq!(rig.wizard.state.answers.get("mtp").unwrap().0, "default");
+    rig.press(KeyCode::Up);
+    assert_eq!(rig.wizard.state.answers.get("mtp"), None);
+}
+
+#[test]
+fn a_start_is_cancelled_goes_on_later_and_says_why_it_failed() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Review);
+    rig.open.clear();
+    rig.enter();
+    let start = |rig: &mut Rig| {
+        *rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))
+            .last()
+            .unwrap()
+    };
+    let ticket = start(&mut rig);
+    let progress = |what: &str, done| {
+        Told::Progress(Progress { what: what.into(), done, total: Some(100), unit: Unit::Count, note: None })
+    };
+    rig.send(ticket, progress("tokenising the data", 100));
+    rig.send(ticket, progress("fetching model.safetensors", 10));
+    rig.sees("fetching model.safetensors");
+    rig.press(KeyCode::Esc);
+    rig.sees("ending what is under way");
+    rig.send(ticket, Told::Started(Err("cancelled".into())));
+    assert_eq!(rig.page(), Page::Review);
+    rig.sees("cancelled; what was fetched stays");
+    rig.enter();
+    let ticket = start(&mut rig);
+    rig.send(ticket, Told::Started(Err("the disk is full: free 3 GB".into())));
+    rig.sees("the disk is full");
+    rig.enter();
+    let again = start(&mut rig);
+    assert_ne!(again, ticket);
+    rig.send(ticket, Told::Started(Ok("/stale".into())));
+    assert_eq!(rig.wizard.outcome(), None);
+    rig.send(again, Told::Started(Ok("/run".into())));
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Started("/run".into())));
+    let forgotten = rig.open_as(|request| (request.ask == Ask::Forget).then_some(()));
+    assert_eq!(forgotten.len(), 1);
+}
+
+#[test]
+fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.take();
+    rig.press(KeyCode::Char('q'));
+    rig.sees("leave the wizard?");
+    assert_eq!(rig.press(KeyCode::Char('n')), Next::Draw);
+    rig.press(KeyCode::Char('q'));
+    assert_eq!(rig.press(KeyCode::Char('y')), Next::Leave);
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
+    let kept =
+        rig.log.iter().filter_map(|ask| if let Ask::Keep { draft } = ask { Some(draft.page) } else { None });
+    assert_eq!(kept.last(), Some(Page::Model));
+
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.take();
+    rig.press(KeyCode::Char('q'));
+    rig.press(KeyCode::Char('d'));
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
+    assert_eq!(rig.open.last().unwrap().ask, Ask::Forget);
+
+    // Somebody who insists with Ctrl-C is let go.
+    let mut rig = Rig::ready();
+    rig.ctrl('c');
+    assert_eq!(rig.ctrl('c'), Next::Leave);
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
+}
+
+#[test]
+fn leaving_during_a_start_ends_it_first() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Review);
+    rig.open.clear();
+    rig.enter();
+    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))[0];
+    rig.press(KeyCode::Char('q'));
+    assert_eq!(rig.press(KeyCode::Char('y')), Next::Draw);
+    assert_eq!(
+        rig.open_as(|request| match request.ask {
+            Ask::Cancel { of } => Some(of),
+            _ => None,
+        }),
+        [ticket]
+    );
+    rig.send(ticket, Told::Started(Err("cancelled".into())));
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
+}
+
+#[test]
+fn an_unfinished_wizard_is_continued_where_it_was_left() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Char('p'));
+    rig.settle();
+    rig.press(KeyCode::Down);
+    rig.enter();
+    rig.press(KeyCode::Down);
+    rig.text("1024");
+    rig.enter();
+    rig.to(Page::Mtp);
+    let plan = rig.wizard.state.plan.clone().unwrap();
+    let draft = rig.wizard.kept.clone();
+    let draft = Draft::from_text(&draft.to_text(), "draft").unwrap();
+
+    let setup = Setup { draft: Some(draft), ..Setup::default() };
+    let mut rig = Rig::new(setup, World::default());
+    rig.settle();
+    rig.sees("left unfinished");
+    rig.sees("Qwen/Qwen3.5-2B");
+    rig.press(KeyCode::Char('c'));
+    assert_eq!(rig.page(), Page::Mtp);
+    rig.settle();
+    assert_eq!(rig.wizard.state.plan.as_ref().unwrap(), &plan);
+}
+
+#[test]
+fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
+    let draft =
+        Draft { page: Page::Plan, answers: flags(&[GIVEN, &[("rank", "32"), ("epochs", "2")][..]].concat()) };
+    let setup = Setup { draft: Some(draft.clone()), ..Setup::default() };
+    let mut rig = Rig::new(setup, World::default());
+    rig.settle();
+    rig.press(KeyCode::Char('x'));
+    assert!(rig.open_as(|request| (request.ask == Ask::Forget).then_some(())).is_empty());
+    rig.press(KeyCode::Char('n'));
+    assert_eq!(rig.open_as(|request| (request.ask == Ask::Forget).then_some(())).len(), 1);
+    assert_eq!((rig.page(), rig.wizard.state.answers.clone()), (Page::Machine, Answers::default()));
+
+    let setup = Setup { answers: flags(&[("rank", "8")]), draft: Some(draft), ..Setup::default() };
+    let mut rig = Rig::new(setup, World::default());
+    rig.settle();
+    rig.enter();
+    rig.settle();
+    let plan = rig.wizard.state.plan.clone().unwrap();
+    assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2));
+}
+
+#[test]
+fn a_desk_that_is_gone_is_named_once_and_leaving_still_works() {
+    let mut rig = Rig::ready();
+    let (tell, _) = mpsc::channel();
+    drop(std::mem::replace(&mut rig.tell, tell));
+    assert_eq!(rig.wizard.update(Input::Tick), Next::Draw);
+    rig.sees("nothing can be looked up");
+    assert_eq!(rig.wizard.update(Input::Tick), Next::Keep);
+    rig.press(KeyCode::Char('q'));
+    assert_eq!(rig.press(KeyCode::Char('y')), Next::Leave);
+}
+
+#[test]
+fn an_idle_wizard_draws_nothing() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Review);
+    for _ in 0..8 {
+        assert_eq!(rig.wizard.update(Input::Tick), Next::Keep);
+    }
+}
+
+#[test]
+fn typed_text_is_text_and_no_command() {
+    let mut rig = Rig::ready();
+    rig.enter();
+    rig.press(KeyCode::Char('o'));
+    rig.text("q?");
+    rig.sees("id or folder: q?");
+    rig.press(KeyCode::F(1));
+    rig.sees("while typing");
+    rig.press(KeyCode::Char(' '));
+    rig.wizard.update(Input::Paste("\u{1b}[2Jorg/name\n".into()));
+    rig.sees("q?[2Jorg/name");
+}
+
+#[test]
+fn the_command_line_is_shown_alone_and_says_what_the_answers_say() {
+    let mut rig = Rig::with(&[GIVEN, &[("rank", "64")][..]].concat(), World::default());
+    rig.to(Page::Review);
+    rig.press(KeyCode::Char('c'));
+    let screen = rig.screen();
+    assert!(screen.contains("sparktune train --non-interactive"), "{screen}");
+    assert!(screen.contains("--rank 64") && !screen.contains("machine"), "{screen}");
+    rig.press(KeyCode::Esc);
+    rig.sees("Is this right?");
+}
