@@ -1,14 +1,12 @@
-//! Where answers come from: flags, `SPARKTUNE_*` variables, the user's file, a preset; and questions for what is missing.
+//! Where answers come from: flags, `SPARKTUNE_*` variables, the user's file, a preset.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use inquire::{InquireError, Select, Text};
-use sparktune_plan::presets::{self, PresetSource};
-use sparktune_plan::{Answer, Answers, Catalog, Origin, PlanError};
+use sparktune_plan::presets::{self, PresetSource, UserPresets};
+use sparktune_plan::{Answer, Answers, Origin};
 
 use crate::failure::Failure;
-use crate::output::stderr_is_lively;
 
 /// Folder of runs where nobody said another.
 const RUNS_DIR: &str = "runs";
@@ -24,7 +22,7 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     }
     let preset = match &said.preset {
         None => Answers::default(),
-        Some(preset) => match presets::find(preset)? {
+        Some(preset) => match presets::find(preset, &user_presets())? {
             PresetSource::Shipped(preset) => preset.answers()?,
             PresetSource::File(path) => from_file(&path, Origin::Preset)?,
         },
@@ -52,15 +50,37 @@ fn environment() -> Result<Answers, Failure> {
     Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME))?)
 }
 
+/// The user's own presets. A folder that is not there or cannot be listed holds none.
+pub fn user_presets() -> UserPresets {
+    let Some(folder) = config_folder().map(|folder| folder.join("presets")) else {
+        return UserPresets::default();
+    };
+    let files = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+    let names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
+    UserPresets::new(folder, names)
+}
+
 fn user_file() -> Result<Answers, Failure> {
-    let config = std::env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    match config.map(|folder| folder.join("sparktune/settings.toml")) {
+    match config_folder().map(|folder| folder.join("settings.toml")) {
         Some(path) if path.is_file() => from_file(&path, Origin::UserFile),
         _ => Ok(Answers::default()),
     }
+}
+
+/// Where the user's settings and presets are: `$XDG_CONFIG_HOME/sparktune`.
+pub fn config_folder() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config")
+}
+
+/// Where an unfinished wizard is kept: `$XDG_STATE_HOME/sparktune`.
+pub fn state_folder() -> Option<PathBuf> {
+    xdg("XDG_STATE_HOME", ".local/state")
+}
+
+fn xdg(variable: &str, usual: &str) -> Option<PathBuf> {
+    let said = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    said.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(usual)))
+        .map(|folder| folder.join("sparktune"))
 }
 
 fn from_file(path: &Path, origin: Origin) -> Result<Answers, Failure> {
@@ -102,51 +122,7 @@ pub fn demo_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("model/config.json").is_file())
 }
 
-/// Whether a person can be asked.
+/// Whether a person can be asked, at least line by line.
 pub fn can_ask() -> bool {
-    std::io::stdin().is_terminal() && stderr_is_lively()
-}
-
-/// Asks for what only the user can say.
-///
-/// # Errors
-/// [`PlanError::Missing`] with every flag when nobody can be asked, or the question was declined.
-pub fn complete(mut answers: Answers, may_ask: bool) -> Result<Answers, Failure> {
-    let missing = sparktune_plan::missing(&answers);
-    if missing.is_empty() {
-        return Ok(answers);
-    }
-    if !may_ask {
-        return Err(PlanError::Missing(missing).into());
-    }
-    if answers.model.is_none() {
-        answers.model = Some(Answer::flag(ask_model().map_err(declined)?));
-    }
-    if answers.data.is_none() {
-        let question = Text::new("Training data:").with_help_message("a .jsonl file or a folder of them");
-        answers.data = Some(Answer::flag(vec![question.prompt().map_err(declined)?.trim().into()]));
-    }
-    Ok(answers)
-}
-
-fn ask_model() -> Result<String, InquireError> {
-    const OTHER: &str = "another: a Hugging Face id or a folder";
-    let catalog = Catalog::shipped();
-    let mut choices: Vec<String> =
-        catalog.models.iter().map(|model| format!("{:24} {}", model.id, model.note)).collect();
-    choices.push(OTHER.into());
-    let chosen = Select::new("Model:", choices).raw_prompt()?;
-    match catalog.models.get(chosen.index) {
-        Some(model) => Ok(model.id.clone()),
-        None => Ok(Text::new("Id or folder:").prompt()?.trim().to_owned()),
-    }
-}
-
-fn declined(error: InquireError) -> Failure {
-    Failure::usage(match error {
-        InquireError::OperationCanceled | InquireError::OperationInterrupted => {
-            "nothing was chosen. Say it with --model and --data".to_owned()
-        }
-        error => format!("cannot ask ({error}). Say it with --model and --data"),
-    })
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

@@ -47,6 +47,8 @@ pub enum Command {
     Stop(StopArgs),
     /// Write a run's outputs again from a checkpoint
     Export(ExportArgs),
+    /// Draw a run as one page for a browser: curves, plan, data, samples
+    Report(ReportArgs),
     /// Make a token file from v1 packets or JSON lines of token ids
     Pack(PackArgs),
     /// Write a token file as v1 packets or JSON lines
@@ -149,7 +151,7 @@ pub struct TrainArgs {
     /// Never ask; a missing answer ends with the name of its flag
     #[arg(long)]
     pub non_interactive: bool,
-    /// Plain lines
+    /// Plain questions and lines instead of full screens; what is not a terminal gets lines anyway
     #[arg(long)]
     pub plain: bool,
     /// Events as JSON lines; the last line is one object with the result
@@ -221,7 +223,7 @@ pub struct RunName {
 pub struct WatchArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Plain lines (the default)
+    /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
     #[arg(long)]
     pub plain: bool,
     /// The events themselves, one JSON object a line
@@ -234,6 +236,9 @@ pub struct RunsArgs {
     /// Folder that holds the runs
     #[arg(long, value_name = "PATH")]
     pub runs_dir: Option<PathBuf>,
+    /// A plain table; what is not a terminal gets it anyway
+    #[arg(long, conflicts_with = "json")]
+    pub plain: bool,
     /// One JSON array
     #[arg(long)]
     pub json: bool,
@@ -243,7 +248,7 @@ pub struct RunsArgs {
 pub struct ResumeArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Plain lines (the default)
+    /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
     #[arg(long)]
     pub plain: bool,
     /// Events as JSON lines; the last line is one object with the result
@@ -273,6 +278,18 @@ pub struct ExportArgs {
     /// The checkpoint with the lowest evaluation loss instead of the newest
     #[arg(long)]
     pub best: bool,
+    /// What was written, as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// The page to write, instead of report.html in the run folder
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
     /// What was written, as one JSON object
     #[arg(long)]
     pub json: bool,

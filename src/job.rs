@@ -1,24 +1,21 @@
 //! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is fetched.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, EvalData, EvalSplit, Format, LengthReport, MaskPolicy, PrepareOptions, Prepared,
     ThinkPolicy, Unit, prepare,
 };
-use sparktune_hub::{DownloadPlan, Hub, Needs};
+use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
 use sparktune_plan::{
     Answers, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Plan,
-    Rates, Think, resolve,
+    Rates, Setting, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
-use crate::output::note;
-use crate::progress::DataProgress;
+use crate::progress::Listener;
 
 /// File of measured speeds, beside the runs.
 pub const RATES: &str = "rates.toml";
@@ -27,6 +24,8 @@ pub const RATES: &str = "rates.toml";
 pub struct Job {
     /// The plan.
     pub plan: Plan,
+    /// What it was made from.
+    pub facts: Facts,
     /// The tokenised data.
     pub prepared: Prepared,
     /// What of the model is here and what is still to be fetched.
@@ -49,57 +48,93 @@ pub struct Base {
     pub facts: ModelFacts,
 }
 
-/// Judges a model by its config alone, then fetches its tokenizer.
+/// Judges the model of these answers by its config alone, then fetches its tokenizer.
 ///
 /// # Errors
 /// A model that cannot be found or trained.
-pub fn find_base(model: &str, revision: Option<&str>, cancel: &Arc<AtomicBool>) -> Result<Base, Failure> {
+pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<Base, Failure> {
+    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
+    let computed_as = answers.architecture.as_ref().map(|answer| answer.value);
     let hub = Hub::from_env(|name| std::env::var(name).ok())?;
-    let name = match revision {
-        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{revision}"),
+    let name = match &answers.revision {
+        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
         _ => model.to_owned(),
     };
     let config = hub.fetch_config(&name)?;
-    let facts = ModelFacts::from_config_json(&config.text)?;
+    let facts = ModelFacts::from_config_json_as(&config.text, computed_as)?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
-        note(&format!("note: using the cached copy of the model: {why}"));
+        listener.note(&format!("note: using the cached copy of the model: {why}"));
     }
-    let small = hub.plan_download(&name, Needs::Tokenizer)?;
-    let snapshot = match small.bytes_missing() {
-        0 => hub.download(&small, &())?,
-        _ => hub.download(&small, &*sparktune_hub::for_terminal(cancel.clone()))?,
-    };
+    let snapshot = fetch(&hub, &hub.plan_download(&name, Needs::Tokenizer)?, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     let tokenizer = ChatTokenizer::from_dir(&folder)?;
     Ok(Base { hub, name, folder, tokenizer, facts })
 }
 
+/// Fetches what is missing of a plan; the listener hears of it only where something is.
+///
+/// # Errors
+/// As [`Hub::download`].
+pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<Snapshot, Failure> {
+    Ok(match plan.bytes_missing() {
+        0 => hub.download(plan, &())?,
+        _ => hub.download(plan, listener)?,
+    })
+}
+
 /// Makes the plan of a training.
 ///
 /// # Errors
 /// Whatever stands in the way: answers, model, data, machine.
-pub fn plan(answers: &Answers, cancel: &Arc<AtomicBool>) -> Result<Job, Failure> {
-    let word =
-        |answer: &Option<sparktune_plan::Answer<String>>| answer.as_ref().map(|answer| answer.value.clone());
-    let model = word(&answers.model).unwrap_or_default();
-    let Base { hub, name, folder, tokenizer, mut facts } =
-        find_base(&model, word(&answers.revision).as_deref(), cancel)?;
-    let download = hub.plan_download(&name, Needs::Model)?;
-    facts.checkpoint_bytes =
-        download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
-    facts.path = (download.bytes_missing() == 0).then(|| folder.clone());
-
-    let prepared = prepare_data(answers, &tokenizer, &facts, cancel)?;
-    let runs_dir = runs_dir_of(answers);
-    let facts = Facts {
-        machine: machine(&runs_dir),
-        model: facts,
-        data: data_facts(&prepared, answers.eval_data.is_none())?,
-        rates: rates(&runs_dir)?,
-    };
+pub fn plan(answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
+    let mut base = find_base(answers, listener)?;
+    let download = weigh(&mut base)?;
+    let prepared = prepare_data(answers, &base.tokenizer, &base.facts, listener)?;
+    accept(answers, &prepared)?;
+    for finding in prepared.report.findings() {
+        listener.note(&format!("data  {}", finding.trim_start()));
+    }
+    let facts = facts(answers, base.facts, &prepared, listener)?;
     let plan = resolve(answers, &facts)?;
-    Ok(Job { plan, prepared, download, hub })
+    Ok(Job { plan, facts, prepared, download, hub: base.hub })
+}
+
+/// Everything the plan is made from, beside the answers.
+///
+/// # Errors
+/// Token files or measured speeds that cannot be read.
+pub fn facts(
+    answers: &Answers,
+    model: ModelFacts,
+    prepared: &Prepared,
+    listener: &dyn Listener,
+) -> Result<Facts, Failure> {
+    let runs_dir = runs_dir_of(answers);
+    Ok(Facts {
+        machine: machine(&runs_dir),
+        model,
+        data: data_facts(prepared, answers.eval_data.is_none())?,
+        rates: rates(&runs_dir, listener)?,
+    })
+}
+
+/// Learns the true size of the weights and whether they are here.
+///
+/// # Errors
+/// As [`Hub::plan_download`].
+pub fn weigh(base: &mut Base) -> Result<DownloadPlan, Failure> {
+    let download = base.hub.plan_download(&base.name, Needs::Model)?;
+    base.facts.checkpoint_bytes =
+        download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
+    base.facts.path = (download.bytes_missing() == 0).then(|| base.folder.clone());
+    Ok(download)
+}
+
+/// Whether a setting decides what becomes tokens, or where they are kept, so that the data is read again when it
+/// changes.
+pub fn decides_tokens(setting: &Setting) -> bool {
+    setting.key.starts_with("data.") || setting.name == "runs-dir"
 }
 
 /// What of an example is trained, by the answers or by the plan's own rule.
@@ -128,11 +163,15 @@ pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
     answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
 }
 
-fn prepare_data(
+/// Tokenises the data into the cache beside the runs, or finds it there.
+///
+/// # Errors
+/// Data that cannot be read, or a stop on request. What was found in it, the report says.
+pub fn prepare_data(
     answers: &Answers,
     tokenizer: &ChatTokenizer,
     model: &ModelFacts,
-    cancel: &Arc<AtomicBool>,
+    listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
     let inputs = answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
@@ -150,15 +189,19 @@ fn prepare_data(
         eval,
     };
     let folder = cache_folder(&runs_dir_of(answers), tokenizer, &inputs, &options);
-    let prepared = prepare(&inputs, tokenizer, &options, &folder, &DataProgress::new(cancel.clone()))?;
+    Ok(prepare(&inputs, tokenizer, &options, &folder, listener)?)
+}
+
+/// Refuses data of which too much was rejected.
+///
+/// # Errors
+/// With the report, and where the rejected lines are kept.
+pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let max_rejected = answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value);
-    if prepared.report.exceeds(max_rejected) {
-        return Err(refused(&prepared, max_rejected));
+    match prepared.report.exceeds(max_rejected) {
+        true => Err(refused(prepared, max_rejected)),
+        false => Ok(()),
     }
-    for finding in prepared.report.findings() {
-        note(&format!("data  {}", finding.trim_start()));
-    }
-    Ok(prepared)
 }
 
 /// Share of rejected lines that ends a run where nobody said another; the plan's own rule.
@@ -197,7 +240,10 @@ fn refused(prepared: &Prepared, max_rejected: f64) -> Failure {
 }
 
 /// The data in numbers, from the token files themselves. `split`: the held-out examples are a share of the same data.
-fn data_facts(prepared: &Prepared, split: bool) -> Result<DataFacts, Failure> {
+///
+/// # Errors
+/// Token files that cannot be read.
+pub fn data_facts(prepared: &Prepared, split: bool) -> Result<DataFacts, Failure> {
     let mut files = vec![TokenFile::open(&prepared.train)?];
     if split {
         files.push(TokenFile::open(&prepared.eval)?);
@@ -251,14 +297,18 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     Gpu { name: facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index)), memory }
 }
 
-fn rates(runs_dir: &Path) -> Result<Rates, Failure> {
+/// The speeds measured in earlier runs of this folder.
+///
+/// # Errors
+/// A file that cannot be read. One that holds something else is passed over with a note: an estimate is not worth a
+/// refusal.
+pub fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES);
     match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Rates::default()),
         Err(error) => Err(Failure::io("read", &path, &error)),
-        // An estimate is not worth a refusal.
         Ok(text) => Ok(Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
-            note(&format!("note: measured speeds are passed over: {error}"));
+            listener.note(&format!("note: measured speeds are passed over: {error}"));
             Rates::default()
         })),
     }

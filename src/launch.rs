@@ -11,23 +11,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Action, Liveness, Outcome, RunDir, RunView, RunsRoot};
-use sparktune_tui::{Ended, Output, escape, follow};
+use sparktune_tui::screen::can_fill_the_screen;
+use sparktune_tui::{Ended, Output, escape, follow, how_it_stands};
 
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupts;
-use crate::job::Job;
+use crate::job::{Job, fetch};
 use crate::output::{note, print_json};
+use crate::progress::Listener;
+use crate::screens::Screens;
 
 /// Fetches what is missing of the model and makes the run folder: plan, provenance, data.
 ///
 /// # Errors
 /// The download, or a folder that cannot be written.
-pub fn make_run(job: Job, interrupts: &Interrupts) -> Result<RunDir, Failure> {
-    let Job { mut plan, prepared, download, hub } = job;
-    let snapshot = match download.bytes_missing() {
-        0 => hub.download(&download, &())?,
-        _ => hub.download(&download, &*sparktune_hub::for_terminal(interrupts.flag()))?,
-    };
+pub fn make_run(job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
+    let Job { mut plan, prepared, download, hub, .. } = job;
+    let snapshot = fetch(&hub, &download, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     place_model(&mut plan, &folder, snapshot.commit.as_deref());
@@ -110,7 +110,11 @@ pub fn build_hash() -> Result<String, Failure> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn program() -> Result<PathBuf, Failure> {
+/// The path of this program.
+///
+/// # Errors
+/// The system does not tell.
+pub fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
 }
@@ -152,6 +156,7 @@ impl Summary {
             Liveness::Finished { .. } => "failed",
             Liveness::Running | Liveness::Stalled { .. } => "running",
             Liveness::Crashed | Liveness::NotStarted => "crashed",
+            Liveness::Gone => "gone",
         };
         let eval = view.last_eval.as_ref().map(|eval| eval.loss_nats);
         let folder = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
@@ -173,13 +178,40 @@ impl Summary {
     }
 }
 
-/// Starts the next attempt of a run and follows it to its end.
+/// How an attempt is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Following {
+    /// One line per event.
+    Lines,
+    /// One JSON object per event.
+    Json,
+    /// The dashboard.
+    Screen,
+}
+
+impl Following {
+    /// What suits the terminal, unless lines were asked for.
+    pub fn suited(plain: bool, json: bool) -> Self {
+        match (json, plain) {
+            (true, _) => Self::Json,
+            (false, false) if can_fill_the_screen() => Self::Screen,
+            (false, _) => Self::Lines,
+        }
+    }
+}
+
+/// Starts the next attempt of a run and follows it: to its end as lines, until it is left as a screen.
 ///
 /// # Errors
 /// A trainer that cannot be started or followed. How the attempt ended is no error but the exit code.
-pub fn run_attempt(run: &RunDir, json: bool, interrupts: &Interrupts) -> Result<Exit, Failure> {
+pub fn run_attempt(run: &RunDir, how: Following, interrupts: &Interrupts) -> Result<Exit, Failure> {
     let attempt = run.next_attempt()?;
     let mut trainer = Trainer { run, child: spawn(run, attempt)?, ended: None, asked: 0 };
+    if how == Following::Screen {
+        Screens::open()?.dashboard(run)?;
+        return after_the_screen(&mut trainer, attempt);
+    }
+    let json = how == Following::Json;
     let output = if json { Output::Json } else { Output::Plain };
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
     let followed =
@@ -202,6 +234,72 @@ pub fn run_attempt(run: &RunDir, json: bool, interrupts: &Interrupts) -> Result<
     if json {
         print_json(&Summary::of_run(run, liveness, &view))?;
     } else if exit == Exit::Done {
+        say_what_came_out(run, &view);
+    }
+    Ok(exit)
+}
+
+/// Starts the next attempt of a run and leaves it to itself.
+///
+/// # Errors
+/// A trainer that cannot be started.
+pub fn start(run: &RunDir) -> Result<(), Failure> {
+    let mut child = spawn(run, run.next_attempt()?)?;
+    // Nobody else collects it should it end before this process does.
+    std::thread::spawn(move || child.wait());
+    Ok(())
+}
+
+/// Whether a run may be continued.
+///
+/// # Errors
+/// It is at work, or there is nothing left to do.
+pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
+    let view = RunView::glance(run)?;
+    match view.liveness(run)? {
+        Liveness::Running | Liveness::Stalled { .. } => {
+            let holder = sparktune_runlog::Lease::holder_of(run);
+            Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
+        }
+        Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
+            "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {0}` writes them again",
+            run.name(),
+            run.outputs().display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a person finds on the terminal behind the screen of a run that somebody else's process trains.
+///
+/// # Errors
+/// A run that cannot be read.
+pub fn say_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
+    let view = RunView::replay(run)?;
+    let liveness = view.liveness(run)?;
+    note(&how_it_stands(&run.name(), liveness, &view));
+    match liveness {
+        Liveness::Finished { outcome: Outcome::Completed } => say_what_came_out(run, &view),
+        liveness if liveness.is_live() => {
+            note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+        }
+        _ => {}
+    }
+    Ok(Exit::Done)
+}
+
+/// The dashboard was left: what a person finds on the terminal behind it.
+fn after_the_screen(trainer: &mut Trainer<'_>, attempt: u32) -> Result<Exit, Failure> {
+    let run = trainer.run;
+    let status = trainer.child.try_wait().ok().flatten();
+    let view = RunView::replay(run)?;
+    note(&how_it_stands(&run.name(), view.liveness(run)?, &view));
+    let Some(status) = status else {
+        note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+        return Ok(Exit::Done);
+    };
+    let exit = told(run, attempt, status, &view);
+    if exit == Exit::Done {
         say_what_came_out(run, &view);
     }
     Ok(exit)

@@ -4,12 +4,17 @@ mod answers;
 mod cli;
 mod commands;
 mod crash;
+mod desk;
 mod failure;
 mod interrupt;
+mod interview;
 mod job;
 mod launch;
+mod machine;
 mod output;
 mod progress;
+mod prompts;
+mod screens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -25,7 +30,7 @@ use crate::failure::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    if std::env::args_os().len() == 1 {
+    if std::env::args_os().len() == 1 && !answers::can_ask() {
         return commands::welcome();
     }
     let cli = match Cli::try_parse() {

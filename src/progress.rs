@@ -1,12 +1,57 @@
-//! How far reading and tokenising the data is: a bar on a terminal, a line for each tenth elsewhere.
+//! How far downloading and reading the data is: bars on a terminal, lines elsewhere; the wizard listens in its own way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
-use sparktune_data::{Phase, Progress, Step};
+use sparktune_data::{Phase, Step};
 
 use crate::output::{note, stderr_is_lively};
+
+/// Hears of everything that happens between the answers and a run, and may stop it.
+pub trait Listener: sparktune_hub::Progress + sparktune_data::Progress {
+    /// Something worth a line.
+    fn note(&self, text: &str);
+}
+
+/// A terminal, or whatever standard error is.
+pub struct OnStderr {
+    downloads: Box<dyn sparktune_hub::Progress + Send>,
+    data: DataProgress,
+}
+
+impl OnStderr {
+    /// `cancel` becomes true when the user wants to stop.
+    pub fn new(cancel: Arc<AtomicBool>) -> Self {
+        Self { downloads: sparktune_hub::for_terminal(cancel.clone()), data: DataProgress::new(cancel) }
+    }
+}
+
+impl Listener for OnStderr {
+    fn note(&self, text: &str) {
+        note(text);
+    }
+}
+
+impl sparktune_hub::Progress for OnStderr {
+    fn on(&self, event: sparktune_hub::Event<'_>) {
+        self.downloads.on(event);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.downloads.cancelled()
+    }
+}
+
+impl sparktune_data::Progress for OnStderr {
+    fn step(&self, step: Step) {
+        self.data.step(step);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.data.cancelled()
+    }
+}
 
 /// Shows the steps of [`sparktune_data`] and passes Ctrl-C on.
 pub struct DataProgress {
@@ -24,7 +69,8 @@ impl DataProgress {
     }
 }
 
-fn words(phase: Phase) -> &'static str {
+/// What a phase does.
+pub fn words(phase: Phase) -> &'static str {
     match phase {
         Phase::Fingerprint => "looking for changes in the data",
         Phase::Check => "checking the data",
@@ -32,7 +78,7 @@ fn words(phase: Phase) -> &'static str {
     }
 }
 
-impl Progress for DataProgress {
+impl sparktune_data::Progress for DataProgress {
     fn step(&self, step: Step) {
         if let Some(bar) = &self.bar {
             let (phase, bar) = &mut *bar.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupts;
 use crate::job;
 use crate::output::{note, print, print_json};
-use crate::progress::DataProgress;
+use crate::progress::OnStderr;
 
 /// Rejected lines that are listed on the screen; the file has all of them.
 const LISTED: usize = 20;
@@ -47,11 +47,8 @@ pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
         }
     }
     let answers = answers::gather(flags, false)?;
-    let revision = answers.revision.as_ref().map(|answer| answer.value.as_str());
-    let base = match &answers.model {
-        Some(model) => Some(job::find_base(&model.value, revision, &interrupts.flag())?),
-        None => None,
-    };
+    let listener = OnStderr::new(interrupts.flag());
+    let base = answers.model.as_ref().map(|_| job::find_base(&answers, &listener)).transpose()?;
     let options = CheckOptions {
         format: job::format(&answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
@@ -66,7 +63,7 @@ pub fn check(args: CheckArgs) -> Result<Exit, Failure> {
             "--max-rejected is a share from 0 to 1 (0.01 is 1 %), not {max_rejected}"
         )));
     }
-    let report = examine(&args.data, &options, &DataProgress::new(interrupts.flag()))?;
+    let report = examine(&args.data, &options, &listener)?;
 
     let accepted = !report.exceeds(max_rejected);
     let rejected_path = (report.rejected > 0).then_some(args.rejected.as_path());

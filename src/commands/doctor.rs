@@ -3,12 +3,13 @@
 use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_model::{Checkpoint, Gradients, Model, Row};
-use sparktune_telemetry::{MachineFacts, disk_free_bytes, memory_pressure};
-use sparktune_tui::{bytes, escape};
+use sparktune_telemetry::{MachineFacts, disk_free_bytes};
+use sparktune_tui::{Finding, Severity, escape};
 
 use crate::answers::{demo_folder, runs_dir};
 use crate::cli::DoctorArgs;
 use crate::failure::{Exit, Failure};
+use crate::machine;
 use crate::output::{print, print_json};
 
 /// Largest difference between logits of a packed example and of the same example alone.
@@ -18,20 +19,23 @@ const SLOPE: f64 = 1e-2;
 
 /// One line of the diagnosis.
 #[derive(Debug, Serialize)]
-struct Finding {
-    what: String,
-    found: String,
+struct Line {
+    #[serde(flatten)]
+    finding: Finding,
     /// Nothing where there is nothing to pass.
     passed: Option<bool>,
 }
 
-impl Finding {
-    fn fact(what: &str, found: impl Into<String>) -> Self {
-        Self { what: what.into(), found: found.into(), passed: None }
-    }
-
+impl Line {
     fn test(what: &str, found: String, passed: bool) -> Self {
-        Self { what: what.into(), found, passed: Some(passed) }
+        let severity = if passed { Severity::Good } else { Severity::Problem };
+        Self { finding: Finding { severity, ..Finding::good(what, found) }, passed: Some(passed) }
+    }
+}
+
+impl From<Finding> for Line {
+    fn from(finding: Finding) -> Self {
+        Self { finding, passed: None }
     }
 }
 
@@ -40,96 +44,55 @@ impl Finding {
 /// # Errors
 /// A settings file that cannot be read, or a broken demo model.
 pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
-    let mut findings = machine(&MachineFacts::gather());
     let runs = runs_dir(args.runs_dir)?;
-    let free = disk_free_bytes(&runs).map_or_else(|| "unknown".into(), bytes);
-    findings.push(Finding::fact("disk", format!("{free} free for {}", runs.display())));
+    let facts = MachineFacts::gather();
+    let findings = machine::findings(&facts, cfg!(feature = "cuda"), &runs, disk_free_bytes(&runs));
+    let mut lines: Vec<Line> = findings.into_iter().map(Line::from).collect();
     match demo_folder() {
-        Some(demo) => findings.extend(self_tests(&demo.join("model"))?),
-        None => findings.push(Finding::fact(
+        Some(demo) => lines.extend(self_tests(&demo.join("model"))?),
+        None => lines.push(Line::from(Finding::good(
             "self-tests",
             "skipped: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
-        )),
+        ))),
     }
-    let healthy = findings.iter().all(|finding| finding.passed != Some(false));
+    let healthy = lines.iter().all(|line| line.passed != Some(false));
     if args.json {
-        print_json(&findings)?;
+        print_json(&lines)?;
     } else {
-        let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);
-        let line = |finding: &Finding| {
-            let mark = match finding.passed {
-                None => "",
-                Some(true) => "passed: ",
-                Some(false) => "FAILED: ",
-            };
-            format!("{:width$}  {mark}{}\n", finding.what, escape(&finding.found))
-        };
-        print(&findings.iter().map(line).collect::<String>())?;
+        let width = lines.iter().map(|line| line.finding.what.len()).max().unwrap_or(0);
+        print(&lines.iter().map(|line| text(line, width)).collect::<String>())?;
     }
     Ok(if healthy { Exit::Done } else { Exit::Device })
 }
 
-fn machine(facts: &MachineFacts) -> Vec<Finding> {
-    let unknown = || "unknown".to_owned();
-    let text = |value: &Option<String>| value.clone().unwrap_or_else(unknown);
-    let mut memory =
-        format!("{} of {} available", bytes(facts.mem_available_bytes), bytes(facts.mem_total_bytes));
-    if facts.mem_limit_bytes.is_some() {
-        memory.push_str(", limited by the container");
-    }
-    if facts.mem_unified {
-        memory.push_str(", shared by CPU and GPU");
-    }
-    if let Some(pressure) = memory_pressure() {
-        memory.push_str(&format!("; pressure {:.0} %", pressure.some_percent));
-    }
-    let mut findings = vec![
-        Finding::fact("sparktune", format!("{}, {}", env!("CARGO_PKG_VERSION"), facts.arch)),
-        Finding::fact("system", format!("{}, kernel {}", text(&facts.os), text(&facts.kernel))),
-        Finding::fact(
-            "processor",
-            format!("{}, {} threads usable", text(&facts.cpu_model), facts.cores_usable),
-        ),
-        Finding::fact("memory", memory),
-    ];
-    let driver = match (&facts.gpu_driver, &facts.cuda) {
-        (Some(driver), cuda) => format!("version {driver}, CUDA up to {}", text(cuda)),
-        (None, _) => "none: NVML was not found".to_owned(),
+fn text(line: &Line, width: usize) -> String {
+    let Finding { what, found, advice, severity } = &line.finding;
+    let mark = match line.passed {
+        None => "",
+        Some(true) => "passed: ",
+        Some(false) => "FAILED: ",
     };
-    findings.push(Finding::fact("NVIDIA driver", driver));
-    for gpu in &facts.gpus {
-        let memory = gpu.mem_total_bytes.map_or_else(|| "shares the system's memory".to_owned(), bytes);
-        let capability = text(&gpu.compute_capability);
-        let name = text(&gpu.name);
-        findings.push(Finding::fact(
-            &format!("GPU {}", gpu.index),
-            format!("{name}, compute {capability}, {memory}"),
-        ));
-    }
-    let device = match (cfg!(feature = "cuda"), facts.gpus.is_empty()) {
-        (true, true) => "CPU. This build has CUDA, but no GPU was found",
-        (true, false) => "GPU 0, or the CPU with --device cpu",
-        (false, true) => "CPU. This build has no CUDA, and no GPU was found",
-        (false, false) => "CPU. This build has no CUDA; build it through ./run.sh to train on the GPU",
-    };
-    findings.push(Finding::fact("trains on", device));
-    findings
+    let advice = advice.as_ref().map_or(String::new(), |advice| {
+        let sign = if *severity == Severity::Problem { "!" } else { "·" };
+        format!("{:width$}  {sign} {}\n", "", escape(advice))
+    });
+    format!("{what:width$}  {mark}{}\n{advice}", escape(found))
 }
 
 /// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model.
-fn self_tests(model: &std::path::Path) -> Result<Vec<Finding>, Failure> {
+fn self_tests(model: &std::path::Path) -> Result<Vec<Line>, Failure> {
     let unusable = |error: sparktune_model::ModelError| Failure::usage(error.to_string());
     let checkpoint = Checkpoint::open(model).map_err(unusable)?;
     let mut model = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).map_err(unusable)?;
     let packed = packed_equals_alone(&model);
     let slope = gradient_is_slope(&mut model);
     Ok(vec![
-        Finding::test(
+        Line::test(
             "packed = alone",
             format!("logits of packed examples differ by {packed:.1e} at most (allowed {LOGITS:.0e})"),
             packed <= LOGITS,
         ),
-        Finding::test(
+        Line::test(
             "gradients",
             format!(
                 "gradient and measured slope differ by {:.2} % (allowed {:.0} %)",

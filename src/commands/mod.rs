@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod doctor;
+mod report;
 mod runs;
 mod token_files;
 mod train;
@@ -22,8 +23,8 @@ use crate::output::{note, print};
 /// Whatever ended it early.
 pub fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        None => train::train(cli.train),
-        Some(Command::Train(args)) => train::train(args),
+        None => train::train(cli.train, true),
+        Some(Command::Train(args)) => train::train(args, false),
         Some(Command::Plan(args)) => train::plan(args),
         Some(Command::Check(args)) => check::check(args),
         Some(Command::Watch(args)) => runs::watch(args),
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> Result<Exit, Failure> {
         Some(Command::Resume(args)) => runs::resume(args),
         Some(Command::Stop(args)) => runs::stop(args),
         Some(Command::Export(args)) => runs::export(args),
+        Some(Command::Report(args)) => report::report(args),
         Some(Command::Pack(args)) => token_files::pack(args),
         Some(Command::Unpack(args)) => token_files::unpack(args),
         Some(Command::Verify(args)) => token_files::verify(args),
@@ -41,7 +43,7 @@ pub fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// What someone who types the bare name sees.
+/// What the bare name says where nobody can be asked.
 pub fn welcome() -> ExitCode {
     note(
         "\

@@ -14,10 +14,15 @@ use crate::answers::runs_dir;
 use crate::cli::{ExportArgs, ResumeArgs, RunName, RunsArgs, StopArgs, WatchArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupts;
-use crate::launch::{self, Provenance, Summary};
+use crate::launch::{self, Following, Provenance, Summary};
 use crate::output::{note, print, print_json};
+use crate::screens::Screens;
 
-fn find(name: RunName) -> Result<RunDir, Failure> {
+/// The run of that name.
+///
+/// # Errors
+/// There is none, or several.
+pub(super) fn find(name: RunName) -> Result<RunDir, Failure> {
     Ok(RunsRoot::new(runs_dir(name.runs_dir)?).resolve(&name.run)?)
 }
 
@@ -27,6 +32,10 @@ fn find(name: RunName) -> Result<RunDir, Failure> {
 /// A run that does not exist or cannot be read.
 pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
     let run = find(args.run)?;
+    if Following::suited(args.plain, args.json) == Following::Screen {
+        Screens::open()?.dashboard(&run)?;
+        return Ok(Exit::Done);
+    }
     let output = if args.json { Output::Json } else { Output::Plain };
     follow(&run, output, 1, &mut io::stdout().lock(), &mut io::stderr(), Liveness::is_live)?;
     Ok(Exit::Done)
@@ -38,6 +47,10 @@ pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
 /// A folder that cannot be listed.
 pub fn list(args: RunsArgs) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(args.runs_dir)?);
+    if Following::suited(args.plain, args.json) == Following::Screen {
+        Screens::open()?.runs(&root)?;
+        return Ok(Exit::Done);
+    }
     let rows: Vec<RunRow> = root.list()?.iter().map(RunRow::read).collect();
     if args.json {
         print_json(&rows)?;
@@ -82,7 +95,7 @@ pub fn resume(args: ResumeArgs) -> Result<Exit, Failure> {
             "note: this is another build of sparktune than the one that began the run; the rest may not be bit-identical",
         );
     }
-    launch::run_attempt(&run, args.json, &interrupts)
+    launch::run_attempt(&run, Following::suited(args.plain, args.json), &interrupts)
 }
 
 /// `sparktune stop`.

@@ -149,6 +149,29 @@ impl ChatTokenizer {
         Ok((rendered.text, targets))
     }
 
+    /// The text of an example as it is tokenised, whatever its form, and the byte ranges of it that are trained.
+    pub(crate) fn text_and_targets(
+        &self,
+        conversation: &Conversation<'_>,
+        policy: MaskPolicy,
+    ) -> Result<(String, Vec<Range<usize>>), Rejection> {
+        let (prompt, completion) = match conversation {
+            Conversation::Chat(chat) => return self.render_targets(chat, policy),
+            Conversation::Completion { prompt, completion } => (prompt, completion),
+        };
+        let mut text = format!("{prompt}{completion}");
+        if let Some((_, eos)) = self.eos_token.as_ref().filter(|(_, eos)| !text.ends_with(eos)) {
+            text.push_str(eos);
+        }
+        let targets = prompt.len()..text.len();
+        Ok((text, vec![targets]))
+    }
+
+    /// Where special tokens are written in a text.
+    pub(crate) fn special_ranges(&self, text: &str) -> Vec<Range<usize>> {
+        self.special.iter().flat_map(|special| special.find_iter(text)).map(|found| found.range()).collect()
+    }
+
     /// Renders a conversation with every option the template has.
     ///
     /// # Errors

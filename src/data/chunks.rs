@@ -111,6 +111,24 @@ impl Reading<'_> {
     }
 }
 
+/// The first chunks of a source, in order and on this thread, up to about `max_bytes` of text; and whether that was all.
+pub(crate) fn head(
+    source: &Source,
+    format: Option<Format>,
+    max_bytes: usize,
+) -> Result<(Vec<Chunk>, bool), DataError> {
+    let reading = Reading { source, format, phase: Phase::Check, chunk_bytes: max_bytes.clamp(1, 1 << 20) };
+    let mut reader = ChunkReader::new(&reading);
+    let (mut chunks, mut bytes) = (Vec::new(), 0);
+    while bytes < max_bytes {
+        let Some(chunk) = reader.next(Vec::new())? else { return Ok((chunks, true)) };
+        bytes += chunk.bytes.len();
+        chunks.push(chunk);
+    }
+    let whole = reader.next(Vec::new())?.is_none();
+    Ok((chunks, whole))
+}
+
 struct ChunkReader<'a> {
     files: std::iter::Enumerate<std::slice::Iter<'a, SourceFile>>,
     format: Option<Format>,

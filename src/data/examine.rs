@@ -7,7 +7,7 @@ use crate::{
     explain,
     format::Format,
     parse::parse_line,
-    rejection::{Kind, Rejection},
+    rejection::Rejection,
     turns::MaskPolicy,
 };
 
@@ -111,12 +111,7 @@ impl Examiner<'_> {
         if let Some(tokenizer) = self.tokenizer {
             let tokens = tokenizer.encode_conversation(&conversation, self.policy)?;
             if let Some(limit) = self.max_example_tokens.filter(|&l| tokens.input_ids.len() > l as usize) {
-                return Err(Rejection::new(
-                    Kind::TooManyTokens,
-                    "",
-                    format!("{} tokens, more than the model's limit of {limit}", tokens.input_ids.len()),
-                    "Shorten or split the example, or raise --max-example-tokens if the model can take it",
-                ));
+                return Err(explain::too_many_tokens(tokens.input_ids.len(), limit));
             }
             accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
             accepted.tokens = Some(tokens);

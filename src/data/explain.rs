@@ -42,6 +42,15 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
     )
 }
 
+pub(crate) fn too_many_tokens(tokens: usize, limit: u32) -> Rejection {
+    Rejection::new(
+        Kind::TooManyTokens,
+        "",
+        format!("{tokens} tokens, more than the model's limit of {limit}"),
+        "Shorten or split the example, or raise --max-example-tokens if the model can take it",
+    )
+}
+
 /// Why a line of a file whose format is unknown is not accepted.
 pub(crate) fn unrecognised(line: &str) -> Rejection {
     match serde_json::from_str::<Value>(line) {

@@ -44,6 +44,11 @@ impl RepoCache {
         self.layout().blob_path(etag)
     }
 
+    /// The folder of all blobs, whole and incomplete.
+    pub fn blobs(&self) -> PathBuf {
+        self.root.join(self.folder_name()).join("blobs")
+    }
+
     pub fn incomplete(&self, etag: &str) -> PathBuf {
         self.layout().blob_path(&format!("{etag}.incomplete"))
     }

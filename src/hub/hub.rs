@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::Error;
 use crate::cache::{RepoCache, free_space};
+use crate::cached::{self, Cached};
 use crate::catalog::{Facts, Listing, facts, patiently};
 use crate::http::{Http, Subject};
 use crate::model_name::ModelName;
@@ -85,6 +86,12 @@ impl Hub {
         self.settings.patience = patience;
         self.http = Http::new(&self.settings);
         self
+    }
+
+    /// What of a model is on this machine already. Asks nobody and reads no weight, so that a table of models has it at
+    /// once; a name that is wrong has nothing here.
+    pub fn cached(&self, model: &str) -> Cached {
+        cached::look(model, &self.settings.cache, self.settings.home.as_deref())
     }
 
     /// `config.json` alone, so that a model is judged before a weight is fetched.
@@ -321,7 +328,7 @@ impl Hub {
 }
 
 /// Plain paths of the files in a folder and in its folders.
-fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
+pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;

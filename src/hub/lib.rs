@@ -19,6 +19,7 @@
 //! - calls its part file and its lock by names that Python does not know.
 
 mod cache;
+mod cached;
 mod catalog;
 mod error;
 mod http;
@@ -30,6 +31,7 @@ mod select;
 mod settings;
 mod transfer;
 
+pub use cached::Cached;
 pub use error::Error;
 pub use hub::Hub;
 pub use model_name::ModelName;

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
-use sparktune_plan::model_config::ModelConfig;
+use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,7 @@ pub struct TensorInfo {
 pub struct Checkpoint {
     dir: PathBuf,
     config: ModelConfig,
+    computed_as: Option<Architecture>,
     config_text: String,
     shards: Vec<(PathBuf, Mmap)>,
     tensors: BTreeMap<String, TensorInfo>,
@@ -44,9 +45,17 @@ impl Checkpoint {
     /// # Errors
     /// When a file is missing, damaged, or the index names a file outside the folder.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
+        Self::open_as(dir, None)
+    }
+
+    /// As [`open`](Self::open), for a model of an unknown family that is to be computed as this one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); later, when the model is loaded, for tensors that this family does not have.
+    pub fn open_as(dir: &Path, computed_as: Option<Architecture>) -> Result<Self, ModelError> {
         let config_path = dir.join("config.json");
         let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
-        let config = ModelConfig::from_json(&config_text)
+        let config = ModelConfig::from_json_as(&config_text, computed_as)
             .map_err(|source| ModelError::Config { path: dir.to_owned(), source })?;
         let mut shards = Vec::new();
         let mut tensors = BTreeMap::new();
@@ -74,7 +83,7 @@ impl Checkpoint {
         }
         let wrapped = tensors.keys().any(|name| name.starts_with(WRAPPED));
         let prefix = if wrapped { WRAPPED } else { PLAIN };
-        Ok(Self { dir: dir.to_owned(), config, config_text, shards, tensors, prefix })
+        Ok(Self { dir: dir.to_owned(), config, computed_as, config_text, shards, tensors, prefix })
     }
 
     /// The folder.
@@ -85,6 +94,11 @@ impl Checkpoint {
     /// What `config.json` says.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The family it is computed as, where its own is not known.
+    pub fn computed_as(&self) -> Option<Architecture> {
+        self.computed_as
     }
 
     /// The text of `config.json`.

@@ -10,7 +10,8 @@ use sparktune_kernels::linear::linear;
 use sparktune_kernels::linear_cross_entropy::{cross_entropy_sum, linear_cross_entropy};
 use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::seed_gradient::seed_gradient;
-use sparktune_plan::model_config::ModelConfig;
+use sparktune_plan::model_config::{Architecture, ModelConfig};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A decoder with all its parameters on one device; frozen after loading.
@@ -58,7 +59,28 @@ impl Model {
         let norm = checkpoint.param("norm.weight", &[config.hidden_size], device)?;
         let inverse_frequencies = inverse_frequencies(&config.rope);
         let device = device.clone();
-        Ok(Self { config, device, embed_tokens, layers, norm, lm_head, inverse_frequencies })
+        let model = Self { config, device, embed_tokens, layers, norm, lm_head, inverse_frequencies };
+        match checkpoint.computed_as() {
+            Some(family) => model.find_no_strangers(checkpoint, family).map(|()| model),
+            None => Ok(model),
+        }
+    }
+
+    /// A model of an unknown family has a layer of another kind when one of its tensors found no place.
+    fn find_no_strangers(&self, checkpoint: &Checkpoint, family: Architecture) -> Result<(), ModelError> {
+        let layers = checkpoint.stored_name("layers.");
+        let mut known = BTreeSet::new();
+        self.visit(&mut |param| {
+            known.insert(checkpoint.stored_name(param.name()));
+        });
+        // Old exports stored the rotary frequencies, which config.json says.
+        let mut stored = checkpoint.tensors().keys().filter(|name| !name.ends_with(".rotary_emb.inv_freq"));
+        match stored.find(|name| name.starts_with(&layers) && !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                Err(ModelError::Stranger { path: checkpoint.dir().to_owned(), name: name.clone(), family })
+            }
+        }
     }
 
     /// What the model is.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use sparktune_plan::model_config::Architecture;
+
 /// Why a model could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -53,6 +55,19 @@ pub enum ModelError {
         path: PathBuf,
         /// The tensor's stored name.
         name: String,
+    },
+    /// A model of an unknown family has a tensor that the family it is computed as does not have.
+    #[error(
+        "{path}: the tensor `{name}` has no place in a {family} model, so this is not one. Try another --architecture, or none: \
+         the model cannot be trained then"
+    )]
+    Stranger {
+        /// The folder.
+        path: PathBuf,
+        /// Stored name of the tensor.
+        name: String,
+        /// What the model was to be computed as.
+        family: Architecture,
     },
     /// A tensor has another shape than the config says.
     #[error(

@@ -168,7 +168,7 @@ fn write_and_compare(
     carry_small_files(base, dir, adjusted)?;
     sync(dir)?;
 
-    let written = Checkpoint::open(dir)?;
+    let written = Checkpoint::open_as(dir, base.computed_as())?;
     for (name, info) in base.tensors().iter().filter(|(name, _)| kept(name)) {
         let Some(copy) = written.tensors().get(name) else {
             return Err(failed(format!("the tensor `{name}` of the base is missing")));

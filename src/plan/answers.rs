@@ -2,14 +2,16 @@
 //!
 //! One table at the end of this file names each answer once: its field, its place in TOML (the same as in
 //! `plan.toml`, so that the plan of an old run is itself a preset), its flag and its environment variable. Enters:
-//! TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`]. No file is opened here.
+//! TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], and TOML text again for
+//! drafts and presets. No file is opened here; how values look as text is in `values`.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::choices::{DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
+use crate::values::{Value, spoken, written};
 
 /// Where a value comes from; a later origin overrules an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,104 +63,6 @@ impl<T> Answer<T> {
     }
 }
 
-/// A type that an answer can have: read from TOML and from the plain text of a variable or a prompt.
-pub trait Value: Sized {
-    /// What is accepted, as the end of the sentence "expected …".
-    const EXPECTS: &'static str;
-    /// From a TOML value of the right type.
-    fn from_toml(value: &toml::Value) -> Option<Self>;
-    /// From text.
-    fn from_text(text: &str) -> Option<Self>;
-}
-
-impl Value for String {
-    const EXPECTS: &'static str = "text";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        Self::from_text(value.as_str()?)
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        (!text.trim().is_empty()).then(|| text.to_owned())
-    }
-}
-
-impl Value for PathBuf {
-    const EXPECTS: &'static str = "a path";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        Self::from_text(value.as_str()?)
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        String::from_text(text).map(Self::from)
-    }
-}
-
-impl Value for Vec<PathBuf> {
-    const EXPECTS: &'static str = "a path, or in TOML a list of paths";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        match value {
-            toml::Value::Array(paths) if !paths.is_empty() => paths.iter().map(PathBuf::from_toml).collect(),
-            one => PathBuf::from_toml(one).map(|path| vec![path]),
-        }
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        PathBuf::from_text(text).map(|path| vec![path])
-    }
-}
-
-impl Value for bool {
-    const EXPECTS: &'static str = "true or false";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        value.as_bool()
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        text.trim().parse().ok()
-    }
-}
-
-impl Value for u32 {
-    const EXPECTS: &'static str = "a whole number";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        value.as_integer()?.try_into().ok()
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        text.trim().replace(['_', ','], "").parse().ok()
-    }
-}
-
-impl Value for u64 {
-    const EXPECTS: &'static str = "a whole number below 2^63";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        value.as_integer()?.try_into().ok()
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        // TOML integers end at i64::MAX, and the plan must be writable.
-        text.trim().replace(['_', ','], "").parse().ok().filter(|n| *n <= i64::MAX as Self)
-    }
-}
-
-impl Value for f64 {
-    const EXPECTS: &'static str = "a number";
-
-    fn from_toml(value: &toml::Value) -> Option<Self> {
-        value.as_float().or_else(|| value.as_integer().map(|n| n as Self)).filter(|x| x.is_finite())
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        text.trim().parse().ok().filter(|x: &Self| x.is_finite())
-    }
-}
-
 /// One answer's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
@@ -172,12 +76,19 @@ pub struct Setting {
     pub about: &'static str,
     /// What values it takes.
     pub expects: &'static str,
+    /// The words it takes where there are only these, in the order they are offered; else empty.
+    pub choices: &'static [&'static str],
 }
 
 impl Setting {
     /// The setting at this place in TOML.
     pub fn of(key: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key == key)
+    }
+
+    /// The setting of this command-line name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name)
     }
 
     /// The name of its variable, `SPARKTUNE_RANK`.
@@ -271,6 +182,7 @@ impl Answers {
         }
         let value = value.to_string();
         Err(PlanError::BadValue {
+            key: setting.key,
             place: format!("{source}: `{key}`"),
             value: value.chars().take(80).collect(),
             expects: setting.expects.into(),
@@ -311,17 +223,68 @@ impl Answers {
     /// # Errors
     /// An unknown name or a value that cannot be read.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), PlanError> {
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
-            return Err(unknown("settings", name));
-        };
+        let Some(setting) = Setting::named(name) else { return Err(unknown("settings", name)) };
         if self.store(setting.key, Given::Text(text), origin) {
             return Ok(());
         }
         Err(PlanError::BadValue {
+            key: setting.key,
             place: setting.place(origin),
             value: text.chars().take(80).collect(),
             expects: setting.expects.into(),
         })
+    }
+
+    /// The answer of this command-line name, as text that [`set`](Self::set) reads back the same, and where it comes
+    /// from. `None` where there is no answer, or one that no text can hold (a path that is not UTF-8);
+    /// [`origin`](Self::origin) tells the two apart.
+    pub fn get(&self, name: &str) -> Option<(String, Origin)> {
+        let setting = Setting::named(name)?;
+        self.text(setting.key).zip(self.origin(setting.key))
+    }
+
+    /// Takes one answer back, by its command-line name: the plan decides again.
+    pub fn clear(&mut self, name: &str) {
+        if let Some(setting) = Setting::named(name) {
+            self.forget(setting.key);
+        }
+    }
+
+    /// The answers of one origin alone: what was said on the command line and on screens, for a draft.
+    #[must_use]
+    pub fn only(&self, origin: Origin) -> Self {
+        let mut answers = self.clone();
+        for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key) != Some(origin)) {
+            answers.forget(setting.key);
+        }
+        answers
+    }
+
+    /// As the text of a preset, grouped like `plan.toml`, with what was answered and nothing else. Origins are not
+    /// written: [`from_toml`](Self::from_toml) gives every answer the origin of the file.
+    ///
+    /// # Errors
+    /// [`PlanError::NotWritable`] naming the answer that TOML cannot hold: a path that is not UTF-8, an infinite number.
+    pub fn to_toml(&self) -> Result<String, PlanError> {
+        let mut groups: Vec<(&str, String)> = Vec::new();
+        for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key).is_some()) {
+            let value = self.toml(setting.key).ok_or_else(|| {
+                PlanError::NotWritable(format!("the answer to `{}` has no text", setting.key))
+            })?;
+            let (group, field) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
+            let at = groups.iter().position(|(name, _)| *name == group).unwrap_or_else(|| {
+                groups.push((group, String::new()));
+                groups.len() - 1
+            });
+            groups[at].1.push_str(&format!("{field} = {value}\n"));
+        }
+        // What belongs to no group must stand before all of them.
+        groups.sort_by_key(|(name, _)| !name.is_empty());
+        let text = |(name, lines): &(&str, String)| match *name {
+            "" => lines.clone(),
+            name => format!("[{name}]\n{lines}"),
+        };
+        Ok(groups.iter().map(text).collect::<Vec<_>>().join("\n"))
     }
 
     /// Joins layers: for each answer the highest origin wins, and among equals the later layer.
@@ -353,6 +316,7 @@ macro_rules! answers {
         /// Every answer there is, in the order of `plan.toml`.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             key: $key, name: $name, has_flag: $has_flag, about: $about, expects: <$type as Value>::EXPECTS,
+            choices: <$type as Value>::CHOICES,
         },)+];
 
         impl Answers {
@@ -365,6 +329,18 @@ macro_rules! answers {
             /// Where the answer at this place comes from, when there is one.
             pub fn origin(&self, key: &str) -> Option<Origin> {
                 match key { $($key => self.$field.as_ref().map(|answer| answer.origin),)+ _ => None }
+            }
+
+            fn text(&self, key: &str) -> Option<String> {
+                match key { $($key => spoken(&self.$field.as_ref()?.value),)+ _ => None }
+            }
+
+            fn toml(&self, key: &str) -> Option<toml::Value> {
+                match key { $($key => written(&self.$field.as_ref()?.value),)+ _ => None }
+            }
+
+            fn forget(&mut self, key: &str) {
+                match key { $($key => self.$field = None,)+ _ => {} }
             }
 
             fn store(&mut self, key: &str, given: Given<'_>, origin: Origin) -> bool {
@@ -392,6 +368,7 @@ answers! {
     "Hugging Face id or local folder of the model." model: String = "model.id", "model", true;
     "Commit, tag or branch of the model." revision: String = "model.revision", "revision", false;
     "Folder of the checkpoint, where the id alone does not say it." model_path: PathBuf = "model.path", "model-path", false;
+    "Family whose layers a model of an unknown family has; known ones are told by config.json." architecture: Architecture = "model.architecture", "architecture", true;
     "Training data: files or a folder." data: Vec<PathBuf> = "data.train", "data", true;
     "Evaluation data, instead of a share held out." eval_data: Vec<PathBuf> = "data.eval", "eval-data", true;
     "Share of the examples held out for evaluation." eval_fraction: f64 = "data.eval_fraction", "eval-fraction", false;
@@ -425,4 +402,5 @@ answers! {
     "Stop after this many evaluations without a better loss." early_stop_patience: u32 = "eval.early_stop_patience", "early-stop-patience", false;
     "Sample generations at each evaluation." sample_count: u32 = "eval.sample_count", "sample-count", false;
     "Longest sample generation, in tokens." sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", false;
+    "Write TensorBoard's event files beside the events." tensorboard: bool = "log.tensorboard", "tensorboard", true;
 }

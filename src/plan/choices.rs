@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::Value;
+use crate::values::Value;
 
 macro_rules! choice {
     ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
@@ -39,6 +39,7 @@ macro_rules! choice {
 
         impl Value for $name {
             const EXPECTS: &'static str = $expects;
+            const CHOICES: &'static [&'static str] = &[$($word),+];
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
                 Self::from_text(value.as_str()?)
@@ -46,6 +47,14 @@ macro_rules! choice {
 
             fn from_text(text: &str) -> Option<Self> {
                 text.parse().ok()
+            }
+
+            fn to_toml(&self) -> Option<toml::Value> {
+                Some(self.word().into())
+            }
+
+            fn to_text(&self) -> Option<String> {
+                Some(self.word().into())
             }
         }
     };
@@ -129,4 +138,20 @@ choice! {
         /// `prompt` and `completion`.
         PromptCompletion = "prompt-completion",
     } expects "auto, messages, sharegpt, alpaca or prompt-completion"
+}
+
+choice! {
+    /// Families of decoder this program can train.
+    Architecture {
+        /// Qwen3.5 dense (and 3.6, 3.8 dense): gated DeltaNet layers with a gated full-attention layer in between.
+        Qwen35 = "qwen3_5",
+        /// Qwen3: RMS-normalised queries and keys.
+        Qwen3 = "qwen3",
+        /// Qwen2 and 2.5: biases on q, k and v.
+        Qwen2 = "qwen2",
+        /// Llama 2, 3 and relatives with the same layout.
+        Llama = "llama",
+        /// Mistral: Llama's layout with a sliding window.
+        Mistral = "mistral",
+    } expects "qwen3_5, qwen3, qwen2, llama or mistral"
 }

@@ -2,12 +2,15 @@
 
 use std::fmt::Write as _;
 
+use crate::answers::Setting;
 use crate::memory::Memory;
 use crate::render;
 
 /// One answer that nobody gave and that no rule can supply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
+    /// Its place in `plan.toml`.
+    pub key: &'static str,
     /// The flag that supplies it, `--model`.
     pub flag: String,
     /// The variable that supplies it.
@@ -48,6 +51,8 @@ pub enum PlanError {
         "{place} is `{value}`: expected {expects}. Correct the value or leave it out to use the recommended one"
     )]
     BadValue {
+        /// The setting, by its place in `plan.toml`.
+        key: &'static str,
         /// Flag, variable or TOML place.
         place: String,
         /// As given.
@@ -66,15 +71,15 @@ pub enum PlanError {
     /// Two answers that cannot both hold.
     #[error("{what}. {fix}")]
     Conflict {
+        /// The setting to change, by its place in `plan.toml`.
+        key: &'static str,
         /// The two, with their places.
         what: String,
         /// How to resolve it.
         fix: String,
     },
     /// No preset of that name.
-    #[error(
-        "{place}: there is no preset `{name}`. Shipped presets: {known}; or give the path of a TOML file"
-    )]
+    #[error("{place}: there is no preset `{name}`. There are {known}; or give the path of a TOML file")]
     UnknownPreset {
         /// Where the name was given.
         place: String,
@@ -96,6 +101,8 @@ pub enum PlanError {
     /// Nothing to train on.
     #[error("{what}. {fix}")]
     Data {
+        /// The setting to change, by its place in `plan.toml`.
+        key: &'static str,
         /// What is wrong with the data.
         what: String,
         /// What to do.
@@ -104,6 +111,8 @@ pub enum PlanError {
     /// More memory than there is, with everything tried.
     #[error("{}", does_not_fit_text(.what, .memory, .remedies))]
     DoesNotFit {
+        /// The setting that asks for most, by its place in `plan.toml`.
+        key: &'static str,
         /// The plan in a few words.
         what: String,
         /// What it would need, by part.
@@ -115,6 +124,8 @@ pub enum PlanError {
     #[error("the run needs {} on disk ({parts}) and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
         render::bytes(*.needed_bytes), render::bytes(*.free_bytes))]
     Disk {
+        /// The setting to change, by its place in `plan.toml`.
+        key: &'static str,
         /// Needed with one checkpoint kept.
         needed_bytes: u64,
         /// Free where the runs are kept.
@@ -136,6 +147,24 @@ pub enum PlanError {
 }
 
 impl PlanError {
+    /// The setting it concerns, where a screen may put it: the answer to correct, or the first that is missing. `None`
+    /// where no single answer is at fault.
+    pub fn setting(&self) -> Option<&'static Setting> {
+        Setting::of(match self {
+            Self::Missing(missing) => missing.first()?.key,
+            Self::BadValue { key, .. }
+            | Self::Conflict { key, .. }
+            | Self::Data { key, .. }
+            | Self::DoesNotFit { key, .. }
+            | Self::Disk { key, .. } => key,
+            Self::UnknownPreset { .. } => "preset",
+            Self::Device { .. } => "device",
+            Self::UnknownKey { .. } | Self::NotToml { .. } | Self::NotWritable(_) | Self::Shipped { .. } => {
+                return None;
+            }
+        })
+    }
+
     /// The exit code of the program: 2 wrong usage, 3 data, 4 device or memory, 70 our fault.
     pub const fn exit_code(&self) -> u8 {
         match self {

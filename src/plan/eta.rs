@@ -22,10 +22,16 @@ pub(crate) struct Run<'a> {
     pub trains_mtp: bool,
 }
 
-/// Tokens per second with what they rest on, in words.
-fn speed(run: &Run, flops_per_token: f64) -> (Option<f64>, RateBasis, String) {
-    let fit = run.fit;
-    if let Some(rate) = run.rates.newest(run.model, &fit.speed.device, run.wish.method) {
+/// Tokens per second of a model by this name, with what they rest on, in words.
+pub(crate) fn speed(
+    model: &str,
+    rates: &Rates,
+    fit: &Fit,
+    wish: &Wish,
+    choice: &Choice,
+) -> (Option<f64>, RateBasis, String) {
+    let flops_per_token = fit.flops_per_token(wish, choice);
+    if let Some(rate) = rates.newest(model, &fit.speed.device, wish.method) {
         let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
         let words = format!(
             "measured here: {} tokens/s at {} a token, now {}",
@@ -35,8 +41,8 @@ fn speed(run: &Run, flops_per_token: f64) -> (Option<f64>, RateBasis, String) {
         );
         return (Some(now), RateBasis::MeasuredHere, words);
     }
-    let recipe = Catalog::shipped().recipe_rate(run.model, &fit.speed.device);
-    if let (MethodKind::Lora, Some(rate)) = (run.wish.method, recipe) {
+    let recipe = Catalog::shipped().recipe_rate(model, &fit.speed.device);
+    if let (MethodKind::Lora, Some(rate)) = (wish.method, recipe) {
         let words = format!(
             "the original recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here",
             count(rate.tokens_per_s as u64),
@@ -46,12 +52,12 @@ fn speed(run: &Run, flops_per_token: f64) -> (Option<f64>, RateBasis, String) {
         return (Some(rate.tokens_per_s), RateBasis::OriginalRecipe, words);
     }
     match &fit.speed.basis {
-        Some(basis) if run.choice.epoch_s > 0.0 => {
+        Some(basis) if choice.epoch_s > 0.0 => {
             let words = format!(
                 "estimate: {} a token, {basis}, padding and fixed costs counted",
                 flops(flops_per_token)
             );
-            (Some(run.choice.rows.tokens / run.choice.epoch_s), RateBasis::Estimate, words)
+            (Some(choice.rows.tokens / choice.epoch_s), RateBasis::Estimate, words)
         }
         _ => (
             None,
@@ -65,8 +71,8 @@ fn speed(run: &Run, flops_per_token: f64) -> (Option<f64>, RateBasis, String) {
 pub(crate) fn time(run: &Run) -> Time {
     let rows = &run.choice.rows;
     let treatment = run.fit.treatment(run.wish, run.choice.recompute, rows);
-    let flops_per_token = run.fit.work.training_flops(&treatment);
-    let (rate, basis, words) = speed(run, flops_per_token);
+    let flops_per_token = run.fit.flops_per_token(run.wish, run.choice);
+    let (rate, basis, words) = speed(run.model, run.rates, run.fit, run.wish, run.choice);
 
     let whole = |x: f64| (x.max(0.0).round() as u64).min(i64::MAX as u64);
     let epoch_tokens = rows.tokens * run.train_share;

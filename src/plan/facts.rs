@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::choices::MethodKind;
+use crate::choices::{Architecture, MethodKind};
 use crate::error::PlanError;
 use crate::model_config::{ConfigError, ModelConfig};
 
@@ -79,6 +79,14 @@ impl ModelFacts {
     /// [`ConfigError`] when sparktune cannot train it.
     pub fn from_config_json(text: &str) -> Result<Self, ConfigError> {
         Ok(Self::from_config(ModelConfig::from_json(text)?))
+    }
+
+    /// The same for a family that is not known and is to be computed as this one.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_json_as`].
+    pub fn from_config_json_as(text: &str, computed_as: Option<Architecture>) -> Result<Self, ConfigError> {
+        Ok(Self::from_config(ModelConfig::from_json_as(text, computed_as)?))
     }
 
     /// From a config; the size of the weights is computed from it (text model and MTP head, no vision tower).

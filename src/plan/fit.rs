@@ -6,6 +6,7 @@ use crate::choices::{Device, MethodKind, PackStrategy};
 use crate::cost::{Speed, Treatment, Work};
 use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};
+use crate::ranges::model_limit;
 use crate::rows::{Lengths, Rows};
 
 /// A pack length with its cost; the points of the wizard's chart.
@@ -90,11 +91,45 @@ pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
     ((multiples as u32) * 128).min(limit)
 }
 
-impl Fit<'_> {
+impl<'a> Fit<'a> {
+    /// Training of this model on this data and device. `lengths` are those of `data`, without what is too long.
+    pub fn new(
+        model: &'a ModelFacts,
+        machine: &'a MachineFacts,
+        data: &DataFacts,
+        device: Device,
+        strategy: PackStrategy,
+        lengths: Lengths,
+    ) -> Self {
+        let limit = model_limit(model);
+        let speed = match (device, machine.gpus.first()) {
+            (Device::Cuda, Some(gpu)) => Speed::of_gpu(gpu),
+            _ => Speed::of_cpu(machine),
+        };
+        Fit {
+            model,
+            machine,
+            device,
+            work: Work::of(&model.config),
+            speed,
+            strategy,
+            lengths,
+            longest: data.max.min(limit),
+            limit,
+            rule: recipe_pack_length(data, limit),
+            target_share: data.target_share(),
+        }
+    }
+
     /// How tokens are treated, for counting FLOPs.
     pub fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
         let Wish { method, rank, .. } = *wish;
         Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
+    }
+
+    /// FLOPs of training for each token.
+    pub fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
+        self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
     }
 
     /// Memory with this pack length: the longest row counts, and under `bfd` that may be an example's own row.
@@ -103,6 +138,11 @@ impl Fit<'_> {
             PackStrategy::Bfd => pack_length.max(self.longest),
             PackStrategy::Stream => pack_length,
         };
+        self.memory_of_row(wish, row, recompute)
+    }
+
+    /// Memory when the longest row has this many tokens.
+    pub fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
         let footprint = Footprint {
             device: self.device,
             method: wish.method,
@@ -149,13 +189,22 @@ impl Fit<'_> {
         lengths
     }
 
+    /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without it.
+    fn memory_and_recompute(&self, wish: &Wish, pack_length: u32) -> (Memory, bool) {
+        if let Some(recompute) = wish.recompute {
+            return (self.memory(wish, pack_length, recompute), recompute);
+        }
+        let kept = self.memory(wish, pack_length, false);
+        if kept.fits() { (kept, false) } else { (self.memory(wish, pack_length, true), true) }
+    }
+
     fn tried(&self, wish: &Wish, pack_length: u32) -> Choice {
         let rows = self.lengths.pack(pack_length, self.strategy);
-        let recompute = wish.recompute.unwrap_or_else(|| !self.memory(wish, pack_length, false).fits());
+        let (memory, recompute) = self.memory_and_recompute(wish, pack_length);
         Choice {
             pack_length,
             recompute,
-            memory: self.memory(wish, pack_length, recompute),
+            memory,
             epoch_s: self.epoch_s(wish, recompute, &rows),
             rows,
             curve: Vec::new(),
@@ -164,31 +213,37 @@ impl Fit<'_> {
 
     /// Chooses, or returns the memory of the setting that came closest to fitting.
     pub fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
-        let mut tried: Vec<Choice> =
-            self.candidates().into_iter().map(|length| self.tried(wish, length)).collect();
-        let eligible = |choice: &Choice| match (wish.pack_length, self.strategy) {
-            (Some(length), _) => choice.pack_length == length,
-            (None, PackStrategy::Stream) => choice.pack_length <= self.rule,
-            (None, PackStrategy::Bfd) => choice.pack_length >= self.shortest(),
-        };
-        if let Some(length) = wish.pack_length.filter(|length| tried.iter().all(|c| c.pack_length != *length))
+        let mut candidates = self.candidates();
+        if let Some(length) = wish.pack_length
+            && let Err(at) = candidates.binary_search(&length)
         {
-            let at = tried.partition_point(|choice| choice.pack_length < length);
-            tried.insert(at, self.tried(wish, length));
+            candidates.insert(at, length);
         }
-        let fitting = || tried.iter().filter(|choice| eligible(choice) && choice.memory.fits());
+        let shortest = self.shortest();
+        let eligible = |length: u32| match (wish.pack_length, self.strategy) {
+            (Some(asked), _) => length == asked,
+            (None, PackStrategy::Stream) => length <= self.rule,
+            (None, PackStrategy::Bfd) => length >= shortest,
+        };
+        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen for remedies.
+        let memories = candidates
+            .iter()
+            .filter(|length| eligible(**length))
+            .map(|l| self.memory_and_recompute(wish, *l).0);
+        let memories: Vec<Memory> = memories.collect();
+        if !memories.iter().any(Memory::fits) {
+            let least = memories.into_iter().min_by_key(Memory::needed_bytes);
+            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, shortest, true))));
+        }
+        let tried: Vec<Choice> = candidates.into_iter().map(|length| self.tried(wish, length)).collect();
+        let fitting = || tried.iter().filter(|choice| eligible(choice.pack_length) && choice.memory.fits());
         let best = fitting().map(|choice| choice.epoch_s).fold(f64::INFINITY, f64::min);
         let chosen = match self.strategy {
             // The recipe's rule, or the next shorter row that fits.
             PackStrategy::Stream => fitting().next_back(),
             PackStrategy::Bfd => fitting().find(|choice| choice.epoch_s <= best * (1.0 + CLOSE_ENOUGH)),
         };
-        let Some(chosen) = chosen else {
-            let least =
-                tried.iter().filter(|choice| eligible(choice)).min_by_key(|c| c.memory.needed_bytes());
-            let least = least.map(|choice| choice.memory.clone());
-            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, self.shortest(), true))));
-        };
+        let chosen = chosen.expect("one fits, as was just seen");
         Ok(Choice { curve: curve(&tried), ..chosen.clone() })
     }
 }

@@ -7,6 +7,7 @@
 pub mod answers;
 pub mod catalog;
 pub mod choices;
+mod command_line;
 pub mod cost;
 pub mod error;
 mod eta;
@@ -14,6 +15,7 @@ pub mod facts;
 mod fit;
 pub mod memory;
 pub mod model_config;
+mod outlook;
 pub mod plan;
 pub mod presets;
 mod ranges;
@@ -23,17 +25,20 @@ mod resolve;
 pub mod rows;
 mod schedule;
 mod sizing;
+mod values;
 
 #[cfg(test)]
 mod resolve_tests;
 
 pub use answers::{Answer, Answers, Origin, SETTINGS, Setting};
 pub use catalog::{Catalog, CatalogModel};
-pub use choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+pub use choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy};
 pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 pub use fit::CostPoint;
 pub use memory::Memory;
 pub use model_config::ModelConfig;
+pub use outlook::{MethodOutlook, Outlook, Outlooks};
 pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};

@@ -6,22 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Families of decoder this program can train, by `model_type` (or `text_config.model_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Architecture {
-    /// Qwen3.5 dense (and 3.6, 3.8 dense): gated DeltaNet layers with a gated full-attention layer in between.
-    #[serde(rename = "qwen3_5")]
-    Qwen35,
-    /// Qwen3: RMS-normalised queries and keys.
-    Qwen3,
-    /// Qwen2 and 2.5: biases on q, k and v.
-    Qwen2,
-    /// Llama 2, 3 and relatives with the same layout.
-    Llama,
-    /// Mistral: Llama's layout with a sliding window.
-    Mistral,
-}
+pub use crate::choices::Architecture;
 
 /// The mixer of one decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,9 +124,21 @@ pub enum ConfigError {
     },
     /// The family is not one of ours.
     #[error(
-        "config.json: model_type `{0}` is not supported. Trainable here: qwen3_5, qwen3, qwen2, llama, mistral (dense, not quantised)"
+        "config.json: model_type `{0}` is not known. Trainable here: qwen3_5, qwen3, qwen2, llama, mistral (dense, not \
+         quantised). If its layers compute as those of one of these, which only its authors' code can tell, say so with \
+         --architecture"
     )]
     Unsupported(String),
+    /// A known family was to be computed as another one.
+    #[error(
+        "config.json: model_type `{found}` is known, and would be wrong computed as {asked}. Leave --architecture away"
+    )]
+    Contradicted {
+        /// What the config says.
+        found: String,
+        /// What was asked for.
+        asked: Architecture,
+    },
     /// Quantised weights.
     #[error(
         "config.json: the weights are quantised ({0}) and cannot be trained as they are. Choose the bf16 repository of the same model"
@@ -193,7 +190,48 @@ impl Fields<'_> {
     fn text(&self, field: &str) -> Option<&str> {
         self.get(field).and_then(Value::as_str)
     }
+
+    /// Fields that other families use to compute something that none of ours does. Passing over one would train a
+    /// model that is silently another.
+    fn refuse_what_no_family_computes(&self) -> Result<(), ConfigError> {
+        let strange = STRANGE_FIELDS.iter().find(|field| match self.get(field) {
+            None | Some(Value::Bool(false)) => false,
+            Some(Value::Number(number)) => number.as_f64() != Some(1.0) && number.as_f64() != Some(0.0),
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(_) => true,
+        });
+        match strange {
+            Some(field) => {
+                Err(Self::wrong(field, "asks for something that none of the known families computes"))
+            }
+            None => Ok(()),
+        }
+    }
 }
+
+/// Experts; soft caps and multipliers; layers without positions; parallel residuals; clipped or normed projections.
+const STRANGE_FIELDS: &[&str] = &[
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "logit_scale",
+    "logits_scaling",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "attention_multiplier",
+    "scale_emb",
+    "scale_depth",
+    "no_rope_layers",
+    "use_parallel_residual",
+    "parallel_attn",
+    "clip_qkv",
+    "alibi",
+    "q_lora_rank",
+    "kv_lora_rank",
+];
 
 impl ModelConfig {
     /// Reads the text of a `config.json`, wrapper (`text_config` inside) or text-only.
@@ -201,12 +239,32 @@ impl ModelConfig {
     /// # Errors
     /// [`ConfigError`] when the file is not JSON, names an unknown family, is quantised, or contradicts itself.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        let outer: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| ConfigError::NotJson(e.to_string()))?;
-        Self::from_map(&outer)
+        Self::from_json_as(text, None)
     }
 
-    fn from_map(outer: &Map<String, Value>) -> Result<Self, ConfigError> {
+    /// As [`from_json`](Self::from_json); a family that is not known is computed as this one. Whether that is what its
+    /// authors meant, the config cannot tell: fields that no known family has a use for are refused, and the user has to
+    /// confirm the rest.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json), and a known family that is to be computed as another one.
+    pub fn from_json_as(text: &str, computed_as: Option<Architecture>) -> Result<Self, ConfigError> {
+        let outer: Map<String, Value> =
+            serde_json::from_str(text).map_err(|e| ConfigError::NotJson(e.to_string()))?;
+        Self::from_map(&outer, computed_as)
+    }
+
+    /// The `model_type` that decides, and the family to offer for it where it is not known: the one whose fields the
+    /// config has. `None` for what is known, or is no config at all.
+    pub fn unknown_family(text: &str) -> Option<(String, Architecture)> {
+        let Err(ConfigError::Unsupported(model_type)) = Self::from_json(text) else { return None };
+        let fits = |family: &Architecture| Self::from_json_as(text, Some(*family)).is_ok();
+        // The one with its own fields first; of the others Llama is the plainest.
+        let family = [Architecture::Qwen35, Architecture::Llama].into_iter().find(fits)?;
+        Some((model_type, family))
+    }
+
+    fn from_map(outer: &Map<String, Value>, computed_as: Option<Architecture>) -> Result<Self, ConfigError> {
         let wrapper = Fields { map: outer };
         if let Some(quantisation) = wrapper.get("quantization_config") {
             let method = quantisation.get("quant_method").and_then(Value::as_str).unwrap_or("unknown method");
@@ -218,13 +276,20 @@ impl ModelConfig {
             .text("model_type")
             .or_else(|| wrapper.text("model_type"))
             .ok_or_else(|| Fields::wrong("model_type", "is missing"))?;
-        let architecture = match model_type {
-            "qwen3_5" | "qwen3_5_text" => Architecture::Qwen35,
-            "qwen3" => Architecture::Qwen3,
-            "qwen2" => Architecture::Qwen2,
-            "llama" => Architecture::Llama,
-            "mistral" => Architecture::Mistral,
-            other => return Err(ConfigError::Unsupported(other.chars().take(64).collect())),
+        let known = match model_type {
+            "qwen3_5_text" => Some(Architecture::Qwen35),
+            model_type => model_type.parse().ok(),
+        };
+        let shown = || model_type.chars().take(64).collect();
+        let architecture = match (known, computed_as) {
+            (Some(known), None) => known,
+            (Some(known), Some(asked)) if known == asked => known,
+            (Some(_), Some(asked)) => return Err(ConfigError::Contradicted { found: shown(), asked }),
+            (None, Some(asked)) => {
+                config.refuse_what_no_family_computes()?;
+                asked
+            }
+            (None, None) => return Err(ConfigError::Unsupported(shown())),
         };
         if let Some(act) = config.text("hidden_act").filter(|act| *act != "silu") {
             return Err(Fields::wrong("hidden_act", &format!("is `{act}`, only silu is supported")));
@@ -516,5 +581,31 @@ mod tests {
         config["text_config"]["hidden_size"] = serde_json::json!(1u64 << 40);
         let error = ModelConfig::from_json(&config.to_string()).unwrap_err().to_string();
         assert!(error.contains("hidden_size"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_family_is_computed_as_another_only_when_that_is_said_and_nothing_strange_is_in_it() {
+        let text = r#"{"model_type":"newlm","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,
+            "num_attention_heads":4,"vocab_size":100,"max_position_embeddings":512,"residual_multiplier":1.0,
+            "final_logit_softcapping":null,"no_rope_layers":[]}"#;
+        assert!(
+            matches!(ModelConfig::from_json(text), Err(ConfigError::Unsupported(name)) if name == "newlm")
+        );
+        assert_eq!(ModelConfig::unknown_family(text), Some(("newlm".into(), Architecture::Llama)));
+        let config = ModelConfig::from_json_as(text, Some(Architecture::Qwen2)).unwrap();
+        assert!(config.architecture == Architecture::Qwen2 && config.qkv_bias);
+
+        for strange in [("1.0", "0.22"), ("null", "30.0"), ("[]", "[1,1,0]")] {
+            let text = text.replacen(strange.0, strange.1, 1);
+            assert!(ModelConfig::from_json_as(&text, Some(Architecture::Llama)).is_err(), "{strange:?}");
+            assert_eq!(ModelConfig::unknown_family(&text), None, "{strange:?}");
+        }
+        let known = text.replacen("newlm", "qwen3", 1);
+        let error = ModelConfig::from_json_as(&known, Some(Architecture::Llama)).unwrap_err().to_string();
+        assert!(
+            error.contains("qwen3") && error.contains("llama") && error.contains("--architecture"),
+            "{error}"
+        );
+        assert!(ModelConfig::from_json_as(&known, Some(Architecture::Qwen3)).is_ok());
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::answers::Origin;
-use crate::choices::{DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -52,6 +52,9 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Evaluation.
     pub eval: EvalPlan,
+    /// What is logged beside the events.
+    #[serde(default)]
+    pub log: LogPlan,
     /// Reasons and estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
@@ -69,6 +72,9 @@ pub struct ModelPlan {
     /// Folder of the checkpoint, when it is known at planning time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// Family it is computed as, where its own is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
 }
 
 /// The data.
@@ -207,6 +213,20 @@ pub struct EvalPlan {
     pub sample_count: u32,
     /// Longest sample generation, tokens.
     pub sample_max_tokens: u32,
+}
+
+/// What is logged beside the events. Plans written before there was a choice have the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogPlan {
+    /// TensorBoard's event files.
+    pub tensorboard: bool,
+}
+
+impl Default for LogPlan {
+    fn default() -> Self {
+        Self { tensorboard: true }
+    }
 }
 
 /// Why the plan is as it is, and what it will take.

@@ -1,7 +1,10 @@
-//! The shipped presets: annotated TOML, part of the program.
+//! Presets: the shipped ones, annotated TOML that is part of the program, and the user's own beside them.
+
+use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers, Origin, Setting};
 use crate::error::PlanError;
+use crate::render::escape;
 
 /// A shipped preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,32 +51,136 @@ impl Preset {
     }
 }
 
+/// The user's own presets: `<name>.toml` files in one folder. The caller lists and reads; nothing is opened here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserPresets {
+    /// The folder they are in.
+    pub folder: PathBuf,
+    /// Their names, without the ending.
+    pub names: Vec<String>,
+}
+
+impl UserPresets {
+    /// From the names of the files in a folder; what is no preset is passed over.
+    pub fn new(folder: PathBuf, files: impl IntoIterator<Item = String>) -> Self {
+        let name = |file: String| file.strip_suffix(ENDING).map(str::to_owned);
+        let mut names: Vec<String> = files.into_iter().filter_map(name).collect();
+        names.retain(|name| check_name(name).is_ok());
+        names.sort_unstable();
+        names.dedup();
+        Self { folder, names }
+    }
+
+    /// The file of a preset, existing or yet to be saved.
+    ///
+    /// # Errors
+    /// A name that no preset can have, see [`check_name`].
+    pub fn path(&self, name: &str) -> Result<PathBuf, PlanError> {
+        check_name(name)?;
+        Ok(self.folder.join(format!("{name}{ENDING}")))
+    }
+}
+
+const ENDING: &str = ".toml";
+/// Bytes of a name: with the ending it stays a file name everywhere.
+const LONGEST_NAME: usize = 64;
+
+/// Whether the user may call a preset so: a plain word that is neither a path nor a shipped preset.
+///
+/// # Errors
+/// [`PlanError::BadValue`] saying what a name may be.
+pub fn check_name(name: &str) -> Result<(), PlanError> {
+    let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
+        "another name, as a shipped preset has this one"
+    } else if name.is_empty()
+        || name.len() > LONGEST_NAME
+        || !name.chars().all(plain)
+        || name.starts_with('-')
+    {
+        "a name of letters, digits, - and _ (at most 64 bytes, no - in front)"
+    } else {
+        return Ok(());
+    };
+    Err(PlanError::BadValue {
+        key: "preset",
+        place: "the preset's name".into(),
+        value: escape(&name.chars().take(80).collect::<String>()),
+        expects: expects.into(),
+    })
+}
+
+/// What a picker lists of a preset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What `--preset` takes.
+    pub name: String,
+    /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a terminal.
+    pub about: String,
+    /// Part of the program, and so not to be overwritten or removed.
+    pub is_shipped: bool,
+}
+
+/// Shipped presets, then the user's, each of which is given by name and text.
+pub fn list<'a>(user: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Listed> {
+    let shipped = PRESETS.iter().map(|preset| Listed {
+        name: preset.name.into(),
+        about: preset.about.into(),
+        is_shipped: true,
+    });
+    let own = user.into_iter().map(|(name, text)| {
+        let about = text.lines().map(str::trim).find(|line| !line.is_empty());
+        let about = about.and_then(|line| line.strip_prefix('#')).unwrap_or_default().trim();
+        Listed { name: name.into(), about: about.chars().take(120).collect(), is_shipped: false }
+    });
+    shipped.chain(own).collect()
+}
+
+/// The text of a preset to save: `about` as its first line, then the answers, but for those that belong to one run (its
+/// name, and the preset it started from).
+///
+/// # Errors
+/// As [`Answers::to_toml`].
+pub fn text(about: &str, answers: &Answers) -> Result<String, PlanError> {
+    let about: Vec<&str> =
+        about.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
+    let mut answers = answers.clone();
+    answers.clear("preset");
+    answers.clear("name");
+    Ok(format!("# {}\n\n{}", about.join(" "), answers.to_toml()?))
+}
+
 /// A preset as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PresetSource {
     /// Shipped.
     Shipped(Preset),
     /// A file that the caller reads; its text goes to [`Answers::from_toml`] with [`Origin::Preset`].
-    File(std::path::PathBuf),
+    File(PathBuf),
 }
 
-/// Says what `preset` means: a shipped name, or a path (it ends in `.toml` or has a separator in it).
+/// Says what `preset` means: a shipped name, the name of one of the user's, or a path (it ends in `.toml` or has a
+/// separator in it).
 ///
 /// # Errors
 /// [`PlanError::UnknownPreset`] with the names there are.
-pub fn find(preset: &Answer<String>) -> Result<PresetSource, PlanError> {
+pub fn find(preset: &Answer<String>, user: &UserPresets) -> Result<PresetSource, PlanError> {
     let name = preset.value.as_str();
     if let Some(shipped) = PRESETS.iter().find(|shipped| shipped.name == name) {
         return Ok(PresetSource::Shipped(*shipped));
     }
-    if name.ends_with(".toml") || name.contains(['/', '\\']) {
+    if user.names.iter().any(|own| own == name) {
+        return user.path(name).map(PresetSource::File);
+    }
+    if name.ends_with(ENDING) || name.contains(['/', '\\']) {
         return Ok(PresetSource::File(name.into()));
     }
     let setting = Setting::of("preset").expect("the table has a preset");
+    let known = PRESETS.iter().map(|shipped| shipped.name).chain(user.names.iter().map(String::as_str));
     Err(PlanError::UnknownPreset {
         place: setting.place(preset.origin),
-        name: name.chars().take(80).collect(),
-        known: PRESETS.iter().map(|shipped| shipped.name).collect::<Vec<_>>().join(", "),
+        name: escape(&name.chars().take(80).collect::<String>()),
+        known: known.collect::<Vec<_>>().join(", "),
     })
 }
 
@@ -93,11 +200,53 @@ mod tests {
 
     #[test]
     fn a_preset_is_a_name_or_a_path_and_anything_else_lists_the_names() {
-        let find = |name: &str| find(&Answer::flag(name.to_owned()));
+        let user = UserPresets::new(
+            "own".into(),
+            ["b.toml", "a.toml", "a", "recipe.toml", ".x.toml"].map(String::from),
+        );
+        assert_eq!(user.names, ["a", "b"], "neither what is no preset nor what a shipped one hides");
+        let find = |name: &str| find(&Answer::flag(name.to_owned()), &user);
+        assert_eq!(find("a").unwrap(), PresetSource::File("own/a.toml".into()));
         assert!(matches!(find("recipe"), Ok(PresetSource::Shipped(preset)) if preset.name == "recipe"));
         assert!(matches!(find("./mine"), Ok(PresetSource::File(_))));
         assert!(matches!(find("mine.toml"), Ok(PresetSource::File(_))));
         let error = find("recipie").unwrap_err().to_string();
-        assert!(error.contains("--preset") && error.contains("default, quick, recipe, demo"), "{error}");
+        assert!(
+            error.contains("--preset") && error.contains("default, quick, recipe, demo, a, b"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_preset_is_never_saved_outside_its_folder_or_over_a_shipped_one() {
+        let user = UserPresets { folder: "own".into(), names: Vec::new() };
+        for name in
+            ["../x", "a/b", "", ".", "..", "a.toml", "a b", "-x", "a\\b", "a\0", "\u{1b}[2J", &"x".repeat(65)]
+        {
+            let error = user.path(name).unwrap_err().to_string();
+            assert!(error.contains("letters, digits, - and _") && !error.contains('\u{1b}'), "{error}");
+        }
+        assert!(check_name("recipe").unwrap_err().to_string().contains("a shipped preset has this one"));
+        assert_eq!(user.path("größe_2-final").unwrap(), PathBuf::from("own/größe_2-final.toml"));
+    }
+
+    #[test]
+    fn a_saved_preset_is_listed_with_its_word_and_gives_the_same_answers() {
+        let mut answers = Answers::default();
+        for (name, text) in
+            [("rank", "16"), ("data", r#"["a", "b"]"#), ("name", "monday"), ("preset", "quick")]
+        {
+            answers.set(name, text, Origin::Flag).unwrap();
+        }
+        let saved = text("short\nchats [rank] \u{1b}", &answers).unwrap();
+        assert!(saved.starts_with("# short chats [rank]\n"), "{saved}");
+        let read = Answers::from_toml(&saved, Origin::Preset, "mine.toml").unwrap();
+        assert_eq!(read.rank, Some(Answer::new(16, Origin::Preset)));
+        assert_eq!((read.name, read.preset), (None, None));
+        let listed = list([("mine", saved.as_str()), ("bare", "seed = 1")]);
+        assert_eq!(listed.len(), PRESETS.len() + 2);
+        assert!(listed[0].is_shipped && !listed[PRESETS.len()].is_shipped);
+        assert_eq!(listed[PRESETS.len()].about, "short chats [rank]");
+        assert_eq!(listed[PRESETS.len() + 1].about, "");
     }
 }

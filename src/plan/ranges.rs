@@ -5,17 +5,18 @@ use std::ops::RangeInclusive;
 
 use crate::answers::{Answer, Answers};
 use crate::error::PlanError;
-use crate::facts::Facts;
+use crate::facts::{Facts, ModelFacts};
 use crate::render::{count, escape};
 use crate::resolve::setting;
 
 fn in_range<T: PartialOrd + Display + Copy>(
-    key: &str,
+    key: &'static str,
     answer: &Option<Answer<T>>,
     range: RangeInclusive<T>,
 ) -> Result<(), PlanError> {
     match answer {
         Some(answer) if !range.contains(&answer.value) => Err(PlanError::BadValue {
+            key,
             place: setting(key).place(answer.origin),
             value: answer.value.to_string().chars().take(40).collect(),
             expects: format!("a value from {} to {}", range.start(), range.end()),
@@ -25,12 +26,12 @@ fn in_range<T: PartialOrd + Display + Copy>(
 }
 
 /// Tokens the model can take at most, as far as a plan can write them.
-pub(crate) fn model_limit(facts: &Facts) -> u32 {
-    facts.model.config.max_example_tokens().clamp(1, 1 << 30) as u32
+pub(crate) fn model_limit(model: &ModelFacts) -> u32 {
+    model.config.max_example_tokens().clamp(1, 1 << 30) as u32
 }
 
 pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanError> {
-    let limit = model_limit(facts);
+    let limit = model_limit(&facts.model);
     let steps = 1..=1u64 << 40;
     in_range("data.eval_fraction", &answers.eval_fraction, 0.0..=0.5)?;
     in_range("data.max_example_tokens", &answers.max_example_tokens, 2.min(limit)..=limit)?;
@@ -66,6 +67,7 @@ pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanE
                 || value.contains(|c: char| "/\\".contains(c) || c.is_control()) =>
         {
             Err(PlanError::BadValue {
+                key: "name",
                 place: setting("name").place(*origin),
                 value: escape(value),
                 expects: "a folder's name: at most 200 bytes, no separator, no dot in front".into(),
@@ -79,12 +81,14 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
     let data = &facts.data;
     if data.examples == 0 || data.total_tokens == 0 || data.max == 0 {
         return Err(PlanError::Data {
+            key: "data.train",
             what: "the data holds no usable example".into(),
             fix: "Run `sparktune check` on it: it names each rejected line with its reason and fix".into(),
         });
     }
     if data.target_tokens == 0 {
         return Err(PlanError::Data {
+            key: "data.train",
             what: format!("none of the {} tokens carries loss: there is nothing to learn from", count(data.total_tokens)),
             fix: "Every conversation needs an assistant turn with content; `sparktune check` shows what was read".into(),
         });

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use crate::answers::Origin;
 use crate::memory::Memory;
-use crate::plan::{Advice, Explained, Method, Plan, RateBasis, Time};
+use crate::plan::{Advice, DurationPlan, Explained, Method, Plan, RateBasis, Time};
 
 /// Bytes with a decimal unit: `4.4 GB`.
 pub fn bytes(n: u64) -> String {
@@ -227,6 +227,21 @@ pub fn cost_curve(plan: &Plan) -> String {
     text
 }
 
+/// How many epochs the steps make: `39 an epoch, 3 epochs`, or where `max_steps` ends the run before them.
+pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
+    let an_epoch = count(time.steps_per_epoch);
+    let whole = time.steps_per_epoch.saturating_mul(duration.epochs.into());
+    let epochs =
+        if duration.epochs == 1 { "1 epoch".to_owned() } else { format!("{} epochs", duration.epochs) };
+    if time.steps >= whole {
+        return format!("{an_epoch} an epoch, {epochs}");
+    }
+    let ends = time.steps as f64 / time.steps_per_epoch.max(1) as f64;
+    // Two digits below a tenth, so that a short trial does not read as no epoch at all.
+    let digits = if ends < 0.1 { 2 } else { 1 };
+    format!("{an_epoch} an epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
+}
+
 /// The plan in a few lines, for `--dry-run` and the head of a run.
 pub fn summary(plan: &Plan) -> String {
     let method = match plan.method {
@@ -247,10 +262,9 @@ pub fn summary(plan: &Plan) -> String {
     if let Some(Advice { memory, time, .. }) = &plan.advice {
         let _ = writeln!(
             text,
-            "steps {} ({} an epoch, {} epochs), {} tokens each",
+            "steps {} ({}), {} tokens each",
             count(time.steps),
-            count(time.steps_per_epoch),
-            plan.duration.epochs,
+            epochs_in_words(time, plan.duration),
             count(time.tokens_per_step)
         );
         text.push_str(&eta(time));

@@ -7,13 +7,12 @@
 use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
-use crate::choices::{DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
-use crate::cost::{Speed, Work};
+use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
-use crate::fit::{Fit, Wish, recipe_pack_length};
-use crate::plan::{Advice, DataPlan, Explained, ModelPlan, Plan};
+use crate::fit::{Fit, Wish};
+use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_ranges, model_limit};
 use crate::render::{bytes, count, escape, parameters, percent};
 use crate::rows::Lengths;
@@ -25,6 +24,7 @@ pub fn missing(answers: &Answers) -> Vec<Missing> {
         .filter(|key| answers.origin(key).is_none())
         .filter_map(|key| Setting::of(key))
         .map(|setting| Missing {
+            key: setting.key,
             flag: format!("--{}", setting.name),
             env: setting.env(),
             about: setting.about,
@@ -55,7 +55,19 @@ pub(crate) trait Shown {
 macro_rules! shown_as_displayed {
     ($($kind:ty),+) => { $(impl Shown for $kind { fn shown(&self) -> String { self.to_string() } })+ };
 }
-shown_as_displayed!(String, bool, u32, u64, MethodKind, PackStrategy, Mtp, Device, Think, DataFormat);
+shown_as_displayed!(
+    String,
+    bool,
+    u32,
+    u64,
+    MethodKind,
+    PackStrategy,
+    Mtp,
+    Device,
+    Think,
+    DataFormat,
+    Architecture
+);
 
 impl Shown for f64 {
     fn shown(&self) -> String {
@@ -148,28 +160,12 @@ impl Resolver<'_> {
             PackStrategy::Bfd,
             "best-fit decreasing cuts no example; `stream` cuts at the pack length, as the original recipe does",
         );
-        let limit = model_limit(facts);
-        let work = Work::of(&facts.model.config);
-        let speed = match (device, facts.machine.gpus.first()) {
-            (Device::Cuda, Some(gpu)) => Speed::of_gpu(gpu),
-            _ => Speed::of_cpu(&facts.machine),
-        };
         let lengths = Lengths::of(&facts.data, data.max_example_tokens);
-        let fit = Fit {
-            model: &facts.model,
-            machine: &facts.machine,
-            device,
-            work,
-            speed,
-            strategy,
-            longest: facts.data.max.min(data.max_example_tokens),
-            limit,
-            rule: recipe_pack_length(&facts.data, limit),
-            target_share: facts.data.target_share(),
-            lengths,
-        };
+        let fit = Fit::new(&facts.model, &facts.machine, &facts.data, device, strategy, lengths);
+        let fit = Fit { longest: fit.longest.min(data.max_example_tokens), ..fit };
         if fit.lengths.examples() == 0.0 {
             return Err(PlanError::Data {
+                key: "data.max_example_tokens",
                 what: format!(
                     "every example is longer than data.max_example_tokens = {}",
                     count(data.max_example_tokens.into())
@@ -206,6 +202,12 @@ impl Resolver<'_> {
         let eval = &data.eval;
         let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
         let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        let tensorboard = self.pick(
+            "log.tensorboard",
+            &answers.tensorboard,
+            true,
+            "some 200 bytes a step; `tensorboard --logdir` with the runs folder shows all runs",
+        );
         let time = eta::time(&eta::Run {
             fit: &fit,
             wish: &wish,
@@ -218,7 +220,7 @@ impl Resolver<'_> {
             epochs: duration.epochs,
             trains_mtp: mtp == Mtp::Trained,
         });
-        self.record_time(&time);
+        self.record_time(&time, duration);
 
         let order =
             |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
@@ -247,6 +249,7 @@ impl Resolver<'_> {
             duration,
             checkpoint,
             eval,
+            log: LogPlan { tensorboard },
             advice: Some(advice),
         })
     }
@@ -275,7 +278,9 @@ impl Resolver<'_> {
                 self.pick_optional("model.path", answer, "not on this machine yet: it will be fetched")
             }
         };
-        ModelPlan { id: answer.value.clone(), revision, path }
+        let architecture =
+            self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
+        ModelPlan { id: answer.value.clone(), revision, path, architecture }
     }
 
     fn device(&mut self) -> Result<Device, PlanError> {
@@ -312,6 +317,7 @@ impl Resolver<'_> {
             // A preset is written for many models; only the user's own words are held against this one.
             Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
                 Err(PlanError::Conflict {
+                    key: "mtp",
                     what: format!(
                         "{} is {value}, but {} has no MTP head (mtp_num_hidden_layers is 0 in its config.json)",
                         setting("mtp").place(*origin),
@@ -329,7 +335,7 @@ impl Resolver<'_> {
 
     fn data(&mut self) -> Result<DataPlan, PlanError> {
         let (answers, data) = (self.answers, &self.facts.data);
-        let limit = model_limit(self.facts);
+        let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
             "{} examples, {} tokens, mean {:.0}, p99 {}, longest {}; {} carry loss",
@@ -365,6 +371,7 @@ impl Resolver<'_> {
             && answer.origin > Origin::Preset
         {
             return Err(PlanError::Conflict {
+                key: "data.eval_fraction",
                 what: format!(
                     "{} holds examples out although --eval-data is given",
                     setting("data.eval_fraction").place(answer.origin)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS, Value};
+use crate::answers::{Answer, Answers, Origin, SETTINGS};
 use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
 use crate::error::PlanError;
@@ -13,6 +13,7 @@ use crate::plan::{Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
+use crate::values::Value;
 
 /// The length report of lengths, as the data stage makes it.
 fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
@@ -154,6 +155,53 @@ fn the_demo_on_two_cores_is_explained() {
     let steps = plan.advice.as_ref().unwrap().time.steps;
     assert!((60..=100).contains(&steps), "{steps} steps");
     insta::assert_snapshot!("explain_demo_on_two_cores", render::explain(&plan, 100));
+}
+
+#[test]
+fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
+    let steps = |answers: &Answers, facts: &Facts| {
+        let summary = render::summary(&resolve(answers, facts).unwrap());
+        summary.lines().find(|line| line.starts_with("steps")).unwrap().to_owned()
+    };
+    let (facts, answers) = (demo_facts(), ask("tiny"));
+    assert!(steps(&answers, &facts).contains(" an epoch, 3 epochs), "), "{}", steps(&answers, &facts));
+    let per_epoch = resolve(&answers, &facts).unwrap().advice.unwrap().time.steps_per_epoch;
+    let short = with(ask("tiny"), &[("max-steps", &(per_epoch * 2).to_string())]);
+    let said = steps(&short, &facts);
+    assert!(said.contains("max_steps ends the run after about 2.0 of 3 epochs"), "{said}");
+    let plan = resolve(&short, &facts).unwrap();
+    assert!(reason(&plan, "steps").contains("max_steps ends the run"), "{}", reason(&plan, "steps"));
+    let trial = with(ask("Qwen/Qwen3.5-2B"), &[("max-steps", "20"), ("epochs", "1")]);
+    let said = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
+    assert!(said.contains("after about 0.01 of 1 epoch)"), "{said}");
+    let idle = with(ask("tiny"), &[("max-steps", "1000000")]);
+    assert!(steps(&idle, &facts).contains("3 epochs), "), "a limit that is never reached is not mentioned");
+}
+
+#[test]
+fn an_error_says_which_setting_it_concerns() {
+    let at = |answers: &Answers, facts: &Facts| resolve(answers, facts).unwrap_err().setting().unwrap().key;
+    let mut facts = demo_facts();
+    let tiny = |pairs: &[(&str, &str)]| with(ask("tiny"), pairs);
+    assert_eq!(at(&Answers::default(), &facts), "model.id");
+    assert_eq!(at(&tiny(&[("rank", "4096")]), &facts), "method.rank");
+    assert_eq!(at(&tiny(&[("name", "../x")]), &facts), "name");
+    assert_eq!(at(&tiny(&[("method", "full"), ("rank", "8")]), &facts), "method.rank");
+    assert_eq!(at(&tiny(&[("device", "cuda")]), &facts), "device");
+    facts.model.config.mtp_num_hidden_layers = 0;
+    assert_eq!(at(&tiny(&[("mtp", "trained")]), &facts), "mtp");
+    facts.machine.disk_free_bytes = Some(1000);
+    assert_eq!(at(&tiny(&[]), &facts), "runs_dir");
+    assert_eq!(at(&tiny(&[("keep", "9")]), &facts), "checkpoint.keep");
+    facts.data.target_tokens = 0;
+    assert_eq!(at(&tiny(&[]), &facts), "data.train");
+    let facts = recipe_facts("Qwen/Qwen3.5-9B");
+    let nine = |pairs: &[(&str, &str)]| with(ask("Qwen/Qwen3.5-9B"), pairs);
+    assert_eq!(at(&nine(&[("method", "full")]), &facts), "method.kind");
+    assert_eq!(at(&nine(&[("method", "full"), ("pack-length", "200000")]), &facts), "pack.length");
+    let error = Answers::default().set("epochs", "many", Origin::Flag).unwrap_err();
+    assert_eq!(error.setting().unwrap().name, "epochs");
+    assert!(Answers::from_toml("x = 1", Origin::Preset, "x").unwrap_err().setting().is_none());
 }
 
 #[test]
@@ -342,6 +390,17 @@ fn one_table_gives_each_setting_a_key_a_name_and_a_variable_of_its_own() {
     for flag in "model data eval-data preset method rank pack-length pack-strategy epochs max-steps save-steps learning-rate seed mtp runs-dir name device".split(' ') {
         assert!(SETTINGS.iter().any(|setting| setting.name == flag && setting.has_flag), "--{flag}");
     }
+}
+
+#[test]
+fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
+    let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
+    let plan = resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    assert!(!plan.log.tensorboard);
+    let text = plan.to_toml().unwrap();
+    let older = text.replace("[log]\ntensorboard = false\n", "");
+    assert_ne!(older, text);
+    assert!(Plan::from_toml(&older, "plan.toml").unwrap().log.tensorboard);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the estimate
 //! is the same for the same report. The packer itself works on the real lengths and lives elsewhere.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use crate::choices::PackStrategy;
 use crate::facts::DataFacts;
@@ -11,14 +13,18 @@ use crate::facts::DataFacts;
 /// Lengths that stand for a data set.
 const SAMPLE: u64 = 2048;
 
-/// Lengths that stand for a data set, in tokens, in no particular order.
-#[derive(Clone, Debug, PartialEq)]
+/// Lengths that stand for a data set, in tokens.
+#[derive(Clone, Debug)]
 pub struct Lengths {
-    lengths: Vec<u32>,
+    /// Longest first.
+    lengths: Rc<[u32]>,
     /// Examples of the data set that one length stands for.
     weight: f64,
     /// Tokens of the data set that one token of these lengths stands for.
     token_weight: f64,
+    /// What was packed before: methods, ranks and models are compared at the same pack lengths, and a screen asks at
+    /// every keystroke.
+    packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
 }
 
 /// What packing gives at one pack length, scaled to the whole data set.
@@ -59,14 +65,21 @@ impl Lengths {
         // Lengths inside a bin are not even; the totals are brought to the mean that was counted.
         let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / n as f64;
         let correction = (data.mean() / mean).clamp(0.5, 2.0);
-        Self { lengths, weight, token_weight: weight * correction }.up_to(limit)
+        Self::new(lengths, weight, weight * correction).up_to(limit)
+    }
+
+    fn new(mut lengths: Vec<u32>, weight: f64, token_weight: f64) -> Self {
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        Self { lengths: lengths.into(), weight, token_weight, packed: Rc::default() }
     }
 
     /// Without the examples over `limit`.
     #[must_use]
     pub fn up_to(&self, limit: u32) -> Self {
-        let lengths = self.lengths.iter().copied().filter(|length| *length <= limit).collect();
-        Self { lengths, ..*self }
+        match self.lengths.partition_point(|length| *length > limit) {
+            0 => self.clone(),
+            over => Self { lengths: self.lengths[over..].into(), packed: Rc::default(), ..*self },
+        }
     }
 
     /// Examples of the data set that are not over the limit.
@@ -76,15 +89,18 @@ impl Lengths {
 
     /// Length that this share of the examples does not exceed; 0 without examples.
     pub fn quantile(&self, share: f64) -> u32 {
-        let mut sorted = self.lengths.clone();
-        sorted.sort_unstable();
-        let last = sorted.len().saturating_sub(1);
-        sorted.get((share * last as f64).ceil() as usize).copied().unwrap_or(0)
+        let last = self.lengths.len().saturating_sub(1);
+        let longer = last.saturating_sub((share * last as f64).ceil() as usize);
+        self.lengths.get(longer).copied().unwrap_or(0)
     }
 
     /// Packs the sample. `pack_length` 0 counts as 1.
     pub fn pack(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
-        let pack_length = pack_length.max(1);
+        let key = (pack_length.max(1), strategy);
+        *self.packed.borrow_mut().entry(key).or_insert_with(|| self.packed_anew(key.0, strategy))
+    }
+
+    fn packed_anew(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
         let tokens: f64 = self.lengths.iter().map(|n| f64::from(*n)).sum();
         let packed = match strategy {
             PackStrategy::Bfd => best_fit_decreasing(&self.lengths, pack_length),
@@ -107,12 +123,10 @@ struct Packed {
     own_rows: f64,
 }
 
-fn best_fit_decreasing(lengths: &[u32], pack_length: u32) -> Packed {
-    let mut sorted = lengths.to_vec();
-    sorted.sort_unstable_by(|a, b| b.cmp(a));
+fn best_fit_decreasing(longest_first: &[u32], pack_length: u32) -> Packed {
     let mut packed = Packed { rows: 0.0, room: 0.0, squares: 0.0, own_rows: 0.0 };
     let mut open: BTreeMap<u32, u32> = BTreeMap::new(); // free room of a row → how many such rows
-    for length in sorted {
+    for length in longest_first.iter().copied() {
         packed.squares += f64::from(length) * f64::from(length);
         let free = if length > pack_length {
             packed.own_rows += 1.0;
@@ -276,7 +290,7 @@ mod tests {
                 histogram: (0..20).map(|i| LengthBucket { up_to: (2u32 << i) - 1, count: bin(i) }).collect(),
             };
             let drawn = Lengths::of(&data, u32::MAX);
-            let truth = Lengths { lengths: real, weight: 1.0, token_weight: 1.0 };
+            let truth = Lengths::new(real, 1.0, 1.0);
             for length in [2048, 4096, 8192, 16384] {
                 let (drawn, truth) =
                     (drawn.pack(length, PackStrategy::Bfd), truth.pack(length, PackStrategy::Bfd));

@@ -6,7 +6,7 @@ use crate::error::PlanError;
 use crate::eta;
 use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
-use crate::render::{bytes, count, duration, tokens_per_s};
+use crate::render::{bytes, count, duration as time_in_words, epochs_in_words, tokens_per_s};
 use crate::resolve::Resolver;
 
 /// Rows of an optimizer step, when rows are as long as the recipe's rule says.
@@ -149,7 +149,8 @@ impl Resolver<'_> {
             bytes(tokens)
         );
         if needed(keep) > free {
-            return Err(PlanError::Disk { needed_bytes: needed(keep), free_bytes: free, parts });
+            let key = if keep > 1 && answers.keep.is_some() { "checkpoint.keep" } else { "runs_dir" };
+            return Err(PlanError::Disk { key, needed_bytes: needed(keep), free_bytes: free, parts });
         }
         let fewer = if recommended < 3 { ", fewer than 3 because of the disk" } else { "" };
         let room = self
@@ -197,17 +198,17 @@ impl Resolver<'_> {
     }
 
     /// Three rows of the table that are no settings: where the run ends up.
-    pub(crate) fn record_time(&mut self, time: &Time) {
+    pub(crate) fn record_time(&mut self, time: &Time, duration: DurationPlan) {
         let steps = format!(
-            "{} an epoch, {} tokens each on average",
-            count(time.steps_per_epoch),
+            "{}, {} tokens each on average",
+            epochs_in_words(time, duration),
             count(time.tokens_per_step)
         );
         self.record("steps", count(time.steps), Origin::BuiltIn, steps);
         let speed =
             time.tokens_per_s.map_or(String::new(), |rate| format!("{} tokens/s", tokens_per_s(rate)));
         self.record("speed", speed, Origin::BuiltIn, eta::basis_in_words(time));
-        let total = time.train_s.map_or(String::new(), |s| duration(s + time.mtp_s.unwrap_or(0.0)));
+        let total = time.train_s.map_or(String::new(), |s| time_in_words(s + time.mtp_s.unwrap_or(0.0)));
         self.record("time", total, Origin::BuiltIn, time.formula.clone());
     }
 }

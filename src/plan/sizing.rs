@@ -65,6 +65,7 @@ impl Resolver<'_> {
             && rank.origin >= method.origin
         {
             return Err(PlanError::Conflict {
+                key: "method.rank",
                 what: format!(
                     "{} is full, which has no adapters, but {} is {}",
                     setting("method.kind").place(method.origin),
@@ -139,7 +140,16 @@ impl Resolver<'_> {
                 format!("rows of {} tokens", count(length.unwrap_or(fit.rule).into()))
             }
         };
+        // What the user asked for, from the cheapest to give up to the dearest.
+        let asked = [
+            ("pack.length", wish.pack_length.is_some()),
+            ("recompute", wish.recompute == Some(false)),
+            ("method.kind", wish.method == MethodKind::Full && self.answers.method.is_some()),
+            ("batch.micro_batch_packs", wish.micro_batch_packs > 1),
+            ("method.rank", self.answers.rank.is_some()),
+        ];
         PlanError::DoesNotFit {
+            key: asked.iter().find(|(_, asked)| *asked).map_or("model.id", |(key, _)| key),
             what: format!("{how} of {} with {row}", escape(model)),
             memory: Box::new(memory),
             remedies: remedies::remedies(fit, wish),

@@ -73,6 +73,29 @@ pub enum Error {
         /// The record.
         path: PathBuf,
     },
+    /// A folder that is not deleted as a run.
+    #[error("{} is not deleted: {reason}", .path.display())]
+    NotDeletable {
+        /// The folder.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The run is out of the list, but part of it is still on the disk.
+    #[error(
+        "{} is deleted, but {left_bytes} bytes of it could not be removed: {}. They are in {}; remove that folder by hand",
+        .run.display(), in_words(.source), .left_in.display()
+    )]
+    HalfDeleted {
+        /// The run folder as it was called.
+        run: PathBuf,
+        /// Where the rest lies now.
+        left_in: PathBuf,
+        /// Size of the rest.
+        left_bytes: u64,
+        /// The refusal.
+        source: io::Error,
+    },
     /// Events from a newer sparktune.
     #[error("{}: event format v{found} is newer than v{known}, the newest this sparktune reads; update sparktune", .path.display())]
     NewerEvents {

@@ -360,6 +360,10 @@ impl Event {
     /// # Errors
     /// [`Unreadable`] says whether the line is garbage or from a newer sparktune.
     pub fn parse(line: &[u8]) -> Result<Event, Unreadable> {
+        crate::step_line::read(line).map_or_else(|| Self::parse_json(line), Ok)
+    }
+
+    pub(crate) fn parse_json(line: &[u8]) -> Result<Event, Unreadable> {
         let malformed = |error: serde_json::Error| Unreadable::Malformed(error.to_string());
         let head: Head = match serde_json::from_slice(line) {
             Ok(head) => head,

@@ -7,6 +7,7 @@
 //!   lease.lock                             flock held by the trainer          lease, liveness
 //!   control/<id>.json                      requests to the trainer            control
 //!   checkpoints/step-001200/               committed whole or not at all      checkpoint, manifest
+//!   tensorboard/events.out.tfevents.…      the events once more             tensorboard, proto
 //!   data/  logs/  outputs/                 owned by other members
 //! ```
 //!
@@ -14,23 +15,35 @@
 //! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
 //! screens are none of its business.
 
+pub mod bench;
+mod charts;
 mod checkpoint;
 mod control;
+mod deletion;
+mod drift;
 mod error;
 mod event;
 mod lease;
+mod lines;
 mod liveness;
 mod manifest;
+mod notice;
+mod pace;
+mod proto;
 mod run_dir;
 mod runs_root;
 mod series;
+mod step_line;
 mod tailer;
+mod tensorboard;
 mod view;
 mod wire;
 mod writer;
 
+pub use charts::{Charts, Mark};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
+pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
     CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,
@@ -39,11 +52,13 @@ pub use event::{
 pub use lease::{Holder, Lease};
 pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
+pub use notice::Notice;
+pub use pace::{Eta, StepParts};
 pub use run_dir::RunDir;
 pub use runs_root::RunsRoot;
 pub use series::{Bucket, Series};
-pub use tailer::{Batch, EventTailer, Limit, Notice, Record};
-pub use view::{Attempt, Charts, Eta, RunView, Seen};
+pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
+pub use view::{Attempt, RunView, Seen};
 pub use writer::EventWriter;
 
 /// Microseconds since the Unix epoch, the clock of every event and request.

@@ -24,6 +24,8 @@ pub enum Liveness {
     },
     /// The lease is free and the last attempt never said how it ended.
     Crashed,
+    /// The folder was moved or deleted while it was being watched, or its disk went away.
+    Gone,
     /// The last attempt said how it ended.
     Finished {
         /// How.
@@ -32,7 +34,7 @@ pub enum Liveness {
 }
 
 impl Liveness {
-    /// The verdict from what was seen: whether the lease is held, whether there is any event, the outcome of the last
+    /// The verdict from what was seen in a folder that is there: whether the lease is held, whether there is any event, the outcome of the last
     /// attempt, and for how long no sign of work was logged (counted from taking the lease when there is none).
     pub fn judge(held: bool, any_event: bool, outcome: Option<Outcome>, silent: Duration) -> Self {
         match (held, outcome) {

@@ -104,6 +104,10 @@ impl RunDir {
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
+    /// `tensorboard/`, made by the first attempt that writes into it.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
     /// `plan.toml`
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
@@ -171,18 +175,19 @@ impl RunDir {
 
     /// Bytes of all files inside. Files that vanish meanwhile count as nothing.
     pub fn size_bytes(&self) -> u64 {
-        fn of(folder: &Path) -> u64 {
-            let Ok(entries) = fs::read_dir(folder) else { return 0 };
-            entries
-                .flatten()
-                .map(|entry| match entry.metadata() {
-                    Ok(meta) if meta.is_dir() => of(&entry.path()),
-                    Ok(meta) => meta.len(),
-                    Err(_) => 0,
-                })
-                .sum()
-        }
-        of(&self.path)
+        Self::size_of(&self.path)
+    }
+
+    pub(crate) fn size_of(folder: &Path) -> u64 {
+        let Ok(entries) = fs::read_dir(folder) else { return 0 };
+        entries
+            .flatten()
+            .map(|entry| match entry.metadata() {
+                Ok(meta) if meta.is_dir() => Self::size_of(&entry.path()),
+                Ok(meta) => meta.len(),
+                Err(_) => 0,
+            })
+            .sum()
     }
 }
 

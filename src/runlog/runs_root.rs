@@ -47,8 +47,9 @@ impl RunsRoot {
         }
     }
 
-    /// All runs, oldest first. Other things in the folder are passed over; a missing root has no runs. A folder that
-    /// this user may not look into is in the list: reading it says so, and it does not look as if it were not there.
+    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being deleted; a
+    /// missing root has no runs. A folder that this user may not look into is in the list: reading it says so, and it
+    /// does not look as if it were not there.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -59,7 +60,10 @@ impl RunsRoot {
         };
         let mut paths = Vec::new();
         for entry in entries {
-            paths.push(entry.doing("list", &self.path)?.path());
+            let entry = entry.doing("list", &self.path)?;
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                paths.push(entry.path());
+            }
         }
         paths.sort();
         Ok(paths.into_iter().filter_map(listed).collect())

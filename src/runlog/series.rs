@@ -82,14 +82,16 @@ impl Series {
     }
 
     fn merge(&mut self, bucket: Bucket) {
-        let slot = bucket.first_step / self.width;
+        // Not a division, which would be most of the work.
+        let shift = self.width.trailing_zeros();
+        let slot = bucket.first_step >> shift;
         let at = match self.buckets.last() {
-            Some(last) if last.first_step / self.width < slot => self.buckets.len(),
+            Some(last) if last.first_step >> shift < slot => self.buckets.len(),
             None => 0,
-            _ => self.buckets.partition_point(|b| b.first_step / self.width < slot),
+            _ => self.buckets.partition_point(|b| b.first_step >> shift < slot),
         };
         match self.buckets.get_mut(at) {
-            Some(same) if same.first_step / self.width == slot => same.absorb(&bucket),
+            Some(same) if same.first_step >> shift == slot => same.absorb(&bucket),
             _ => self.buckets.insert(at, bucket),
         }
     }

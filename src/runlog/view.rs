@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::charts::{Charts, Mark};
 use crate::error::Result;
 use crate::event::{
     CheckpointCommitted, ControlApplied, DeviceSample, Eval, Event, Kind, Outcome, Phase, Progress,
@@ -17,18 +18,17 @@ use crate::event::{
 use crate::lease::Lease;
 use crate::liveness::Liveness;
 use crate::now_us;
+use crate::pace::{Eta, Pace, StepParts};
 use crate::run_dir::RunDir;
-use crate::series::Series;
+use crate::series::Bucket;
 use crate::tailer::{EventTailer, Limit};
 
 /// Weight of the newest loss in the moving average: about the last 20 steps.
 const EMA_WEIGHT: f64 = 0.1;
-/// Steps over which rates and the remaining time are measured.
-const RATE_STEPS: usize = 200;
 const KEPT_SAMPLES: usize = 32;
 const KEPT_WARNINGS: usize = 64;
 const KEPT_ATTEMPTS: usize = 64;
-const KEPT_CHECKPOINTS: usize = 64;
+const KEPT_CHECKPOINTS: usize = 1024;
 const KEPT_BESTS: usize = 1024;
 /// A glance reads this much of the end of the last attempt.
 const GLANCE_BYTES: u64 = 512 * 1024;
@@ -46,44 +46,6 @@ pub struct Attempt {
     pub last_step: u64,
     /// How it ended, if it said so.
     pub finished: Option<RunFinished>,
-}
-
-/// The curves of a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Charts {
-    /// Training loss, nats per target token.
-    pub loss: Series,
-    /// Eval loss.
-    pub eval_loss: Series,
-    /// Learning rate.
-    pub lr: Series,
-    /// Gradient norm before clipping.
-    pub grad_norm: Series,
-    /// Tokens per second.
-    pub tokens_per_s: Series,
-    /// Memory used, bytes.
-    pub mem_used_bytes: Series,
-}
-
-impl Charts {
-    fn each(&mut self) -> [&mut Series; 6] {
-        let Charts { loss, eval_loss, lr, grad_norm, tokens_per_s, mem_used_bytes } = self;
-        [loss, eval_loss, lr, grad_norm, tokens_per_s, mem_used_bytes]
-    }
-}
-
-/// Time left, with how it was computed: `steps_left × ms_per_step`, the latter measured over the last `over_steps` steps
-/// by the clock, so evaluations and checkpoints between them are included.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Eta {
-    /// Seconds left.
-    pub seconds: f64,
-    /// Steps left.
-    pub steps_left: u64,
-    /// Measured time per step.
-    pub ms_per_step: f64,
-    /// Steps the measurement spans.
-    pub over_steps: u64,
 }
 
 /// Something that was logged, and whether a later attempt superseded it.
@@ -140,9 +102,8 @@ pub struct RunView {
     /// Time of the last event that shows work: all but device samples, which a thread of their own may write while
     /// training hangs.
     pub last_work_us: Option<u64>,
-    /// (step, time) of recent steps of this attempt.
     #[serde(skip)]
-    recent: VecDeque<(u64, u64)>,
+    pace: Pace,
     #[serde(skip)]
     position: (u32, u64),
 }
@@ -172,7 +133,10 @@ impl RunView {
             Kind::Step(step) => self.step(step, event.time_us),
             Kind::Eval(eval) => self.eval(eval),
             Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),
-            Kind::DeviceSample(sample) => self.device = Some(sample.clone()),
+            Kind::DeviceSample(sample) => {
+                self.charts.reading(self.steps_done(), sample);
+                self.device = Some(sample.clone());
+            }
             Kind::CheckpointCommitted(checkpoint) => {
                 self.checkpoints.retain(|c| c.step != checkpoint.step);
                 keep(&mut self.checkpoints, checkpoint.clone(), KEPT_CHECKPOINTS);
@@ -194,7 +158,7 @@ impl RunView {
     fn begin_attempt(&mut self, event: &Event) {
         let attempt = Attempt { number: event.attempt, started_us: event.time_us, ..Attempt::default() };
         keep(&mut self.attempts, attempt, KEPT_ATTEMPTS);
-        self.recent.clear();
+        self.pace = Pace::default();
         self.phase = None;
         self.progress = None;
     }
@@ -208,9 +172,7 @@ impl RunView {
 
     /// A new attempt continues from `step`: what came after it will be done again.
     fn discard_after(&mut self, step: u64) {
-        for (kept, discarded) in self.charts.each().into_iter().zip(self.discarded.each()) {
-            discarded.absorb(kept.cut_after(step));
-        }
+        self.charts.discard_after(step, &mut self.discarded);
         self.bests.retain(|eval| eval.step <= step);
         self.checkpoints.retain(|checkpoint| checkpoint.step <= step);
         for sample in self.samples.iter_mut().filter(|s| s.what.step > step) {
@@ -224,33 +186,19 @@ impl RunView {
         }
         if self.last_step.as_ref().is_some_and(|last| last.step > step) {
             self.last_step = None;
-            self.loss_ema = self.charts.loss.buckets().last().and_then(crate::series::Bucket::mean);
+            self.loss_ema = self.charts.loss.buckets().last().and_then(Bucket::mean);
         }
     }
 
     fn step(&mut self, step: &Step, time_us: u64) {
-        let at = step.step;
-        self.charts.loss.push(at, step.loss_nats);
-        let Charts { lr, grad_norm, tokens_per_s, mem_used_bytes, .. } = &mut self.charts;
-        #[allow(clippy::cast_precision_loss)] // bytes on a chart
-        let mem = step.mem_used_bytes.map(|bytes| bytes as f64);
-        for (series, value) in [
-            (lr, step.lr),
-            (grad_norm, step.grad_norm),
-            (tokens_per_s, step.tokens_per_s),
-            (mem_used_bytes, mem),
-        ] {
-            if let Some(value) = value {
-                series.push(at, value);
-            }
-        }
+        self.charts.step(step);
         if step.loss_nats.is_finite() {
             let ema = self.loss_ema.unwrap_or(step.loss_nats);
             self.loss_ema = Some(ema + EMA_WEIGHT * (step.loss_nats - ema));
         }
-        keep(&mut self.recent, (at, time_us), RATE_STEPS + 1);
+        self.pace.step(step, time_us, self.total_steps());
         if let Some(attempt) = self.attempts.back_mut() {
-            attempt.last_step = at;
+            attempt.last_step = step.step;
         }
         self.last_step = Some(step.clone());
     }
@@ -298,24 +246,46 @@ impl RunView {
         self.finished().map(|finished| finished.outcome)
     }
 
-    /// Mean tokens per second over the recent steps, as the trainer measured them (evaluations not included).
+    /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not included);
+    /// before its first step, that of the steps before.
     pub fn tokens_per_s(&self) -> Option<f64> {
-        let bucket = self.charts.tokens_per_s.buckets().last()?;
-        self.last_step.as_ref().and_then(|s| s.tokens_per_s).or(bucket.mean())
+        let before = || self.charts.tokens_per_s.buckets().last().and_then(Bucket::mean);
+        self.pace.tokens_per_s().or_else(before)
     }
 
     /// Time left; `None` before the second step of an attempt, after the end, and when the total is unknown.
     pub fn eta(&self) -> Option<Eta> {
-        let (&(first, from_us), &(last, to_us)) = (self.recent.front()?, self.recent.back()?);
-        let steps_left = self.total_steps()?.saturating_sub(last);
-        let over_steps = last.saturating_sub(first);
-        if over_steps == 0 || self.finished().is_some() {
-            return None;
-        }
-        #[allow(clippy::cast_precision_loss)]
-        let (ms_per_step, left) =
-            (to_us.saturating_sub(from_us) as f64 / 1e3 / over_steps as f64, steps_left as f64);
-        Some(Eta { seconds: left * ms_per_step / 1e3, steps_left, ms_per_step, over_steps })
+        if self.finished().is_some() { None } else { self.pace.eta(self.total_steps()?) }
+    }
+
+    /// Where the time of a step goes, over the recent steps of this attempt.
+    pub fn step_parts(&self) -> Option<StepParts> {
+        self.pace.parts()
+    }
+
+    /// Best evaluations, checkpoints and resumes, as far as their steps count, ascending by step.
+    pub fn marks(&self) -> Vec<Mark> {
+        let bests = self.bests.iter().map(|e| Mark::Best { step: e.step, loss_nats: e.loss_nats });
+        let checkpoints = self.checkpoints.iter().map(|c| Mark::Checkpoint { step: c.step, best: c.best });
+        let resumed = self.attempts.iter().filter_map(|a| {
+            a.started.resumed_from_step.map(|step| Mark::Resumed { step, attempt: a.number })
+        });
+        let mut marks: Vec<Mark> = bests.chain(checkpoints).chain(resumed).collect();
+        marks.sort_by_key(Mark::step);
+        marks
+    }
+
+    /// The loss curve in at most `columns` means, for a list; `None` where no loss was finite. After
+    /// [`RunView::glance`] it covers what the glance saw.
+    pub fn spark(&self, columns: usize) -> Vec<Option<f64>> {
+        let buckets = self.charts.loss.buckets();
+        let width = buckets.len().div_ceil(columns.max(1)).max(1);
+        let mean = |column: &[Bucket]| {
+            let (sum, count) = column.iter().fold((0.0, 0), |(sum, n), b| (sum + b.sum, n + b.count));
+            #[allow(clippy::cast_precision_loss)]
+            (count > 0).then(|| sum / count as f64)
+        };
+        buckets.chunks(width).map(mean).collect()
     }
 
     /// For how long no work was logged, at the time `now_us`.
@@ -328,6 +298,9 @@ impl RunView {
     /// # Errors
     /// [`crate::Error::Io`] when the lease cannot be probed.
     pub fn liveness(&self, run: &RunDir) -> Result<Liveness> {
+        if matches!(run.events().try_exists(), Ok(false)) {
+            return Ok(Liveness::Gone);
+        }
         let held = Lease::is_held(run)?;
         // An attempt that has just begun is not silent because the one before ended long ago.
         let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
@@ -357,10 +330,7 @@ impl RunView {
         let mut tailer = EventTailer::new(run);
         tailer.begin(last);
         // The first events say what the attempt is.
-        let head = tailer.poll(Limit { lines: 8, ..Limit::default() })?;
-        for record in &head.records {
-            view.apply(&record.event);
-        }
+        let head = tailer.poll_with(Limit { lines: 8, ..Limit::default() }, |event, _| view.apply(&event))?;
         if !head.at_end {
             tailer.skip_to_last(last, GLANCE_BYTES);
             view.catch_up(&mut tailer)?;
@@ -369,15 +339,8 @@ impl RunView {
     }
 
     fn catch_up(&mut self, tailer: &mut EventTailer) -> Result<()> {
-        loop {
-            let batch = tailer.poll(Limit { lines: 100_000, time: Duration::from_secs(3600) })?;
-            for record in &batch.records {
-                self.apply(&record.event);
-            }
-            if batch.at_end {
-                return Ok(());
-            }
-        }
+        while !tailer.poll_with(Limit::NONE, |event, _| self.apply(&event))?.at_end {}
+        Ok(())
     }
 }
 
@@ -393,160 +356,4 @@ fn keep<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::writer::EventWriter;
-
-    struct Log {
-        view: RunView,
-        attempt: u32,
-        seq: u64,
-    }
-
-    impl Log {
-        fn new() -> Self {
-            Log { view: RunView::default(), attempt: 0, seq: 0 }
-        }
-        fn start(&mut self, resumed_from_step: Option<u64>) {
-            self.attempt += 1;
-            self.seq = 0;
-            self.emit(Kind::RunStarted(RunStarted {
-                total_steps: Some(1000),
-                resumed_from_step,
-                ..RunStarted::default()
-            }));
-        }
-        fn emit(&mut self, kind: Kind) {
-            self.seq += 1;
-            // One event per second.
-            let time_us = 1_000_000 * (u64::from(self.attempt) * 10_000 + self.seq);
-            let event = Event { attempt: self.attempt, seq: self.seq, time_us, kind };
-            self.view.apply(&event);
-            // As text, in which NaN equals NaN.
-            let before = format!("{:?}", self.view);
-            self.view.apply(&event);
-            assert_eq!(format!("{:?}", self.view), before, "applying twice changes nothing");
-        }
-        fn step(&mut self, step: u64, loss_nats: f64) {
-            self.emit(Kind::Step(Step { step, loss_nats, tokens_per_s: Some(500.0), ..Step::default() }));
-        }
-        fn eval(&mut self, step: u64, loss_nats: f64) {
-            self.emit(Kind::Eval(Eval { step, loss_nats, ..Eval::default() }));
-        }
-    }
-
-    #[test]
-    fn the_fold_knows_where_a_run_stands() {
-        let mut log = Log::new();
-        assert_eq!(log.view.eta(), None);
-        log.start(None);
-        log.emit(Kind::Phase(Phase { phase: "train".into(), detail: None }));
-        log.step(1, 2.0);
-        assert_eq!(log.view.eta(), None, "one step is no rate");
-        log.step(2, 1.0);
-        assert_eq!(log.view.steps_done(), 2);
-        assert_eq!(log.view.total_steps(), Some(1000));
-        assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12);
-        assert_eq!(
-            log.view.eta(),
-            Some(Eta { seconds: 998.0, steps_left: 998, ms_per_step: 1000.0, over_steps: 1 })
-        );
-        log.step(3, f64::NAN);
-        assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12, "NaN does not spoil the average");
-        log.emit(Kind::RunFinished(RunFinished { outcome: Outcome::Stopped, ..RunFinished::default() }));
-        assert_eq!((log.view.outcome(), log.view.eta()), (Some(Outcome::Stopped), None));
-    }
-
-    #[test]
-    fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
-        let mut log = Log::new();
-        log.start(None);
-        for step in 1..=10 {
-            log.step(step, 2.0);
-            if step % 2 == 0 {
-                log.eval(step, 2.0 - step as f64 / 10.0);
-                log.emit(Kind::CheckpointCommitted(CheckpointCommitted { step, ..Default::default() }));
-                log.emit(Kind::Sample(Sample { step, ..Sample::default() }));
-            }
-        }
-        assert_eq!(log.view.best_eval().unwrap().step, 10);
-        log.start(Some(4));
-        let view = &log.view;
-        assert_eq!(view.steps_done(), 4);
-        assert_eq!(view.best_eval().unwrap().step, 4);
-        assert_eq!(view.checkpoints.back().unwrap().step, 4);
-        assert_eq!(view.charts.loss.buckets().last().unwrap().last_step, 4);
-        let discarded: Vec<u64> = view.discarded.loss.buckets().iter().map(|b| b.first_step).collect();
-        assert_eq!(discarded, [5, 6, 7, 8, 9, 10]);
-        assert_eq!(view.samples.iter().filter(|s| s.discarded).count(), 3);
-        assert_eq!((view.attempts.len(), view.attempts[0].last_step), (2, 10));
-        log.step(5, 7.0);
-        assert_eq!(log.view.steps_done(), 5);
-        assert_eq!(log.view.charts.loss.buckets().last().unwrap().max, 7.0);
-        log.start(None);
-        assert_eq!((log.view.steps_done(), log.view.charts.loss.is_empty()), (0, true));
-    }
-
-    #[test]
-    fn a_million_steps_and_many_attempts_stay_small() {
-        let mut view = RunView::default();
-        let (mut attempt, mut seq) = (1, 0);
-        for step in 1..=1_000_000 {
-            if step % 10_000 == 0 {
-                attempt += 1;
-                seq = 1;
-                let started = RunStarted { resumed_from_step: Some(step - 5), ..RunStarted::default() };
-                view.apply(&Event { attempt, seq, time_us: step, kind: Kind::RunStarted(started) });
-            }
-            for kind in [
-                Kind::Step(Step { step, loss_nats: 1.0, grad_norm: Some(1.0), ..Step::default() }),
-                Kind::Eval(Eval { step, loss_nats: 1.0 / step as f64, ..Eval::default() }),
-                Kind::Warning(Warning { message: "hot".into(), step: None }),
-            ] {
-                seq += 1;
-                view.apply(&Event { attempt, seq, time_us: step, kind });
-            }
-        }
-        assert_eq!(view.best_eval().unwrap().step, 1_000_000);
-        assert_eq!(view.warning_count, 1_000_000);
-        assert!(view.bests.len() <= KEPT_BESTS && view.attempts.len() <= KEPT_ATTEMPTS);
-        assert!(serde_json::to_vec(&view).unwrap().len() < 2_000_000);
-    }
-
-    #[test]
-    fn a_glance_at_a_long_run_agrees_with_its_replay_about_where_it_stands() {
-        let root = tempfile::tempdir().unwrap();
-        let run = RunDir::create(root.path().join("r")).unwrap();
-        assert_eq!(RunView::glance(&run).unwrap(), RunView::default());
-        for (from, to) in [(1, 40), (41, 12_000)] {
-            let lease = Lease::acquire(&run).unwrap();
-            let writer = EventWriter::open(&lease).unwrap();
-            let resumed_from_step = (from > 1).then_some(from - 1);
-            writer.emit(Kind::RunStarted(RunStarted {
-                total_steps: Some(20_000),
-                resumed_from_step,
-                ..RunStarted::default()
-            }));
-            for step in from..=to {
-                writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
-            }
-        }
-        let (glance, replay) = (RunView::glance(&run).unwrap(), RunView::replay(&run).unwrap());
-        for view in [&glance, &replay] {
-            assert_eq!((view.steps_done(), view.total_steps()), (12_000, Some(20_000)));
-            assert_eq!(view.last_step.as_ref().unwrap().loss_nats, 1.5);
-            assert_eq!(view.liveness(&run).unwrap(), Liveness::Crashed);
-        }
-        assert_eq!(replay.attempts.len(), 2);
-    }
-
-    #[test]
-    fn device_samples_alone_are_no_sign_of_work() {
-        let mut log = Log::new();
-        log.start(None);
-        let work = log.view.last_work_us;
-        log.emit(Kind::DeviceSample(DeviceSample::default()));
-        assert_eq!(log.view.last_work_us, work);
-        assert!(log.view.last_event_us > work);
-    }
-}
+mod tests;

@@ -1,25 +1,33 @@
 //! Appends events to one attempt's file.
 //!
 //! Logging never stops training: a line that cannot be written is counted, said on standard error and, once writing
-//! works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file has no gaps.
+//! works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file has no gaps. What is
+//! emitted can be mirrored for TensorBoard, with the same promise.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Doing, Result, in_words};
 use crate::event::{Event, Kind, Warning};
 use crate::lease::Lease;
 use crate::now_us;
 use crate::run_dir::{private_file, sync_folder};
+use crate::tensorboard::TensorBoard;
 
 /// Writer of the event file of this attempt; shared by the threads of the trainer.
 #[derive(Debug)]
 pub struct EventWriter {
     attempt: u32,
     path: PathBuf,
-    lines: Mutex<Lines<File>>,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    lines: Lines<File>,
+    tensorboard: Option<TensorBoard>,
 }
 
 impl EventWriter {
@@ -32,7 +40,20 @@ impl EventWriter {
         let path = lease.run().event_file(attempt);
         let file = private_file().append(true).create_new(true).open(&path).doing("create", &path)?;
         sync_folder(&lease.run().events())?;
-        Ok(EventWriter { attempt, path, lines: Mutex::new(Lines::new(file, attempt)) })
+        let log = Log { lines: Lines::new(file, attempt), tensorboard: None };
+        Ok(EventWriter { attempt, path, log: Mutex::new(log) })
+    }
+
+    /// From now on what is emitted goes to TensorBoard's file of this attempt too. Never fails: where the file cannot be
+    /// created, a warning is logged and there is no mirror.
+    pub fn mirror_to_tensorboard(&self, lease: &Lease) {
+        match TensorBoard::create(lease.run(), self.attempt) {
+            Ok(board) => self.log().tensorboard = Some(board),
+            Err(error) => {
+                let message = format!("no charts for TensorBoard: {error}; training goes on");
+                self.emit(Kind::Warning(Warning { message, step: None }));
+            }
+        }
     }
 
     /// Number of this attempt, from 1.
@@ -43,9 +64,16 @@ impl EventWriter {
     /// Writes one event, and flushes it to the disk when a checkpoint or the end is announced. Never fails: see
     /// [`EventWriter::lost`].
     pub fn emit(&self, kind: Kind) {
+        let mut log = self.log();
+        let said = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
+        if let Some(message) = said {
+            self.append(&mut log.lines, Kind::Warning(Warning { message, step: None }));
+        }
+        self.append(&mut log.lines, kind);
+    }
+
+    fn append(&self, lines: &mut Lines<File>, kind: Kind) {
         let durable = kind.is_durable();
-        // A thread that panicked while logging left whole lines behind; the others go on.
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let result = lines.append(kind).and_then(|()| if durable { lines.out.sync_data() } else { Ok(()) });
         // At 1, 2, 4, 8, … lost events: a full disk must not be followed by a full terminal.
         if let Err(error) = result
@@ -62,9 +90,19 @@ impl EventWriter {
         }
     }
 
+    fn log(&self) -> MutexGuard<'_, Log> {
+        // A thread that panicked while logging left whole lines behind; the others go on.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Events that could not be written so far.
     pub fn lost(&self) -> u64 {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).lost
+        self.log().lines.lost
+    }
+
+    /// Records that could not be written for TensorBoard so far.
+    pub fn tensorboard_lost(&self) -> u64 {
+        self.log().tensorboard.as_ref().map_or(0, TensorBoard::lost)
     }
 }
 
@@ -203,8 +241,8 @@ mod tests {
     #[test]
     fn a_full_disk_is_counted_and_training_goes_on() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let writer =
-            EventWriter { attempt: 1, path: "/dev/full".into(), lines: Mutex::new(Lines::new(full, 1)) };
+        let log = Log { lines: Lines::new(full, 1), tensorboard: None };
+        let writer = EventWriter { attempt: 1, path: "/dev/full".into(), log: Mutex::new(log) };
         for n in 1..=5 {
             writer.emit(step(n));
         }

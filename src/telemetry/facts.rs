@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cuda_headers::{self, CudaHeaders};
+use crate::process::{self, Pressure};
 use crate::sampler::Sampler;
 
 /// The machine in numbers, for the plan, for provenance and for `doctor`.
@@ -31,10 +33,18 @@ pub struct MachineFacts {
     pub mem_limit_bytes: Option<u64>,
     /// CPU and GPU share this memory.
     pub mem_unified: bool,
+    /// Waiting for memory; `None` where the kernel does not tell (no PSI).
+    pub mem_pressure: Option<Pressure>,
+    /// All swap space; 0 where there is none.
+    pub swap_total_bytes: Option<u64>,
+    /// What of it is in use.
+    pub swap_used_bytes: Option<u64>,
     /// Version of the GPU driver.
     pub gpu_driver: Option<String>,
     /// Newest CUDA the driver can run.
     pub cuda: Option<String>,
+    /// The headers that kernels are compiled with.
+    pub cuda_headers: Option<CudaHeaders>,
     /// GPUs the driver shows.
     pub gpus: Vec<GpuFacts>,
 }
@@ -53,6 +63,22 @@ pub struct GpuFacts {
     pub mem_total_bytes: Option<u64>,
     /// What of it is free now.
     pub mem_free_bytes: Option<u64>,
+    /// Other processes that use it; `None` where the driver does not tell.
+    pub users: Option<Vec<GpuUser>>,
+}
+
+/// Another process on a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuUser {
+    /// Its id, as the driver counts; in a container that may be the host's.
+    pub pid: u32,
+    /// Its program's name. Text from outside: escape it for a terminal.
+    pub name: Option<String>,
+    /// It computes; else it only draws, as a desktop does.
+    pub computes: bool,
+    /// Memory of the GPU that it holds; not known on GB10.
+    pub mem_used_bytes: Option<u64>,
 }
 
 impl MachineFacts {
@@ -60,6 +86,7 @@ impl MachineFacts {
     pub fn gather() -> Self {
         let mut sampler = Sampler::new();
         let (memory, cpu_model) = (sampler.memory(), sampler.cpu_model());
+        let swap = sampler.swap();
         let gpus = sampler.gpus();
         MachineFacts {
             os: sysinfo::System::long_os_version(),
@@ -72,8 +99,12 @@ impl MachineFacts {
             mem_available_bytes: memory.available_bytes,
             mem_limit_bytes: memory.limit_bytes,
             mem_unified: memory.unified,
+            mem_pressure: process::memory_pressure(),
+            swap_total_bytes: Some(swap.total_bytes),
+            swap_used_bytes: Some(swap.used_bytes),
             gpu_driver: gpus.driver_version(),
             cuda: gpus.cuda_version(),
+            cuda_headers: cuda_headers::find(),
             gpus: gpus.facts(),
         }
     }
@@ -96,6 +127,7 @@ mod tests {
         let facts = MachineFacts::gather();
         assert!(facts.cores_usable >= 1);
         assert!(facts.mem_available_bytes > 0 && facts.mem_available_bytes <= facts.mem_total_bytes);
+        assert!(facts.swap_used_bytes <= facts.swap_total_bytes);
         let json = serde_json::to_string(&facts).unwrap();
         assert_eq!(serde_json::from_str::<MachineFacts>(&json).unwrap(), facts);
     }

@@ -3,10 +3,13 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use sparktune_runlog::GpuSample;
 
-use crate::facts::GpuFacts;
+use crate::facts::{GpuFacts, GpuUser};
+use crate::process;
 
 /// The driver, when there is one.
 #[derive(Debug)]
@@ -47,8 +50,20 @@ impl Gpus {
                     .map(|capability| format!("{}.{}", capability.major, capability.minor)),
                 mem_total_bytes: device.memory_info().ok().map(|memory| memory.total),
                 mem_free_bytes: device.memory_info().ok().map(|memory| memory.free),
+                users: users(
+                    device.running_compute_processes().ok(),
+                    device.running_graphics_processes().ok(),
+                    |pid| self.name_of(pid),
+                ),
             })
             .collect()
+    }
+
+    fn name_of(&self, pid: u32) -> Option<String> {
+        // The driver knows the whole path, and processes outside of a container too.
+        let known = self.nvml.as_ref().and_then(|nvml| nvml.sys_process_name(pid, 256).ok());
+        let program = known.as_deref().and_then(|path| path.split(' ').next()?.rsplit('/').next());
+        program.filter(|name| !name.is_empty()).map(str::to_owned).or_else(|| process::name_of(pid))
     }
 
     /// Some GPU says that it has no memory of its own to report, as GB10 does.
@@ -75,6 +90,36 @@ impl Gpus {
             })
             .collect()
     }
+}
+
+/// The processes on a GPU but this one, each once; `None` where the driver tells of neither kind.
+fn users(
+    computing: Option<Vec<ProcessInfo>>,
+    drawing: Option<Vec<ProcessInfo>>,
+    name_of: impl Fn(u32) -> Option<String>,
+) -> Option<Vec<GpuUser>> {
+    if computing.is_none() && drawing.is_none() {
+        return None;
+    }
+    let kinds = [(computing, true), (drawing, false)];
+    let processes = kinds.into_iter().flat_map(|(list, computes)| {
+        list.unwrap_or_default().into_iter().map(move |process| (process, computes))
+    });
+    let mut users: Vec<GpuUser> = Vec::new();
+    for (ProcessInfo { pid, used_gpu_memory, .. }, computes) in processes {
+        let mem_used_bytes = match used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        match users.iter_mut().find(|user| user.pid == pid) {
+            // The driver counts a process's memory once for each list it is in.
+            Some(user) => user.mem_used_bytes = user.mem_used_bytes.max(mem_used_bytes),
+            None if pid == std::process::id() => {}
+            None => users.push(GpuUser { pid, name: name_of(pid), computes, mem_used_bytes }),
+        }
+    }
+    users.sort_by_key(|user| (!user.computes, std::cmp::Reverse(user.mem_used_bytes), user.pid));
+    Some(users)
 }
 
 /// Reasons that cost speed, in words; idling and a user's own clock setting are none.
@@ -107,6 +152,30 @@ mod tests {
     fn whatever_machine_this_is_facts_and_samples_agree_on_its_gpus() {
         let gpus = Gpus::find();
         assert_eq!(gpus.facts().len(), gpus.sample().len());
+    }
+
+    #[test]
+    fn each_other_process_on_a_gpu_is_listed_once_and_those_that_compute_come_first() {
+        let process = |pid, used_gpu_memory| ProcessInfo {
+            pid,
+            used_gpu_memory,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        };
+        let own = std::process::id();
+        let computing = vec![
+            process(own, UsedGpuMemory::Used(9)),
+            process(7, UsedGpuMemory::Used(5)),
+            process(8, UsedGpuMemory::Unavailable),
+        ];
+        let drawing = vec![process(7, UsedGpuMemory::Used(6)), process(3, UsedGpuMemory::Used(99))];
+        let users = users(Some(computing), Some(drawing), |pid| Some(format!("p{pid}"))).unwrap();
+        let short: Vec<(u32, bool, Option<u64>)> =
+            users.iter().map(|user| (user.pid, user.computes, user.mem_used_bytes)).collect();
+        assert_eq!(short, [(7, true, Some(6)), (8, true, None), (3, false, Some(99))]);
+        assert_eq!(users[0].name.as_deref(), Some("p7"));
+        assert_eq!(super::users(None, None, |_| None), None);
+        assert_eq!(super::users(None, Some(Vec::new()), |_| None), Some(Vec::new()));
     }
 
     #[test]

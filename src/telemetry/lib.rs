@@ -8,12 +8,14 @@
 //! labelled unified where a GPU has none of its own.
 
 mod cgroup;
+mod cuda_headers;
 mod facts;
 mod gpu;
 mod process;
 mod sampler;
 
-pub use facts::{GpuFacts, MachineFacts, disk_free_bytes};
+pub use cuda_headers::CudaHeaders;
+pub use facts::{GpuFacts, GpuUser, MachineFacts, disk_free_bytes};
 pub use process::{Pressure, memory_pressure, peak_rss_bytes, rss_bytes};
 pub use sampler::{Memory, Sampler};
 pub use sparktune_runlog::{DeviceSample, GpuSample};

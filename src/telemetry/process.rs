@@ -2,8 +2,11 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
 /// Pressure stall information of memory: percent of the last 10 s.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Pressure {
     /// Some task waited.
     pub some_percent: f64,
@@ -14,6 +17,12 @@ pub struct Pressure {
 /// `/proc/pressure/memory`; `None` where the kernel has no PSI.
 pub fn memory_pressure() -> Option<Pressure> {
     parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
+}
+
+/// The short name of a running process.
+pub(crate) fn name_of(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Resident memory of this process.

@@ -20,6 +20,12 @@ pub struct Memory {
     pub unified: bool,
 }
 
+/// Swap space and what of it is in use.
+pub(crate) struct Swap {
+    pub total_bytes: u64,
+    pub used_bytes: u64,
+}
+
 /// Takes samples; keep one, because CPU load is counted between two of them.
 #[derive(Debug)]
 pub struct Sampler {
@@ -54,6 +60,12 @@ impl Sampler {
             limit_bytes: limit.map(|group| group.limit_bytes),
             unified: self.unified,
         }
+    }
+
+    /// Swap as it is now.
+    pub(crate) fn swap(&mut self) -> Swap {
+        self.system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_swap());
+        Swap { total_bytes: self.system.total_swap(), used_bytes: self.system.used_swap() }
     }
 
     /// One reading of everything.

@@ -3,8 +3,8 @@
 use crate::TrainError;
 use sparktune_plan::Plan;
 use sparktune_runlog::{
-    Action, Checkpoint, Checkpoints, ControlApplied, ControlInbox, EventWriter, Kind, Lease, Phase, Progress,
-    Request, RunDir, Warning,
+    Action, Checkpoint, Checkpoints, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease,
+    Phase, Progress, Request, RunDir, Step, Warning, now_us,
 };
 use sparktune_telemetry::Sampler;
 use std::path::Path;
@@ -24,6 +24,7 @@ pub(crate) struct Session<'a> {
     stop: &'a AtomicBool,
     sampler: Sampler,
     sampled: Option<Instant>,
+    drift: DriftWatch,
 }
 
 /// What is asked of the loop between two steps.
@@ -41,6 +42,9 @@ impl<'a> Session<'a> {
         let lease = Lease::acquire(run)?;
         let plan = read_plan(run)?;
         let events = EventWriter::open(&lease)?;
+        if plan.log.tensorboard {
+            events.mirror_to_tensorboard(&lease);
+        }
         let checkpoints = Checkpoints::new(run);
         let inbox = ControlInbox::new(&lease);
         Ok(Self {
@@ -53,6 +57,7 @@ impl<'a> Session<'a> {
             stop,
             sampler: Sampler::new(),
             sampled: None,
+            drift: DriftWatch::new(),
         })
     }
 
@@ -78,8 +83,17 @@ impl<'a> Session<'a> {
         if self.sampled.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
             self.sampled = Some(Instant::now());
             let sample = self.sampler.sample();
+            let slow = self.drift.reading(&sample, now_us());
             self.events.emit(Kind::DeviceSample(sample));
+            slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
         }
+    }
+
+    /// Records a step, and a warning when the steps have become slow.
+    pub(crate) fn step(&mut self, step: Step) {
+        let slow = self.drift.step(&step);
+        self.events.emit(Kind::Step(step));
+        slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
     }
 
     /// Requests and signals that came in since the last look.

@@ -242,7 +242,7 @@ fn one_step(
         Stage::Main => {
             state.main_steps = step;
             state.set_last_loss(loss);
-            session.events.emit(Kind::Step(Step {
+            session.step(Step {
                 step,
                 epoch: Some(batch.epoch),
                 loss_nats: loss,
@@ -256,7 +256,7 @@ fn one_step(
                 data_ms: Some(data_ms),
                 optimizer_ms: Some(milliseconds(before_update)),
                 ..Step::default()
-            }));
+            });
         }
         // Steps of the head would break the text model's curve: they are told in words, now and then.
         Stage::Mtp => {

@@ -94,25 +94,25 @@ fn print_new(
     notes: &mut impl Write,
 ) -> Result<(), Error> {
     loop {
-        let batch = tailer.poll(Limit::default())?;
-        for record in &batch.records {
-            view.apply(&record.event);
-            if record.event.attempt < first {
-                continue;
+        let mut written = Ok(());
+        let polled = tailer.poll_with(Limit::default(), |event, line| {
+            view.apply(&event);
+            if event.attempt < first || written.is_err() {
+                return;
             }
-            match output {
-                Output::Plain => writeln!(out, "{}", event_line(&record.event, view)),
-                Output::Json => writeln!(out, "{}", escape_json(&record.raw)),
-            }
-            .map_err(Error::Write)?;
-        }
-        for notice in &batch.notices {
+            written = match output {
+                Output::Plain => writeln!(out, "{}", event_line(&event, view)),
+                Output::Json => writeln!(out, "{}", escape_json(&String::from_utf8_lossy(line))),
+            };
+        })?;
+        written.map_err(Error::Write)?;
+        for notice in &polled.notices {
             note(notes, &format!("note: {}", escape(&notice.to_string())));
         }
-        if !batch.records.is_empty() {
+        if polled.events > 0 {
             out.flush().map_err(Error::Write)?;
         }
-        if batch.at_end {
+        if polled.at_end {
             return Ok(());
         }
     }
@@ -180,6 +180,27 @@ mod tests {
         assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), there);
         assert!(text(&notes).contains("1 line(s) skipped"), "{}", text(&notes));
         assert!(text(&notes).contains("crashed"), "{}", text(&notes));
+    }
+
+    #[test]
+    fn a_folder_that_vanishes_ends_the_following_in_words() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let lease = Lease::acquire(&run).unwrap();
+        EventWriter::open(&lease).unwrap().emit(warning("w"));
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        let mut looks = 0;
+        follow(&run, Output::Plain, 1, &mut out, &mut notes, |liveness| {
+            looks += 1;
+            if looks == 2 {
+                assert_eq!(liveness, Liveness::Running);
+                std::fs::remove_dir_all(run.path()).unwrap();
+            }
+            liveness.is_live()
+        })
+        .unwrap();
+        assert_eq!(text(&notes).matches("is gone").count(), 2, "{}", text(&notes));
+        assert!(text(&notes).trim_end().ends_with("the run folder is gone; was it moved or deleted?"));
     }
 
     #[test]

@@ -4,15 +4,22 @@
 //! cursor, change colours or reorder what is shown. No colour, no width: a line is as long as what it says.
 
 pub mod bench;
+pub mod chart;
+pub mod dashboard;
 mod escape;
+mod finding;
 mod follow;
 mod plain;
 mod quantity;
+pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
+pub mod wizard;
+mod wrap;
 
 pub use escape::{escape, escape_json};
+pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};
 pub use quantity::{bytes, count, duration, loss};

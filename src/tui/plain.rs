@@ -13,6 +13,12 @@ const SAMPLE_CHARS: usize = 300;
 
 /// The event as one line without a newline. `view` has the event applied; it supplies totals, averages and time left.
 pub fn event_line(event: &Event, view: &RunView) -> String {
+    let (kind, words) = event_words(event, view);
+    format!("{} {kind:<10} {words}", clock(event.time_us))
+}
+
+/// The event's kind in one word, and what it says, escaped.
+pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, String) {
     let (kind, parts) = match &event.kind {
         Kind::RunStarted(started) => ("start", run_started(event.attempt, started)),
         Kind::Phase(phase) => {
@@ -33,7 +39,7 @@ pub fn event_line(event: &Event, view: &RunView) -> String {
         Kind::RunFinished(finished) => ("finished", run_finished(finished)),
         Kind::Unknown(kind) => ("other", vec![format!("'{}', written by a newer sparktune", escape(kind))]),
     };
-    format!("{} {kind:<10} {}", clock(event.time_us), parts.join(" · "))
+    (kind, parts.join(" · "))
 }
 
 fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
@@ -189,6 +195,7 @@ pub fn how_it_stands(name: &str, liveness: Liveness, view: &RunView) -> String {
             "{name}: crashed after step {step}; the trainer ended without saying why (see logs/). {}",
             resume()
         ),
+        Liveness::Gone => format!("{name}: the run folder is gone; was it moved or deleted?"),
         Liveness::Finished { outcome: Outcome::Completed } => format!("{name}: completed, {step} steps"),
         Liveness::Finished { outcome } => {
             let reason =

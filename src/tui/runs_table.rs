@@ -123,6 +123,7 @@ pub(crate) fn state_word(liveness: Liveness) -> &'static str {
         Liveness::Running => "running",
         Liveness::Stalled { .. } => "stalled",
         Liveness::Crashed => "crashed",
+        Liveness::Gone => "gone",
         Liveness::Finished { outcome } => outcome_word(outcome),
     }
 }

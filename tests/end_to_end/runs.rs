@@ -191,6 +191,33 @@ fn runs_are_listed_and_called_by_any_unique_name() {
 }
 
 #[test]
+fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.chats(40);
+    let flags = ["--rank", "2", "--max-steps", "3", "--mtp", "none"];
+    let run = done(&mut place.train(&flags)).exits(0).run_dir();
+    let said = place.sparktune(["report"]).exits(0);
+    let page = run.canonicalize().unwrap().join("report.html");
+    assert_eq!(Path::new(said.out.trim_end()), page);
+    assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&page).unwrap();
+    for part in
+        ["completed", "Training loss from step 1 to 3", "Every value with its reason", "train_tokens_blake3"]
+    {
+        assert!(text.contains(part), "{part} is not on the page");
+    }
+    let written = place.sparktune(["report", "latest", "--output", "page.html", "--json"]).exits(0).last();
+    assert_eq!(
+        written["report"].as_str().map(Path::new),
+        Some(&*place.join("page.html").canonicalize().unwrap())
+    );
+    assert_eq!(written["bytes"], place.join("page.html").metadata().unwrap().len());
+    let nowhere = place.sparktune(["report", "latest", "--output", "no/page.html"]).exits(2);
+    assert!(nowhere.err.contains("no/page.html"), "{}", nowhere.err);
+}
+
+#[test]
 fn export_writes_the_same_outputs_again() {
     let place = Place::new();
     place.chats(40);

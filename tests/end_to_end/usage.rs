@@ -26,6 +26,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "resume",
         "stop",
         "export",
+        "report",
         "pack",
         "unpack",
         "verify",

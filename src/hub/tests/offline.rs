@@ -1,7 +1,7 @@
 //! `HF_HUB_OFFLINE`: the cache alone, and never a request.
 
 use crate::fake_hub::*;
-use sparktune_hub::{Error, Needs, Origin};
+use sparktune_hub::{Cached, Error, Needs, Origin};
 
 const OFFLINE: &[(&str, &str)] = &[("HF_HUB_OFFLINE", "1")];
 
@@ -55,4 +55,31 @@ fn a_newer_config_alone_does_not_displace_a_whole_older_model() {
     assert_eq!(home.hub(&server).fetch_config(ID).unwrap().text, "{}");
     let snapshot = home.hub_with(&server.endpoint(), OFFLINE).fetch(ID, Needs::Model, &()).unwrap();
     assert_eq!(snapshot.commit.as_deref(), Some(COMMIT));
+}
+
+#[test]
+fn what_is_here_is_known_without_asking_anybody() {
+    let (server, home) = (FakeHub::with_shards(), Home::new());
+    let hub = home.hub(&server);
+    assert_eq!(hub.cached(ID), Cached::Nothing);
+    assert_eq!(hub.cached("no such/model/name"), Cached::Nothing);
+    let config = hub.fetch_config(ID).unwrap().text.len() as u64;
+    assert_eq!(hub.cached(ID), Cached::Partial { bytes: config });
+
+    server.rule(|r| (r.role == Role::Cdn && r.is_get_of("model-2.safetensors")).then_some(Act::CutAfter(0)));
+    hub.fetch(ID, Needs::Model, &()).unwrap_err();
+    let Cached::Partial { bytes: half } = hub.cached(ID) else { panic!("{:?}", hub.cached(ID)) };
+    server.be_good();
+    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    assert_eq!(half + plan.bytes_missing(), plan.bytes(), "what is here and what is missing is all of it");
+
+    let snapshot = hub.download(&plan, &()).unwrap();
+    server.forget();
+    let whole = Cached::Whole { bytes: plan.bytes() };
+    assert_eq!(hub.cached(ID), whole);
+    assert_eq!(hub.cached(&format!("{ID}@{COMMIT}")), whole);
+    assert_eq!(hub.cached(snapshot.folder.to_str().unwrap()), whole);
+    std::fs::remove_file(snapshot.folder.join("model-1.safetensors")).unwrap();
+    assert!(matches!(hub.cached(ID), Cached::Partial { .. }));
+    assert!(server.log().is_empty());
 }

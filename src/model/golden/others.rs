@@ -5,6 +5,7 @@ use crate::{Checkpoint, Gradients, Model, Row};
 use burn::tensor::Device;
 use safetensors::SafeTensors;
 use sparktune_kernels::adamw::sum_of_squares;
+use sparktune_plan::model_config::Architecture;
 
 #[test]
 fn logits_loss_and_gradients_of_every_other_family_are_those_of_transformers() {
@@ -87,4 +88,28 @@ fn a_mistral_with_a_sliding_window_decodes_as_it_trains() {
     let plain = Checkpoint::open(&dir).unwrap();
     let plain = Model::load(&plain, &Device::flex(), &mut |_, _| ()).unwrap();
     assert!(difference(&whole, &host(plain.hidden(&Row::single(&ids)))) > 1e-3, "the window has an effect");
+}
+
+#[test]
+fn an_unknown_family_is_computed_as_said_and_refused_where_a_tensor_finds_no_place() {
+    let dir = root().join("others/qwen3");
+    if !dir.is_dir() {
+        println!("skipped: SPARKTUNE_FIXTURES has no folder `others/qwen3`");
+        return;
+    }
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
+    std::fs::write(copy.path().join("config.json"), text.replace("\"qwen3\"", "\"newlm\"")).unwrap();
+    assert!(Checkpoint::open(copy.path()).is_err());
+
+    let load = |dir: &std::path::Path, family| {
+        Model::load(&Checkpoint::open_as(dir, family).unwrap(), &Device::flex(), &mut |_, _| ())
+    };
+    let hidden = |model: Model| host(model.hidden(&Row::single(&[1, 2, 3, 4])));
+    let there = hidden(load(&dir, None).unwrap());
+    assert_eq!(hidden(load(copy.path(), Some(Architecture::Qwen3)).unwrap()), there);
+    // Without its norms of queries and keys it would be silently another model.
+    let error = load(copy.path(), Some(Architecture::Llama)).unwrap_err().to_string();
+    assert!(error.contains("q_norm.weight") || error.contains("k_norm.weight"), "{error}");
 }

@@ -102,6 +102,7 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert_ne!(bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
         let page = std::fs::read_to_string(run.outputs().join("SERVE.md")).unwrap();
         assert!(page.contains("equal to plain greedy decoding on these prompts: yes"), "{page}");
+        assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
     }

@@ -351,7 +351,7 @@ fn urgency(look: &Look) -> u8 {
         Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => 4,
         Some(Liveness::NotStarted) => 5,
         Some(Liveness::Finished { outcome: Outcome::Completed }) => 6,
-        None => 7,
+        None | Some(Liveness::Gone) => 7,
     }
 }
 

@@ -140,6 +140,7 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
         Liveness::Crashed => {
             format!("its trainer ended after step {step} without saying why, see logs/; {}", resume())
         }
+        Liveness::Gone => "its folder is gone: moved or deleted".to_owned(),
         Liveness::Finished { outcome: Outcome::Completed } => {
             "done; Enter shows how it went, e writes its outputs again".to_owned()
         }

@@ -178,7 +178,7 @@ fn age(s: u64) -> String {
 /// A glyph and a role for a state; the word stands beside it.
 pub(super) fn state_glyph<'a>(liveness: Option<Liveness>, theme: &Theme) -> (&'a str, Role) {
     let (unicode, ascii, role) = match liveness {
-        None => ("?", "?", Role::Warn),
+        None | Some(Liveness::Gone) => ("?", "?", Role::Warn),
         Some(Liveness::NotStarted) => ("○", "o", Role::Dim),
         Some(Liveness::Running) => ("●", "*", Role::Good),
         Some(Liveness::Stalled { .. }) => ("◐", "!", Role::Warn),

@@ -56,9 +56,18 @@ pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
 
 /// The keys worth knowing in one line of at most `width` columns: as many of the table's hints as fit.
 pub fn hints<A>(table: &[Binding<A>], width: u16, theme: &Theme) -> Line<'static> {
+    hint_line(table.iter().filter_map(|binding| Some((binding.shown, binding.hint?))), width, theme)
+}
+
+/// The hints of several tables together, the most important first.
+pub fn hint_line(
+    hints: impl IntoIterator<Item = (&'static str, &'static str)>,
+    width: u16,
+    theme: &Theme,
+) -> Line<'static> {
     let mut spans = Vec::new();
     let mut used = 0;
-    for (shown, hint) in table.iter().filter_map(|b| Some((b.shown, b.hint?))) {
+    for (shown, hint) in hints {
         let shown = ascii_keys(shown, theme);
         let wide = shown.width() + hint.width() + 3;
         if used + wide > usize::from(width) {
@@ -80,9 +89,10 @@ fn ascii_keys(shown: &str, theme: &Theme) -> String {
         .fold(shown.to_owned(), |text, (arrow, word)| text.replace(arrow, word))
 }
 
-/// The rows of a table for the help.
+/// The rows of a table for the help. A binding that is `shown` as nothing is spoken for by the one above it.
 pub fn rows<A>(table: &'static [Binding<A>]) -> Vec<(&'static str, &'static str)> {
-    table.iter().map(|binding| (binding.shown, binding.help)).collect()
+    let spoken = table.iter().filter(|binding| !binding.shown.is_empty());
+    spoken.map(|binding| (binding.shown, binding.help)).collect()
 }
 
 /// Draws the help over `area`: each group of bindings under its title, and that any key closes it.
@@ -90,11 +100,17 @@ pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, V
     let rows = groups.iter().flat_map(|(_, rows)| rows);
     let keys = rows.map(|(shown, _)| ascii_keys(shown, theme).width()).max().unwrap_or(0);
     let mut lines = Vec::new();
+    // On a low screen the keys matter more than the order they stand in.
+    let all = groups.iter().map(|(_, rows)| rows.len() + 2).sum::<usize>() + 1;
+    let room = usize::from(area.height);
+    let (spaced, titled) = (all <= room, all - groups.len() < room);
     for (title, rows) in groups {
-        if !lines.is_empty() {
+        if !lines.is_empty() && spaced {
             lines.push(Line::default());
         }
-        lines.push(Line::styled((*title).to_owned(), theme.style(Role::Title)));
+        if titled {
+            lines.push(Line::styled((*title).to_owned(), theme.style(Role::Title)));
+        }
         for (shown, what) in rows {
             let shown = ascii_keys(shown, theme);
             let gap = " ".repeat(keys - shown.width() + 2);

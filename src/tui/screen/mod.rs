@@ -12,7 +12,9 @@ mod theme;
 #[cfg(test)]
 pub(crate) mod picture;
 
-pub use keys::{Binding, Key, action, ctrl, help, hints, key, rows, shift};
+pub use ratatui::Frame;
+
+pub use keys::{Binding, Key, action, ctrl, help, hint_line, hints, key, rows, shift};
 pub use run::{App, Input, Left, MIN_HEIGHT, MIN_WIDTH, Next, draw, run};
 pub use terminal::{Terminal, can_fill_the_screen, restore};
 pub use text_input::TextInput;

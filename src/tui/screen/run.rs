@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Size};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
@@ -54,6 +55,10 @@ pub trait App {
     fn update(&mut self, input: Input) -> Next;
     /// Draws the state.
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme);
+    /// More waits than one tick may take: the next one comes at once, after the keys that are waiting.
+    fn hurries(&self) -> bool {
+        false
+    }
 }
 
 /// Why the loop ended.
@@ -103,9 +108,10 @@ fn run_until(
             drawn = Some(Instant::now());
             dirty = false;
         }
-        let tick = TICK.saturating_sub(ticked.elapsed());
-        // Before the keys, so that one held down does not stop the clock.
-        next = if tick.is_zero() {
+        let hurries = app.hurries();
+        let tick = if hurries { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
+        // Before the keys, so that one held down does not stop the clock; an app that hurries has a tick after each key.
+        next = if tick.is_zero() && !(hurries && poll(Duration::ZERO)?) {
             ticked = Instant::now();
             if !terminal.is_there() {
                 return Ok(Left::Called);
@@ -138,8 +144,37 @@ fn run_until(
 pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
     let area = frame.area();
     if area.width >= MIN_WIDTH && area.height >= MIN_HEIGHT {
-        return app.view(frame, theme);
+        app.view(frame, theme);
+    } else {
+        too_small(frame, theme);
     }
+    if !theme.unicode {
+        spell_out(frame.buffer_mut());
+    }
+}
+
+/// Signs of our own texts that a terminal without Unicode would garble. Foreign text stays as it is.
+fn spell_out(buffer: &mut Buffer) {
+    for cell in &mut buffer.content {
+        let ascii = match cell.symbol() {
+            "–" | "—" | "−" => "-",
+            "·" => "|",
+            "…" => "~",
+            "×" => "x",
+            "→" => ">",
+            "≈" => "~",
+            "°" => " ",
+            "↑" => "^",
+            "↓" => "v",
+            "≤" => "<",
+            _ => continue,
+        };
+        cell.set_symbol(ascii);
+    }
+}
+
+fn too_small(frame: &mut Frame<'_>, theme: &Theme) {
+    let area = frame.area();
     let lines = vec![
         Line::styled("the screen is too small", theme.style(Role::Title)),
         Line::raw(format!("{} × {} here, {MIN_WIDTH} × {MIN_HEIGHT} needed", area.width, area.height)),

@@ -1,0 +1,333 @@
+//! A few examples as the model will see them, with what is trained marked: for a person to look at before anything runs.
+//!
+//! Enters: the user's files and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is shown under both
+//! think policies, so that a screen switches between them at once. Reads a bounded beginning of the data and nothing else.
+
+use std::{ops::Range, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ChatTokenizer, DataError, MaskPolicy, Place, Rejection, ThinkPolicy,
+    chunks::{self, lines},
+    conversation::Conversation,
+    explain,
+    format::Format,
+    parse::parse_line,
+    source::Source,
+};
+
+/// A longer line is not tokenised for a preview.
+const LONGEST_LINE: usize = 1 << 20;
+/// After so many refused examples no further one is tried.
+const MAX_REFUSED: usize = 64;
+
+/// What to show.
+#[derive(Debug, Clone)]
+pub struct PreviewOptions {
+    /// Read every file as this format rather than detecting it per file.
+    pub format: Option<Format>,
+    /// Pass over examples with more tokens than this.
+    pub max_example_tokens: Option<u32>,
+    /// Examples at most.
+    pub limit: usize,
+    /// Bytes of the data that are looked at, from the beginning.
+    pub max_scan_bytes: usize,
+    /// Bytes of text kept of one example; the middle of a longer one is left out.
+    pub max_text_bytes: usize,
+}
+
+impl Default for PreviewOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            max_example_tokens: None,
+            limit: 12,
+            max_scan_bytes: 16 << 20,
+            max_text_bytes: 16 << 10,
+        }
+    }
+}
+
+/// A few examples of the data.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Preview {
+    /// The first ones, then one from the middle and the longest of what was looked at.
+    pub examples: Vec<Previewed>,
+    /// The empty thinking block that the template inserts. `None`: it inserts none, and both think policies are the same.
+    pub empty_think_block: Option<String>,
+    /// The first line that was not accepted, with the reason.
+    pub first_refused: Option<(Place, Rejection)>,
+    /// Lines not shown because of their length, over 1 MiB.
+    pub too_long_to_show: u64,
+    /// All of the data was looked at, so "middle" and "longest" are of all of it.
+    pub whole: bool,
+}
+
+impl Preview {
+    /// What switching the think policy changes here, in words.
+    pub fn thinking_in_words(&self) -> &'static str {
+        let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
+        match (&self.empty_think_block, differ) {
+            (None, _) => "this model's template inserts no empty think block: both choices train the same",
+            (Some(_), false) => {
+                "no example shown has an inserted empty think block: both choices train the same here"
+            }
+            (Some(_), true) => {
+                "the empty think block that the template inserts is trained under `train`, context under `skip`"
+            }
+        }
+    }
+}
+
+/// Why an example was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pick {
+    /// One of the first.
+    First,
+    /// From the middle of what was looked at.
+    Middle,
+    /// The longest of what was looked at.
+    Longest,
+}
+
+/// One example under both think policies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Previewed {
+    /// Where it is.
+    pub place: Place,
+    /// Why it was chosen.
+    pub pick: Pick,
+    /// Tokens, the same under both.
+    pub tokens: u32,
+    /// The inserted thinking block is trained.
+    pub train: Rendering,
+    /// The inserted thinking block is context.
+    pub skip: Rendering,
+}
+
+/// An example under one think policy.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rendering {
+    /// Tokens that carry loss. 0 means that the example is rejected under this policy.
+    pub target_tokens: u32,
+    /// Its text in order.
+    pub spans: Vec<Span>,
+}
+
+/// A piece of an example. Text from data: escape it for a terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The text.
+    pub text: String,
+    /// It carries loss.
+    pub trained: bool,
+    /// It is one of the tokenizer's special tokens.
+    pub special: bool,
+    /// It is no text of the example, but says how much of its middle was left out.
+    pub left_out: bool,
+}
+
+/// A line that could be parsed.
+struct Candidate<'a> {
+    file: u32,
+    line: u64,
+    conversation: Conversation<'a>,
+}
+
+/// Shows a few examples.
+///
+/// # Errors
+/// Inputs that cannot be read at all. Bad lines are no error: the first of them is in the preview.
+pub fn preview(
+    inputs: &[PathBuf],
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Result<Preview, DataError> {
+    let source = Source::open(inputs)?;
+    let (chunks, whole) = chunks::head(&source, options.format, options.max_scan_bytes)?;
+    let thinking = tokenizer.thinking();
+    let mut preview =
+        Preview { whole, empty_think_block: thinking.and_then(|t| t.empty_block), ..Preview::default() };
+    let mut refused: Option<(u32, u64, Rejection)> = None;
+    let mut refuse = |file, line, rejection| {
+        if refused.as_ref().is_none_or(|(f, l, _)| (file, line) < (*f, *l)) {
+            refused = Some((file, line, rejection));
+        }
+    };
+
+    let mut candidates = Vec::new();
+    for chunk in &chunks {
+        if let Some(bytes) = chunk.too_long {
+            refuse(chunk.file, chunk.first_line, explain::too_long(bytes));
+            continue;
+        }
+        for line in lines(&chunk.bytes, chunk.first_line).filter(|l| !l.bytes.trim_ascii().is_empty()) {
+            if line.bytes.len() > LONGEST_LINE {
+                preview.too_long_to_show += 1;
+                continue;
+            }
+            let parsed = std::str::from_utf8(line.bytes)
+                .map_err(|e| explain::invalid_utf8(e.valid_up_to()))
+                .and_then(|text| parse_line(chunk.format, text));
+            match parsed {
+                Ok(conversation) => {
+                    candidates.push(Candidate { file: chunk.file, line: line.line_no, conversation });
+                }
+                Err(rejection) => refuse(chunk.file, line.line_no, rejection),
+            }
+        }
+    }
+
+    let mut shown = vec![false; candidates.len()];
+    let mut tried = 0;
+    let mut show = |order: &mut dyn Iterator<Item = usize>, pick, limit: usize| {
+        let mut left = limit.saturating_sub(preview.examples.len());
+        for i in order {
+            if left == 0 || tried == MAX_REFUSED {
+                return;
+            }
+            if std::mem::replace(&mut shown[i], true) {
+                continue;
+            }
+            let Candidate { file, line, conversation } = &candidates[i];
+            let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
+            match previewed(conversation, place, pick, tokenizer, options) {
+                Ok(example) => {
+                    preview.examples.push(example);
+                    left -= 1;
+                }
+                Err(rejection) => {
+                    refuse(*file, *line, rejection);
+                    tried += 1;
+                }
+            }
+        }
+    };
+    // Two places are for examples from elsewhere, where there is room for more than two.
+    let first = if options.limit > 2 { options.limit - 2 } else { options.limit };
+    show(&mut (0..candidates.len()), Pick::First, first);
+    let mut by_length: Vec<usize> = (0..candidates.len()).collect();
+    by_length.sort_by_key(|i| std::cmp::Reverse(candidates[*i].conversation.text_bytes()));
+    if options.limit > 2 {
+        show(&mut (candidates.len() / 2..candidates.len()), Pick::Middle, options.limit - 1);
+        show(&mut by_length.into_iter(), Pick::Longest, options.limit);
+    }
+    preview.first_refused = refused.map(|(file, line, rejection)| {
+        (Place { file: source.files()[file as usize].name.clone(), line }, rejection)
+    });
+    Ok(preview)
+}
+
+fn previewed(
+    conversation: &Conversation<'_>,
+    place: Place,
+    pick: Pick,
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Result<Previewed, Rejection> {
+    let under = |think: ThinkPolicy| tokenizer.encode_conversation(conversation, think);
+    // An answer that is nothing but the inserted block has a target under one policy only.
+    let (train, skip) = (under(ThinkPolicy::Train), under(ThinkPolicy::Skip));
+    let tokens = match (&train, &skip) {
+        (Ok(tokens), _) | (_, Ok(tokens)) => tokens.input_ids.len() as u32,
+        (Err(rejection), _) => return Err(rejection.clone()),
+    };
+    if let Some(limit) = options.max_example_tokens.filter(|limit| tokens > *limit) {
+        return Err(explain::too_many_tokens(tokens as usize, limit));
+    }
+    let rendering = |think: ThinkPolicy, tokens: Result<crate::Tokens, Rejection>| {
+        let (text, targets) = tokenizer.text_and_targets(conversation, MaskPolicy::from(think))?;
+        let special = tokenizer.special_ranges(&text);
+        Ok(Rendering {
+            target_tokens: tokens.map_or(0, |tokens| tokens.target_count() as u32),
+            spans: spans(&text, &targets, &special, options.max_text_bytes),
+        })
+    };
+    Ok(Previewed {
+        place,
+        pick,
+        tokens,
+        train: rendering(ThinkPolicy::Train, train)?,
+        skip: rendering(ThinkPolicy::Skip, skip)?,
+    })
+}
+
+/// Cuts a text where anything changes, and leaves out the middle of a long one.
+fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_bytes: usize) -> Vec<Span> {
+    let hole = match text.len() > max_bytes {
+        true => text.floor_char_boundary(max_bytes / 2)..text.ceil_char_boundary(text.len() - max_bytes / 2),
+        false => text.len()..text.len(),
+    };
+    let mut borders: Vec<usize> = targets.iter().chain(special).flat_map(|r| [r.start, r.end]).collect();
+    borders.extend([0, text.len(), hole.start, hole.end]);
+    borders.retain(|at| *at <= text.len() && text.is_char_boundary(*at));
+    borders.sort_unstable();
+    borders.dedup();
+    let inside = |ranges: &[Range<usize>], at: usize| {
+        let after = ranges.partition_point(|range| range.end <= at);
+        ranges.get(after).is_some_and(|range| range.start <= at)
+    };
+    let mut spans: Vec<Span> = Vec::new();
+    for (start, end) in borders.iter().zip(borders.iter().skip(1)).map(|(a, b)| (*a, *b)) {
+        if hole.contains(&start) {
+            if start == hole.start {
+                let text = format!("… {} bytes left out …", hole.len());
+                spans.push(Span { text, trained: false, special: false, left_out: true });
+            }
+            continue;
+        }
+        let (trained, special) = (inside(targets, start), inside(special, start));
+        spans.push(Span { text: text[start..end].to_owned(), trained, special, left_out: false });
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)]
+    fn a_long_text_keeps_both_ends_and_says_how_much_is_missing() {
+        let text = "ä".repeat(50) + "b" + &"ö".repeat(50);
+        let spans = spans(&text, &[0..text.len()], &[], 21);
+        let words: Vec<&str> = spans.iter().map(|span| span.text.as_str()).collect();
+        assert_eq!(words, ["äääää", "… 181 bytes left out …", "ööööö"]);
+        assert_eq!(spans.iter().map(|span| span.left_out).collect::<Vec<_>>(), [false, true, false]);
+        assert!(spans[0].trained && !spans[1].trained && spans[2].trained);
+    }
+
+    proptest! {
+        #[test]
+        fn spans_make_up_the_text_and_every_byte_has_the_mark_of_its_range(
+            text in "\\PC{0,80}", cuts in prop::collection::vec(0usize..300, 0..12), max in 0usize..400,
+        ) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|at| text.floor_char_boundary(at)).collect();
+            cuts.sort_unstable();
+            let ranges: Vec<Range<usize>> = cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
+            let (targets, special) = ranges.split_at(ranges.len() / 2);
+            let spans = spans(&text, targets, special, max);
+            let shown: usize = spans.iter().filter(|span| !span.left_out).map(|span| span.text.len()).sum();
+            prop_assert!(shown <= max || shown == text.len());
+            let mut at = 0;
+            for span in &spans {
+                if span.left_out {
+                    let bytes: usize = span.text.split(' ').nth(1).unwrap().parse().unwrap();
+                    at += bytes;
+                    continue;
+                }
+                prop_assert_eq!(&text[at..at + span.text.len()], &span.text);
+                for byte in at..at + span.text.len() {
+                    prop_assert_eq!(targets.iter().any(|r| r.contains(&byte)), span.trained);
+                    prop_assert_eq!(special.iter().any(|r| r.contains(&byte)), span.special);
+                }
+                at += span.text.len();
+            }
+            prop_assert_eq!(at, text.len());
+        }
+    }
+}

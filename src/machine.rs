@@ -1,0 +1,295 @@
+//! What this machine is, in words: for `doctor` and for the first screen of the wizard.
+//!
+//! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing or in the way.
+
+use std::path::Path;
+
+use sparktune_telemetry::{GpuFacts, GpuUser, MachineFacts};
+use sparktune_tui::{Finding, Severity, bytes};
+
+const GIB: u64 = 1 << 30;
+/// A desktop's share of a GPU: less than this is not worth a word.
+const DESKTOP_BYTES: u64 = 2 * GIB;
+
+/// What there is to say about a machine. `has_cuda`: this build can train on a GPU. `disk_free_bytes` are those free where
+/// the runs are kept, `runs_dir`.
+pub fn findings(
+    facts: &MachineFacts,
+    has_cuda: bool,
+    runs_dir: &Path,
+    disk_free_bytes: Option<u64>,
+) -> Vec<Finding> {
+    let cpu = format!("{}, {} threads usable", known(&facts.cpu_model), facts.cores_usable);
+    let mut findings = vec![
+        Finding::good("sparktune", format!("{}, {}", env!("CARGO_PKG_VERSION"), facts.arch)),
+        Finding::good("system", format!("{}, kernel {}", known(&facts.os), known(&facts.kernel))),
+        Finding::good("processor", cpu),
+        memory(facts),
+    ];
+    findings.extend(swap(facts));
+    findings.push(driver(facts, has_cuda));
+    findings.extend(facts.gpus.iter().map(gpu));
+    findings.extend(facts.gpus.iter().filter_map(users));
+    if has_cuda && !facts.gpus.is_empty() {
+        findings.push(headers(facts));
+    }
+    findings.push(trains_on(facts, has_cuda));
+    findings.push(disk(runs_dir, disk_free_bytes));
+    findings
+}
+
+fn known(value: &Option<String>) -> &str {
+    value.as_deref().unwrap_or("unknown")
+}
+
+fn memory(facts: &MachineFacts) -> Finding {
+    let mut found =
+        format!("{} of {} available", bytes(facts.mem_available_bytes), bytes(facts.mem_total_bytes));
+    if facts.mem_limit_bytes.is_some() {
+        found.push_str(", limited by the container");
+    }
+    if facts.mem_unified {
+        found.push_str(", shared by CPU and GPU");
+    }
+    match facts.mem_pressure {
+        Some(pressure) => found.push_str(&format!("; pressure {:.0} %", pressure.some_percent)),
+        None => found.push_str("; pressure not known"),
+    }
+    let finding = Finding::good("memory", found);
+    if facts.mem_pressure.is_some_and(|pressure| pressure.some_percent >= 10.0) {
+        return finding
+            .but(Severity::Problem, "programs are waiting for memory: close some of them before training");
+    }
+    if facts.mem_available_bytes < facts.mem_total_bytes / 2 {
+        return finding.but(
+            Severity::Note,
+            "more than half is in use: what other programs give back can be trained with",
+        );
+    }
+    if facts.mem_pressure.is_none() && facts.mem_unified {
+        let advice = "the kernel does not report memory pressure, so a run cannot stop in time when memory runs out: \
+                      boot with psi=1 on the kernel's command line";
+        return finding.but(Severity::Note, advice);
+    }
+    finding
+}
+
+fn swap(facts: &MachineFacts) -> Option<Finding> {
+    let (total, used) = facts.swap_total_bytes.zip(facts.swap_used_bytes)?;
+    if total == 0 {
+        return Some(Finding::good("swap", "none"));
+    }
+    let finding = Finding::good("swap", format!("{} of {} used", bytes(used), bytes(total)));
+    Some(match used > GIB {
+        true => finding.but(
+            Severity::Note,
+            "memory was too small for what ran here: close programs, or `swapoff -a && swapon -a`",
+        ),
+        false => finding,
+    })
+}
+
+fn driver(facts: &MachineFacts, has_cuda: bool) -> Finding {
+    match (&facts.gpu_driver, &facts.cuda) {
+        (Some(driver), cuda) => {
+            Finding::good("NVIDIA driver", format!("version {driver}, CUDA up to {}", known(cuda)))
+        }
+        (None, _) => {
+            let finding = Finding::good("NVIDIA driver", "none: NVML was not found");
+            let advice = "without it training runs on the CPU, which is for small models: install NVIDIA's driver \
+                          (in a container, start it with --gpus all)";
+            if has_cuda { finding.but(Severity::Note, advice) } else { finding }
+        }
+    }
+}
+
+fn gpu(gpu: &GpuFacts) -> Finding {
+    let memory = match (gpu.mem_total_bytes, gpu.mem_free_bytes) {
+        (None, _) => "shares the system's memory".to_owned(),
+        (Some(total), None) => bytes(total),
+        (Some(total), Some(free)) => format!("{} of {} free", bytes(free), bytes(total)),
+    };
+    let found = format!("{}, compute {}, {memory}", known(&gpu.name), known(&gpu.compute_capability));
+    Finding::good(&format!("GPU {}", gpu.index), found)
+}
+
+/// Who else is on a GPU, where the driver tells.
+fn users(gpu: &GpuFacts) -> Option<Finding> {
+    const LISTED: usize = 4;
+    let users = gpu.users.as_ref()?;
+    let what = format!("GPU {} used by", gpu.index);
+    if users.is_empty() {
+        return Some(Finding::good(&what, "nobody else"));
+    }
+    let word = |user: &GpuUser| {
+        let memory = user.mem_used_bytes.map_or(String::new(), |used| format!(", {}", bytes(used)));
+        format!("{} ({}{memory})", user.name.as_deref().unwrap_or("a process"), user.pid)
+    };
+    let mut found = users.iter().take(LISTED).map(word).collect::<Vec<_>>().join("; ");
+    if users.len() > LISTED {
+        found.push_str(&format!("; {} more", users.len() - LISTED));
+    }
+    let finding = Finding::good(&what, found);
+    let heavy =
+        |user: &GpuUser| user.computes || user.mem_used_bytes.is_some_and(|used| used > DESKTOP_BYTES);
+    Some(match users.iter().find(|user| heavy(user)) {
+        Some(user) => finding.but(
+            Severity::Note,
+            format!(
+                "its memory and time are shared with them: for full speed end what is not needed (`kill {}` ends the first)",
+                user.pid
+            ),
+        ),
+        None => finding,
+    })
+}
+
+fn headers(facts: &MachineFacts) -> Finding {
+    match &facts.cuda_headers {
+        Some(headers) => {
+            let finding = Finding::good("CUDA headers", headers.folder.clone());
+            match &headers.cuda_path {
+                None => finding,
+                Some(path) => finding.but(
+                    Severity::Problem,
+                    format!("the compiler of kernels does not look there by itself: export CUDA_PATH='{path}'"),
+                ),
+            }
+        }
+        None => Finding::good("CUDA headers", "none: cuda_fp16.h was not found").but(
+            Severity::Problem,
+            "kernels are compiled here when they are first used and need them: install NVIDIA's CUDA toolkit, or its package \
+             cuda-cudart-dev alone (apt), or `pip install nvidia-cuda-runtime` into the active virtual environment; where they \
+             are already, set CUDA_PATH to the folder that holds include/cuda_fp16.h",
+        ),
+    }
+}
+
+fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
+    let found = match (has_cuda, facts.gpus.is_empty()) {
+        (true, true) => "CPU. This build has CUDA, but no GPU was found",
+        (true, false) => "GPU 0, or the CPU with --device cpu",
+        (false, true) => "CPU. This build has no CUDA, and no GPU was found",
+        (false, false) => "CPU. This build has no CUDA; build it through ./run.sh to train on the GPU",
+    };
+    let finding = Finding::good("trains on", found);
+    match (has_cuda, facts.gpus.is_empty()) {
+        (true, false) => finding,
+        (false, false) => {
+            finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA where it finds a driver")
+        }
+        (_, true) => finding
+            .but(Severity::Note, "see the whole job with --demo, or take a small model: the CPU is slow"),
+    }
+}
+
+fn disk(runs_dir: &Path, free: Option<u64>) -> Finding {
+    let found = free.map_or_else(|| "unknown".into(), bytes);
+    let finding = Finding::good("disk", format!("{found} free for {}", runs_dir.display()));
+    match free {
+        Some(free) if free < GIB => {
+            finding.but(Severity::Problem, "no run fits there: free some space, or name a larger disk with --runs-dir")
+        }
+        Some(free) if free < 20 * GIB => finding.but(
+            Severity::Note,
+            "checkpoints and outputs of a run take several times the model's size: free some space, or name a larger disk with --runs-dir",
+        ),
+        _ => finding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_telemetry::{CudaHeaders, Pressure};
+
+    fn spark() -> MachineFacts {
+        MachineFacts {
+            arch: "aarch64".into(),
+            cores_usable: 20,
+            mem_total_bytes: 120 * GIB,
+            mem_available_bytes: 110 * GIB,
+            mem_unified: true,
+            mem_pressure: Some(Pressure::default()),
+            swap_total_bytes: Some(16 * GIB),
+            swap_used_bytes: Some(0),
+            gpu_driver: Some("580.95".into()),
+            cuda: Some("13.0".into()),
+            cuda_headers: Some(CudaHeaders { folder: "/usr/local/cuda/include".into(), cuda_path: None }),
+            gpus: vec![GpuFacts {
+                name: Some("NVIDIA GB10".into()),
+                users: Some(Vec::new()),
+                ..GpuFacts::default()
+            }],
+            ..MachineFacts::default()
+        }
+    }
+
+    fn of(facts: &MachineFacts, has_cuda: bool) -> Vec<Finding> {
+        findings(facts, has_cuda, Path::new("runs"), Some(900 * GIB))
+    }
+
+    fn one(facts: &MachineFacts, what: &str) -> Finding {
+        of(facts, true).into_iter().find(|finding| finding.what == what).unwrap()
+    }
+
+    #[test]
+    fn a_spark_in_order_has_nothing_to_advise() {
+        for finding in of(&spark(), true) {
+            assert_eq!((finding.severity, &finding.advice), (Severity::Good, &None), "{finding:?}");
+        }
+        assert!(one(&spark(), "memory").found.contains("shared by CPU and GPU"));
+    }
+
+    #[test]
+    fn whatever_is_not_in_order_says_what_to_do() {
+        let worst = |facts: &MachineFacts, what: &str| {
+            let finding = one(facts, what);
+            assert!(finding.advice.is_some(), "{finding:?}");
+            (finding.severity, finding.advice.unwrap())
+        };
+        let none = MachineFacts { cuda_headers: None, ..spark() };
+        let (severity, advice) = worst(&none, "CUDA headers");
+        assert!(
+            severity == Severity::Problem
+                && advice.contains("cuda-cudart-dev")
+                && advice.contains("CUDA_PATH")
+        );
+        let elsewhere = CudaHeaders { folder: "/sdk/include".into(), cuda_path: Some("/sdk".into()) };
+        let (_, advice) = worst(&MachineFacts { cuda_headers: Some(elsewhere), ..spark() }, "CUDA headers");
+        assert!(advice.contains("export CUDA_PATH='/sdk'"), "{advice}");
+
+        let mut shared = spark();
+        let user = GpuUser { pid: 4711, name: Some("ollama".into()), computes: true, mem_used_bytes: None };
+        shared.gpus[0].users = Some(vec![user]);
+        let (severity, advice) = worst(&shared, "GPU 0 used by");
+        assert!(severity == Severity::Note && advice.contains("kill 4711"), "{advice}");
+        assert_eq!(one(&shared, "GPU 0 used by").found, "ollama (4711)");
+
+        let mut pressed = spark();
+        pressed.mem_pressure = Some(Pressure { some_percent: 30.0, full_percent: 10.0 });
+        assert_eq!(worst(&pressed, "memory").0, Severity::Problem);
+        assert_eq!(worst(&MachineFacts { mem_pressure: None, ..spark() }, "memory").0, Severity::Note);
+        assert_eq!(
+            worst(&MachineFacts { swap_used_bytes: Some(8 * GIB), ..spark() }, "swap").0,
+            Severity::Note
+        );
+        assert_eq!(worst(&MachineFacts { gpus: Vec::new(), ..spark() }, "trains on").0, Severity::Note);
+        let without = of(&spark(), false).into_iter().find(|finding| finding.what == "trains on").unwrap();
+        assert!(without.severity == Severity::Problem && without.found.contains("./run.sh"));
+        let full = findings(&spark(), true, Path::new("runs"), Some(5));
+        assert_eq!(full.last().unwrap().severity, Severity::Problem);
+    }
+
+    #[test]
+    fn a_desktop_on_the_gpu_is_listed_without_a_warning() {
+        let mut facts = spark();
+        let user =
+            GpuUser { pid: 9, name: Some("Xorg".into()), computes: false, mem_used_bytes: Some(80 << 20) };
+        facts.gpus[0].users = Some(vec![user]);
+        let finding = one(&facts, "GPU 0 used by");
+        assert_eq!((finding.found.as_str(), finding.severity), ("Xorg (9, 80.0 MiB)", Severity::Good));
+        facts.gpus[0].users = None;
+        assert!(of(&facts, true).iter().all(|finding| finding.what != "GPU 0 used by"), "nobody knows");
+    }
+}

@@ -1,0 +1,325 @@
+//! What each model would be like on this machine, before one is chosen: does it fit, with rows of which length, how fast.
+//!
+//! Enters: machine, past speeds, and the data where it is known; then one model after the other. Leaves: an [`Outlook`]
+//! for a row of a table. The figures are those that `resolve` would come to, without disk and without answers.
+
+use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::eta;
+use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
+use crate::fit::{Choice, Fit, Wish};
+use crate::memory::Memory;
+use crate::plan::RateBasis;
+use crate::remedies::{smaller_ranks, usual_rank};
+use crate::render::{bytes, count};
+use crate::rows::Lengths;
+
+/// The data set that is assumed while none is known: chats of ordinary length.
+fn assumed_data() -> DataFacts {
+    DataFacts {
+        examples: 10_000,
+        total_tokens: 8_000_000,
+        target_tokens: 3_200_000,
+        p50: 620,
+        p90: 1500,
+        p99: 3000,
+        max: 4096,
+        histogram: Vec::new(),
+    }
+}
+
+/// Makes outlooks. Keep one for all rows of a table: the data is packed once for all of them.
+pub struct Outlooks<'a> {
+    machine: &'a MachineFacts,
+    rates: &'a Rates,
+    data: DataFacts,
+    is_assumed: bool,
+    lengths: Lengths,
+}
+
+/// What one model would be like, for each way to train it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outlook {
+    /// With adapters.
+    pub lora: MethodOutlook,
+    /// With every parameter.
+    pub full: MethodOutlook,
+}
+
+/// What one way of training would be like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MethodOutlook {
+    /// What would be trained.
+    pub method: MethodKind,
+    /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
+    pub rank: u32,
+    /// Longest row that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when none does.
+    pub longest_row: Option<u32>,
+    /// Pack length that the plan would choose; `None` when the data does not fit.
+    pub pack_length: Option<u32>,
+    /// Layers would be computed again in the backward pass.
+    pub recompute: bool,
+    /// Memory needed with that pack length, or by what comes closest to fitting.
+    pub memory: Memory,
+    /// Tokens per second with that pack length, where there is a basis for a figure.
+    pub tokens_per_s: Option<f64>,
+    /// What kind of figure that is.
+    pub basis: RateBasis,
+    /// What it rests on, in words.
+    pub basis_in_words: String,
+}
+
+impl MethodOutlook {
+    /// Whether the data can be trained on this machine.
+    pub const fn fits(&self) -> bool {
+        self.pack_length.is_some()
+    }
+
+    /// Whether it fits, in words: `pack length 4,096: 41.0 GB of 119 GB, with recompute; rows up to 26,240 tokens fit`.
+    pub fn fit_in_words(&self) -> String {
+        let memory =
+            format!("{} of {}", bytes(self.memory.needed_bytes()), bytes(self.memory.available_bytes));
+        let again = if self.recompute { ", with recompute" } else { "" };
+        match (self.pack_length, self.longest_row) {
+            (Some(length), longest) => {
+                let longest = count(longest.unwrap_or(length).into());
+                format!(
+                    "pack length {}: {memory}{again}; rows up to {longest} tokens fit",
+                    count(length.into())
+                )
+            }
+            (None, Some(longest)) => {
+                let longest = count(longest.into());
+                format!(
+                    "the longest example does not fit: it needs {memory}; rows up to {longest} tokens fit"
+                )
+            }
+            (None, None) => format!("does not fit: needs {memory}"),
+        }
+    }
+}
+
+impl<'a> Outlooks<'a> {
+    /// `data` is that of the user, or nothing: then chats of ordinary length are assumed. Training is on the GPU where
+    /// `machine` has one, else on the CPU.
+    pub fn new(machine: &'a MachineFacts, rates: &'a Rates, data: Option<&DataFacts>) -> Self {
+        let known = data.filter(|data| data.examples > 0 && data.total_tokens > 0 && data.max > 0);
+        let data = known.cloned().unwrap_or_else(assumed_data);
+        let lengths = Lengths::of(&data, u32::MAX);
+        Self { machine, rates, is_assumed: known.is_none(), lengths, data }
+    }
+
+    /// Which data the figures are for, in words: to stand under the table.
+    pub fn data_in_words(&self) -> String {
+        let DataFacts { examples, max, .. } = self.data;
+        let lengths = format!(
+            "{} examples of {:.0} tokens on average, the longest {}",
+            count(examples),
+            self.data.mean(),
+            count(max.into())
+        );
+        if self.is_assumed {
+            format!("assumed until there is data: {lengths}")
+        } else {
+            format!("your data: {lengths}")
+        }
+    }
+
+    /// The outlook of a model; `name` is the id under which its speeds are known.
+    pub fn of(&self, name: &str, model: &ModelFacts) -> Outlook {
+        let device = if self.machine.gpus.is_empty() { Device::Cpu } else { Device::Cuda };
+        let fit = Fit::new(model, self.machine, &self.data, device, PackStrategy::Bfd, self.lengths.clone());
+        let fit = Fit { lengths: fit.lengths.up_to(fit.limit), ..fit };
+        Outlook {
+            lora: self.method(name, &fit, MethodKind::Lora),
+            full: self.method(name, &fit, MethodKind::Full),
+        }
+    }
+
+    fn method(&self, name: &str, fit: &Fit, method: MethodKind) -> MethodOutlook {
+        let rank = if method == MethodKind::Lora { usual_rank(fit.model.config.hidden_size) } else { 0 };
+        let usual = Wish { method, rank, recompute: None, pack_length: None, micro_batch_packs: 1 };
+        let chosen = fit.choose(&usual).map(|choice| (usual, choice));
+        let chosen = chosen.or_else(|memory| {
+            let mut smaller = smaller_ranks(rank).into_iter().map(|rank| Wish { rank, ..usual });
+            smaller.find_map(|wish| Some((wish, fit.choose(&wish).ok()?))).ok_or(memory)
+        });
+        let (wish, choice, memory) = match chosen {
+            Ok((wish, choice)) => (wish, Some(choice.clone()), choice.memory),
+            Err(memory) => (usual, None, *memory),
+        };
+        let (tokens_per_s, basis, basis_in_words) = match &choice {
+            Some(choice) => eta::speed(name, self.rates, fit, &wish, choice),
+            None => (None, RateBasis::Unknown, "it does not fit".to_owned()),
+        };
+        MethodOutlook {
+            method,
+            rank: wish.rank,
+            longest_row: longest_row(fit, &wish),
+            pack_length: choice.as_ref().map(|choice| choice.pack_length),
+            recompute: choice.as_ref().is_some_and(|choice: &Choice| choice.recompute),
+            memory,
+            tokens_per_s: tokens_per_s.filter(|rate| rate.is_finite() && *rate > 0.0),
+            basis,
+            basis_in_words,
+        }
+    }
+}
+
+/// The longest row that fits, with recompute. More tokens never need less memory.
+fn longest_row(fit: &Fit, wish: &Wish) -> Option<u32> {
+    const STEP: u32 = 128;
+    let fits = |row: u32| fit.memory_of_row(wish, row, true).fits();
+    if fits(fit.limit) {
+        return Some(fit.limit);
+    }
+    let (mut fitting, mut over) = (0, fit.limit.div_ceil(STEP));
+    while over - fitting > 1 {
+        let middle = fitting + (over - fitting) / 2;
+        *(if fits(middle * STEP) { &mut fitting } else { &mut over }) = middle;
+    }
+    (fitting > 0).then_some(fitting * STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::facts::{Facts, Gpu, GpuMemory, LengthBucket, Rate};
+    use crate::{Answer, Answers, resolve};
+
+    fn spark() -> MachineFacts {
+        MachineFacts {
+            mem_total_bytes: 128_500_000_000,
+            mem_available_bytes: 119_000_000_000,
+            cores: 20,
+            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            ..MachineFacts::default()
+        }
+    }
+
+    fn of(id: &str, machine: &MachineFacts, data: Option<&DataFacts>) -> Outlook {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find(id).unwrap());
+        Outlooks::new(machine, &Rates::default(), data).of(id, &model)
+    }
+
+    #[test]
+    fn a_spark_trains_small_models_whole_and_all_of_them_with_adapters() {
+        for model in &Catalog::shipped().models {
+            let outlook = of(&model.id, &spark(), None);
+            assert!(outlook.lora.fits(), "{} {}", model.id, outlook.lora.fit_in_words());
+            let small = ["0.8B", "2B", "4B"].contains(&model.shape.as_str());
+            assert_eq!(outlook.full.fits(), small, "{} {}", model.id, outlook.full.fit_in_words());
+        }
+        let two = of("Qwen/Qwen3.5-2B", &spark(), None);
+        assert_eq!((two.lora.tokens_per_s, two.lora.basis), (Some(3568.0), RateBasis::OriginalRecipe));
+        assert_eq!(two.full.basis, RateBasis::Estimate);
+        let large = of("Qwen/Qwen3.5-27B", &spark(), None).full;
+        assert!(large.fit_in_words().starts_with("does not fit: needs"), "{}", large.fit_in_words());
+        assert_eq!((large.longest_row, large.tokens_per_s), (None, None));
+    }
+
+    #[test]
+    fn the_longest_row_fits_and_one_step_more_does_not() {
+        let outlook = of("Qwen/Qwen3.5-27B", &spark(), None).lora;
+        let longest = outlook.longest_row.unwrap();
+        let catalog = Catalog::shipped();
+        let facts = |max: u32| Facts {
+            machine: spark(),
+            model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-27B").unwrap()),
+            data: DataFacts { max, p99: max, ..assumed_data() },
+            rates: Rates::default(),
+        };
+        let answers = Answers {
+            model: Some(Answer::flag("Qwen/Qwen3.5-27B".into())),
+            data: Some(Answer::flag(vec!["x.jsonl".into()])),
+            rank: Some(Answer::flag(outlook.rank)),
+            ..Answers::default()
+        };
+        assert!(resolve(&answers, &facts(longest)).is_ok(), "{longest}");
+        assert!(resolve(&answers, &facts(longest + 128)).is_err(), "{longest}");
+    }
+
+    #[test]
+    fn the_table_says_what_the_plan_will_say() {
+        let data = DataFacts {
+            histogram: (1..=200).map(|i| LengthBucket { up_to: i * 41, count: 5000 }).collect(),
+            examples: 1_000_000,
+            total_tokens: 1_500_000_000,
+            target_tokens: 700_000_000,
+            p50: 1200,
+            p90: 3000,
+            p99: 6000,
+            max: 8200,
+        };
+        let (machine, rates) = (spark(), Rates::default());
+        let outlooks = Outlooks::new(&machine, &rates, Some(&data));
+        assert!(outlooks.data_in_words().starts_with("your data: 1,000,000 examples of 1500 tokens"));
+        let catalog = Catalog::shipped();
+        for model in &catalog.models {
+            let facts = catalog.model_facts(model);
+            let outlook = outlooks.of(&model.id, &facts);
+            for outlook in [&outlook.lora, &outlook.full] {
+                let answers = Answers {
+                    model: Some(Answer::flag(model.id.clone())),
+                    data: Some(Answer::flag(vec!["x.jsonl".into()])),
+                    method: Some(Answer::flag(outlook.method)),
+                    ..Answers::default()
+                };
+                let facts = Facts {
+                    machine: machine.clone(),
+                    model: facts.clone(),
+                    data: data.clone(),
+                    rates: rates.clone(),
+                };
+                let plan = resolve(&answers, &facts).ok();
+                assert_eq!(outlook.pack_length, plan.as_ref().map(|plan| plan.pack.length), "{}", model.id);
+                let Some(plan) = plan else { continue };
+                let advice = plan.advice.unwrap();
+                assert_eq!(
+                    (outlook.rank, outlook.recompute),
+                    (plan.method.rank(), plan.recompute),
+                    "{}",
+                    model.id
+                );
+                assert_eq!(
+                    (outlook.tokens_per_s, &outlook.memory),
+                    (advice.time.tokens_per_s, &advice.memory)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn without_data_the_assumption_is_named_and_a_measured_speed_is_preferred() {
+        let (machine, catalog) = (spark(), Catalog::shipped());
+        let rate = Rate {
+            model: "Qwen/Qwen3.5-2B".into(),
+            device: "NVIDIA GB10".into(),
+            method: MethodKind::Full,
+            tokens_per_s: 2000.0,
+            flops_per_token: 12e9,
+        };
+        let rates = Rates { rates: vec![rate] };
+        let outlooks = Outlooks::new(&machine, &rates, Some(&DataFacts::default()));
+        assert!(outlooks.data_in_words().starts_with("assumed until there is data: 10,000 examples"));
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let outlook = outlooks.of("Qwen/Qwen3.5-2B", &model);
+        assert_eq!(outlook.full.basis, RateBasis::MeasuredHere);
+        assert_eq!(outlook.lora.basis, RateBasis::OriginalRecipe);
+    }
+
+    #[test]
+    fn a_machine_too_small_for_the_longest_example_says_which_rows_fit() {
+        let machine = MachineFacts {
+            mem_total_bytes: 8_000_000_000,
+            mem_available_bytes: 6_000_000_000,
+            cores: 2,
+            ..MachineFacts::default()
+        };
+        let outlook = of("Qwen/Qwen3.5-0.8B", &machine, None).lora;
+        assert!(!outlook.fits() && outlook.longest_row.is_some(), "{}", outlook.fit_in_words());
+        assert!(outlook.fit_in_words().contains("tokens fit"), "{}", outlook.fit_in_words());
+        assert!(!of("Qwen/Qwen3.5-9B", &machine, None).lora.fits());
+    }
+}

@@ -1,0 +1,212 @@
+//! How fast a long log opens and how little it costs to follow a live one: the functions behind `sparktune bench`.
+//!
+//! The log is one a trainer could have written: every field of a step set, and between the steps what a run of days
+//! leaves: evaluations, checkpoints, samples, readings of the machine.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing, Result};
+use crate::event::{
+    CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, RunStarted, Sample, Step,
+};
+use crate::lease::Lease;
+use crate::run_dir::{RunDir, private_file};
+use crate::tailer::{EventTailer, Limit};
+use crate::view::RunView;
+use crate::writer::EventWriter;
+
+/// How often a dashboard looks for news.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the trainer that is followed makes a step: faster than any that is worth watching.
+const STEP_EVERY: Duration = Duration::from_millis(50);
+
+/// What reading a log took.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Reading {
+    /// Steps in the log.
+    pub steps: u64,
+    /// Size of the log.
+    pub bytes: u64,
+    /// Seconds from nothing to the whole [`RunView`].
+    pub open_s: f64,
+    /// Share of one core that following took at 20 steps and 10 looks a second; `None` where the system does not
+    /// count the time of a thread.
+    pub follow_cpu_share: Option<f64>,
+}
+
+/// Writes a log of `steps` steps into a new run folder below `folder`, opens it, and follows a trainer that goes on
+/// with it for `follow`.
+///
+/// # Errors
+/// [`crate::Error::Io`] when there is no room, or the log cannot be read.
+pub fn measure_reading(folder: &Path, steps: u64, follow: Duration) -> Result<Reading> {
+    let run = RunDir::create(folder.join("log-of-bench"))?;
+    let bytes = write_log(&run, steps)?;
+    // The first pass brings the file into the page cache.
+    RunView::replay(&run)?;
+    let begun = Instant::now();
+    let view = RunView::replay(&run)?;
+    let open_s = begun.elapsed().as_secs_f64();
+    let follow_cpu_share = follow_live(&run, view, follow)?;
+    Ok(Reading { steps, bytes, open_s, follow_cpu_share })
+}
+
+/// Writes attempt 1 of `run` with this many steps and returns its size in bytes.
+///
+/// # Errors
+/// [`crate::Error::Io`] when there is one already, or no room.
+pub fn write_log(run: &RunDir, steps: u64) -> Result<u64> {
+    let path = run.event_file(1);
+    let file = private_file().create_new(true).open(&path).doing("create", &path)?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let mut seq = 0;
+    let mut time_us = 1_763_645_250_000_000;
+    let mut emit = |kind: Kind| -> Result<()> {
+        seq += 1;
+        time_us += 1_003_127;
+        let line = Event { attempt: 1, seq, time_us, kind }.to_line().expect("no kind here is unknown");
+        out.write_all(line.as_bytes()).doing("write", &path)
+    };
+    emit(Kind::RunStarted(RunStarted {
+        sparktune: env!("CARGO_PKG_VERSION").into(),
+        model: "Qwen/Qwen3.5-2B".into(),
+        method: "lora".into(),
+        device: "CUDA".into(),
+        total_steps: Some(steps),
+        ..RunStarted::default()
+    }))?;
+    for step in 1..=steps {
+        emit(Kind::Step(a_step(step, steps)))?;
+        if step.is_multiple_of(10) {
+            emit(Kind::DeviceSample(a_reading(step)))?;
+        }
+        if step.is_multiple_of(200) {
+            let loss_nats = loss_at(step, steps) + 0.05;
+            emit(Kind::Eval(Eval {
+                step,
+                loss_nats,
+                target_tokens: 81_234,
+                examples: 400,
+                eval_ms: Some(9_321.5),
+            }))?;
+            let name = format!("step-{step:06}");
+            emit(Kind::CheckpointCommitted(CheckpointCommitted {
+                step,
+                name,
+                bytes: 410_000_000,
+                commit_ms: Some(812.25),
+                best: true,
+            }))?;
+        }
+        if step.is_multiple_of(2_000) {
+            let (prompt, text) = ("What is a lease?".into(), "A promise with an end. ".repeat(20));
+            emit(Kind::Sample(Sample { step, prompt, text, tokens: 120 }))?;
+        }
+    }
+    out.into_inner().map_err(std::io::IntoInnerError::into_error).doing("write", &path)?;
+    Ok(fs::metadata(&path).doing("read", &path)?.len())
+}
+
+/// The share of a core it takes to fold what a live trainer logs.
+fn follow_live(run: &RunDir, mut view: RunView, length: Duration) -> Result<Option<f64>> {
+    let lease = Lease::acquire(run)?;
+    let writer = EventWriter::open(&lease)?;
+    let mut tailer = EventTailer::new(run);
+    tailer.begin(writer.attempt());
+    let begun = Instant::now();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut step = 0;
+            while begun.elapsed() < length {
+                step += 1;
+                writer.emit(Kind::Step(a_step(step, 1_000)));
+                std::thread::sleep(STEP_EVERY);
+            }
+        });
+        let before = thread_time();
+        while begun.elapsed() < length {
+            tailer.poll_with(Limit::default(), |event, _| view.apply(&event))?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let spent = thread_time().zip(before).map(|(after, before)| after.saturating_sub(before));
+        Ok(spent.map(|spent| spent.as_secs_f64() / begun.elapsed().as_secs_f64()))
+    })
+}
+
+/// Time this thread has been on a core.
+fn thread_time() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+}
+
+fn loss_at(step: u64, steps: u64) -> f64 {
+    0.7 + 1.9 * (-5.0 * step as f64 / steps as f64).exp()
+}
+
+fn a_step(step: u64, steps: u64) -> Step {
+    // Jitter without a random generator: the same log every time.
+    let noise = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
+    let step_ms = 3_700.0 + 150.0 * noise;
+    let tokens = 13_000 + (900.0 * noise) as u64;
+    Step {
+        step,
+        epoch: Some(3.0 * step as f64 / steps as f64),
+        loss_nats: loss_at(step, steps) + 0.2 * noise,
+        target_tokens: tokens / 3,
+        tokens,
+        lr: Some(2e-4 * (1.0 - 0.9 * step as f64 / steps as f64)),
+        grad_norm: Some(0.4 + noise),
+        step_ms: Some(step_ms),
+        tokens_per_s: Some(tokens as f64 / step_ms * 1e3),
+        mem_used_bytes: Some(23_456_789_012 + step),
+        data_ms: Some(1.5 + noise),
+        forward_ms: Some(step_ms * 0.31),
+        backward_ms: Some(step_ms * 0.62),
+        optimizer_ms: Some(step_ms * 0.05),
+    }
+}
+
+fn a_reading(step: u64) -> DeviceSample {
+    let gpu = GpuSample {
+        busy_percent: Some(97),
+        temperature_celsius: Some(61 + (step % 7) as u32),
+        power_watts: Some(71.5 + (step % 11) as f64),
+        sm_clock_mhz: Some(2_396),
+        sm_clock_max_mhz: Some(2_600),
+        ..GpuSample::default()
+    };
+    DeviceSample {
+        mem_total_bytes: Some(128_000_000_000),
+        mem_available_bytes: Some(88_000_000_000 - step),
+        mem_used_bytes: Some(40_000_000_000 + step),
+        mem_unified: true,
+        mem_pressure_some_percent: Some(0.0),
+        mem_pressure_full_percent: Some(0.0),
+        process_rss_bytes: Some(21_000_000_000 + step),
+        process_peak_rss_bytes: Some(23_000_000_000),
+        cpu_percent: Some(11.5),
+        gpus: vec![gpu],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_the_bench_is_one_a_watcher_understands_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let reading = measure_reading(root.path(), 4_000, Duration::from_millis(150)).unwrap();
+        assert!(reading.bytes > 4_000 * 300 && reading.open_s > 0.0, "{reading:?}");
+        let run = RunDir::open(root.path().join("log-of-bench")).unwrap();
+        let mut tailer = EventTailer::new(&run);
+        let mut view = RunView::default();
+        let polled = tailer.poll_with(Limit::NONE, |event, _| view.apply(&event)).unwrap();
+        assert!(polled.at_end && polled.notices.is_empty() && tailer.malformed() == 0);
+        assert_eq!((view.attempts[0].last_step, view.attempts.len(), view.unknown_events), (4_000, 2, 0));
+        assert!(view.attempts[1].last_step > 0, "the trainer that was followed made steps");
+    }
+}

@@ -1,0 +1,79 @@
+//! What is odd about an event file without stopping the reading, in words.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Something odd about an event file that does not stop the reading. Display says it in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // the words are in Display
+pub enum Notice {
+    /// Lines that are no events were skipped: how many in this poll, and the first one.
+    Malformed { file: PathBuf, count: u64, first_line: u64, reason: String },
+    /// The attempt ended within a line, as after a kill or a power cut.
+    TornEnd { file: PathBuf, bytes: usize },
+    /// Events are missing from the numbering: the first stretch of this poll, and how many more in later ones.
+    Gap { file: PathBuf, from_seq: u64, to_seq: u64, more: u64 },
+    /// The file became shorter or another one.
+    Rewritten { file: PathBuf },
+    /// The file is gone. Said once; [`crate::Polled::gone`] goes on saying it.
+    Vanished { file: PathBuf },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Malformed { file, count, first_line, reason } => write!(
+                f,
+                "{}:{first_line}: {count} line(s) skipped that are no events; the first: {reason}",
+                file.display()
+            ),
+            Notice::TornEnd { file, bytes } => {
+                write!(
+                    f,
+                    "{}: ends within a line ({bytes} bytes), as a killed trainer leaves it",
+                    file.display()
+                )
+            }
+            Notice::Gap { file, from_seq, to_seq, more } => {
+                write!(f, "{}: events {from_seq} to {to_seq} are missing", file.display())?;
+                if *more > 0 { write!(f, ", and {more} more further on") } else { Ok(()) }
+            }
+            Notice::Rewritten { file } => write!(
+                f,
+                "{}: was shortened or replaced, which sparktune never does; it is read again and known events are passed over",
+                file.display()
+            ),
+            Notice::Vanished { file } => {
+                write!(f, "{}: is gone; was the run folder moved or deleted?", file.display())
+            }
+        }
+    }
+}
+
+impl Notice {
+    /// One more line of `file` that is no event; joined to what `notices` says of the file already.
+    pub(crate) fn add_malformed(notices: &mut Vec<Notice>, file: &PathBuf, line_no: u64, reason: String) {
+        for notice in notices.iter_mut() {
+            if let Notice::Malformed { file: known, count, .. } = notice
+                && known == file
+            {
+                *count += 1;
+                return;
+            }
+        }
+        notices.push(Notice::Malformed { file: file.clone(), count: 1, first_line: line_no, reason });
+    }
+
+    /// One more gap in the numbering of `file`; joined likewise.
+    pub(crate) fn add_gap(notices: &mut Vec<Notice>, file: &PathBuf, from_seq: u64, to_seq: u64) {
+        for notice in notices.iter_mut() {
+            if let Notice::Gap { file: known, more, .. } = notice
+                && known == file
+            {
+                *more = more.saturating_add(to_seq - from_seq).saturating_add(1);
+                return;
+            }
+        }
+        notices.push(Notice::Gap { file: file.clone(), from_seq, to_seq, more: 0 });
+    }
+}

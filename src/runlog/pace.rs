@@ -1,0 +1,200 @@
+//! How fast the steps of an attempt come, what each part of them takes, and when they will be done.
+//!
+//! By the clock of the events, so evaluations and checkpoints between the steps count. Only the newest steps are kept.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::event::Step;
+
+/// Steps over which rates, parts and the remaining time are measured.
+const WINDOW: usize = 200;
+/// Steps over which the speed of now is measured.
+const SPEED_STEPS: usize = 20;
+/// The first finish time that is worth holding the later ones against is told after this many steps.
+const PROMISE_AFTER: u64 = 10;
+
+/// Time left, with how it was computed: `steps_left × ms_per_step`, the latter measured over the last `over_steps` steps
+/// by the clock, so evaluations and checkpoints between them are included.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Eta {
+    /// Seconds left.
+    pub seconds: f64,
+    /// Steps left.
+    pub steps_left: u64,
+    /// Measured time per step.
+    pub ms_per_step: f64,
+    /// Steps the measurement spans.
+    pub over_steps: u64,
+    /// By how many seconds the finish has moved since it was first told in this attempt, after 10 steps; positive is
+    /// later. `None` before that.
+    pub drift_s: Option<f64>,
+}
+
+/// Mean time of the parts of a step over the recent steps, milliseconds. A part that the trainer does not measure on
+/// its own is `None` and lies in `rest_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StepParts {
+    /// The whole step.
+    pub step_ms: f64,
+    /// Waiting for data.
+    pub data_ms: Option<f64>,
+    /// Forward.
+    pub forward_ms: Option<f64>,
+    /// Backward.
+    pub backward_ms: Option<f64>,
+    /// Clipping and optimizer.
+    pub optimizer_ms: Option<f64>,
+    /// What none of the parts above covers.
+    pub rest_ms: f64,
+    /// Steps averaged.
+    pub over_steps: u64,
+}
+
+/// The newest steps of an attempt.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Pace {
+    recent: VecDeque<Timed>,
+    /// When the end was first expected, microseconds since the Unix epoch.
+    promised_us: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Timed {
+    step: u64,
+    time_us: u64,
+    tokens: u64,
+    step_ms: Option<f64>,
+    /// data, forward, backward, optimizer
+    parts: [Option<f64>; 4],
+}
+
+impl Pace {
+    pub(crate) fn step(&mut self, step: &Step, time_us: u64, total_steps: Option<u64>) {
+        let parts = [step.data_ms, step.forward_ms, step.backward_ms, step.optimizer_ms];
+        if self.recent.len() > WINDOW {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Timed {
+            step: step.step,
+            time_us,
+            tokens: step.tokens,
+            step_ms: step.step_ms,
+            parts,
+        });
+        if self.promised_us.is_none()
+            && let Some(eta) = total_steps.and_then(|total| self.eta(total))
+            && eta.over_steps >= PROMISE_AFTER
+        {
+            self.promised_us = Some(finish_us(time_us, eta.seconds));
+        }
+    }
+
+    /// `None` before the second step.
+    pub(crate) fn eta(&self, total_steps: u64) -> Option<Eta> {
+        let (first, last) = (self.recent.front()?, self.recent.back()?);
+        let over_steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
+        let steps_left = total_steps.saturating_sub(last.step);
+        #[allow(clippy::cast_precision_loss)]
+        let (ms_per_step, left) =
+            (last.time_us.saturating_sub(first.time_us) as f64 / 1e3 / over_steps as f64, steps_left as f64);
+        let seconds = left * ms_per_step / 1e3;
+        let drift_s = self.promised_us.map(|promised| (finish_us(last.time_us, seconds) - promised) / 1e6);
+        Some(Eta { seconds, steps_left, ms_per_step, over_steps, drift_s })
+    }
+
+    /// Tokens of the newest steps by their time.
+    pub(crate) fn tokens_per_s(&self) -> Option<f64> {
+        let newest = self.recent.iter().rev().take(SPEED_STEPS);
+        let (tokens, ms) = newest
+            .filter_map(|t| t.step_ms.map(|ms| (t.tokens, ms)))
+            .fold((0, 0.0), |(tokens, all_ms), (n, ms)| (tokens + n, all_ms + ms));
+        #[allow(clippy::cast_precision_loss)]
+        (ms > 0.0).then(|| tokens as f64 / ms * 1e3)
+    }
+
+    pub(crate) fn parts(&self) -> Option<StepParts> {
+        let timed = || self.recent.iter().filter(|t| t.step_ms.is_some());
+        let step_ms = mean(timed().filter_map(|t| t.step_ms))?;
+        let part = |i: usize| mean(timed().filter_map(|t| t.parts[i]));
+        let [data_ms, forward_ms, backward_ms, optimizer_ms] = [part(0), part(1), part(2), part(3)];
+        let covered: f64 = [data_ms, forward_ms, backward_ms, optimizer_ms].into_iter().flatten().sum();
+        let rest_ms = (step_ms - covered).max(0.0);
+        let over_steps = timed().count() as u64;
+        Some(StepParts { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, rest_ms, over_steps })
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // exact below 2^53 µs, the year 2255
+fn finish_us(now_us: u64, seconds_left: f64) -> f64 {
+    now_us as f64 + seconds_left * 1e6
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64, step_ms: f64) -> Step {
+        Step { step, step_ms: Some(step_ms), data_ms: Some(1.0), optimizer_ms: Some(9.0), ..Step::default() }
+    }
+
+    #[test]
+    fn the_finish_that_was_told_early_is_held_against_the_one_expected_now() {
+        let mut pace = Pace::default();
+        let mut time_us = 0;
+        // One second a step: at step 11 of 1,000 the end is expected at second 1,000.
+        for n in 1..=11 {
+            time_us = n * 1_000_000;
+            pace.step(&step(n, 1000.0), time_us, Some(1000));
+            assert_eq!(pace.eta(1000).is_some_and(|eta| eta.drift_s.is_some()), n == 11, "{n}");
+        }
+        assert_eq!(pace.eta(1000).unwrap().drift_s, Some(0.0));
+        // Twice as slow from now on.
+        for n in 12..=400 {
+            time_us += 2_000_000;
+            pace.step(&step(n, 2000.0), time_us, Some(1000));
+        }
+        let eta = pace.eta(1000).unwrap();
+        assert_eq!((eta.ms_per_step, eta.over_steps, eta.seconds), (2000.0, 200, 1200.0));
+        // Done at 11 + 389·2 + 600·2 seconds instead of 1,000.
+        assert!((eta.drift_s.unwrap() - 989.0).abs() < 1e-6, "{eta:?}");
+    }
+
+    #[test]
+    fn the_speed_is_that_of_the_newest_steps_by_their_time() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.tokens_per_s(), None);
+        for n in 1..=40 {
+            let (tokens, ms) = if n <= 20 {
+                (9_999, 1.0)
+            } else if n % 2 == 0 {
+                (100, 100.0)
+            } else {
+                (500, 200.0)
+            };
+            pace.step(&Step { tokens, ..step(n, ms) }, n, None);
+        }
+        assert_eq!(pace.tokens_per_s(), Some(2000.0));
+    }
+
+    #[test]
+    fn the_parts_of_a_step_are_means_and_what_nobody_measured_is_the_rest() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.parts(), None);
+        pace.step(&Step { step: 1, ..Step::default() }, 1, None);
+        assert_eq!(pace.parts(), None, "no time was measured");
+        pace.step(&step(2, 100.0), 2, None);
+        pace.step(&step(3, 120.0), 3, None);
+        let parts = pace.parts().unwrap();
+        assert_eq!((parts.step_ms, parts.over_steps), (110.0, 2));
+        assert_eq!((parts.data_ms, parts.forward_ms, parts.optimizer_ms), (Some(1.0), None, Some(9.0)));
+        assert_eq!(parts.rest_ms, 100.0);
+    }
+}

@@ -1,0 +1,268 @@
+//! The run as TensorBoard reads it: the events once more, as `tensorboard/events.out.tfevents.…` in the run folder.
+//!
+//! A file is a sequence of TFRecords, each the protobuf `Event` of TensorFlow's `event.proto`; the few fields that are
+//! used are written here by hand. A resumed attempt begins with `SessionLog.START` at its first step, at which
+//! TensorBoard drops what the attempt before had logged from there on.
+//!
+//! Enters: the kinds of events and their times. Records are gathered and written about once a second. What cannot be
+//! written is counted and told in words; training never waits for it, and a record that was written by half is cut off
+//! again, because TensorBoard would stop reading there.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::error::{Doing, Result, in_words};
+use crate::event::{DeviceSample, Kind, Sample, Step};
+use crate::now_us;
+use crate::proto::{Message, record};
+use crate::run_dir::{RunDir, private_file};
+
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// The file of one attempt.
+#[derive(Debug)]
+pub(crate) struct TensorBoard {
+    out: Whole<File>,
+    path: PathBuf,
+    pending: Vec<u8>,
+    pending_records: u64,
+    flushed: Instant,
+    /// The last step, at which readings of the machine and warnings stand.
+    step: u64,
+    /// Samples at this step so far: each place has a tag of its own.
+    samples: (u64, u32),
+    lost: u64,
+    /// What was lost and not yet told.
+    unsaid: u64,
+}
+
+impl TensorBoard {
+    /// Creates the attempt's file, and the folder where there is none.
+    pub(crate) fn create(run: &RunDir, attempt: u32) -> Result<Self> {
+        let folder = run.tensorboard();
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            created => created.doing("create", &folder)?,
+        }
+        let now_us = now_us();
+        // TensorBoard reads the files of a folder in the order of their names.
+        let path =
+            folder.join(format!("events.out.tfevents.{:010}.sparktune.{attempt:04}.v2", now_us / 1_000_000));
+        let file = private_file().append(true).create_new(true).open(&path).doing("create", &path)?;
+        let mut board = TensorBoard {
+            out: Whole { out: file, len: 0, broken: false },
+            path,
+            pending: Vec::new(),
+            pending_records: 0,
+            flushed: Instant::now(),
+            step: 0,
+            samples: (0, 0),
+            lost: 0,
+            unsaid: 0,
+        };
+        board.push(now_us, 0, |event| event.text(3, "brain.Event:2"));
+        Ok(board)
+    }
+
+    /// Takes one event. Words for a warning come back when records could not be written, and when writing works again.
+    pub(crate) fn log(&mut self, kind: &Kind, time_us: u64) -> Option<String> {
+        match kind {
+            Kind::RunStarted(started) => {
+                self.step = started.resumed_from_step.unwrap_or(0);
+                let first = started.resumed_from_step.map_or(0, |done| done + 1);
+                self.push(time_us, first, |event| event.message(7, |session| session.whole(1, 1)));
+            }
+            Kind::Step(step) => self.scalars(time_us, step),
+            Kind::Eval(eval) => {
+                self.summary(time_us, eval.step, |values| scalar(values, "loss/eval", eval.loss_nats));
+            }
+            Kind::DeviceSample(sample) => self.reading(time_us, sample),
+            Kind::Sample(sample) => self.sample(time_us, sample),
+            Kind::Warning(warning) => {
+                let step = warning.step.unwrap_or(self.step);
+                self.summary(time_us, step, |values| text(values, "warnings", &verbatim(&warning.message)));
+            }
+            _ => {}
+        }
+        let now = kind.is_durable() || self.flushed.elapsed() >= FLUSH_EVERY;
+        if now { self.flush() } else { None }
+    }
+
+    fn scalars(&mut self, time_us: u64, step: &Step) {
+        self.step = step.step;
+        #[allow(clippy::cast_precision_loss)] // bytes on a chart
+        let mem = step.mem_used_bytes.map(|bytes| bytes as f64);
+        self.summary(time_us, step.step, |values| {
+            scalar(values, "loss/train", step.loss_nats);
+            for (tag, value) in [
+                ("lr", step.lr),
+                ("grad_norm", step.grad_norm),
+                ("tokens_per_s", step.tokens_per_s),
+                ("mem_used_bytes", mem),
+            ] {
+                value.into_iter().for_each(|value| scalar(values, tag, value));
+            }
+        });
+    }
+
+    fn reading(&mut self, time_us: u64, sample: &DeviceSample) {
+        let Some(gpu) = sample.gpus.first() else { return };
+        let readings = [
+            ("gpu/sm_clock_mhz", gpu.sm_clock_mhz.map(f64::from)),
+            ("gpu/temperature_celsius", gpu.temperature_celsius.map(f64::from)),
+            ("gpu/power_watts", gpu.power_watts),
+        ];
+        if readings.iter().any(|(_, value)| value.is_some()) {
+            self.summary(time_us, self.step, |values| {
+                for (tag, value) in readings {
+                    value.into_iter().for_each(|value| scalar(values, tag, value));
+                }
+            });
+        }
+    }
+
+    fn sample(&mut self, time_us: u64, sample: &Sample) {
+        let nth = if self.samples.0 == sample.step { self.samples.1 + 1 } else { 1 };
+        self.samples = (sample.step, nth);
+        let markdown =
+            format!("Prompt\n\n{}\nAnswer\n\n{}", verbatim(&sample.prompt), verbatim(&sample.text));
+        self.summary(time_us, sample.step, |values| text(values, &format!("samples/{nth}"), &markdown));
+    }
+
+    fn summary(&mut self, time_us: u64, step: u64, fill: impl FnOnce(&mut Message)) {
+        self.push(time_us, step, |event| event.message(5, fill));
+    }
+
+    fn push(&mut self, time_us: u64, step: u64, fill: impl FnOnce(&mut Message)) {
+        let mut event = Message::default();
+        #[allow(clippy::cast_precision_loss)] // a float by TensorBoard's choice
+        event.double(1, time_us as f64 / 1e6);
+        event.whole(2, step);
+        fill(&mut event);
+        record(&mut self.pending, event.bytes());
+        self.pending_records += 1;
+    }
+
+    /// Writes what was gathered.
+    pub(crate) fn flush(&mut self) -> Option<String> {
+        self.flushed = Instant::now();
+        let records = std::mem::take(&mut self.pending_records);
+        let written = self.out.append(&self.pending);
+        self.pending.clear();
+        match written {
+            Err(error) => {
+                self.lost += records;
+                self.unsaid += records;
+                // Once for each time that writing begins to fail.
+                (self.unsaid == records).then(|| {
+                    format!(
+                        "cannot write {} for TensorBoard: {}; training goes on, its charts get a gap",
+                        self.path.display(),
+                        in_words(&error)
+                    )
+                })
+            }
+            Ok(()) => {
+                let unsaid = std::mem::take(&mut self.unsaid);
+                (unsaid > 0).then(|| {
+                    format!("{unsaid} records before this could not be written for TensorBoard; its charts have a gap here")
+                })
+            }
+        }
+    }
+
+    /// Records that could not be written.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+impl Drop for TensorBoard {
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+/// A file that holds whole appends only.
+#[derive(Debug)]
+struct Whole<F> {
+    out: F,
+    len: u64,
+    /// Half a record could not be cut off: whatever followed it would not be read.
+    broken: bool,
+}
+
+/// What [`Whole`] needs of a file.
+trait Cut: Write {
+    fn cut_to(&mut self, len: u64) -> io::Result<()>;
+}
+
+impl Cut for File {
+    fn cut_to(&mut self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+}
+
+impl<F: Cut> Whole<F> {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.broken {
+            return Err(io::Error::other("an unfinished record is at its end"));
+        }
+        let written = self.out.write_all(bytes);
+        match &written {
+            Ok(()) => self.len += bytes.len() as u64,
+            Err(_) => self.broken = self.out.cut_to(self.len).is_err(),
+        }
+        written
+    }
+}
+
+/// One more value of a summary.
+fn scalar(values: &mut Message, tag: &str, value: f64) {
+    values.message(1, |entry| {
+        entry.text(1, tag);
+        #[allow(clippy::cast_possible_truncation)] // `simple_value` is a float
+        entry.float(2, value as f32);
+    });
+}
+
+/// One more text of a summary, which TensorBoard renders as Markdown and cleans of HTML.
+fn text(values: &mut Message, tag: &str, markdown: &str) {
+    values.message(1, |entry| {
+        entry.text(1, tag);
+        entry.message(8, |tensor| {
+            tensor.whole(1, 7); // DT_STRING
+            tensor.message(2, |shape| shape.message(2, |dim| dim.whole(1, 1)));
+            tensor.text(8, markdown);
+        });
+        entry.message(9, |metadata| {
+            metadata.message(1, |plugin| plugin.text(1, "text"));
+            metadata.whole(4, 2); // DATA_CLASS_TENSOR
+        });
+    });
+}
+
+/// Text as Markdown that shows it as it is. It comes from data and models, and TensorBoard cleans it of HTML only:
+/// control characters and those that turn the direction of writing are spelled out.
+fn verbatim(text: &str) -> String {
+    let mut markdown = String::new();
+    for line in text.lines() {
+        markdown.push_str("    ");
+        for c in line.chars() {
+            let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if turns || (c.is_control() && c != '\t') {
+                markdown.extend(c.escape_unicode());
+            } else {
+                markdown.push(c);
+            }
+        }
+        markdown.push('\n');
+    }
+    markdown
+}
+
+#[cfg(test)]
+mod tests;

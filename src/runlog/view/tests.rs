@@ -1,0 +1,220 @@
+use super::*;
+use crate::event::GpuSample;
+use crate::writer::EventWriter;
+
+struct Log {
+    view: RunView,
+    attempt: u32,
+    seq: u64,
+}
+
+impl Log {
+    fn new() -> Self {
+        Log { view: RunView::default(), attempt: 0, seq: 0 }
+    }
+    fn start(&mut self, resumed_from_step: Option<u64>) {
+        self.attempt += 1;
+        self.seq = 0;
+        self.emit(Kind::RunStarted(RunStarted {
+            total_steps: Some(1000),
+            resumed_from_step,
+            ..RunStarted::default()
+        }));
+    }
+    fn emit(&mut self, kind: Kind) {
+        self.seq += 1;
+        // One event per second.
+        let time_us = 1_000_000 * (u64::from(self.attempt) * 10_000 + self.seq);
+        let event = Event { attempt: self.attempt, seq: self.seq, time_us, kind };
+        self.view.apply(&event);
+        // As text, in which NaN equals NaN.
+        let before = format!("{:?}", self.view);
+        self.view.apply(&event);
+        assert_eq!(format!("{:?}", self.view), before, "applying twice changes nothing");
+    }
+    fn step(&mut self, step: u64, loss_nats: f64) {
+        self.emit(Kind::Step(Step { step, loss_nats, tokens_per_s: Some(500.0), ..Step::default() }));
+    }
+    fn eval(&mut self, step: u64, loss_nats: f64) {
+        self.emit(Kind::Eval(Eval { step, loss_nats, ..Eval::default() }));
+    }
+}
+
+#[test]
+fn the_fold_knows_where_a_run_stands() {
+    let mut log = Log::new();
+    assert_eq!(log.view.eta(), None);
+    log.start(None);
+    log.emit(Kind::Phase(Phase { phase: "train".into(), detail: None }));
+    log.step(1, 2.0);
+    assert_eq!(log.view.eta(), None, "one step is no rate");
+    log.step(2, 1.0);
+    assert_eq!(log.view.steps_done(), 2);
+    assert_eq!(log.view.total_steps(), Some(1000));
+    assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12);
+    assert_eq!(
+        log.view.eta(),
+        Some(Eta { seconds: 998.0, steps_left: 998, ms_per_step: 1000.0, over_steps: 1, drift_s: None })
+    );
+    log.step(3, f64::NAN);
+    assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12, "NaN does not spoil the average");
+    log.emit(Kind::RunFinished(RunFinished { outcome: Outcome::Stopped, ..RunFinished::default() }));
+    assert_eq!((log.view.outcome(), log.view.eta()), (Some(Outcome::Stopped), None));
+}
+
+#[test]
+fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
+    let mut log = Log::new();
+    log.start(None);
+    for step in 1..=10 {
+        log.step(step, 2.0);
+        if step % 2 == 0 {
+            log.eval(step, 2.0 - step as f64 / 10.0);
+            log.emit(Kind::CheckpointCommitted(CheckpointCommitted { step, ..Default::default() }));
+            log.emit(Kind::Sample(Sample { step, ..Sample::default() }));
+        }
+    }
+    assert_eq!(log.view.best_eval().unwrap().step, 10);
+    log.start(Some(4));
+    let view = &log.view;
+    assert_eq!(view.steps_done(), 4);
+    assert_eq!(view.best_eval().unwrap().step, 4);
+    assert_eq!(view.checkpoints.back().unwrap().step, 4);
+    assert_eq!(view.charts.loss.buckets().last().unwrap().last_step, 4);
+    let discarded: Vec<u64> = view.discarded.loss.buckets().iter().map(|b| b.first_step).collect();
+    assert_eq!(discarded, [5, 6, 7, 8, 9, 10]);
+    assert_eq!(view.samples.iter().filter(|s| s.discarded).count(), 3);
+    assert_eq!((view.attempts.len(), view.attempts[0].last_step), (2, 10));
+    log.step(5, 7.0);
+    assert_eq!(log.view.steps_done(), 5);
+    assert_eq!(log.view.charts.loss.buckets().last().unwrap().max, 7.0);
+    log.start(None);
+    assert_eq!((log.view.steps_done(), log.view.charts.loss.is_empty()), (0, true));
+}
+
+#[test]
+fn readings_of_the_machine_are_curves_over_the_steps_and_are_discarded_with_them() {
+    let mut log = Log::new();
+    let reading = |clock: u32| {
+        let gpu = GpuSample { sm_clock_mhz: Some(clock), power_watts: Some(60.5), ..GpuSample::default() };
+        Kind::DeviceSample(DeviceSample {
+            cpu_percent: Some(12.0),
+            gpus: vec![gpu],
+            ..DeviceSample::default()
+        })
+    };
+    log.start(None);
+    log.emit(reading(400));
+    for step in 1..=6 {
+        log.step(step, 2.0);
+        log.emit(reading(2000 + step as u32));
+    }
+    let clock = |charts: &Charts| -> Vec<(u64, f64)> {
+        charts.sm_clock_mhz.buckets().iter().map(|b| (b.first_step, b.last)).collect()
+    };
+    let all = [(0, 400.0), (1, 2001.0), (2, 2002.0), (3, 2003.0), (4, 2004.0), (5, 2005.0), (6, 2006.0)];
+    assert_eq!(clock(&log.view.charts), all);
+    assert!(log.view.charts.temperature_celsius.is_empty(), "nobody measured it");
+    assert_eq!(log.view.charts.power_watts.buckets().len(), 7);
+    log.start(Some(4));
+    log.emit(reading(800));
+    assert_eq!(clock(&log.view.charts)[4], (4, 800.0), "a reading after a resume stands at the resumed step");
+    assert_eq!(clock(&log.view.discarded), all[5..]);
+    assert_eq!(log.view.discarded.cpu_percent.buckets().len(), 2);
+}
+
+#[test]
+fn bests_checkpoints_and_resumes_are_marked_in_order() {
+    let mut log = Log::new();
+    log.start(None);
+    for step in 1..=6 {
+        log.step(step, 2.0);
+    }
+    log.eval(2, 1.5);
+    log.eval(4, 1.75);
+    log.emit(Kind::CheckpointCommitted(CheckpointCommitted { step: 4, ..Default::default() }));
+    log.emit(Kind::CheckpointCommitted(CheckpointCommitted { step: 6, ..Default::default() }));
+    log.start(Some(4));
+    let marks = [
+        Mark::Best { step: 2, loss_nats: 1.5 },
+        Mark::Checkpoint { step: 4, best: false },
+        Mark::Resumed { step: 4, attempt: 2 },
+    ];
+    assert_eq!(log.view.marks(), marks);
+}
+
+#[test]
+fn a_spark_is_the_loss_in_few_columns() {
+    let mut log = Log::new();
+    log.start(None);
+    assert_eq!(log.view.spark(5), []);
+    for step in 1..=9 {
+        log.step(step, if step <= 2 { f64::NAN } else { step as f64 });
+    }
+    assert_eq!(log.view.spark(5), [None, Some(3.5), Some(5.5), Some(7.5), Some(9.0)]);
+    assert_eq!(log.view.spark(100).len(), 9);
+    assert_eq!(log.view.spark(0).len(), 1);
+}
+
+#[test]
+fn a_million_steps_and_many_attempts_stay_small() {
+    let mut view = RunView::default();
+    let (mut attempt, mut seq) = (1, 0);
+    for step in 1..=1_000_000 {
+        if step % 10_000 == 0 {
+            attempt += 1;
+            seq = 1;
+            let started = RunStarted { resumed_from_step: Some(step - 5), ..RunStarted::default() };
+            view.apply(&Event { attempt, seq, time_us: step, kind: Kind::RunStarted(started) });
+        }
+        for kind in [
+            Kind::Step(Step { step, loss_nats: 1.0, grad_norm: Some(1.0), ..Step::default() }),
+            Kind::Eval(Eval { step, loss_nats: 1.0 / step as f64, ..Eval::default() }),
+            Kind::Warning(Warning { message: "hot".into(), step: None }),
+        ] {
+            seq += 1;
+            view.apply(&Event { attempt, seq, time_us: step, kind });
+        }
+    }
+    assert_eq!(view.best_eval().unwrap().step, 1_000_000);
+    assert_eq!(view.warning_count, 1_000_000);
+    assert!(view.bests.len() <= KEPT_BESTS && view.attempts.len() <= KEPT_ATTEMPTS);
+    assert!(serde_json::to_vec(&view).unwrap().len() < 2_000_000);
+}
+
+#[test]
+fn a_glance_at_a_long_run_agrees_with_its_replay_about_where_it_stands() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path().join("r")).unwrap();
+    assert_eq!(RunView::glance(&run).unwrap(), RunView::default());
+    for (from, to) in [(1, 40), (41, 12_000)] {
+        let lease = Lease::acquire(&run).unwrap();
+        let writer = EventWriter::open(&lease).unwrap();
+        let resumed_from_step = (from > 1).then_some(from - 1);
+        writer.emit(Kind::RunStarted(RunStarted {
+            total_steps: Some(20_000),
+            resumed_from_step,
+            ..RunStarted::default()
+        }));
+        for step in from..=to {
+            writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
+        }
+    }
+    let (glance, replay) = (RunView::glance(&run).unwrap(), RunView::replay(&run).unwrap());
+    for view in [&glance, &replay] {
+        assert_eq!((view.steps_done(), view.total_steps()), (12_000, Some(20_000)));
+        assert_eq!(view.last_step.as_ref().unwrap().loss_nats, 1.5);
+        assert_eq!(view.liveness(&run).unwrap(), Liveness::Crashed);
+    }
+    assert_eq!(replay.attempts.len(), 2);
+}
+
+#[test]
+fn device_samples_alone_are_no_sign_of_work() {
+    let mut log = Log::new();
+    log.start(None);
+    let work = log.view.last_work_us;
+    log.emit(Kind::DeviceSample(DeviceSample::default()));
+    assert_eq!(log.view.last_work_us, work);
+    assert!(log.view.last_event_us > work);
+}

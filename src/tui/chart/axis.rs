@@ -1,0 +1,199 @@
+//! Where a value lies between the bottom and the top of a chart, and which round values are written beside it.
+
+/// Least share of a chart's largest value that it spans, so that noise of a constant does not fill it.
+const LEAST_SPAN: f64 = 0.01;
+
+/// A vertical axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Axis {
+    lo: f64,
+    hi: f64,
+    log: bool,
+}
+
+impl Axis {
+    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are none. It spans
+    /// at least `least`. A logarithmic axis needs a positive value, else it is linear; smaller values lie at its bottom.
+    pub fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
+        let range = |values: &mut dyn Iterator<Item = f64>| {
+            values.filter(|v| v.is_finite()).fold(None, |range: Option<(f64, f64)>, v| {
+                Some(range.map_or((v, v), |(lo, hi)| (lo.min(v), hi.max(v))))
+            })
+        };
+        if log && let Some((lo, hi)) = range(&mut values.clone().filter(|v| *v > 0.0)) {
+            // At least a twentieth of a decade.
+            let hi = if hi < lo * 1.12 { (lo * 1.12).min(f64::MAX) } else { hi };
+            return Some(Self { lo, hi, log: true });
+        }
+        let (lo, hi) = range(&mut values.clone())?;
+        let least = (lo.abs().max(hi.abs()) * LEAST_SPAN).max(least);
+        let missing = (least - (hi - lo)).max(0.0) / 2.0;
+        // What is never negative is not shown as if it could be.
+        let below = if lo >= 0.0 { missing.min(lo) } else { missing };
+        let (lo, hi) = ((lo - below).max(f64::MIN), (hi + missing * 2.0 - below).min(f64::MAX));
+        // All zero, or too small to be told apart.
+        let hi = if hi > lo { hi } else { lo + 1.0 };
+        Some(Self { lo, hi, log: false })
+    }
+
+    /// 0 at the bottom, 1 at the top; always within.
+    pub fn fraction(&self, value: f64) -> f64 {
+        let share = if self.log {
+            let (lo, hi) = (self.lo.log10(), self.hi.log10());
+            (value.max(self.lo).log10() - lo) / (hi - lo)
+        } else {
+            // Halved, for the distance of two finite numbers need not be finite.
+            (value / 2.0 - self.lo / 2.0) / (self.hi / 2.0 - self.lo / 2.0)
+        };
+        if share.is_nan() { 0.5 } else { share.clamp(0.0, 1.0) }
+    }
+
+    /// The value at a fraction: the inverse of [`Axis::fraction`].
+    #[cfg(test)]
+    fn value(&self, fraction: f64) -> f64 {
+        if self.log {
+            let (lo, hi) = (self.lo.log10(), self.hi.log10());
+            10_f64.powf(lo + fraction * (hi - lo))
+        } else {
+            self.lo * (1.0 - fraction) + self.hi * fraction
+        }
+    }
+
+    /// The larger end, without its sign.
+    pub fn largest(&self) -> f64 {
+        self.lo.abs().max(self.hi.abs())
+    }
+
+    /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their distance, which says
+    /// how many digits they need.
+    pub fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
+        let most = most.clamp(1, 20);
+        let ticks = if self.log { self.decades(most) } else { Vec::new() };
+        if ticks.len() >= 2 {
+            return (ticks, 0.0);
+        }
+        let step = nice((self.hi / scale / most as f64) - (self.lo / scale / most as f64)) * scale;
+        let first = (self.lo / step).ceil();
+        let ticks: Vec<f64> = (0..=most + 1)
+            .map(|i| (first + i as f64) * step)
+            .filter(|tick| tick.is_finite() && (self.lo..=self.hi).contains(tick))
+            .map(|tick| if tick == 0.0 { 0.0 } else { tick })
+            .collect();
+        (ticks, step)
+    }
+
+    /// 1, 2 and 5 of each decade, or fewer, at most `most`.
+    fn decades(&self, most: usize) -> Vec<f64> {
+        let (first, last) = (self.lo.log10().floor() as i32, self.hi.log10().ceil() as i32);
+        for multiples in [&[1.0, 2.0, 5.0][..], &[1.0]] {
+            let ticks: Vec<f64> = (first..=last)
+                .flat_map(|decade| multiples.iter().map(move |m| m * 10_f64.powi(decade)))
+                .filter(|tick| (self.lo..=self.hi).contains(tick))
+                .collect();
+            if ticks.len() <= most {
+                return ticks;
+            }
+        }
+        let every = ((last - first) as usize).div_ceil(most).max(1);
+        (first..=last)
+            .step_by(every)
+            .map(|decade| 10_f64.powi(decade))
+            .filter(|tick| (self.lo..=self.hi).contains(tick))
+            .collect()
+    }
+}
+
+/// The smallest 1, 2 or 5 times a power of ten that is not below `least`; 1 for what has none.
+fn nice(least: f64) -> f64 {
+    let decade = 10_f64.powi(least.log10().floor() as i32);
+    [1.0, 2.0, 5.0, 10.0]
+        .iter()
+        .map(|m| m * decade)
+        .find(|step| *step >= least * (1.0 - 1e-9) && step.is_normal())
+        .unwrap_or(1.0)
+}
+
+/// Round steps from `from` to `to`, ascending, at most `most`, and their distance.
+pub(super) fn step_ticks(from: u64, to: u64, most: usize) -> (Vec<u64>, u64) {
+    let span = u128::from(to.saturating_sub(from));
+    let least = span.div_ceil(most.max(1) as u128).max(1);
+    let mut decade = 1_u128;
+    let step = loop {
+        if let Some(m) = [1, 2, 5].iter().find(|m| *m * decade >= least) {
+            break m * decade;
+        }
+        decade *= 10;
+    };
+    let first = u128::from(from).div_ceil(step) * step;
+    let ticks = (0..=most as u128).map(|i| first + i * step).filter(|tick| *tick <= u128::from(to));
+    (ticks.map(|tick| tick as u64).collect(), step.min(u128::from(u64::MAX)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ticks(lo: f64, hi: f64, log: bool, most: usize) -> Vec<f64> {
+        Axis::of([lo, hi].into_iter(), log, 0.0).unwrap().ticks(most, 1.0).0
+    }
+
+    #[test]
+    fn ticks_are_one_two_or_five_times_a_power_of_ten() {
+        assert_eq!(ticks(0.0, 10.0, false, 5), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(ticks(1.13, 2.9, false, 4), [1.5, 2.0, 2.5]);
+        assert_eq!(ticks(-3.0, 3.0, false, 3), [-2.0, 0.0, 2.0]);
+        assert_eq!(ticks(0.9, 12.0, true, 4), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(ticks(1e-6, 1.0, true, 4), [1e-6, 1e-4, 1e-2, 1.0]);
+        assert_eq!(step_ticks(0, 1000, 6), (vec![0, 200, 400, 600, 800, 1000], 200));
+        assert_eq!(step_ticks(654_300, 654_340, 5), (vec![654_300, 654_310, 654_320, 654_330, 654_340], 10));
+        assert_eq!(step_ticks(7, 7, 5), (vec![7], 1));
+    }
+
+    #[test]
+    fn a_constant_lies_in_the_middle_and_noise_does_not_fill_the_chart() {
+        for constant in [0.0_f64, 3.0, -3.0, 1e300, f64::MIN_POSITIVE, 5e-324] {
+            let axis = Axis::of([constant].into_iter(), false, 0.0).unwrap();
+            assert!((0.0..=0.6).contains(&axis.fraction(constant)), "{constant}: {axis:?}");
+        }
+        let axis = Axis::of([100.0, 100.01].into_iter(), false, 0.0).unwrap();
+        assert!(axis.fraction(100.01) - axis.fraction(100.0) < 0.02);
+        let percent = Axis::of([0.0, 1.0].into_iter(), false, 10.0).unwrap();
+        assert_eq!((percent.fraction(0.0), percent.fraction(1.0)), (0.0, 0.1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_values_have_an_axis_that_holds_them_in_order(
+            values in proptest::collection::vec(any::<f64>(), 0..8), log: bool, most in 0_usize..30,
+            least in 0.0..100.0_f64, scale in prop_oneof![Just(1.0), Just(1024.0)],
+        ) {
+            let Some(axis) = Axis::of(values.iter().copied(), log, least) else {
+                prop_assert!(values.iter().all(|v| !v.is_finite()));
+                return Ok(());
+            };
+            let mut finite: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+            finite.sort_by(f64::total_cmp);
+            let at: Vec<f64> = finite.iter().map(|v| axis.fraction(*v)).collect();
+            prop_assert!(at.iter().all(|f| (0.0..=1.0).contains(f)), "{at:?}");
+            prop_assert!(at.windows(2).all(|w| w[0] <= w[1]), "{at:?}");
+            let (ticks, _) = axis.ticks(most, scale);
+            prop_assert!(ticks.len() <= most.clamp(1, 20) + 2);
+            prop_assert!(ticks.windows(2).all(|w| w[0] < w[1]), "{ticks:?}");
+            prop_assert!(ticks.iter().all(|t| t.is_finite()));
+        }
+
+        #[test]
+        fn the_value_at_a_fraction_has_that_fraction(lo in 1e-3..10.0_f64, span in 1.2..1e4_f64, at in 0.0..1.0_f64, log: bool) {
+            let axis = Axis::of([lo, lo * span].into_iter(), log, 0.0).unwrap();
+            prop_assert!((axis.fraction(axis.value(at)) - at).abs() < 1e-6);
+        }
+
+        #[test]
+        fn steps_of_any_size_have_ticks(from: u64, to: u64, most in 0_usize..30) {
+            let (ticks, step) = step_ticks(from, to, most);
+            prop_assert!(ticks.len() <= most + 1 && step > 0);
+            prop_assert!(ticks.iter().all(|t| (from..=to).contains(t)));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What a curve measures, and how its values are written.
+
+use crate::quantity::{UNKNOWN, bytes, count, loss};
+
+/// What a curve measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Loss, nats per target token.
+    Nats,
+    /// A learning rate.
+    LearningRate,
+    /// A gradient norm.
+    Norm,
+    /// Tokens per second.
+    TokensPerSecond,
+    /// Memory.
+    Bytes,
+    /// A share, 0 to 100.
+    Percent,
+    /// Temperature.
+    Celsius,
+    /// Power.
+    Watts,
+    /// A clock.
+    Megahertz,
+}
+
+impl Unit {
+    /// A value as a person reads it, with its unit where the number alone would not say.
+    pub fn say(self, value: f64) -> String {
+        match self {
+            _ if !value.is_finite() => format!("{value}"),
+            Unit::Nats => loss(value),
+            Unit::LearningRate => format!("{value:.2e}"),
+            Unit::Norm if value.abs() < 1e5 => format!("{value:.3}"),
+            Unit::Norm => format!("{value:.2e}"),
+            Unit::TokensPerSecond | Unit::Bytes if !(0.0..1e18).contains(&value) => UNKNOWN.to_owned(),
+            Unit::TokensPerSecond => count(value.round() as u64),
+            Unit::Bytes => bytes(value.round() as u64),
+            Unit::Percent => format!("{value:.0} %"),
+            Unit::Celsius => format!("{value:.0} °C"),
+            Unit::Watts => format!("{value:.0} W"),
+            Unit::Megahertz => format!("{value:.0} MHz"),
+        }
+    }
+
+    /// The least that an axis spans, so that noise does not look like a course.
+    pub(super) fn least_span(self) -> f64 {
+        match self {
+            Unit::Percent | Unit::Celsius | Unit::Watts => 10.0,
+            Unit::Megahertz => 200.0,
+            _ => 0.0,
+        }
+    }
+
+    /// What the labels of an axis up to `largest` are counted in, and its letter.
+    pub(super) fn scale(self, largest: f64) -> (f64, &'static str) {
+        let scales: &[(f64, &str)] = match self {
+            Unit::Bytes => &[
+                (1_125_899_906_842_624.0, "P"),
+                (1_099_511_627_776.0, "T"),
+                (1_073_741_824.0, "G"),
+                (1_048_576.0, "M"),
+                (1024.0, "k"),
+            ],
+            _ => &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
+        };
+        // Below ten thousand, thousands are read more easily in full.
+        let least = if self == Unit::Bytes { 1024.0 } else { 1e4 };
+        scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
+    }
+}
+
+/// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each is a round
+/// number by itself.
+pub(super) fn labels(ticks: &[f64], step: f64, (scale, letter): (f64, &str)) -> Vec<String> {
+    ticks.iter().map(|tick| label(tick / scale, step / scale, letter)).collect()
+}
+
+fn label(value: f64, step: f64, letter: &str) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let distance = if step > 0.0 { step } else { value.abs() };
+    let digits = (-distance.log10() - 1e-9).ceil().max(0.0);
+    if digits > 3.0 || value.abs() >= 1e5 {
+        return format!("{value:.0e}{letter}");
+    }
+    let places = digits as usize;
+    format!("{value:.places$}{letter}")
+}
+
+/// Labels of steps at `distance` from each other: `800`, `1,200`, `12k`, `3M`.
+pub(super) fn step_label(step: u64, distance: u64) -> String {
+    match step {
+        0 => "0".to_owned(),
+        _ if distance >= 1_000_000 && step.is_multiple_of(1_000_000) => {
+            format!("{}M", count(step / 1_000_000))
+        }
+        _ if distance >= 1000 && step.is_multiple_of(1000) && step >= 10_000 => {
+            format!("{}k", count(step / 1000))
+        }
+        _ => count(step),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_have_the_digits_that_tell_them_apart() {
+        for (unit, ticks, step, written) in [
+            (Unit::Nats, &[1.0, 1.5, 2.0][..], 0.5, &["1.0", "1.5", "2.0"][..]),
+            (Unit::Nats, &[1.3, 1.35], 0.05, &["1.30", "1.35"]),
+            (Unit::Nats, &[0.5, 1.0, 20.0], 0.0, &["0.5", "1", "20"]),
+            (Unit::LearningRate, &[0.0, 1e-4, 2e-4], 1e-4, &["0", "1e-4", "2e-4"]),
+            (Unit::TokensPerSecond, &[3000.0, 4000.0], 1000.0, &["3000", "4000"]),
+            (Unit::TokensPerSecond, &[0.0, 20_000.0], 20_000.0, &["0", "20k"]),
+            (Unit::Norm, &[1e300], 1e300, &["1e288T"]),
+        ] {
+            let largest = ticks.iter().copied().fold(0.0, f64::max);
+            assert_eq!(super::labels(ticks, step, unit.scale(largest)), written, "{unit:?}");
+        }
+        let gib = 1_073_741_824.0;
+        assert_eq!(labels(&[61.0 * gib], gib, Unit::Bytes.scale(61.0 * gib)), ["61G"]);
+    }
+
+    #[test]
+    fn values_are_said_with_their_unit_and_what_is_no_number_by_name() {
+        assert_eq!(Unit::Nats.say(1.25), "1.2500");
+        assert_eq!(Unit::Nats.say(f64::NAN), "NaN");
+        assert_eq!(Unit::TokensPerSecond.say(4966.4), "4,966");
+        assert_eq!(Unit::TokensPerSecond.say(-1.0), "–");
+        assert_eq!(Unit::Bytes.say(1_073_741_824.0), "1.0 GiB");
+        assert_eq!(Unit::Celsius.say(71.2), "71 °C");
+        assert_eq!(step_label(1_200_000, 200_000), "1,200k");
+        assert_eq!(step_label(3_000_000, 1_000_000), "3M");
+        assert_eq!(step_label(1200, 200), "1,200");
+        assert_eq!(step_label(u64::MAX, 1), "18,446,744,073,709,551,615");
+    }
+}

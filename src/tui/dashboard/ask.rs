@@ -1,0 +1,75 @@
+//! What was asked of the trainer, and what became of it.
+
+use sparktune_runlog::{Action, ControlApplied, Error, Liveness, RunDir, request};
+
+use crate::escape::escape;
+use crate::quantity::count;
+use crate::screen::Role;
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ask {
+    action: Action,
+    fate: Fate,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Fate {
+    Sent {
+        id: String,
+    },
+    Done {
+        step: u64,
+    },
+    /// In words.
+    Refused(String),
+}
+
+impl Ask {
+    /// Asks the trainer of `run`. Where there is nobody to ask, that is the answer.
+    pub fn send(run: Option<&RunDir>, action: Action, liveness: Option<Liveness>) -> Self {
+        let refused = |why: &str| Fate::Refused(why.to_owned());
+        let fate = match (run, liveness) {
+            (None, _) => refused("this run is not in a folder"),
+            (_, Some(Liveness::NotStarted)) => refused("the trainer has not started"),
+            (_, Some(Liveness::Finished { .. })) => refused("the run has ended"),
+            (_, Some(Liveness::Crashed)) => refused("the trainer is not running any more"),
+            (Some(run), _) => match request(run, action) {
+                Ok(request) => Fate::Sent { id: request.id },
+                Err(Error::NotRunning { .. }) => refused("no trainer is running"),
+                Err(error) => Fate::Refused(escape(&error.to_string()).into_owned()),
+            },
+        };
+        Self { action, fate }
+    }
+
+    /// Takes the trainer's answer, if it is to this.
+    pub fn hear(&mut self, answer: &ControlApplied) {
+        if matches!(&self.fate, Fate::Sent { id } if *id == answer.id) {
+            self.fate = Fate::Done { step: answer.step };
+        }
+    }
+
+    /// Nothing more will become of it.
+    pub fn is_settled(&self) -> bool {
+        !matches!(self.fate, Fate::Sent { .. })
+    }
+
+    /// How it stands.
+    pub fn words(&self, live: bool) -> (Role, String) {
+        let what = match self.action {
+            Action::Stop => "stop after a checkpoint",
+            Action::Checkpoint => "checkpoint now",
+        };
+        match &self.fate {
+            Fate::Sent { .. } if live => {
+                (Role::Accent, format!("{what}: requested; the trainer answers between two steps"))
+            }
+            Fate::Sent { .. } => {
+                (Role::Warn, format!("{what}: requested, and the trainer ended before it answered"))
+            }
+            Fate::Done { step } => (Role::Good, format!("{what}: carried out at step {}", count(*step))),
+            Fate::Refused(why) => (Role::Warn, format!("{what}: nothing was asked, {why}")),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The loss chart, and as many others beside it as there is room for.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use sparktune_runlog::{Charts, Mark as RunMark, Series};
+
+use super::{Dashboard, Known};
+use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Unit, Window, summary};
+use crate::escape::escape;
+use crate::quantity::{count, loss, or_unknown};
+use crate::screen::{Role, Theme};
+use crate::wrap::cut;
+
+/// Columns from which there are side charts.
+const WIDE: u16 = 110;
+/// Least rows of a side chart.
+const SIDE_ROWS: u16 = 6;
+
+/// A chart beside the loss.
+pub(super) struct Side {
+    pub title: &'static str,
+    pub unit: Unit,
+    pub series: fn(&Charts) -> &Series,
+}
+
+/// What else is measured, the most telling first.
+pub(super) const SIDES: [Side; 10] = [
+    Side { title: "tok/s", unit: Unit::TokensPerSecond, series: |c| &c.tokens_per_s },
+    Side { title: "gradient norm", unit: Unit::Norm, series: |c| &c.grad_norm },
+    Side { title: "learning rate", unit: Unit::LearningRate, series: |c| &c.lr },
+    Side { title: "trainer memory", unit: Unit::Bytes, series: |c| &c.mem_used_bytes },
+    Side { title: "GPU clock", unit: Unit::Megahertz, series: |c| &c.sm_clock_mhz },
+    Side { title: "GPU temperature", unit: Unit::Celsius, series: |c| &c.temperature_celsius },
+    Side { title: "GPU power", unit: Unit::Watts, series: |c| &c.power_watts },
+    Side { title: "GPU busy", unit: Unit::Percent, series: |c| &c.gpu_busy_percent },
+    Side { title: "memory pressure", unit: Unit::Percent, series: |c| &c.mem_pressure_percent },
+    Side { title: "CPU", unit: Unit::Percent, series: |c| &c.cpu_percent },
+];
+
+/// How many cells a step of the crosshair should cross, about.
+pub(super) fn cells(width: u16) -> u64 {
+    u64::from(if width >= WIDE { width - side_width(width) } else { width }.saturating_sub(8).max(1))
+}
+
+fn side_width(width: u16) -> u16 {
+    // Two columns of side charts on a very wide screen.
+    if width >= 180 { width * 9 / 20 } else { width * 7 / 20 }
+}
+
+pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let known = dash.shown();
+    let sides: Vec<&Side> =
+        SIDES.iter().filter(|side| !(side.series)(&known.view.charts).is_empty()).collect();
+    if area.width < WIDE || sides.is_empty() {
+        return loss_chart(dash, area, buffer, theme);
+    }
+    let [main, beside] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(side_width(area.width))]).areas(area);
+    loss_chart(dash, main, buffer, theme);
+    let columns = if area.width >= 180 { 2 } else { 1 };
+    grid(dash, &sides, beside, columns, buffer, theme);
+}
+
+/// Side charts in `columns` columns, as many as have room.
+pub(super) fn grid(
+    dash: &Dashboard,
+    sides: &[&Side],
+    area: Rect,
+    columns: usize,
+    buffer: &mut Buffer,
+    theme: &Theme,
+) {
+    let rows = usize::from(area.height / SIDE_ROWS).min(sides.len().div_ceil(columns));
+    let heights = Layout::vertical(vec![Constraint::Fill(1); rows]).split(area);
+    for (places, sides) in heights.iter().zip(sides.chunks(columns)) {
+        let places = Layout::horizontal(vec![Constraint::Fill(1); columns]).split(*places);
+        for (place, side) in places.iter().zip(sides) {
+            side_chart(dash, side, *place, buffer, theme);
+        }
+    }
+}
+
+fn side_chart(dash: &Dashboard, side: &Side, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let known = dash.shown();
+    let (kept, discarded) = ((side.series)(&known.view.charts), (side.series)(&known.view.discarded));
+    let curve =
+        |series, role| Curve { name: "", buckets: Series::buckets(series), shape: Shape::Envelope, role };
+    let mut chart = Chart {
+        title: Line::default(),
+        unit: side.unit,
+        window: dash.window(),
+        log: false,
+        curves: vec![curve(discarded, Role::Discarded), curve(kept, Role::Curve)],
+        marks: Vec::new(),
+        crosshair: dash.crosshair(),
+        empty: "not measured",
+    };
+    let value = match chart.steps_at_crosshair(area) {
+        Some((first, last)) => summary(kept.buckets(), first, last).and_then(|all| all.mean()),
+        None => kept.buckets().last().map(|bucket| bucket.last),
+    };
+    chart.title = Line::from(vec![
+        Span::styled(side.title, theme.style(Role::Dim)),
+        Span::styled(format!(" {}", or_unknown(value, |v| side.unit.say(v))), theme.style(Role::Title)),
+    ]);
+    chart.draw(area, buffer, theme);
+}
+
+fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let known = dash.shown();
+    let (charts, discarded) = (&known.view.charts, &known.view.discarded);
+    let other = dash.shown_other();
+    let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
+    // The title names those that the legend does not.
+    let mut curves = vec![
+        curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded),
+        curve("", &charts.loss, Shape::Envelope, Role::Curve),
+    ];
+    if let Some((_, other)) = other {
+        curves.push(curve(&other_name, &other.view.charts.loss, Shape::Average, Role::Other));
+    }
+    curves.push(curve("", &charts.loss, Shape::Average, Role::Average));
+    curves.push(curve("", &charts.eval_loss, Shape::Points, Role::Eval));
+    let mut chart = Chart {
+        title: Line::default(),
+        unit: Unit::Nats,
+        window: dash.window(),
+        log: dash.log,
+        curves,
+        marks: marks(known),
+        crosshair: dash.crosshair(),
+        empty: if known.view.attempts.is_empty() { "nothing was logged yet" } else { "no step yet" },
+    };
+    chart.title = match chart.steps_at_crosshair(area) {
+        Some((first, last)) => at_crosshair(dash, first, last, theme),
+        None => newest(dash, chart.window, theme),
+    };
+    chart.draw(area, buffer, theme);
+}
+
+fn curve<'a>(name: &'a str, series: &'a Series, shape: Shape, role: Role) -> Curve<'a> {
+    Curve { name, buckets: series.buckets(), shape, role }
+}
+
+/// The run's name without its date.
+fn short(name: &str) -> String {
+    let rest = name.split_once("Z-").map_or(name, |(_, rest)| rest);
+    cut(&escape(rest), 24)
+}
+
+/// Only the newest of the best checkpoints is the best one.
+fn marks(known: &Known) -> Vec<Mark> {
+    let all = known.view.marks();
+    let best = all.iter().rev().find_map(|mark| match mark {
+        RunMark::Checkpoint { step, best: true } => Some(*step),
+        _ => None,
+    });
+    all.iter()
+        .filter_map(|mark| match mark {
+            RunMark::Checkpoint { step, .. } if Some(*step) == best => Some((*step, MarkKind::Best)),
+            RunMark::Checkpoint { step, .. } => Some((*step, MarkKind::Checkpoint)),
+            RunMark::Resumed { step, .. } => Some((*step, MarkKind::Resume)),
+            RunMark::Best { .. } => None,
+        })
+        .map(|(step, kind)| Mark { step, kind })
+        .collect()
+}
+
+fn newest(dash: &Dashboard, window: Window, theme: &Theme) -> Line<'static> {
+    let view = &dash.shown().view;
+    let mut spans = Vec::new();
+    let mut add = |shape: Shape, role: Role, words: String, of: Role| {
+        let glyph = shape.glyph(role, theme);
+        let gap = if spans.is_empty() { "" } else { " " };
+        spans.push(Span::styled(format!("{gap}{glyph} "), theme.style(role)));
+        spans.push(Span::styled(words, theme.style(of)));
+    };
+    let last = or_unknown(view.last_step.as_ref().map(|step| step.loss_nats), loss);
+    add(Shape::Envelope, Role::Curve, format!("loss {last}"), Role::Title);
+    if let Some(average) = view.loss_ema {
+        add(Shape::Average, Role::Average, format!("avg {}", loss(average)), Role::Average);
+    }
+    if let Some(eval) = &view.last_eval {
+        add(Shape::Points, Role::Eval, format!("eval {}", loss(eval.loss_nats)), Role::Eval);
+    }
+    let mut how = Vec::new();
+    if dash.log {
+        how.push("log".to_owned());
+    }
+    if !dash.zoom.is_whole() {
+        how.push(format!("{}–{}", count(window.from), count(window.to)));
+    }
+    if !dash.zoom.follows() {
+        how.push("f follows".to_owned());
+    }
+    if !how.is_empty() {
+        spans.push(Span::styled(format!(" ({})", how.join(", ")), theme.style(Role::Accent)));
+    }
+    Line::from(spans)
+}
+
+/// Everything measured in the steps at the crosshair.
+fn at_crosshair(dash: &Dashboard, first: u64, last: u64, theme: &Theme) -> Line<'static> {
+    let known = dash.shown();
+    let charts = &known.view.charts;
+    let at = |series: &Series| summary(series.buckets(), first, last);
+    let mean = |series: &Series| at(series).and_then(|all| all.mean());
+    let steps = if first == last { count(first) } else { format!("{}–{}", count(first), count(last)) };
+    let mut spans = vec![Span::styled(format!("step {steps}"), theme.style(Role::Accent))];
+    match at(&charts.loss) {
+        Some(all) if all.count > 1 => {
+            let middle = or_unknown(all.mean(), loss);
+            spans.push(Span::styled(
+                format!(" loss {} ≤ {middle} ≤ {}", loss(all.min), loss(all.max)),
+                theme.style(Role::Title),
+            ));
+        }
+        Some(all) => spans
+            .push(Span::styled(format!(" loss {}", or_unknown(all.mean(), loss)), theme.style(Role::Title))),
+        None => spans.push(Span::styled(" no loss here", theme.style(Role::Dim))),
+    }
+    if let Some(bad) = at(&charts.loss).map(|all| all.nonfinite).filter(|n| *n > 0) {
+        spans.push(Span::styled(format!(" {} NaN or inf", count(bad)), theme.style(Role::Bad)));
+    }
+    if let Some(eval) = mean(&charts.eval_loss) {
+        spans.push(Span::styled(format!(" eval {}", loss(eval)), theme.style(Role::Eval)));
+    }
+    if let Some(other) = dash.shown_other().and_then(|(_, other)| mean(&other.view.charts.loss)) {
+        spans.push(Span::styled(format!(" other {}", loss(other)), theme.style(Role::Other)));
+    }
+    for (name, unit, series) in
+        [("lr", Unit::LearningRate, &charts.lr), ("grad", Unit::Norm, &charts.grad_norm)]
+    {
+        if let Some(value) = mean(series) {
+            spans.push(Span::styled(format!(" {name} {}", unit.say(value)), theme.style(Role::Dim)));
+        }
+    }
+    Line::from(spans)
+}

@@ -1,0 +1,153 @@
+//! What the run is: what came out of it, its attempts, and its plan with the estimates beside what was measured.
+
+use ratatui::text::{Line, Span};
+use sparktune_plan::{Plan, render};
+use sparktune_runlog::{Attempt, RunDir};
+
+use super::Known;
+use crate::escape::escape;
+use crate::plain::outcome_word;
+use crate::quantity::{clock, count, loss, or_unknown};
+use crate::screen::{Role, Theme};
+use crate::wrap::wrap;
+
+/// More of a page than this is not shown.
+const LONGEST_PAGE: usize = 64 * 1024;
+
+/// What is read from the run's other files.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    plan: Option<Result<Plan, String>>,
+    /// `outputs/SERVE.md`, once the run wrote it.
+    serve: Option<String>,
+}
+
+impl Facts {
+    /// Reads what is there and was not read yet.
+    pub fn read(&mut self, run: &RunDir, known: &Known) {
+        if self.plan.is_none() {
+            let text = run.read_plan().map_err(|error| error.to_string());
+            let plan =
+                text.and_then(|text| Plan::from_toml(&text, "plan.toml").map_err(|error| error.to_string()));
+            self.plan = Some(plan);
+        }
+        if self.serve.is_none() && known.view.finished().is_some() {
+            let page = std::fs::read_to_string(run.outputs().join("SERVE.md"));
+            self.serve = page.ok().map(|page| page.chars().take(LONGEST_PAGE).collect());
+        }
+    }
+
+    /// With this plan and this page.
+    #[cfg(test)]
+    pub fn of(plan: Plan, serve: &str) -> Self {
+        Self { plan: Some(Ok(plan)), serve: Some(serve.to_owned()) }
+    }
+}
+
+/// All of it in lines of at most `width` columns.
+pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+    let mut page = Page { lines: Vec::new(), width: usize::from(width), theme };
+    outputs(known, facts, &mut page);
+    page.title("attempts");
+    for attempt in &known.view.attempts {
+        page.text(&attempt_words(attempt));
+    }
+    let best = known.view.best_eval();
+    page.text(&format!(
+        "{} checkpoints; best eval {}",
+        count(known.view.checkpoints.len() as u64),
+        or_unknown(best, |best| format!("{} at step {}", loss(best.loss_nats), count(best.step)))
+    ));
+    page.title("plan");
+    match &facts.plan {
+        Some(Ok(plan)) => {
+            for line in render::summary(plan).lines() {
+                page.text(&escape(line));
+            }
+            measured(known, plan, &mut page);
+        }
+        Some(Err(problem)) => page.text(&escape(problem)),
+        None => page.text("there is no plan.toml here"),
+    }
+    page.lines
+}
+
+fn outputs(known: &Known, facts: &Facts, page: &mut Page<'_>) {
+    let Some(finished) = known.view.finished().filter(|finished| !finished.outputs.is_empty()) else {
+        return;
+    };
+    page.title("outputs, in the run folder");
+    for output in &finished.outputs {
+        page.text(&escape(output));
+    }
+    if let Some(serve) = &facts.serve {
+        page.title("how to serve it (outputs/SERVE.md)");
+        for line in serve.lines() {
+            page.text(&escape(line));
+        }
+    }
+}
+
+fn attempt_words(attempt: &Attempt) -> String {
+    let from = match attempt.started.resumed_from_step {
+        Some(step) => format!("from step {}", count(step)),
+        None => "from the base model".to_owned(),
+    };
+    let end = match &attempt.finished {
+        Some(finished) => {
+            let reason = finished.reason.as_deref().map(|r| format!(" ({})", escape(r)));
+            format!(", {}{}", outcome_word(finished.outcome), reason.unwrap_or_default())
+        }
+        None => String::new(),
+    };
+    let version = escape(&attempt.started.sparktune);
+    format!(
+        "{}: {} UTC {from} to step {}{end}{}",
+        attempt.number,
+        clock(attempt.started_us),
+        count(attempt.last_step),
+        if version.is_empty() { String::new() } else { format!(", sparktune {version}") }
+    )
+}
+
+/// Estimates of the plan held against the run.
+fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
+    let Some(advice) = &plan.advice else { return };
+    let view = &known.view;
+    page.title("estimated and measured");
+    let peak = view.device.as_ref().and_then(|device| device.process_peak_rss_bytes);
+    let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
+    // In the units of the plan above.
+    let bytes = render::bytes;
+    page.text(&format!(
+        "memory  {} estimated, {} measured in the trainer",
+        bytes(advice.memory.needed_bytes().saturating_sub(advice.memory.reserve)),
+        or_unknown(peak, bytes)
+    ));
+    let rate = |rate: f64| count(rate.round().max(0.0) as u64);
+    page.text(&format!(
+        "tok/s   {} estimated, {} measured",
+        or_unknown(advice.time.tokens_per_s, rate),
+        or_unknown(view.tokens_per_s().filter(|r| r.is_finite()), rate)
+    ));
+}
+
+struct Page<'a> {
+    lines: Vec<Line<'static>>,
+    width: usize,
+    theme: &'a Theme,
+}
+
+impl Page<'_> {
+    fn title(&mut self, title: &str) {
+        if !self.lines.is_empty() {
+            self.lines.push(Line::default());
+        }
+        self.lines.push(Line::from(Span::styled(title.to_owned(), self.theme.style(Role::Title))));
+    }
+
+    /// Escaped text.
+    fn text(&mut self, text: &str) {
+        self.lines.extend(wrap(text, self.width).into_iter().map(Line::raw));
+    }
+}

@@ -1,0 +1,115 @@
+//! The few figures that are always in sight.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+use sparktune_runlog::{Bucket, RunView};
+
+use super::header::{bar, row};
+use crate::chart::{Unit, sparkline};
+use crate::quantity::{bytes, or_unknown};
+use crate::screen::{Role, Theme};
+
+/// Least columns of a gauge.
+const WIDTH: u16 = 25;
+
+struct Gauge<'a> {
+    label: &'static str,
+    value: String,
+    meter: Meter<'a>,
+}
+
+enum Meter<'a> {
+    /// A share of a whole; much of it may be bad.
+    Share {
+        share: f64,
+        warn: f64,
+        bad: f64,
+    },
+    Course(&'a [Bucket]),
+}
+
+/// The gauges of what was measured, the most telling first.
+fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
+    let charts = &view.charts;
+    let mut gauges = vec![Gauge {
+        label: "tok/s",
+        value: or_unknown(view.tokens_per_s(), |rate| Unit::TokensPerSecond.say(rate)),
+        meter: Meter::Course(charts.tokens_per_s.buckets()),
+    }];
+    let device = view.device.clone().unwrap_or_default();
+    let percent = |n: Option<f64>| or_unknown(n, |n| Unit::Percent.say(n));
+    gauges.push(match (device.mem_used_bytes, device.mem_total_bytes) {
+        (Some(used), Some(total)) if total > 0 => Gauge {
+            label: "memory",
+            value: of(&bytes(used), &bytes(total)),
+            meter: Meter::Share { share: used as f64 / total as f64, warn: 0.9, bad: 0.96 },
+        },
+        _ => Gauge {
+            label: "memory",
+            value: or_unknown(view.last_step.as_ref().and_then(|s| s.mem_used_bytes), bytes),
+            meter: Meter::Course(charts.mem_used_bytes.buckets()),
+        },
+    });
+    if let Some(gpu) = device.gpus.first() {
+        let clock = gpu.sm_clock_mhz.map(|mhz| format!(" {mhz} MHz")).unwrap_or_default();
+        gauges.push(Gauge {
+            label: "GPU",
+            value: format!("{}{clock}", percent(gpu.busy_percent.map(f64::from))),
+            meter: share(gpu.busy_percent.map_or(0.0, f64::from), 2.0, 2.0),
+        });
+    }
+    gauges.push(Gauge {
+        label: "CPU",
+        value: percent(device.cpu_percent),
+        meter: share(device.cpu_percent.unwrap_or(0.0), 2.0, 2.0),
+    });
+    gauges.push(Gauge {
+        label: "memory pressure",
+        value: percent(device.mem_pressure_some_percent),
+        meter: share(device.mem_pressure_some_percent.unwrap_or(0.0), 0.05, 0.2),
+    });
+    gauges
+}
+
+/// `47.5 of 119.2 GiB`: a unit both share is written once.
+fn of(used: &str, total: &str) -> String {
+    let unit = |text: &str| text.rsplit_once(' ').map(|(_, unit)| unit.to_owned());
+    let short = used.split(' ').next().filter(|_| unit(used) == unit(total));
+    format!("{} of {total}", short.unwrap_or(used))
+}
+
+fn share(percent: f64, warn: f64, bad: f64) -> Meter<'static> {
+    Meter::Share { share: percent / 100.0, warn, bad }
+}
+
+/// Draws as many gauges as there is room for, in one row or, with meters, in two.
+pub(super) fn draw(view: &RunView, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let gauges = gauges(view);
+    let n = (area.width / WIDTH).clamp(1, gauges.len() as u16);
+    let wide = (area.width + 2) / n;
+    for (i, gauge) in (0..).zip(gauges.iter().take(usize::from(n))) {
+        let place = Rect { x: area.x + i * wide, width: wide - 2, ..area }.intersection(area);
+        let label = vec![Span::styled(gauge.label, theme.style(Role::Dim))];
+        row(label, vec![Span::styled(gauge.value.clone(), theme.style(Role::Title))], place, buffer);
+        if area.height < 2 {
+            continue;
+        }
+        let below = Rect { y: place.y + 1, height: 1, ..place };
+        let meter = match gauge.meter {
+            Meter::Share { share, warn, bad } => {
+                let role = match share {
+                    _ if share >= bad => Role::Bad,
+                    _ if share >= warn => Role::Warn,
+                    _ => Role::Accent,
+                };
+                bar(share, usize::from(below.width), role, theme)
+            }
+            Meter::Course(buckets) => {
+                let course = sparkline(buckets, usize::from(below.width), theme.unicode);
+                vec![Span::styled(course, theme.style(Role::Curve))]
+            }
+        };
+        row(meter, Vec::new(), below, buffer);
+    }
+}

@@ -1,0 +1,323 @@
+//! The top of the screen: which run, how it stands, how far it is, when it will be done and how that is known.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use sparktune_runlog::{Eta, Liveness, Outcome, Phase, RunView};
+use unicode_width::UnicodeWidthStr;
+
+use super::{Dashboard, Known, Tab};
+use crate::escape::escape;
+use crate::plain::{how_it_stands, outcome_word};
+use crate::quantity::{bytes, count, duration, loss, or_unknown};
+use crate::screen::{Role, Theme};
+use crate::wrap::{cut, wrap};
+
+/// A drift of the finish below this share of the time left is none.
+const SAME: f64 = 0.03;
+
+/// Below this many columns, words give way.
+const NARROW: u16 = 72;
+
+/// Writes `left` and `right` in one row; the right one is whole, the left one gives way.
+pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer: &mut Buffer) {
+    let (left, right) = (Line::from(left), Line::from(right));
+    let wide = right.width() as u16;
+    buffer.set_line(area.x, area.y, &left, area.width.saturating_sub(wide + u16::from(wide > 0)));
+    if wide <= area.width {
+        buffer.set_line(area.right() - wide, area.y, &right, wide);
+    }
+}
+
+/// The run's name and its state in a word.
+pub(super) fn name(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let (glyph, word, role) = state(dash, theme);
+    let left = vec![Span::styled(escape(&dash.here.name).into_owned(), theme.style(Role::Title))];
+    let mut right = Vec::new();
+    if dash.frozen.is_some() {
+        right.push(Span::styled("frozen", theme.style(Role::Warn)));
+        right.push(Span::raw("  "));
+    }
+    right.push(Span::styled(format!("{glyph} {word}"), theme.style(role)));
+    row(left, right, area, buffer);
+}
+
+fn state(dash: &Dashboard, theme: &Theme) -> (&'static str, String, Role) {
+    let (unicode, ascii, word, role) = match dash.shown().liveness {
+        None if dash.here.trouble.is_some() => ("▲", "!", "unreadable", Role::Bad),
+        None => ("◌", ".", "reading", Role::Dim),
+        Some(Liveness::NotStarted) => ("◌", ".", "not started", Role::Dim),
+        Some(Liveness::Running) => ("●", "*", "running", Role::Good),
+        Some(Liveness::Stalled { .. }) => ("▲", "!", "stalled", Role::Warn),
+        Some(Liveness::Crashed) => ("✖", "X", "crashed", Role::Bad),
+        Some(Liveness::Gone) => ("✖", "X", "gone", Role::Bad),
+        Some(Liveness::Finished { outcome }) => match outcome {
+            Outcome::Completed => ("✔", "+", outcome_word(outcome), Role::Good),
+            Outcome::Failed => ("✖", "X", outcome_word(outcome), Role::Bad),
+            Outcome::Stopped | Outcome::Unknown => ("■", "=", outcome_word(outcome), Role::Warn),
+        },
+    };
+    (theme.glyph(unicode, ascii), word.to_owned(), role)
+}
+
+/// Model, method, device; attempt and how long it has been going.
+pub(super) fn model(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let view = &known.view;
+    let Some(attempt) = view.attempts.back() else { return };
+    let started = &attempt.started;
+    let method = if started.method == "lora" { "LoRA" } else { started.method.as_str() };
+    let parts = [started.model.as_str(), method, started.device.as_str()];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(escape).collect();
+    let since = view.last_event_us.unwrap_or(0).saturating_sub(attempt.started_us);
+    let mut right = format!("{} so far", duration(since as f64 / 1e6));
+    if attempt.number > 1 {
+        right = format!("attempt {}, {right}", attempt.number);
+    }
+    if !known.liveness.is_none_or(Liveness::is_live) {
+        right = right.replace(" so far", " long");
+    }
+    let dim = theme.style(Role::Dim);
+    row(vec![Span::styled(parts.join(" · "), dim)], vec![Span::styled(right, dim)], area, buffer);
+}
+
+/// A bar of `width` cells, filled to `share`.
+pub(super) fn bar(share: f64, width: usize, role: Role, theme: &Theme) -> Vec<Span<'static>> {
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    let halves = (share * (width * 2) as f64).round() as usize;
+    let full = theme.glyph("━", "=").repeat(halves / 2);
+    let half = if halves % 2 == 1 { theme.glyph("╸", "-") } else { "" };
+    let rest = theme.glyph("─", ".").repeat(width - halves.div_ceil(2));
+    vec![
+        Span::styled(format!("{full}{half}"), theme.style(role)),
+        Span::styled(rest, theme.style(Role::Line)),
+    ]
+}
+
+/// The phase, a bar, and how far it is.
+pub(super) fn progress(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let view = &known.view;
+    let (phase, share, words) = how_far(view);
+    let phase = cut(&phase, usize::from(area.width / 3));
+    let room = usize::from(area.width).saturating_sub(phase.width() + words.width() + 4);
+    let ended = view.outcome() == Some(Outcome::Completed);
+    let role = if ended { Role::Good } else { Role::Accent };
+    let mut left = vec![Span::styled(format!("{phase}  "), theme.style(Role::Title))];
+    if let Some(share) = share {
+        left.extend(bar(share, room, role, theme));
+    }
+    row(left, vec![Span::raw(words)], area, buffer);
+}
+
+/// The phase, the share done where it is known, and both in words.
+fn how_far(view: &RunView) -> (String, Option<f64>, String) {
+    let phase = view.phase.as_ref().map_or("", |phase| phase.phase.as_str());
+    let share = |done: u64, total: u64| (total > 0).then(|| done as f64 / total as f64);
+    let percent = |share: Option<f64>| share.map(|s| format!(" · {:.0} %", (s * 100.0).floor()));
+    if let Some(progress) = &view.progress {
+        let amount = |n: u64| if progress.unit == "bytes" { bytes(n) } else { count(n) };
+        let share = progress.total.and_then(|total| share(progress.done, total));
+        let of = progress.total.map(|total| format!(" of {}", amount(total))).unwrap_or_default();
+        let unit =
+            if progress.unit == "bytes" { String::new() } else { format!(" {}", escape(&progress.unit)) };
+        let words = format!("{}{of}{unit}{}", amount(progress.done), percent(share).unwrap_or_default());
+        return (escape(&progress.phase).into_owned(), share, words);
+    }
+    if view.attempts.is_empty() {
+        return (String::new(), None, String::new());
+    }
+    if let Some((done, total)) = view.phase.as_ref().filter(|phase| phase.phase == "mtp").and_then(counted) {
+        let share = share(done, total);
+        let words = format!("step {} of {}{}", count(done), count(total), percent(share).unwrap_or_default());
+        return (escape(phase).into_owned(), share, words);
+    }
+    let (done, total) = (view.steps_done(), view.total_steps());
+    let share = total.and_then(|total| share(done, total));
+    let epochs = view.attempts.back().and_then(|attempt| attempt.started.epochs);
+    let epoch = view.last_step.as_ref().and_then(|step| step.epoch).map(|epoch| {
+        format!(" · epoch {epoch:.2}{}", epochs.map(|all| format!(" of {all}")).unwrap_or_default())
+    });
+    let words = format!(
+        "step {}/{}{}{}",
+        count(done),
+        or_unknown(total, count),
+        percent(share).unwrap_or_default(),
+        epoch.unwrap_or_default()
+    );
+    let phase = match view.outcome() {
+        Some(_) => "ended".into(),
+        None => escape(phase),
+    };
+    (phase.into_owned(), share, words)
+}
+
+/// The time left with its formula and its drift; before and after training, what is being done.
+pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let view = &known.view;
+    let dim = theme.style(Role::Dim);
+    let spans = if let Some(finished) = view.finished() {
+        let losses = format!(
+            "loss {} · eval {}",
+            or_unknown(finished.final_loss_nats, loss),
+            or_unknown(finished.eval_loss_nats, loss)
+        );
+        let best = view
+            .best_eval()
+            .map(|best| format!(" · best eval {} at step {}", loss(best.loss_nats), count(best.step)));
+        vec![Span::raw(losses), Span::styled(best.unwrap_or_default(), dim)]
+    } else if let (Some(step), false) = (&view.last_step, known.liveness.is_none_or(Liveness::is_live)) {
+        // Nothing is left while nobody trains.
+        let checkpoint = view.checkpoints.back().map(|checkpoint| escape(&checkpoint.name).into_owned());
+        let words = format!(" · last checkpoint {}", or_unknown(checkpoint, |name| name));
+        vec![Span::raw(format!("last loss {}", loss(step.loss_nats))), Span::styled(words, dim)]
+    } else if let (Some(eta), true) = (view.eta(), trains(view)) {
+        let over = format!(" (last {})", count(eta.over_steps));
+        let formula = format!(
+            " = {} steps × {}{}",
+            count(eta.steps_left),
+            milliseconds(eta.ms_per_step),
+            if area.width < NARROW { "" } else { &over }
+        );
+        vec![
+            Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title)),
+            Span::styled(formula, dim),
+            drift(&eta, theme),
+        ]
+    } else {
+        let detail = view.phase.as_ref().and_then(|phase| phase.detail.as_deref()).unwrap_or_default();
+        let waits = trains(view) && view.total_steps().is_some();
+        let honest = if waits { "; time left is known after two steps" } else { "" };
+        vec![Span::styled(format!("{}{honest}", escape(detail)), dim)]
+    };
+    row(spans, Vec::new(), area, buffer);
+}
+
+/// `step 30 of 120, …`: the steps of the MTP head are told in words, for they are none of the run's.
+fn counted(phase: &Phase) -> Option<(u64, u64)> {
+    let mut words = phase.detail.as_deref()?.split([' ', ',']).skip_while(|word| *word != "step").skip(1);
+    let done = words.next()?.parse().ok()?;
+    Some((done, words.nth(1)?.parse().ok()?))
+}
+
+fn trains(view: &RunView) -> bool {
+    view.phase.as_ref().is_none_or(|phase| matches!(phase.phase.as_str(), "train" | "eval"))
+}
+
+fn drift(eta: &Eta, theme: &Theme) -> Span<'static> {
+    let Some(drift) = eta.drift_s else { return Span::raw("") };
+    let much = (eta.seconds * SAME).max(10.0);
+    if drift.abs() < much {
+        return Span::styled(", as first told", theme.style(Role::Dim));
+    }
+    let (word, role) = if drift > 0.0 { ("later", Role::Warn) } else { ("sooner", Role::Good) };
+    Span::styled(format!(", {} {word} than first told", duration(drift.abs())), theme.style(role))
+}
+
+/// `412 ms`, `9.5 s`
+pub(super) fn milliseconds(ms: f64) -> String {
+    match ms {
+        0.0..10.0 => format!("{ms:.1} ms"),
+        10.0..10_000.0 => format!("{ms:.0} ms"),
+        10_000.0..1e12 => format!("{:.1} s", ms / 1e3),
+        _ => crate::quantity::UNKNOWN.to_owned(),
+    }
+}
+
+/// The panels by number; the open one is marked, new warnings are counted.
+pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let mut spans = Vec::new();
+    for (i, tab) in Tab::ALL.into_iter().enumerate() {
+        let open = tab == dash.tab;
+        let style = theme.style(if open { Role::Selected } else { Role::Dim });
+        let (name, gap) = (format!("{} {}", i + 1, tab.word()), if area.width < NARROW { "" } else { " " });
+        spans.push(Span::styled(format!("{gap}{name}{gap}"), style));
+        if gap.is_empty() {
+            spans.push(Span::raw(" "));
+        }
+        let new = dash.new_warnings();
+        if tab == Tab::Events && new > 0 {
+            spans.push(Span::styled(format!("{} new ", count(new)), theme.style(Role::Warn)));
+        }
+    }
+    row(spans, Vec::new(), area, buffer);
+}
+
+/// What has to be said now, most important first, in lines of at most `width` columns.
+pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
+    let mut said: Vec<(Role, String)> = Vec::new();
+    let known = dash.shown();
+    if let Some(trouble) = &dash.here.trouble {
+        said.push((Role::Bad, trouble.clone()));
+    }
+    if dash.here.behind {
+        said.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
+    }
+    for ask in &dash.asks {
+        said.push(ask.words(dash.here.known.liveness.is_none_or(Liveness::is_live)));
+    }
+    if let Some(liveness) = known.liveness {
+        said.extend(standing(dash, known, liveness));
+    }
+    if dash.new_warnings() > 0
+        && let Some(warning) = known.newest_warning()
+    {
+        said.push((Role::Warn, format!("{}: {}", warning.kind, warning.text)));
+    }
+    if dash.frozen.is_some() {
+        let at = count(known.view.steps_done());
+        said.push((Role::Accent, format!("frozen at step {at}; reading goes on, space shows the present")));
+    }
+    if let Some(other) = &dash.other {
+        let name = escape(&other.name);
+        if let Some(trouble) = &other.trouble {
+            said.push((Role::Warn, format!("{name}: {trouble}")));
+        } else if other.behind {
+            said.push((Role::Other, format!("reading {name}: {} so far", bytes(other.bytes))));
+        }
+    }
+    let lines = |(role, text): (Role, String)| {
+        wrap(&text, usize::from(width)).into_iter().map(move |line| (role, line))
+    };
+    said.into_iter().flat_map(lines).collect()
+}
+
+/// A state that needs words: what happened and what to do.
+fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role, String)> {
+    let said = how_it_stands(&dash.here.name, liveness, &known.view);
+    let prefix = format!("{}: ", escape(&dash.here.name));
+    let said = said.strip_prefix(&prefix).unwrap_or(&said);
+    let attempt = known.view.attempts.back().map_or(1, |attempt| attempt.number);
+    let log = || {
+        let inside = format!("logs/trainer-{attempt:04}.log");
+        dash.here.place(|run| run.trainer_log(attempt), &inside)
+    };
+    match liveness {
+        Liveness::Running => None,
+        Liveness::NotStarted => Some((Role::Dim, said.to_owned())),
+        Liveness::Gone => Some((Role::Bad, said.to_owned())),
+        Liveness::Stalled { .. } => {
+            Some((Role::Warn, format!("{said}. Its log: {}; `s` asks it to stop", log())))
+        }
+        Liveness::Crashed => {
+            let torn = match known.unfinished_bytes {
+                0 => String::new(),
+                bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
+            };
+            Some((Role::Bad, format!("{said}. Its log: {}{torn}", log())))
+        }
+        Liveness::Finished { outcome: Outcome::Completed } => {
+            let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
+            let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
+            let how = serve.then(|| {
+                format!(
+                    "; how to serve it: {} (panel 6)",
+                    dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
+                )
+            });
+            Some((Role::Good, format!("{said}{}", how.unwrap_or_default())))
+        }
+        Liveness::Finished { outcome } => {
+            let role = if outcome == Outcome::Failed { Role::Bad } else { Role::Warn };
+            Some((role, said.to_owned()))
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What the keys of the dashboard do. These tables are both the dispatch and the help.
+
+use crossterm::event::KeyCode;
+
+use super::Tab;
+use crate::screen::{Binding, ctrl, key};
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Do {
+    Open(Tab),
+    NextTab,
+    PreviousTab,
+    ZoomIn,
+    ZoomOut,
+    Older,
+    Newer,
+    Whole,
+    Follow,
+    Crosshair,
+    /// An arrow: moves the crosshair where there is one, else pans.
+    Left,
+    Right,
+    Log,
+    Compare,
+    Freeze,
+    Scroll(Scroll),
+    Stop,
+    Checkpoint,
+    Help,
+    Leave,
+}
+
+/// Where to in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scroll {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Top,
+    Bottom,
+}
+
+const fn bind(
+    keys: &'static [crate::screen::Key],
+    shown: &'static str,
+    help: &'static str,
+    hint: Option<&'static str>,
+    action: Do,
+) -> Binding<Do> {
+    Binding { keys, shown, help, hint, action }
+}
+
+/// A binding that the one above it speaks for.
+const fn also(keys: &'static [crate::screen::Key], action: Do) -> Binding<Do> {
+    bind(keys, "", "", None, action)
+}
+
+pub(super) const PANELS: &[Binding<Do>] = &[
+    bind(
+        &[key(KeyCode::Char('1'))],
+        "1–6 tab",
+        "charts, events, samples, step, machine, run",
+        Some("panels"),
+        Do::Open(Tab::Charts),
+    ),
+    also(&[key(KeyCode::Char('2'))], Do::Open(Tab::Events)),
+    also(&[key(KeyCode::Char('3'))], Do::Open(Tab::Samples)),
+    also(&[key(KeyCode::Char('4'))], Do::Open(Tab::Step)),
+    also(&[key(KeyCode::Char('5'))], Do::Open(Tab::Machine)),
+    also(&[key(KeyCode::Char('6'))], Do::Open(Tab::Facts)),
+    also(&[key(KeyCode::Tab)], Do::NextTab),
+    also(&[key(KeyCode::BackTab)], Do::PreviousTab),
+    bind(
+        &[key(KeyCode::Up)],
+        "↑ ↓ pgup pgdn",
+        "scroll a list; home and end go all the way",
+        None,
+        Do::Scroll(Scroll::Up),
+    ),
+    also(&[key(KeyCode::Down)], Do::Scroll(Scroll::Down)),
+    also(&[key(KeyCode::PageUp)], Do::Scroll(Scroll::PageUp)),
+    also(&[key(KeyCode::PageDown)], Do::Scroll(Scroll::PageDown)),
+    also(&[key(KeyCode::Home)], Do::Scroll(Scroll::Top)),
+    also(&[key(KeyCode::End)], Do::Scroll(Scroll::Bottom)),
+    bind(
+        &[key(KeyCode::Char(' '))],
+        "space",
+        "freeze the screen; reading goes on",
+        Some("freeze"),
+        Do::Freeze,
+    ),
+];
+
+pub(super) const CHARTS: &[Binding<Do>] = &[
+    bind(
+        &[key(KeyCode::Char('+')), key(KeyCode::Char('='))],
+        "+ -",
+        "zoom in, zoom out",
+        Some("zoom"),
+        Do::ZoomIn,
+    ),
+    also(&[key(KeyCode::Char('-'))], Do::ZoomOut),
+    bind(&[key(KeyCode::Left)], "← → h l", "pan, or move the crosshair", None, Do::Left),
+    also(&[key(KeyCode::Right)], Do::Right),
+    also(&[key(KeyCode::Char('h'))], Do::Older),
+    also(&[key(KeyCode::Char('l'))], Do::Newer),
+    bind(&[key(KeyCode::Char('0'))], "0", "show the whole run", None, Do::Whole),
+    bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
+    bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
+    bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),
+    bind(
+        &[key(KeyCode::Char('o'))],
+        "o",
+        "lay another run over; again removes it",
+        Some("compare"),
+        Do::Compare,
+    ),
+];
+
+pub(super) const RUN: &[Binding<Do>] = &[
+    bind(&[key(KeyCode::Char('s'))], "s", "stop after a checkpoint (asks first)", Some("stop"), Do::Stop),
+    bind(&[key(KeyCode::Char('w'))], "w", "write a checkpoint now", None, Do::Checkpoint),
+    bind(&[key(KeyCode::Char('?'))], "?", "these keys", Some("keys"), Do::Help),
+    bind(
+        &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],
+        "q esc",
+        "leave; the run goes on",
+        Some("leave"),
+        Do::Leave,
+    ),
+];
+
+/// All of them, in the order of the help.
+pub(super) const GROUPS: [(&str, &[Binding<Do>]); 3] = [("look", PANELS), ("charts", CHARTS), ("run", RUN)];

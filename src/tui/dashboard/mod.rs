@@ -1,0 +1,494 @@
+//! A run on a whole screen, live or over: what it is doing, how its loss goes, and what to do when it stands still.
+//!
+//! ```text
+//! name · state                        header        what, how far, when done and how that is known
+//! progress, time left, panels         header
+//! what has to be said now             header        crashed, stalled, asked, warned: in words, with what to do
+//! ╭ loss ───────────╮ ╭ tok/s ─╮      charts_panel  or one of the other panels: events_panel, samples_panel,
+//! │                 │ ╭ memory ╮                    step_panel, machine_panel, facts_panel
+//! ╰─────────────────╯ ╰────────╯
+//! tok/s  memory  GPU                  gauges
+//! keys                                keys
+//! ```
+//!
+//! Enters: keys, ticks, and the run folder, which is only read (`reading`); a request to the trainer is one file in
+//! it (`ask`). Leaves: a frame, and only when something to see has changed. Leaving never touches the run.
+
+mod ask;
+mod charts_panel;
+mod compare;
+mod events_panel;
+mod facts_panel;
+mod gauges;
+mod header;
+mod keys;
+mod machine_panel;
+mod reading;
+mod samples_panel;
+mod step_panel;
+mod zoom;
+
+#[cfg(test)]
+mod tests;
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Clear, Padding, Paragraph, Widget};
+use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
+
+use crate::chart::Window;
+use crate::plain::how_it_stands;
+use crate::screen::{App, Input, Next, Role, Theme, action, help, hints, rows};
+use ask::Ask;
+use compare::{Picked, Picker};
+use facts_panel::Facts;
+use keys::{Do, GROUPS, Scroll};
+use reading::{Known, Reading};
+use zoom::Zoom;
+
+/// The panels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tab {
+    Charts,
+    Events,
+    Samples,
+    Step,
+    Machine,
+    Facts,
+}
+
+impl Tab {
+    const ALL: [Tab; 6] = [Tab::Charts, Tab::Events, Tab::Samples, Tab::Step, Tab::Machine, Tab::Facts];
+
+    fn word(self) -> &'static str {
+        match self {
+            Tab::Charts => "charts",
+            Tab::Events => "events",
+            Tab::Samples => "samples",
+            Tab::Step => "step",
+            Tab::Machine => "machine",
+            Tab::Facts => "run",
+        }
+    }
+
+    /// What a list shows.
+    fn title(self) -> &'static str {
+        match self {
+            Tab::Charts | Tab::Machine => "",
+            Tab::Events => "events, newest first; times are UTC",
+            Tab::Samples => "what the model writes, newest first",
+            Tab::Step => "where the time of a step goes",
+            Tab::Facts => "what this run is",
+        }
+    }
+
+    fn beside(self, by: usize) -> Tab {
+        let here = Tab::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
+        Tab::ALL[(here + by) % Tab::ALL.len()]
+    }
+}
+
+/// What lies over the panels and takes the keys.
+#[derive(Debug)]
+enum Overlay {
+    Help,
+    ConfirmStop,
+    Pick(Picker),
+}
+
+/// What is shown while the screen is frozen.
+#[derive(Debug)]
+struct Frozen {
+    here: Known,
+    other: Option<Known>,
+}
+
+/// The dashboard of one run.
+#[derive(Debug)]
+pub struct Dashboard {
+    here: Reading,
+    /// Laid over for comparison.
+    other: Option<Reading>,
+    runs: Option<RunsRoot>,
+    facts: Facts,
+    frozen: Option<Box<Frozen>>,
+    overlay: Option<Overlay>,
+    asks: Vec<Ask>,
+    tab: Tab,
+    /// First line shown of each panel that is a list.
+    scrolled: [usize; 6],
+    zoom: Zoom,
+    log: bool,
+    /// Step of the crosshair.
+    at: Option<u64>,
+    /// Warnings that were there when the events were last looked at.
+    seen_warnings: u64,
+    size: Size,
+}
+
+impl Dashboard {
+    /// The dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time; a folder that cannot
+    /// be read is told on the screen.
+    pub fn open(run: RunDir, runs: Option<RunsRoot>) -> Self {
+        let mut dashboard = Self::of(Reading::open(run), runs);
+        dashboard.read_facts();
+        dashboard
+    }
+
+    /// The dashboard of a view that is in no folder: a recording, a test, a measurement.
+    pub fn of_view(name: impl Into<String>, view: RunView, liveness: Liveness) -> Self {
+        Self::of(Reading::of(name.into(), Known::of(view, liveness)), None)
+    }
+
+    fn of(here: Reading, runs: Option<RunsRoot>) -> Self {
+        Self {
+            here,
+            other: None,
+            runs,
+            facts: Facts::default(),
+            frozen: None,
+            overlay: None,
+            asks: Vec::new(),
+            tab: Tab::Charts,
+            scrolled: [0; 6],
+            zoom: Zoom::default(),
+            log: false,
+            at: None,
+            seen_warnings: 0,
+            size: Size::new(80, 24),
+        }
+    }
+
+    /// How the trainer is, as far as it was read; `None` before the log was read to its end.
+    pub fn liveness(&self) -> Option<Liveness> {
+        self.here.known.liveness
+    }
+
+    /// One sentence about how the run stands and what to do next, for the terminal that is left behind.
+    pub fn how_it_stands(&self) -> String {
+        match (&self.here.trouble, self.here.known.liveness) {
+            (Some(trouble), _) => trouble.clone(),
+            (None, Some(liveness)) => how_it_stands(&self.here.name, liveness, &self.here.known.view),
+            (None, None) => format!("{}: its log was not read to the end", crate::escape(&self.here.name)),
+        }
+    }
+
+    fn shown(&self) -> &Known {
+        self.frozen.as_ref().map_or(&self.here.known, |frozen| &frozen.here)
+    }
+
+    /// Name and state of the run laid over.
+    fn shown_other(&self) -> Option<(&str, &Known)> {
+        let other = self.other.as_ref()?;
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.other.as_ref());
+        Some((other.name.as_str(), frozen.unwrap_or(&other.known)))
+    }
+
+    /// The steps shown: to the last one that any curve has, so that what a later attempt replaces stays in sight.
+    fn window(&self) -> Window {
+        self.zoom.window(self.newest())
+    }
+
+    fn newest(&self) -> u64 {
+        let view = &self.shown().view;
+        let replaced = view.discarded.loss.buckets().last().map_or(0, |bucket| bucket.last_step);
+        view.steps_done().max(replaced)
+    }
+
+    fn crosshair(&self) -> Option<u64> {
+        let window = self.window();
+        self.at.map(|at| at.clamp(window.from, window.to))
+    }
+
+    fn new_warnings(&self) -> u64 {
+        self.shown().noted_warnings.saturating_sub(self.seen_warnings)
+    }
+
+    fn read_facts(&mut self) {
+        if let Some(run) = self.here.run() {
+            self.facts.read(run, &self.here.known);
+        }
+    }
+
+    fn tick(&mut self) -> Next {
+        let news = self.here.look();
+        for answer in &news.answers {
+            self.asks.iter_mut().for_each(|ask| ask.hear(answer));
+        }
+        if news.changed {
+            self.read_facts();
+        }
+        let other = self.other.as_mut().is_some_and(|other| other.look().changed);
+        if self.tab == Tab::Events && self.frozen.is_none() {
+            self.seen_warnings = self.here.known.noted_warnings;
+        }
+        // A frozen screen still says what became of a request.
+        let shown = self.frozen.is_none() && (news.changed || other) || !news.answers.is_empty();
+        if shown { Next::Draw } else { Next::Keep }
+    }
+
+    fn press(&mut self, event: &KeyEvent) -> Next {
+        if let Some(next) = self.press_overlay(event) {
+            return next;
+        }
+        let Some(what) = GROUPS.iter().find_map(|(_, table)| action(table, event)) else { return Next::Keep };
+        self.asks.retain(|ask| !ask.is_settled());
+        match what {
+            Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,
+            Do::Leave => return Next::Leave,
+            what => self.act(what),
+        }
+        Next::Draw
+    }
+
+    fn press_overlay(&mut self, event: &KeyEvent) -> Option<Next> {
+        let leaves = action(keys::RUN, event) == Some(Do::Leave) && event.code == KeyCode::Char('c');
+        if leaves {
+            return Some(Next::Leave);
+        }
+        match self.overlay.take()? {
+            Overlay::Help => {}
+            Overlay::ConfirmStop => match event.code {
+                KeyCode::Char('y' | 'Y') => self.ask(Action::Stop),
+                KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {}
+                _ => self.overlay = Some(Overlay::ConfirmStop),
+            },
+            Overlay::Pick(mut picker) => match picker.press(event) {
+                Picked::Nothing => self.overlay = Some(Overlay::Pick(picker)),
+                Picked::Closed => {}
+                Picked::Run(run) => self.other = Some(Reading::open(run)),
+            },
+        }
+        Some(Next::Draw)
+    }
+
+    fn act(&mut self, what: Do) {
+        let newest = self.newest();
+        match what {
+            Do::Open(tab) => self.open_tab(tab),
+            Do::NextTab => self.open_tab(self.tab.beside(1)),
+            Do::PreviousTab => self.open_tab(self.tab.beside(Tab::ALL.len() - 1)),
+            Do::ZoomIn => self.zoom.zoom_in(newest, self.crosshair()),
+            Do::ZoomOut => self.zoom.zoom_out(newest),
+            Do::Older => self.zoom.pan(newest, false),
+            Do::Newer => self.zoom.pan(newest, true),
+            Do::Left => self.left_or_right(false),
+            Do::Right => self.left_or_right(true),
+            Do::Whole => self.zoom = Zoom::default(),
+            Do::Follow => self.zoom.follow(),
+            Do::Crosshair if self.at.is_some() => self.at = None,
+            Do::Crosshair => self.at = Some(self.shown().view.steps_done().min(self.window().to)),
+            Do::Log => self.log = !self.log,
+            Do::Compare if self.other.is_some() => self.other = None,
+            Do::Compare => {
+                self.overlay = Some(Overlay::Pick(Picker::open(self.runs.as_ref(), &self.here.name)));
+            }
+            Do::Freeze if self.frozen.is_some() => self.frozen = None,
+            Do::Freeze => {
+                let other = self.other.as_ref().map(|other| other.known.clone());
+                self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
+            }
+            Do::Scroll(scroll) => self.scroll(scroll),
+            Do::Stop if self.here.known.liveness.is_some_and(Liveness::is_live) => {
+                self.overlay = Some(Overlay::ConfirmStop);
+            }
+            Do::Stop => self.ask(Action::Stop),
+            Do::Checkpoint => self.ask(Action::Checkpoint),
+            Do::Help => self.overlay = Some(Overlay::Help),
+            Do::Leave => {}
+        }
+    }
+
+    fn ask(&mut self, what: Action) {
+        self.asks.push(Ask::send(self.here.run(), what, self.here.known.liveness));
+    }
+
+    fn open_tab(&mut self, tab: Tab) {
+        // Those shown until now were seen, and so are those about to be.
+        if tab == Tab::Events || self.tab == Tab::Events {
+            self.seen_warnings = self.shown().noted_warnings;
+        }
+        self.tab = tab;
+    }
+
+    fn left_or_right(&mut self, right: bool) {
+        let Some(at) = self.crosshair() else { return self.zoom.pan(self.newest(), right) };
+        let window = self.window();
+        let cells = charts_panel::cells(self.size.width);
+        let by = ((window.to - window.from) / cells).saturating_add(1);
+        let at = if right { at.saturating_add(by) } else { at.saturating_sub(by) };
+        self.at = Some(at.clamp(window.from, window.to));
+    }
+
+    fn scroll(&mut self, scroll: Scroll) {
+        let places = self.places(Rect::new(0, 0, self.size.width, self.size.height));
+        let plain = Theme { colours: crate::screen::Colours::None, unicode: true };
+        let inner = inside(places.body);
+        let most = self.lines(inner.width, &plain).len().saturating_sub(usize::from(inner.height));
+        let page = usize::from(inner.height.max(2)) - 1;
+        let first = &mut self.scrolled[self.tab as usize];
+        *first = match scroll {
+            Scroll::Up => first.saturating_sub(1),
+            Scroll::Down => *first + 1,
+            Scroll::PageUp => first.saturating_sub(page),
+            Scroll::PageDown => *first + page,
+            Scroll::Top => 0,
+            Scroll::Bottom => most,
+        }
+        .min(most);
+    }
+
+    /// The open panel as lines; none for those that are drawn.
+    fn lines(&self, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+        let known = self.shown();
+        match self.tab {
+            Tab::Charts | Tab::Machine => Vec::new(),
+            Tab::Events => events_panel::lines(known, width, theme),
+            Tab::Samples => samples_panel::lines(known, width, theme),
+            Tab::Step => step_panel::lines(known, width, theme),
+            Tab::Facts => facts_panel::lines(known, &self.facts, width, theme),
+        }
+    }
+
+    fn places(&self, area: Rect) -> Places {
+        let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
+        // On a low screen the chart needs the rows more.
+        let low = area.height < 20;
+        let most = if low { 2 } else { area.height / 6 };
+        let banner = (header::banner(self, area.width).len() as u16).min(most);
+        let [name, model, progress, eta, tabs, banner, body, gauges, hints] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(u16::from(!low)),
+            Constraint::Length(1),
+            Constraint::Length(1),
+            Constraint::Length(1),
+            Constraint::Length(banner),
+            Constraint::Fill(1),
+            Constraint::Length(if low { 1 } else { 2 }),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        Places { name, model, progress, eta, tabs, banner, body, gauges, hints }
+    }
+}
+
+struct Places {
+    name: Rect,
+    model: Rect,
+    progress: Rect,
+    eta: Rect,
+    tabs: Rect,
+    banner: Rect,
+    body: Rect,
+    gauges: Rect,
+    hints: Rect,
+}
+
+impl App for Dashboard {
+    fn update(&mut self, input: Input) -> Next {
+        match input {
+            Input::Tick => self.tick(),
+            Input::Key(event) => self.press(&event),
+            Input::Size(size) => {
+                self.size = size;
+                Next::Draw
+            }
+            Input::Paste(_) => Next::Keep,
+        }
+    }
+
+    fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
+        let area = frame.area();
+        let places = self.places(area);
+        let known = self.shown();
+        let buffer = frame.buffer_mut();
+        header::name(self, places.name, buffer, theme);
+        if places.model.height > 0 {
+            header::model(known, places.model, buffer, theme);
+        }
+        header::progress(known, places.progress, buffer, theme);
+        header::eta(known, places.eta, buffer, theme);
+        header::tabs(self, places.tabs, buffer, theme);
+        let said = header::banner(self, places.banner.width);
+        for ((role, text), row) in said.into_iter().zip(places.banner.rows()) {
+            buffer.set_stringn(row.x, row.y, text, usize::from(row.width), theme.style(role));
+        }
+        match self.tab {
+            Tab::Charts => charts_panel::draw(self, places.body, buffer, theme),
+            Tab::Machine => machine_panel::draw(self, places.body, buffer, theme),
+            _ => self.list(places.body, buffer, theme),
+        }
+        gauges::draw(&known.view, places.gauges, buffer, theme);
+        frame.render_widget(self.hints(places.hints.width, theme), places.hints);
+        match &self.overlay {
+            None => {}
+            Some(Overlay::Help) => {
+                help(frame, area, theme, &GROUPS.map(|(title, table)| (title, rows(table))))
+            }
+            Some(Overlay::ConfirmStop) => confirm_stop(frame, area, theme),
+            Some(Overlay::Pick(picker)) => picker.draw(frame, area, theme),
+        }
+    }
+
+    fn hurries(&self) -> bool {
+        self.here.behind || self.other.as_ref().is_some_and(|other| other.behind)
+    }
+}
+
+impl Dashboard {
+    /// The open panel as a list in a frame that says how much of it is shown.
+    fn list(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+        let inner = inside(area);
+        let lines = self.lines(inner.width, theme);
+        let height = usize::from(inner.height);
+        let first = self.scrolled[self.tab as usize].min(lines.len().saturating_sub(height));
+        let last = (first + height).min(lines.len());
+        let mut block = Block::bordered()
+            .border_set(theme.border())
+            .border_style(theme.style(Role::Line))
+            .title(Line::styled(format!(" {} ", self.tab.title()), theme.style(Role::Dim)));
+        if lines.len() > height {
+            let part = format!(" lines {}–{last} of {} ", first + 1, lines.len());
+            block = block.title_bottom(Line::styled(part, theme.style(Role::Dim)).right_aligned());
+        }
+        block.render(area, buffer);
+        for (line, row) in lines.iter().skip(first).zip(inner.rows()) {
+            buffer.set_line(row.x, row.y, line, row.width);
+        }
+    }
+
+    /// The keys worth knowing: those of the run first, for they are what a person looks for.
+    fn hints(&self, width: u16, theme: &Theme) -> Line<'static> {
+        let mut line = hints(keys::RUN, width, theme);
+        for table in [keys::CHARTS, keys::PANELS] {
+            let left = usize::from(width).saturating_sub(line.width());
+            line.spans.extend(hints(table, left as u16, theme).spans);
+        }
+        line
+    }
+}
+
+/// Where the text of a framed list stands.
+fn inside(area: Rect) -> Rect {
+    area.inner(Margin::new(2, 1))
+}
+
+fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let place = area.centered(Constraint::Max(54), Constraint::Max(5));
+    let block = Block::bordered()
+        .border_set(theme.border())
+        .border_style(theme.style(Role::Warn))
+        .padding(Padding::horizontal(1))
+        .title(" stop this run? ")
+        .title_bottom(Line::from(" y stop   n go on ").right_aligned());
+    let lines = vec![
+        Line::raw("It writes a checkpoint and ends; nothing is lost."),
+        Line::raw("`sparktune resume` goes on from there, with the"),
+        Line::raw("same losses as if it had never been stopped."),
+    ];
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(block), place);
+}

@@ -1,0 +1,206 @@
+//! One run as it is being read: the folded view, the list of what happened, and whether its trainer lives.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sparktune_runlog::{ControlApplied, Event, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView};
+
+use crate::escape::escape;
+use crate::plain::event_words;
+use crate::screen::Role;
+
+/// Bound of one look, so that keys stay alive while a long log is read.
+const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
+/// Entries of the list that are kept.
+const KEPT: usize = 1000;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Note {
+    /// When, microseconds since the Unix epoch; what was noticed about the files themselves has no time.
+    pub time_us: Option<u64>,
+    pub kind: &'static str,
+    /// Escaped.
+    pub text: String,
+    pub role: Role,
+}
+
+/// What is known of a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    pub view: RunView,
+    /// `None` until the log was read to its end once.
+    pub liveness: Option<Liveness>,
+    /// Oldest first.
+    pub notes: VecDeque<Note>,
+    /// Warnings and oddities ever noted.
+    pub noted_warnings: u64,
+    /// Bytes of a line at the end of the log that is not finished.
+    pub unfinished_bytes: usize,
+}
+
+/// What a look brought.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// There is something new to see.
+    pub changed: bool,
+    /// Requests that the trainer has carried out.
+    pub answers: Vec<ControlApplied>,
+}
+
+/// A run that is being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// As users call it, not escaped.
+    pub name: String,
+    pub known: Known,
+    /// Why no more can be read, in words.
+    pub trouble: Option<String>,
+    /// More is in the files than was read so far.
+    pub behind: bool,
+    /// Bytes read.
+    pub bytes: u64,
+    source: Option<(RunDir, EventTailer)>,
+}
+
+impl Reading {
+    /// Begins to read a run and looks once.
+    pub fn open(run: RunDir) -> Self {
+        let (name, tailer) = (run.name(), EventTailer::new(&run));
+        let mut reading = Self::of(name, Known::default());
+        reading.source = Some((run, tailer));
+        reading.look();
+        reading
+    }
+
+    /// A run that is not in a folder.
+    pub fn of(name: String, known: Known) -> Self {
+        Self { name, known, trouble: None, behind: false, bytes: 0, source: None }
+    }
+
+    /// The folder that is read.
+    pub fn run(&self) -> Option<&RunDir> {
+        self.source.as_ref().map(|(run, _)| run)
+    }
+
+    /// A file of the run, as a person may type it: from the working directory where that is shorter.
+    pub fn place(&self, file: impl FnOnce(&RunDir) -> PathBuf, inside: &str) -> String {
+        let Some(path) = self.run().map(file) else { return inside.to_owned() };
+        let here = std::env::current_dir().unwrap_or_default();
+        let shown = path.strip_prefix(&here).map(Path::to_owned).unwrap_or(path);
+        escape(&shown.to_string_lossy()).into_owned()
+    }
+
+    /// Reads what is new, for a bounded time.
+    pub fn look(&mut self) -> News {
+        let mut news = News::default();
+        let Some((run, mut tailer)) = self.source.take() else { return news };
+        let before = (self.known.liveness, self.trouble.clone(), self.behind);
+        self.read(&mut tailer, &mut news);
+        let was_live = self.known.liveness.is_none_or(Liveness::is_live);
+        let mut liveness = self.judge(&run);
+        if was_live && !liveness.is_some_and(Liveness::is_live) && !self.behind {
+            // The trainer's last words may have come between reading and judging.
+            self.read(&mut tailer, &mut news);
+            liveness = self.judge(&run);
+        }
+        // Nothing can be said of how a run ended whose log was not read to its end.
+        let unread = self.behind || self.trouble.is_some();
+        self.known.liveness = liveness.filter(|liveness| !unread || liveness.is_live() && !self.behind);
+        self.source = Some((run, tailer));
+        news.changed |= before != (self.known.liveness, self.trouble.clone(), self.behind);
+        news
+    }
+
+    fn read(&mut self, tailer: &mut EventTailer, news: &mut News) {
+        let polled = tailer.poll_with(LOOK, |event, line| {
+            self.bytes += line.len() as u64 + 1;
+            if let Kind::ControlApplied(answer) = &event.kind {
+                news.answers.push(answer.clone());
+            }
+            self.known.take(&event);
+        });
+        match polled {
+            Ok(polled) => {
+                news.changed |= polled.events > 0 || !polled.notices.is_empty();
+                self.behind = !polled.at_end;
+                self.known.unfinished_bytes = polled.unfinished_bytes;
+                self.trouble = None;
+                for notice in polled.notices {
+                    self.known.note(None, "note", escape(&notice.to_string()).into_owned(), Role::Warn);
+                }
+            }
+            Err(error) => {
+                self.behind = false;
+                self.trouble = Some(escape(&error.to_string()).into_owned());
+            }
+        }
+    }
+
+    fn judge(&mut self, run: &RunDir) -> Option<Liveness> {
+        match self.known.view.liveness(run) {
+            // In whole minutes, so that a screen on which nothing else happens is not drawn every second.
+            Ok(Liveness::Stalled { silent_s }) => Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 }),
+            Ok(liveness) => Some(liveness),
+            Err(error) => {
+                self.trouble = Some(escape(&error.to_string()).into_owned());
+                None
+            }
+        }
+    }
+}
+
+impl Known {
+    /// What a view alone tells.
+    pub fn of(view: RunView, liveness: Liveness) -> Self {
+        let mut known = Self { liveness: Some(liveness), ..Self::default() };
+        for warning in &view.warnings {
+            let text = escape(&warning.what.message).into_owned();
+            known.note(Some(warning.time_us), "warning", text, Role::Warn);
+        }
+        known.view = view;
+        known
+    }
+
+    /// Folds one event in.
+    pub fn take(&mut self, event: &Event) {
+        let role = match &event.kind {
+            Kind::Step(_) | Kind::Progress(_) | Kind::DeviceSample(_) => {
+                self.view.apply(event);
+                return;
+            }
+            Kind::Warning(_) => Role::Warn,
+            Kind::RunFinished(finished) => match finished.outcome {
+                Outcome::Completed => Role::Good,
+                Outcome::Failed => Role::Bad,
+                Outcome::Stopped | Outcome::Unknown => Role::Warn,
+            },
+            Kind::Eval(_) => Role::Eval,
+            Kind::RunStarted(_) | Kind::CheckpointCommitted(_) | Kind::ControlApplied(_) => Role::Accent,
+            _ => Role::Dim,
+        };
+        // A phase that tells its progress in words has one line, not hundreds.
+        let same_phase = matches!(&event.kind, Kind::Phase(phase)
+            if self.view.phase.as_ref().is_some_and(|now| now.phase == phase.phase));
+        self.view.apply(event);
+        let (kind, text) = event_words(event, &self.view);
+        if same_phase && self.notes.back().is_some_and(|note| note.kind == kind) {
+            self.notes.pop_back();
+        }
+        self.note(Some(event.time_us), kind, text, role);
+    }
+
+    fn note(&mut self, time_us: Option<u64>, kind: &'static str, text: String, role: Role) {
+        self.noted_warnings += u64::from(role == Role::Warn && matches!(kind, "warning" | "note"));
+        if self.notes.len() == KEPT {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(Note { time_us, kind, text, role });
+    }
+
+    /// The newest warning or oddity.
+    pub fn newest_warning(&self) -> Option<&Note> {
+        self.notes.iter().rev().find(|note| matches!(note.kind, "warning" | "note"))
+    }
+}

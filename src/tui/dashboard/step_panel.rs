@@ -1,0 +1,107 @@
+//! Where the time of a step goes.
+
+use ratatui::text::{Line, Span};
+use sparktune_runlog::StepParts;
+
+use super::Known;
+use super::header::{bar, milliseconds};
+use crate::quantity::{UNKNOWN, count, or_unknown};
+use crate::screen::{Role, Theme};
+
+/// The parts in lines of `width` columns.
+pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+    let view = &known.view;
+    let dim = theme.style(Role::Dim);
+    let Some(parts) = view.step_parts() else {
+        return vec![Line::styled("no step was measured yet", dim)];
+    };
+    let mut lines = vec![
+        Line::from(vec![
+            Span::styled(format!("a step takes {}", milliseconds(parts.step_ms)), theme.style(Role::Title)),
+            Span::styled(format!(", mean of the last {}", count(parts.over_steps)), dim),
+        ]),
+        Line::default(),
+        stacked(&parts, usize::from(width), theme),
+        Line::default(),
+    ];
+    for (i, (name, ms, what)) in named(&parts).into_iter().enumerate() {
+        let share = ms.map(|ms| ms / parts.step_ms);
+        let mut spans = vec![
+            Span::styled(format!("{} ", segment(i, theme).0), theme.style(segment(i, theme).1)),
+            Span::raw(format!("{name:<10}")),
+            Span::raw(format!("{:>10}", or_unknown(ms, milliseconds))),
+            Span::raw(format!("{:>7}  ", or_unknown(share, |s| format!("{:.0} %", s * 100.0)))),
+        ];
+        let room = usize::from(width).saturating_sub(33);
+        if width >= 100 {
+            spans.extend(bar(
+                share.unwrap_or(0.0),
+                room.saturating_sub(42).min(40),
+                segment(i, theme).1,
+                theme,
+            ));
+            spans.push(Span::raw("  "));
+        }
+        spans.push(Span::styled(what, dim));
+        lines.push(Line::from(spans));
+    }
+    lines.push(Line::default());
+    let rest: [(&str, Option<f64>, &str); 2] = [
+        ("an evaluation", view.last_eval.as_ref().and_then(|e| e.eval_ms), "between steps"),
+        ("a checkpoint", view.checkpoints.back().and_then(|c| c.commit_ms), "between steps"),
+    ];
+    for (name, ms, what) in rest {
+        lines.push(Line::from(vec![
+            Span::raw(format!("  {name:<13}")),
+            Span::raw(format!("{:>7}", or_unknown(ms, milliseconds))),
+            Span::styled(format!("{:9}{what}", ""), dim),
+        ]));
+    }
+    if let Some(step) = &view.last_step {
+        lines.push(Line::styled(
+            format!(
+                "  the last step had {} tokens, {} of them targets",
+                count(step.tokens),
+                if step.target_tokens > 0 { count(step.target_tokens) } else { UNKNOWN.to_owned() }
+            ),
+            dim,
+        ));
+    }
+    lines
+}
+
+fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
+    [
+        ("data", parts.data_ms, "waiting for the next batch"),
+        ("forward", parts.forward_ms, "activations and loss"),
+        ("backward", parts.backward_ms, "gradients"),
+        ("optimizer", parts.optimizer_ms, "clipping and AdamW"),
+        ("rest", Some(parts.rest_ms), "what is not measured on its own"),
+    ]
+}
+
+/// How a part is drawn: told by its glyph where there are no colours.
+fn segment(part: usize, theme: &Theme) -> (&'static str, Role) {
+    match part {
+        0 => (theme.glyph("▒", "d"), Role::Warn),
+        1 => (theme.glyph("█", "f"), Role::Curve),
+        2 => (theme.glyph("▓", "b"), Role::Eval),
+        3 => (theme.glyph("▞", "o"), Role::Other),
+        _ => (theme.glyph("░", "-"), Role::Line),
+    }
+}
+
+/// One bar of all parts.
+fn stacked(parts: &StepParts, width: usize, theme: &Theme) -> Line<'static> {
+    let mut spans = Vec::new();
+    let (mut sum, mut drawn) = (0.0, 0);
+    for (i, (_, ms, _)) in named(parts).into_iter().enumerate() {
+        sum += ms.unwrap_or(0.0).max(0.0);
+        let share = if parts.step_ms > 0.0 { (sum / parts.step_ms).clamp(0.0, 1.0) } else { 0.0 };
+        let until = ((share * width as f64).round() as usize).max(drawn);
+        let (glyph, role) = segment(i, theme);
+        spans.push(Span::styled(glyph.repeat(until - drawn), theme.style(role)));
+        drawn = until;
+    }
+    Line::from(spans)
+}

@@ -1,0 +1,592 @@
+//! The dashboard as pictures, and over real run folders.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use proptest::prelude::*;
+use sparktune_plan::{
+    Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Plan, Rates,
+};
+use sparktune_runlog::{
+    CheckpointCommitted, ControlApplied, ControlInbox, DeviceSample, Eval, Event, EventWriter, GpuSample,
+    Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Warning,
+};
+
+use super::*;
+use crate::screen::picture::{self, NO_COLOUR, TRUE_COLOUR};
+
+const NAME: &str = "20261120T132730Z-qwen3.5-2b-lora-3fa9";
+
+/// A made-up run, told event by event at fixed times.
+struct Story {
+    known: Known,
+    attempt: u32,
+    seq: u64,
+    time_us: u64,
+    noise: u64,
+    /// Added to each loss.
+    worse: f64,
+}
+
+impl Story {
+    fn new() -> Self {
+        Self {
+            known: Known::default(),
+            attempt: 0,
+            seq: 0,
+            time_us: 1_763_645_250_000_000,
+            noise: 7,
+            worse: 0.0,
+        }
+    }
+
+    fn tell(&mut self, ms: u64, kind: Kind) {
+        self.seq += 1;
+        self.time_us += ms * 1000;
+        self.known.take(&Event { attempt: self.attempt, seq: self.seq, time_us: self.time_us, kind });
+    }
+
+    fn start(&mut self, resumed_from_step: Option<u64>) {
+        (self.attempt, self.seq) = (self.attempt + 1, 0);
+        self.tell(
+            60_000,
+            Kind::RunStarted(RunStarted {
+                sparktune: "0.1.0".into(),
+                model: "Qwen/Qwen3.5-2B".into(),
+                method: "lora".into(),
+                device: "NVIDIA GB10".into(),
+                total_steps: Some(4000),
+                epochs: Some(3.0),
+                resumed_from_step,
+            }),
+        );
+    }
+
+    fn phase(&mut self, phase: &str, detail: &str) {
+        let phase = Phase { phase: phase.into(), detail: Some(detail.into()) };
+        self.tell(2_000, Kind::Phase(phase));
+    }
+
+    fn random(&mut self) -> f64 {
+        self.noise =
+            self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.noise >> 40) as f64 / (1 << 24) as f64 - 0.5
+    }
+
+    fn step(&mut self, step: u64) {
+        let (a, b, c) = (self.random(), self.random(), self.random());
+        let at = step as f64;
+        let loss = 1.12 + self.worse + 1.5 * (-at / 420.0).exp() + a * 0.3;
+        let loss_nats = match step {
+            902..=906 => f64::NAN,
+            1290 => 2.6,
+            // What the second attempt replaces.
+            1601.. if self.attempt == 1 => loss + (at - 1600.0) / 160.0,
+            _ => loss,
+        };
+        let slow = if (1900..2150).contains(&step) { 1.35 } else { 1.0 };
+        let step_ms = (1080.0 + b * 60.0) * slow;
+        self.tell(
+            step_ms as u64,
+            Kind::Step(Step {
+                step,
+                epoch: Some(at / 1333.4),
+                loss_nats,
+                target_tokens: 2990,
+                tokens: 5211,
+                lr: Some(2e-4 * (at / 120.0).min(1.0) * (0.55 + 0.45 * (at / 4000.0 * 3.14).cos())),
+                grad_norm: Some((0.6 + c * 0.4 + (-at / 200.0).exp() * 3.0).max(0.05)),
+                step_ms: Some(step_ms),
+                tokens_per_s: Some(5211.0 / step_ms * 1e3),
+                mem_used_bytes: Some(38_654_705_664 + step * 1000),
+                data_ms: Some(14.0 + b * 6.0),
+                forward_ms: Some(301.0 * slow),
+                backward_ms: Some(688.0 * slow),
+                optimizer_ms: Some(61.0),
+            }),
+        );
+        if step % 10 == 0 {
+            self.tell(
+                0,
+                Kind::DeviceSample(DeviceSample {
+                    mem_total_bytes: Some(128_000_000_000),
+                    mem_available_bytes: Some(77_000_000_000),
+                    mem_used_bytes: Some(51_000_000_000),
+                    mem_unified: true,
+                    mem_pressure_some_percent: Some((c * 4.0).max(0.0)),
+                    mem_pressure_full_percent: Some(0.0),
+                    process_rss_bytes: Some(39_000_000_000),
+                    process_peak_rss_bytes: Some(41_500_000_000),
+                    cpu_percent: Some(12.0 + b * 8.0),
+                    gpus: vec![GpuSample {
+                        busy_percent: Some(96),
+                        temperature_celsius: Some((66.0 + a * 6.0) as u32),
+                        power_watts: Some(88.0 + c * 9.0),
+                        sm_clock_mhz: Some(if slow > 1.0 { 1_480 } else { 2_404 }),
+                        sm_clock_max_mhz: Some(2_418),
+                        ..GpuSample::default()
+                    }],
+                }),
+            );
+        }
+        if step % 200 == 0 {
+            let best = step % 400 == 0;
+            let loss_nats = 1.16 + 1.45 * (-at / 430.0).exp() + if best { 0.0 } else { 0.04 };
+            let (target_tokens, examples, eval_ms) = (81_234, 412, Some(9_321.0));
+            self.tell(9_400, Kind::Eval(Eval { step, loss_nats, target_tokens, examples, eval_ms }));
+            let (name, bytes) = (format!("step-{step:06}"), 412_000_000);
+            let committed = CheckpointCommitted { step, name, bytes, commit_ms: Some(812.0), best };
+            self.tell(900, Kind::CheckpointCommitted(committed));
+        }
+    }
+
+    fn sample(&mut self, step: u64, prompt: &str, text: &str) {
+        let (prompt, text) = (prompt.into(), text.into());
+        self.tell(700, Kind::Sample(Sample { step, prompt, text, tokens: 48 }));
+    }
+
+    fn warn(&mut self, message: &str, step: u64) {
+        self.tell(0, Kind::Warning(Warning { message: message.into(), step: Some(step) }));
+    }
+
+    fn early() -> Self {
+        let mut story = Self::new();
+        story.start(None);
+        story.phase("load", "reading the weights of Qwen/Qwen3.5-2B");
+        let (done, total) = (2_900_000_000, Some(4_400_000_000));
+        story.tell(900, Kind::Progress(Progress { phase: "load".into(), done, total, unit: "bytes".into() }));
+        story
+    }
+
+    /// Trained to step 1,700, gone on from 1,600, and now at step `last`.
+    fn until(last: u64) -> Self {
+        let mut story = Self::early();
+        story.phase("train", "4000 optimizer steps");
+        for step in 1..=1700.min(last) {
+            story.step(step);
+            if step == 907 {
+                story.warn(
+                    "5 steps had no finite loss (902 to 906) and changed nothing; see gradient norm",
+                    906,
+                );
+            }
+        }
+        story.sample(1600, "What is a lease?", "A promise that ends by itself.");
+        if last > 1700 {
+            story.start(Some(1600));
+            story.phase("train", "2400 optimizer steps");
+            (1601..=last).for_each(|step| story.step(step));
+            story.warn("the GPU's clock fell to 1480 MHz (2404 before); tok/s 3,570 (4,820 before)", 2000);
+        }
+        story
+    }
+
+    fn finish(mut self, outcome: Outcome, reason: Option<&str>) -> Self {
+        let step = self.known.view.steps_done();
+        let completed = outcome == Outcome::Completed;
+        let outputs = ["outputs/adapter", "outputs/merged", "outputs/merged-mtp", "outputs/SERVE.md"];
+        let finished = RunFinished {
+            outcome,
+            reason: reason.map(str::to_owned),
+            step,
+            final_loss_nats: Some(1.1234),
+            eval_loss_nats: Some(1.1602),
+            outputs: if completed { outputs.map(str::to_owned).to_vec() } else { Vec::new() },
+        };
+        self.tell(40_000, Kind::RunFinished(finished));
+        self
+    }
+
+    fn dashboard(self, liveness: Liveness) -> Dashboard {
+        let known = Known { liveness: Some(liveness), ..self.known };
+        let mut dashboard = Dashboard::of(Reading::of(NAME.into(), known), None);
+        dashboard.seen_warnings = dashboard.here.known.noted_warnings;
+        dashboard
+    }
+
+    fn running(last: u64) -> Dashboard {
+        Self::until(last).dashboard(Liveness::Running)
+    }
+}
+
+fn press(dashboard: &mut Dashboard, keys: &str) -> Next {
+    let mut next = Next::Keep;
+    for c in keys.chars() {
+        let code = match c {
+            '←' => KeyCode::Left,
+            '→' => KeyCode::Right,
+            '↑' => KeyCode::Up,
+            '↓' => KeyCode::Down,
+            '⏎' => KeyCode::Enter,
+            '⇥' => KeyCode::Tab,
+            '⇟' => KeyCode::End,
+            '⎋' => KeyCode::Esc,
+            c => KeyCode::Char(c),
+        };
+        next = dashboard.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+    }
+    next
+}
+
+fn text(dashboard: &mut Dashboard) -> String {
+    picture::dump(&picture::drawn(dashboard, 100, 30, &NO_COLOUR))
+}
+
+#[test]
+fn before_the_first_step_the_phase_and_its_progress_are_shown() {
+    picture::check("dashboard-early", &mut Story::early().dashboard(Liveness::Running));
+}
+
+#[test]
+fn a_run_midway_shows_its_course_with_evals_checkpoints_nan_and_what_was_replaced() {
+    let mut dashboard = Story::running(2480);
+    dashboard.seen_warnings = 1;
+    picture::check("dashboard-running", &mut dashboard);
+    picture::check_one("dashboard-running-60x16", &picture::drawn(&mut dashboard, 60, 16, &TRUE_COLOUR));
+    picture::check_one("dashboard-running-200x56", &picture::drawn(&mut dashboard, 200, 56, &TRUE_COLOUR));
+}
+
+#[test]
+fn a_crashed_run_says_so_and_what_to_do() {
+    picture::check("dashboard-crashed", &mut Story::until(1640).dashboard(Liveness::Crashed));
+}
+
+#[test]
+fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
+    let mut story = Story::until(1600);
+    story.attempt = 2;
+    (1601..=4000).for_each(|step| story.step(step));
+    let story = story.finish(Outcome::Completed, None);
+    picture::check(
+        "dashboard-finished",
+        &mut story.dashboard(Liveness::Finished { outcome: Outcome::Completed }),
+    );
+}
+
+#[test]
+fn a_frozen_screen_with_a_crosshair_reads_values_of_one_column() {
+    let mut dashboard = Story::running(2480);
+    press(&mut dashboard, "c←←←←←←←←←← ");
+    picture::check("dashboard-frozen", &mut dashboard);
+}
+
+#[test]
+fn another_run_is_laid_over() {
+    let mut dashboard = Story::running(2480);
+    let mut other = Story::new();
+    other.worse = 0.42;
+    other.start(None);
+    (1..=2300).for_each(|step| other.step(step));
+    dashboard.other = Some(Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known));
+    press(&mut dashboard, "y");
+    picture::check("dashboard-compare", &mut dashboard);
+}
+
+#[test]
+fn events_are_listed_newest_first() {
+    let mut dashboard = Story::running(2480);
+    press(&mut dashboard, "2");
+    picture::check("dashboard-events", &mut dashboard);
+}
+
+#[test]
+fn hostile_samples_are_spelled_out_and_wrapped() {
+    let mut story = Story::until(800);
+    story.sample(
+        800,
+        "Tell me about \u{1b}[2J\u{1b}]0;owned\u{7} terminals \u{202e}drawkcab\u{202c} and 世界",
+        &format!(
+            "A first line.\nA second one with a tab\there and {} which is one long word, then 端末の制御文字は表示されない。\r\nThe end.",
+            "0123456789".repeat(14)
+        ),
+    );
+    let mut dashboard = story.dashboard(Liveness::Running);
+    press(&mut dashboard, "3");
+    picture::check("dashboard-samples", &mut dashboard);
+    let screen = text(&mut dashboard);
+    assert!(!screen.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{screen:?}");
+}
+
+#[test]
+fn the_parts_of_a_step_the_machine_and_the_run_have_panels() {
+    let mut dashboard = Story::running(2480);
+    press(&mut dashboard, "4");
+    picture::check("dashboard-step", &mut dashboard);
+    press(&mut dashboard, "5");
+    picture::check("dashboard-machine", &mut dashboard);
+}
+
+#[test]
+fn a_run_tells_its_outputs_attempts_and_plan() {
+    let story = Story::until(2480).finish(Outcome::Completed, None);
+    let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });
+    let page = "# Serving\n\n```sh\nvllm serve outputs/merged-mtp --max-model-len 8192\n```\n";
+    dashboard.facts = Facts::of(plan().without_advice(), page);
+    press(&mut dashboard, "6");
+    picture::check("dashboard-run", &mut dashboard);
+    dashboard.facts = Facts::of(plan(), "a \u{1b}[31m page");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("\\u{1b}[31m page"), "{screen}");
+    press(&mut dashboard, "↓⇟↓↓");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("estimated, 41.5 GB measured in the trainer"), "{screen}");
+    press(&mut dashboard, "↑");
+    assert_ne!(text(&mut dashboard), screen, "up is felt at once after going beyond the end");
+}
+
+fn plan() -> Plan {
+    let mut answers = Answers::default();
+    for (name, value) in
+        [("model", "Qwen/Qwen3.5-2B"), ("data", "train.jsonl"), ("method", "lora"), ("pack-length", "5376")]
+    {
+        answers.set(name, value, Origin::Flag).unwrap();
+    }
+    let catalog = Catalog::shipped();
+    let facts = sparktune_plan::Facts {
+        machine: MachineFacts {
+            mem_total_bytes: 128_500_000_000,
+            mem_available_bytes: 119_000_000_000,
+            cores: 20,
+            disk_free_bytes: Some(3_000_000_000_000),
+            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            no_gpu_because: None,
+        },
+        model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()),
+        data: DataFacts {
+            examples: 24_000,
+            total_tokens: 24_000 * 1000,
+            target_tokens: 24_000 * 600,
+            p50: 1000,
+            p90: 1000,
+            p99: 1000,
+            max: 1000,
+            histogram: vec![LengthBucket { up_to: 1000, count: 24_000 }],
+        },
+        rates: Rates::default(),
+    };
+    sparktune_plan::resolve(&answers, &facts).unwrap()
+}
+
+#[test]
+fn a_phase_that_is_no_training_has_a_bar_of_its_own() {
+    let mut story = Story::until(400);
+    story.phase("mtp", "training the MTP head, 120 steps");
+    story.phase("mtp", "step 30 of 120, loss 2.1234");
+    let mut dashboard = story.dashboard(Liveness::Running);
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("step 30 of 120 · 25 %") && screen.contains("loss 2.1234"), "{screen}");
+    assert!(!screen.contains(" left ="), "{screen}");
+    press(&mut dashboard, "2");
+    let screen = text(&mut dashboard);
+    assert_eq!(screen.matches("mtp · ").count(), 1, "{screen}");
+}
+
+#[test]
+fn a_run_in_folders_is_followed_asked_to_stop_and_heard() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("m", "lora").unwrap();
+    let lease = Lease::acquire(&run).unwrap();
+    let writer = EventWriter::open(&lease).unwrap();
+    writer.emit(Kind::RunStarted(RunStarted { total_steps: Some(50), ..RunStarted::default() }));
+    let step = |step| Kind::Step(Step { step, loss_nats: 1.0 / step as f64, ..Step::default() });
+    writer.emit(step(1));
+    let mut dashboard = Dashboard::open(run.clone(), Some(runs.clone()));
+    assert_eq!(dashboard.liveness(), Some(Liveness::Running));
+    assert!(text(&mut dashboard).contains("step 1/50"));
+    assert_eq!(dashboard.update(Input::Tick), Next::Keep, "nothing new is not drawn");
+    writer.emit(step(2));
+    assert_eq!(dashboard.update(Input::Tick), Next::Draw);
+    assert!(text(&mut dashboard).contains("step 2/50"));
+
+    press(&mut dashboard, " ");
+    writer.emit(step(3));
+    assert_eq!(dashboard.update(Input::Tick), Next::Keep, "a frozen screen stands still");
+    assert!(text(&mut dashboard).contains("step 2/50"));
+    press(&mut dashboard, " ");
+    assert!(text(&mut dashboard).contains("step 3/50"), "what was read meanwhile is there at once");
+
+    press(&mut dashboard, "sn");
+    let inbox = ControlInbox::new(&lease);
+    assert!(inbox.poll().unwrap().requests.is_empty(), "no is no");
+    press(&mut dashboard, "wsy");
+    assert!(text(&mut dashboard).contains("stop after a checkpoint: requested"));
+    let requests = inbox.poll().unwrap().requests;
+    assert_eq!(requests.iter().map(|r| r.action).collect::<Vec<_>>(), [Action::Checkpoint, Action::Stop]);
+    for request in &requests {
+        let (id, action) = (request.id.clone(), request.action.as_str().into());
+        writer.emit(Kind::ControlApplied(ControlApplied { id, action, step: 3 }));
+        inbox.acknowledge(request).unwrap();
+    }
+    assert_eq!(dashboard.update(Input::Tick), Next::Draw);
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("stop after a checkpoint: carried out at step 3"), "{screen}");
+    assert!(screen.contains("checkpoint now: carried out at step 3"), "both in one look: {screen}");
+
+    writer.emit(Kind::RunFinished(RunFinished {
+        outcome: Outcome::Stopped,
+        step: 3,
+        ..RunFinished::default()
+    }));
+    drop((writer, lease));
+    assert_eq!(dashboard.update(Input::Tick), Next::Draw);
+    assert_eq!(dashboard.liveness(), Some(Liveness::Finished { outcome: Outcome::Stopped }));
+    assert!(dashboard.how_it_stands().contains("stopped at step 3"));
+    assert_eq!(dashboard.update(Input::Tick), Next::Keep);
+    press(&mut dashboard, "s");
+    assert!(text(&mut dashboard).contains("nothing was asked, the run has ended"));
+    assert_eq!(press(&mut dashboard, "q"), Next::Leave);
+}
+
+#[test]
+fn damage_to_the_folder_is_told_in_words() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("m", "lora").unwrap();
+    assert!(text(&mut Dashboard::open(run.clone(), Some(runs.clone()))).contains("not started"));
+    let lease = Lease::acquire(&run).unwrap();
+    let writer = EventWriter::open(&lease).unwrap();
+    for step in 1..=3 {
+        writer.emit(Kind::Step(Step { step, loss_nats: 1.0, ..Step::default() }));
+    }
+    drop((writer, lease));
+    let whole = std::fs::read(run.event_file(1)).unwrap();
+
+    let half = [&whole[..], b"{\"v\":1,\"attem"].concat();
+    std::fs::write(run.event_file(1), half).unwrap();
+    let mut dashboard = Dashboard::open(run.clone(), Some(runs.clone()));
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("crashed after step 3") && screen.contains("after 13 bytes"), "{screen}");
+    assert!(screen.contains("resume"), "{screen}");
+
+    std::fs::write(run.event_file(1), &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(dashboard.update(Input::Tick), Next::Draw);
+    assert!(text(&mut dashboard).contains("was shortened or replaced"));
+
+    std::fs::write(run.event_file(1), [&whole[..], b"no event\n{\"v\":9}\n"].concat()).unwrap();
+    let mut newer = Dashboard::open(run.clone(), Some(runs.clone()));
+    newer.update(Input::Tick);
+    let screen = text(&mut newer);
+    assert!(screen.contains("event format v9 is newer") && screen.contains("update sparktune"), "{screen}");
+    assert!(screen.contains("unreadable") && screen.contains("step 3"), "{screen}");
+    assert_eq!(newer.update(Input::Tick), Next::Keep, "said once");
+
+    std::fs::remove_dir_all(run.path()).unwrap();
+    dashboard.update(Input::Tick);
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("gone") && screen.contains("moved or deleted"), "{screen}");
+    press(&mut dashboard, "w");
+    assert!(text(&mut dashboard).contains("nothing was asked"));
+}
+
+#[test]
+fn a_long_log_is_read_in_several_looks_and_wholly() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("m", "lora").unwrap();
+    let bytes = sparktune_runlog::bench::write_log(&run, 60_000).unwrap();
+    let mut dashboard = Dashboard::open(run, Some(runs));
+    let mut looks = 0;
+    while dashboard.hurries() {
+        let screen = text(&mut dashboard);
+        assert!(screen.contains("reading the log"), "{screen}");
+        dashboard.update(Input::Tick);
+        looks += 1;
+        assert!(looks < 10_000);
+    }
+    assert_eq!((dashboard.here.bytes, dashboard.here.known.view.steps_done()), (bytes, 60_000));
+    assert!(dashboard.here.known.notes.len() <= 1000);
+    let screen = text(&mut dashboard);
+    assert!(!screen.contains("reading the log") && screen.contains("crashed"), "{screen}");
+}
+
+#[test]
+fn another_run_is_chosen_from_the_list_and_taken_away_again() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("this", "lora").unwrap();
+    let mut lonely = Dashboard::open(run.clone(), Some(runs.clone()));
+    press(&mut lonely, "o");
+    assert!(text(&mut lonely).contains("there is no other run"));
+    press(&mut lonely, "⏎");
+    assert!(lonely.overlay.is_none() && lonely.other.is_none());
+    for name in ["first", "second"] {
+        let other = runs.create(name, "full").unwrap();
+        sparktune_runlog::bench::write_log(&other, 30).unwrap();
+    }
+    let mut dashboard = Dashboard::open(run, Some(runs));
+    press(&mut dashboard, "o");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("first-full") && screen.contains("second-full"), "{screen}");
+    assert!(!screen.lines().skip(8).any(|line| line.contains("this-lora")), "{screen}");
+    press(&mut dashboard, "↓⏎");
+    let (name, other) = dashboard.shown_other().unwrap();
+    assert!(name.contains("-full-") && other.view.steps_done() == 30);
+    press(&mut dashboard, "o");
+    assert!(dashboard.other.is_none());
+}
+
+#[test]
+fn escape_leaves_what_is_open_before_it_leaves_the_run() {
+    let mut dashboard = Story::running(300);
+    for keys in ["?⎋", "s⎋", "o⎋", "c⎋"] {
+        assert_eq!(press(&mut dashboard, keys), Next::Draw, "{keys}");
+    }
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    press(&mut dashboard, "s");
+    assert_eq!(dashboard.update(Input::Key(control_c)), Next::Leave, "whatever is open");
+    assert_eq!(press(&mut dashboard, "n⎋"), Next::Leave);
+}
+
+#[test]
+fn new_warnings_are_told_until_the_events_were_looked_at() {
+    let mut dashboard = Story::running(2480);
+    dashboard.seen_warnings = 0;
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("2 new") && screen.contains("clock fell to 1480"), "{screen}");
+    press(&mut dashboard, "21");
+    let screen = text(&mut dashboard);
+    assert!(!screen.contains(" new ") && !screen.contains("clock fell"), "{screen}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_keys_at_any_size_do_no_harm(
+        keys in proptest::collection::vec(proptest::sample::select("123456+-0fcyohl ←→↑↓⏎⇥⎋?wn".chars().collect::<Vec<_>>()), 0..40),
+        steps in 0_u64..60, width in 60_u16..210, height in 16_u16..60,
+    ) {
+        let mut dashboard = Story::running(steps);
+        for chunk in keys.chunks(8) {
+            press(&mut dashboard, &chunk.iter().collect::<String>());
+            picture::drawn(&mut dashboard, width, height, &TRUE_COLOUR);
+        }
+    }
+}
+
+#[test]
+fn the_help_lists_every_key_and_any_key_closes_it() {
+    let mut dashboard = Story::running(300);
+    press(&mut dashboard, "?");
+    picture::check("dashboard-help", &mut dashboard);
+    let small = picture::dump(&picture::drawn(&mut dashboard, 60, 16, &NO_COLOUR));
+    for (_, table) in GROUPS {
+        for binding in table.iter().filter(|binding| !binding.shown.is_empty()) {
+            assert!(
+                small.contains(binding.shown),
+                "{} is not in the help at 60 × 16:\n{small}",
+                binding.shown
+            );
+        }
+    }
+    press(&mut dashboard, "x");
+    assert!(dashboard.overlay.is_none());
+}
+
+#[test]
+fn stopping_asks_once() {
+    let mut dashboard = Story::running(2480);
+    press(&mut dashboard, "s");
+    picture::check("dashboard-stop", &mut dashboard);
+    press(&mut dashboard, "n");
+    assert!(dashboard.asks.is_empty() && dashboard.overlay.is_none());
+}

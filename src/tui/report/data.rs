@@ -1,0 +1,109 @@
+//! What was found in the data.
+
+use sparktune_data::{Report, Unit};
+use sparktune_plan::render;
+
+use super::input::ReportInput;
+use super::markup::Markup;
+use super::{MOST_ROWS, absent, bars, figures, left_out, said, section, table};
+use crate::quantity::{UNKNOWN, count};
+
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    section(page, "Data", |page| match &run.data {
+        Err(problem) => absent(page, problem),
+        Ok(report) => {
+            figures(page, &numbers(report));
+            if let Some(lengths) = &report.lengths {
+                let unit = match lengths.unit {
+                    Unit::Tokens => "tokens",
+                    Unit::Bytes => "bytes",
+                };
+                let pack = run.plan.as_ref().ok().map(|plan| plan.pack.length);
+                bars::lengths(page, lengths, unit, pack.filter(|_| lengths.unit == Unit::Tokens));
+                let words = format!(
+                    "Half of the examples have at most {} {unit}, 90 % at most {}, 99 % at most {}; the longest has {}.",
+                    count(lengths.p50.into()),
+                    count(lengths.p90.into()),
+                    count(lengths.p99.into()),
+                    count(lengths.max.into())
+                );
+                page.leaf("p", &[("class", "note")], &words);
+            }
+            rejections(page, report);
+            findings(page, report);
+            files(page, report);
+        }
+    });
+}
+
+fn numbers(report: &Report) -> Vec<(&'static str, String, String)> {
+    let mut all = vec![("Examples", count(report.examples), format!("of {} lines", count(report.lines)))];
+    let share = if report.rejected > 0 { render::percent(report.rejected_share()) } else { String::new() };
+    all.push(("Rejected", count(report.rejected), share));
+    if let Some(tokens) = &report.tokens {
+        all.push(("Tokens", count(tokens.total), String::new()));
+        all.push((
+            "Carry loss",
+            render::percent(tokens.target_share),
+            format!("{} tokens", count(tokens.targets)),
+        ));
+    }
+    if let Some(split) = &report.split {
+        all.push((
+            "Held out",
+            count(split.eval_examples),
+            format!("{} trained on", count(split.train_examples)),
+        ));
+    }
+    all
+}
+
+fn rejections(page: &mut Markup, report: &Report) {
+    if report.rejections.is_empty() {
+        return;
+    }
+    page.leaf("h3", &[], "Rejected lines");
+    let columns = ["Count", "Kind", "First at", "What is wrong there, and what to do"];
+    table(page, "rows", &columns, report.rejections.iter().take(MOST_ROWS), |page, rejection| {
+        page.element("tr", &[], |page| {
+            page.leaf("td", &[("class", "number")], &count(rejection.count));
+            let kind = serde_json::to_value(rejection.kind).unwrap_or_default();
+            page.leaf("td", &[], &kind.as_str().unwrap_or(UNKNOWN).replace('_', " "));
+            said(page, "td", "said", &format!("{}:{}", rejection.first.file, rejection.first.line));
+            said(page, "td", "said", &rejection.example.to_string());
+        });
+    });
+    page.leaf("p", &[("class", "note")], "All of them are kept in data/rejected.jsonl of the run folder.");
+}
+
+fn findings(page: &mut Markup, report: &Report) {
+    let findings = report.findings();
+    if findings.is_empty() {
+        return;
+    }
+    page.leaf("h3", &[], "Worth knowing");
+    page.element("ul", &[], |page| {
+        for finding in &findings {
+            said(page, "li", "said", finding.trim());
+        }
+    });
+}
+
+fn files(page: &mut Markup, report: &Report) {
+    page.element("details", &[], |page| {
+        page.leaf("summary", &[], &format!("Files ({})", count(report.files.len() as u64)));
+        let columns = ["File", "Format", "Side", "Lines", "Examples", "Rejected"];
+        table(page, "rows", &columns, report.files.iter().take(MOST_ROWS), |page, file| {
+            page.element("tr", &[], |page| {
+                said(page, "td", "said", &file.name);
+                let format = file.format.map(|format| format.to_string());
+                page.leaf("td", &[], format.as_deref().unwrap_or(UNKNOWN));
+                page.leaf("td", &[], if file.eval { "eval" } else { "train" });
+                for n in [file.lines, file.examples, file.rejected] {
+                    page.leaf("td", &[("class", "number")], &count(n));
+                }
+            });
+        });
+        left_out(page, report.files.len(), MOST_ROWS);
+    });
+}

@@ -1,0 +1,151 @@
+//! The head of the page: what run this is, how it stands, and its figures.
+
+use sparktune_plan::{Method, render};
+use sparktune_runlog::{Liveness, Outcome, RunStarted};
+
+use super::axis::as_f64;
+use super::drawing::percent;
+use super::input::ReportInput;
+use super::markup::{Markup, clip};
+use super::times::moment;
+use super::{LINE_CHARS, absent, figures, said};
+use crate::escape::escape;
+use crate::plain::{how_it_stands, outcome_word};
+use crate::quantity::{UNKNOWN, count, loss, or_unknown};
+
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    page.element("header", &[], |page| {
+        page.leaf("p", &[("class", "eyebrow")], "sparktune run");
+        page.element("h1", &[], |page| said(page, "span", "name", &run.name));
+        state(page, run);
+        for note in &run.notes {
+            absent(page, note);
+        }
+        figures(page, &numbers(run));
+        facts(page, run);
+    });
+}
+
+/// The state as a word, then as a sentence with what to do.
+fn state(page: &mut Markup, run: &ReportInput) {
+    let liveness = match &run.liveness {
+        Ok(liveness) => *liveness,
+        Err(problem) => return absent(page, &format!("How the run stands is not known: {problem}")),
+    };
+    let (class, word) = match liveness {
+        Liveness::NotStarted => ("pill", "not started"),
+        Liveness::Running => ("pill live", "running"),
+        Liveness::Stalled { .. } => ("pill warn", "stalled"),
+        Liveness::Crashed => ("pill bad", "crashed"),
+        Liveness::Gone => ("pill bad", "gone"),
+        Liveness::Finished { outcome: Outcome::Completed } => ("pill good", "completed"),
+        Liveness::Finished { outcome: Outcome::Failed } => ("pill bad", "failed"),
+        Liveness::Finished { outcome } => ("pill", outcome_word(outcome)),
+    };
+    let name = clip(&run.name, LINE_CHARS);
+    let next = match liveness {
+        Liveness::NotStarted => format!("`sparktune resume {name}` starts it."),
+        Liveness::Running => {
+            format!("`sparktune watch {name}` shows it live; this page does not change by itself.")
+        }
+        Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
+        Liveness::Stalled { .. } => format!(
+            "Look into logs/ in the run folder; `sparktune stop {name}` asks the trainer to save and end. \
+             If it does not react, end its process; `sparktune resume {name}` then continues."
+        ),
+        _ => String::new(),
+    };
+    page.element("p", &[("class", "state")], |page| {
+        page.leaf("span", &[("class", class)], word);
+        page.element("span", &[("dir", "auto")], |page| {
+            let sentence = how_it_stands(&name, liveness, &run.view);
+            // The name stands above, and the word beside.
+            let sentence = sentence.strip_prefix(&format!("{}: ", escape(&name))).unwrap_or(&sentence);
+            let sentence =
+                sentence.strip_prefix(word).unwrap_or(sentence).trim_start_matches([',', ';', ' ']);
+            page.sentence(&clip(sentence, 3 * LINE_CHARS));
+            page.text(if next.is_empty() { "" } else { ". " });
+            page.sentence(&next);
+        });
+    });
+    let done = run.view.steps_done();
+    if let Some(total) = run.view.total_steps().filter(|total| liveness.is_live() && *total > 0) {
+        let share = percent((as_f64(done) / as_f64(total)).min(1.0));
+        let words = format!("{} of {} steps", count(done), count(total));
+        let attrs = [
+            ("class", "progress"),
+            ("role", "img"),
+            ("aria-label", words.as_str()),
+            ("width", "100%"),
+            ("height", "6"),
+        ];
+        page.element("svg", &attrs, |page| {
+            page.empty("rect", &[("class", "free"), ("width", "100%"), ("height", "6"), ("rx", "3")]);
+            page.empty("rect", &[("class", "p0"), ("width", &share), ("height", "6"), ("rx", "3")]);
+        });
+    }
+}
+
+fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
+    let view = &run.view;
+    let finished = view.finished();
+    let done = finished.map_or_else(|| view.steps_done(), |f| f.step);
+    let of = view.total_steps().filter(|total| *total != done);
+    let mut all =
+        vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
+    if let Some(eta) = view.eta().filter(|_| run.is_live()) {
+        let how = format!("{:.0} ms a step over the last {}", eta.ms_per_step, count(eta.over_steps));
+        all.push(("Time left", render::duration(eta.seconds), how));
+    }
+    let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));
+    let average = view.loss_ema.map(|ema| format!("average {}", loss(ema))).unwrap_or_default();
+    all.push(("Loss of the last step", or_unknown(last, loss), average));
+    if let Some(best) = view.best_eval() {
+        all.push(("Best evaluation", loss(best.loss_nats), format!("at step {}", count(best.step))));
+    }
+    let speed = run.times.tokens_per_s().or(view.tokens_per_s());
+    all.push(("Tokens per second", or_unknown(speed, render::tokens_per_s), "mean, measured".into()));
+    let memory = view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+    if memory.is_finite() {
+        all.push(("Memory", render::bytes(memory.max(0.0) as u64), "at most".into()));
+    }
+    let seconds: f64 = run.times.phases.iter().map(|(_, seconds)| seconds).sum();
+    all.push((
+        "Time",
+        render::duration(seconds),
+        attempts_in_words(view.attempts.back().map_or(0, |a| a.number)),
+    ));
+    all
+}
+
+fn attempts_in_words(attempts: u32) -> String {
+    if attempts > 1 { format!("in {attempts} attempts") } else { String::new() }
+}
+
+fn facts(page: &mut Markup, run: &ReportInput) {
+    let view = &run.view;
+    let started: RunStarted = view.attempts.back().map(|a| a.started.clone()).unwrap_or_default();
+    let plan = run.plan.as_ref().ok();
+    let model = plan.map(|plan| plan.model.id.clone()).unwrap_or(started.model);
+    let method = plan.map_or(started.method, |plan| match plan.method {
+        Method::Lora { rank, alpha, .. } => format!("LoRA, rank {rank}, alpha {alpha}"),
+        Method::Full => "full fine-tuning".into(),
+    });
+    let first = view.attempts.front().map(|a| a.started_us);
+    let end = if run.is_live() { "Last event" } else { "Ended" };
+    page.element("dl", &[("class", "facts")], |page| {
+        for (name, value) in [
+            ("Model", model),
+            ("Method", method),
+            ("Device", started.device),
+            ("Started", or_unknown(first, moment)),
+            (end, or_unknown(view.last_event_us, moment)),
+        ] {
+            page.element("div", &[], |page| {
+                page.leaf("dt", &[], name);
+                said(page, "dd", "said", if value.is_empty() { UNKNOWN } else { &value });
+            });
+        }
+    });
+}

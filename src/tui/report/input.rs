@@ -1,0 +1,186 @@
+//! What the page is made from, read out of a run folder once; and the page put in its place.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use sparktune_data::Report;
+use sparktune_plan::Plan;
+use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, now_us};
+
+use super::times::Times;
+
+/// Bytes of a file that are read at most; the program's own files are far smaller.
+const MOST_BYTES: u64 = 4 << 20;
+/// Oddities of the log that are told.
+const MOST_NOTES: usize = 20;
+
+/// A part of the run folder, or a sentence why it is not there.
+pub type Part<T> = Result<T, String>;
+
+/// Everything the page shows.
+#[derive(Debug, Clone)]
+pub struct ReportInput {
+    /// The run's name, as `sparktune watch` takes it.
+    pub name: String,
+    /// The run folded from its events, as far as they could be read.
+    pub view: RunView,
+    /// Measured times of all attempts.
+    pub times: Times,
+    /// Whether it is alive.
+    pub liveness: Part<Liveness>,
+    /// What is odd about the log, one sentence each.
+    pub notes: Vec<String>,
+    /// `plan.toml`
+    pub plan: Part<Plan>,
+    /// `data/report.json`
+    pub data: Part<Report>,
+    /// `provenance.json`
+    pub provenance: Part<serde_json::Value>,
+    /// `outputs/SERVE.md`
+    pub serve: Part<String>,
+    /// What lies in `outputs/`.
+    pub outputs: Vec<OnDisk>,
+    /// Names of the checkpoints that retention has left.
+    pub checkpoints: BTreeSet<String>,
+    /// When it was read, microseconds since the Unix epoch.
+    pub read_us: u64,
+}
+
+/// A file or folder with the bytes in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Its name.
+    pub name: String,
+    /// Its size, that of all files in it for a folder.
+    pub bytes: u64,
+}
+
+impl ReportInput {
+    /// Reads a run. What cannot be read is a sentence in its place.
+    pub fn read(run: &RunDir) -> Self {
+        let mut input = ReportInput {
+            name: run.name(),
+            view: RunView::default(),
+            times: Times::default(),
+            liveness: Ok(Liveness::NotStarted),
+            notes: Vec::new(),
+            plan: text_of(&run.plan()).and_then(|text| {
+                Plan::from_toml(&text, "plan.toml").map_err(|error| {
+                    format!("The plan was written by another version of sparktune, or was changed: {error}")
+                })
+            }),
+            data: json_of(&run.data().join("report.json")),
+            provenance: json_of(&run.provenance()),
+            serve: text_of(&run.outputs().join("SERVE.md")),
+            outputs: listed(&run.outputs())
+                .into_iter()
+                .map(|(name, path)| OnDisk { bytes: size_of(&path), name })
+                .collect(),
+            checkpoints: listed(&run.checkpoints()).into_iter().map(|(name, _)| name).collect(),
+            read_us: now_us(),
+        };
+        let mut tailer = EventTailer::new(run);
+        input.read_events(&mut tailer);
+        input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
+        if !input.is_live() {
+            // Its last words may have come between reading and looking.
+            input.read_events(&mut tailer);
+            input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
+        }
+        input
+    }
+
+    /// A trainer is at work on it.
+    pub(super) fn is_live(&self) -> bool {
+        self.liveness.as_ref().is_ok_and(|liveness| liveness.is_live())
+    }
+
+    fn read_events(&mut self, tailer: &mut EventTailer) {
+        loop {
+            let batch = match tailer.poll(Limit::default()) {
+                Ok(batch) => batch,
+                Err(error) => return self.note(error.to_string()),
+            };
+            for record in &batch.records {
+                self.view.apply(&record.event);
+                self.times.add(&record.event);
+            }
+            for notice in &batch.notices {
+                self.note(notice.to_string());
+            }
+            if batch.at_end {
+                return;
+            }
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+fn json_of<T: DeserializeOwned>(path: &Path) -> Part<T> {
+    let text = text_of(path)?;
+    serde_json::from_str(&text).map_err(|error| {
+        format!("{} was written by another version of sparktune, or is damaged: {error}", name_of(path))
+    })
+}
+
+fn text_of(path: &Path) -> Part<String> {
+    let read = || {
+        // A pipe in the place of a file would be waited for without end.
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is not a file"));
+        }
+        let mut text = String::new();
+        File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(io::Error::other("it is far larger than sparktune writes it"));
+        }
+        Ok(text)
+    };
+    read().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("There is no {} in this run folder.", name_of(path)),
+        _ => format!("{} cannot be read: {}.", name_of(path), in_words(&error)),
+    })
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// The folder's entries by name; none when it cannot be listed.
+fn listed(folder: &Path) -> Vec<(String, std::path::PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(super::MOST_ROWS);
+    let mut entries: Vec<_> = entries.map(|entry| (name_of(&entry.path()), entry.path())).collect();
+    entries.sort();
+    entries
+}
+
+/// Bytes of a file, or of the files in a folder and in its folders. Links count as nothing.
+fn size_of(path: &Path) -> u64 {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => listed(path).iter().map(|(_, path)| size_of(path)).sum(),
+        Ok(meta) if meta.is_file() => meta.len(),
+        _ => 0,
+    }
+}
+
+/// Writes the page beside its place and then renames it, so that a browser never meets half of it. Only its owner may
+/// read it: it shows the user's data.
+///
+/// # Errors
+/// The folder does not exist or cannot be written, or `path` is a folder.
+pub fn write_page(path: &Path, html: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // 0600 from the beginning.
+    let mut file = tempfile::Builder::new().prefix(".report-").tempfile_in(folder)?;
+    file.write_all(html.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path).map(drop).map_err(|error| error.error)
+}

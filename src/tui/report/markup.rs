@@ -1,0 +1,143 @@
+//! Markup into which text can only come escaped.
+//!
+//! Tag and attribute names are the program's own words (`&'static str`); whatever is not goes through [`Markup::text`],
+//! [`Markup::lines`] or an attribute value, all of which show active characters as [`crate::escape`] does and then
+//! escape for XML. What is written is XHTML that an HTML parser reads the same way.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::escape::escape;
+use crate::quantity::count;
+
+/// Attributes: name and unescaped value.
+pub(super) type Attrs<'a> = &'a [(&'static str, &'a str)];
+
+/// A page being written.
+#[derive(Debug, Default)]
+pub(super) struct Markup {
+    out: String,
+}
+
+impl Markup {
+    /// The page.
+    pub fn finish(self) -> String {
+        self.out
+    }
+
+    /// An element with what `inside` writes.
+    pub fn element(&mut self, tag: &'static str, attrs: Attrs, inside: impl FnOnce(&mut Self)) {
+        self.begin(tag, attrs);
+        self.out.push('>');
+        inside(self);
+        self.out.push_str("</");
+        self.out.push_str(tag);
+        self.out.push('>');
+    }
+
+    /// An element with nothing but text.
+    pub fn leaf(&mut self, tag: &'static str, attrs: Attrs, text: &str) {
+        self.element(tag, attrs, |page| page.text(text));
+    }
+
+    /// An element that is always empty: void in HTML, or of SVG.
+    pub fn empty(&mut self, tag: &'static str, attrs: Attrs) {
+        self.begin(tag, attrs);
+        self.out.push_str("/>");
+    }
+
+    fn begin(&mut self, tag: &'static str, attrs: Attrs) {
+        self.out.push('<');
+        self.out.push_str(tag);
+        for (name, value) in attrs {
+            self.out.push(' ');
+            self.out.push_str(name);
+            self.out.push_str("=\"");
+            self.text(value);
+            self.out.push('"');
+        }
+    }
+
+    /// Text on one line: its newlines become visible.
+    pub fn text(&mut self, text: &str) {
+        for c in escape(text).chars() {
+            match c {
+                '&' => self.out.push_str("&amp;"),
+                '<' => self.out.push_str("&lt;"),
+                '>' => self.out.push_str("&gt;"),
+                '"' => self.out.push_str("&quot;"),
+                '\'' => self.out.push_str("&#39;"),
+                // No characters of XML.
+                '\u{fffe}' | '\u{ffff}' => {
+                    let _ = write!(self.out, "\\u{{{:x}}}", u32::from(c)); // a String takes everything
+                }
+                c => self.out.push(c),
+            }
+        }
+    }
+
+    /// Text that keeps its newlines, for elements that show them.
+    pub fn lines(&mut self, text: &str) {
+        for (i, line) in text.split('\n').enumerate() {
+            if i > 0 {
+                self.out.push('\n');
+            }
+            self.text(line.strip_suffix('\r').unwrap_or(line));
+        }
+    }
+
+    /// Text in which `code` between backticks is set as such.
+    pub fn sentence(&mut self, text: &str) {
+        for (i, part) in text.split('`').enumerate() {
+            if i % 2 == 1 {
+                self.leaf("code", &[], part);
+            } else {
+                self.text(part);
+            }
+        }
+    }
+
+    /// What stands here as it is: the document type and the style sheet.
+    pub fn verbatim(&mut self, own: &'static str) {
+        self.out.push_str(own);
+    }
+}
+
+/// At most this many characters of a text, and a word about the rest.
+pub(super) fn clip(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => {
+            let more = text[end..].chars().count();
+            Cow::Owned(format!("{} … ({} more characters)", &text[..end], count(more as u64)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_attributes_cannot_become_markup() {
+        let mut page = Markup::default();
+        let evil = "</b><script>x</script>\" onload='y' & \u{202e}\u{1b}[2J\n\u{ffff}";
+        page.element("p", &[("title", evil)], |page| page.text(evil));
+        let shown = "&lt;/b&gt;&lt;script&gt;x&lt;/script&gt;&quot; onload=&#39;y&#39; &amp; \\u{202e}\\u{1b}[2J\\n\\u{ffff}";
+        assert_eq!(page.finish(), format!("<p title=\"{shown}\">{shown}</p>"));
+    }
+
+    #[test]
+    fn lines_keep_their_newlines_and_sentences_their_commands() {
+        let mut page = Markup::default();
+        page.lines("a\r\n<b>\rc\n");
+        page.sentence("run `x <y>` now");
+        assert_eq!(page.finish(), "a\n&lt;b&gt;\\rc\nrun <code>x &lt;y&gt;</code> now");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_where_a_character_ends_and_says_so() {
+        assert_eq!(clip("üüü", 3), "üüü");
+        assert_eq!(clip("üüüü", 2), "üü … (2 more characters)");
+    }
+}

@@ -1,0 +1,100 @@
+//! What came out and how to serve it, and what the run was made from.
+
+use serde_json::Value;
+use sparktune_plan::render;
+
+use super::input::ReportInput;
+use super::markup::{Markup, clip};
+use super::{LINE_CHARS, MOST_ROWS, absent, left_out, said, section, table};
+
+/// Characters of SERVE.md that are shown.
+const SERVE_CHARS: usize = 20_000;
+
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    section(page, "Outputs", |page| {
+        let folders: Vec<_> = run.outputs.iter().filter(|output| output.name != "SERVE.md").collect();
+        if folders.is_empty() {
+            absent(page, "Nothing has been exported yet.");
+        } else {
+            table(
+                page,
+                "rows",
+                &["In outputs/", "What it is", "Size"],
+                folders.into_iter(),
+                |page, output| {
+                    page.element("tr", &[], |page| {
+                        said(page, "td", "key", &output.name);
+                        page.leaf("td", &[], what_it_is(&output.name));
+                        page.leaf("td", &[("class", "number")], &render::bytes(output.bytes));
+                    });
+                },
+            );
+        }
+        match &run.serve {
+            Ok(text) => page.element("details", &[("open", "open")], |page| {
+                page.leaf("summary", &[], "How to serve it (outputs/SERVE.md)");
+                page.element("pre", &[("dir", "auto")], |page| page.lines(&clip(text, SERVE_CHARS)));
+            }),
+            // Before the export it is not missing.
+            Err(problem) if !run.outputs.is_empty() => absent(page, problem),
+            Err(_) => {}
+        }
+    });
+}
+
+fn what_it_is(name: &str) -> &'static str {
+    match name {
+        "adapter" => "the adapter alone, for PEFT",
+        "merged" => "the whole model",
+        "merged-mtp" => "the whole model with its MTP head",
+        _ => "",
+    }
+}
+
+/// `provenance.json`, folded away.
+pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
+    section(page, "Provenance", |page| match &run.provenance {
+        Err(problem) => absent(page, problem),
+        Ok(value) => page.element("details", &[], |page| {
+            page.leaf("summary", &[], "Versions, hashes and machine (provenance.json)");
+            let mut rows = Vec::new();
+            flatten("", value, &mut rows);
+            table(
+                page,
+                "rows explain",
+                &["What", "Value"],
+                rows.iter().take(MOST_ROWS),
+                |page, (key, value)| {
+                    page.element("tr", &[], |page| {
+                        said(page, "th", "key", key);
+                        said(page, "td", "said", &clip(value, LINE_CHARS));
+                    });
+                },
+            );
+            left_out(page, rows.len(), MOST_ROWS);
+        }),
+    });
+}
+
+/// One row for each value, with its dotted place.
+fn flatten(place: &str, value: &Value, rows: &mut Vec<(String, String)>) {
+    let inner = |key: &str| if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") };
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| flatten(&inner(key), value, rows)),
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+            items.iter().enumerate().for_each(|(i, item)| flatten(&inner(&i.to_string()), item, rows));
+        }
+        Value::Array(items) => {
+            rows.push((place.to_owned(), items.iter().map(plain).collect::<Vec<_>>().join(" ")));
+        }
+        value => rows.push((place.to_owned(), plain(value))),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => crate::quantity::UNKNOWN.to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,115 @@
+//! The plan: what it would take, as estimated and as measured, and every value with its reason.
+
+use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis, render};
+
+use super::input::ReportInput;
+use super::markup::Markup;
+use super::{MOST_ROWS, absent, bars, left_out, said, section, table};
+use crate::quantity::{UNKNOWN, count, or_unknown};
+
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    section(page, "Plan", |page| match &run.plan {
+        Err(problem) => absent(page, problem),
+        Ok(plan) => match &plan.advice {
+            None => absent(page, "The plan of this run carries no reasons and no estimates."),
+            Some(advice) => {
+                time(page, run, advice);
+                memory(page, run, &advice.memory);
+                bars::cost_curve(page, advice, plan.pack.length);
+                values(page, plan, advice);
+            }
+        },
+    });
+}
+
+/// What kind of figure the estimated speed is.
+fn basis(advice: &Advice) -> &'static str {
+    match advice.time.basis {
+        RateBasis::MeasuredHere => "from a speed measured here in an earlier run",
+        RateBasis::OriginalRecipe => "from the speed the original recipe, another program, measured",
+        RateBasis::Estimate => "an estimate",
+        RateBasis::Unknown => "no basis for an estimate",
+    }
+}
+
+fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
+    let (time, times) = (&advice.time, &run.times);
+    page.leaf("h3", &[], "Planned and measured");
+    let duration = |seconds: Option<f64>| or_unknown(seconds, render::duration);
+    let speed = |rate: Option<f64>| or_unknown(rate, render::tokens_per_s);
+    let rows = [
+        ("Tokens per second", speed(time.tokens_per_s), speed(times.tokens_per_s())),
+        ("Optimizer steps", count(time.steps), count(run.view.steps_done())),
+        ("Training", duration(time.train_s), duration(times.phase_s("train"))),
+        ("MTP head", duration(time.mtp_s), duration(times.phase_s("mtp"))),
+    ];
+    table(
+        page,
+        "rows compare",
+        &["", "Planned", "Measured"],
+        rows.into_iter(),
+        |page, (name, planned, measured)| {
+            page.element("tr", &[], |page| {
+                page.leaf("th", &[("scope", "row")], name);
+                page.leaf("td", &[("class", "number")], &planned);
+                page.leaf("td", &[("class", "number")], &measured);
+            });
+        },
+    );
+    page.element("p", &[("class", "note"), ("dir", "auto")], |page| {
+        page.text(&format!("The planned time is {}: ", basis(advice)));
+        page.text(&super::markup::clip(&time.formula, super::LINE_CHARS));
+        page.text(". Measured is by the clock over all attempts, evaluations and checkpoints included; speed by steps alone.");
+    });
+    let phases: Vec<String> = times.phases.iter().map(|(name, s)| format!("{name} {}", short(*s))).collect();
+    if !phases.is_empty() {
+        said(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
+    }
+}
+
+/// Phases may take less than a second.
+fn short(seconds: f64) -> String {
+    if seconds < 9.95 { format!("{seconds:.1} s") } else { render::duration(seconds) }
+}
+
+fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
+    page.leaf("h3", &[], "Memory by part");
+    let of = format!(
+        "{} of {} {} (estimate).",
+        render::bytes(memory.needed_bytes()),
+        render::bytes(memory.available_bytes),
+        memory.budget
+    );
+    let most = run.view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+    let measured = if most.is_finite() {
+        format!(" Measured in training: at most {}.", render::bytes(most.max(0.0) as u64))
+    } else {
+        String::new()
+    };
+    said(page, "p", "note", &format!("{of}{measured}"));
+    #[allow(clippy::cast_precision_loss)]
+    let part = |name, bytes: u64| bars::Part { name, size: bytes as f64, shown: render::bytes(bytes) };
+    let parts: Vec<bars::Part> = memory.parts().into_iter().map(|(name, bytes)| part(name, bytes)).collect();
+    #[allow(clippy::cast_precision_loss)]
+    let whole = memory.available_bytes.max(memory.needed_bytes()).max(1) as f64;
+    bars::stacked(page, "Memory by part", &parts, whole, Some(part("free", memory.spare_bytes())));
+}
+
+fn values(page: &mut Markup, plan: &Plan, advice: &Advice) {
+    page.leaf("h3", &[], "Every value with its reason");
+    if let Some(preset) = &plan.preset {
+        said(page, "p", "note", &format!("It started from the preset {preset}."));
+    }
+    let columns = ["Setting", "Value", "Origin", "Reason"];
+    table(page, "rows explain", &columns, advice.explain.iter().take(MOST_ROWS), |page, row: &Explained| {
+        page.element("tr", &[], |page| {
+            said(page, "th", "key", &row.key);
+            said(page, "td", "value", if row.value.is_empty() { UNKNOWN } else { &row.value });
+            let class = if row.origin == Origin::BuiltIn { "origin" } else { "origin chosen" };
+            page.leaf("td", &[("class", class)], row.origin.word());
+            said(page, "td", "said", &row.reason);
+        });
+    });
+    left_out(page, advice.explain.len(), MOST_ROWS);
+}

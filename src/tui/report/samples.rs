@@ -1,0 +1,59 @@
+//! What the model said during training: the same question, answered again and again.
+
+use sparktune_runlog::{Sample, Seen};
+
+use super::input::ReportInput;
+use super::markup::{Markup, clip};
+use super::section;
+use crate::quantity::count;
+
+const PROMPT_CHARS: usize = 800;
+const ANSWER_CHARS: usize = 2000;
+
+pub(super) fn write(page: &mut Markup, run: &ReportInput) {
+    if run.view.samples.is_empty() {
+        return;
+    }
+    // By prompt, in the order they first came.
+    let mut prompts: Vec<(&str, Vec<&Seen<Sample>>)> = Vec::new();
+    for sample in &run.view.samples {
+        let prompt = sample.what.prompt.as_str();
+        match prompts.iter_mut().find(|(known, _)| *known == prompt) {
+            Some((_, answers)) => answers.push(sample),
+            None => prompts.push((prompt, vec![sample])),
+        }
+    }
+    section(page, "What the model says", |page| {
+        for (prompt, answers) in prompts {
+            page.element("article", &[], |page| {
+                text(page, "prompt", &clip(prompt.trim_end(), PROMPT_CHARS));
+                let mut answers = answers.into_iter().rev();
+                if let Some(newest) = answers.next() {
+                    answer(page, newest);
+                }
+                if answers.len() > 0 {
+                    page.element("details", &[], |page| {
+                        page.leaf("summary", &[], &format!("Earlier answers ({})", answers.len()));
+                        for earlier in answers {
+                            answer(page, earlier);
+                        }
+                    });
+                }
+            });
+        }
+    });
+}
+
+fn answer(page: &mut Markup, sample: &Seen<Sample>) {
+    let class = if sample.discarded { "answer old" } else { "answer" };
+    page.element("div", &[("class", class)], |page| {
+        let again = if sample.discarded { " · done again by a later attempt" } else { "" };
+        let words = format!("step {}{again}", count(sample.what.step));
+        page.leaf("p", &[("class", "note")], &words);
+        text(page, "text", &clip(&sample.what.text, ANSWER_CHARS));
+    });
+}
+
+fn text(page: &mut Markup, class: &'static str, text: &str) {
+    page.element("div", &[("class", class), ("dir", "auto")], |page| page.lines(text));
+}

@@ -1,0 +1,136 @@
+//! What the clock says of a run, added up over all its attempts: phases, and the parts of a step.
+
+use sparktune_runlog::{Event, Kind, Step};
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use crate::quantity::UNKNOWN;
+
+/// Phases that are told apart.
+const MOST_PHASES: usize = 40;
+
+/// Measured times of a run, those of steps that were done again included.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Times {
+    /// Phases in the order they first came, with their seconds.
+    pub phases: Vec<(String, f64)>,
+    /// Steps whose time was measured.
+    pub steps: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Their time.
+    pub step_ms: f64,
+    /// Parts of that time by name, as far as they were measured.
+    pub parts: [(&'static str, f64); 4],
+    /// Phase of now, as an index.
+    phase: Option<usize>,
+    /// Attempt and time of the event before.
+    before: Option<(u32, u64)>,
+}
+
+impl Times {
+    /// Adds the next event.
+    pub fn add(&mut self, event: &Event) {
+        match self.before {
+            Some((attempt, at)) if attempt == event.attempt => {
+                if let Some(phase) = self.phase {
+                    #[allow(clippy::cast_precision_loss)]
+                    let seconds = event.time_us.saturating_sub(at) as f64 / 1e6;
+                    self.phases[phase].1 += seconds;
+                }
+            }
+            _ => self.phase = None,
+        }
+        self.before = Some((event.attempt, event.time_us));
+        match &event.kind {
+            Kind::Phase(phase) => self.phase = self.index_of(&phase.phase),
+            Kind::Step(step) => self.step(step),
+            _ => {}
+        }
+    }
+
+    fn index_of(&mut self, phase: &str) -> Option<usize> {
+        let known = self.phases.iter().position(|(name, _)| name == phase);
+        if known.is_none() && self.phases.len() < MOST_PHASES {
+            self.phases.push((phase.to_owned(), 0.0));
+            return Some(self.phases.len() - 1);
+        }
+        known
+    }
+
+    fn step(&mut self, step: &Step) {
+        let Some(ms) = step.step_ms.filter(|ms| ms.is_finite() && *ms > 0.0) else { return };
+        self.steps += 1;
+        self.tokens = self.tokens.saturating_add(step.tokens);
+        self.step_ms += ms;
+        let parts = [
+            ("waiting for data", step.data_ms),
+            ("forward", step.forward_ms),
+            ("backward", step.backward_ms),
+            ("clipping and optimizer", step.optimizer_ms),
+        ];
+        for (sum, (name, ms)) in self.parts.iter_mut().zip(parts) {
+            *sum = (name, sum.1 + ms.filter(|ms| ms.is_finite() && *ms > 0.0).unwrap_or(0.0));
+        }
+    }
+
+    /// Seconds of a phase.
+    pub fn phase_s(&self, phase: &str) -> Option<f64> {
+        self.phases.iter().find(|(name, _)| name == phase).map(|(_, seconds)| *seconds)
+    }
+
+    /// Tokens of the measured steps over their time.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        #[allow(clippy::cast_precision_loss)]
+        (self.step_ms > 0.0 && self.tokens > 0).then(|| self.tokens as f64 / self.step_ms * 1e3)
+    }
+}
+
+/// `2026-11-20 16:28:30 UTC`
+pub(super) fn moment(time_us: u64) -> String {
+    let seconds = i64::try_from(time_us / 1_000_000).unwrap_or(i64::MAX);
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+    OffsetDateTime::from_unix_timestamp(seconds)
+        .ok()
+        .and_then(|moment| moment.format(format).ok())
+        .unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_runlog::{Phase, RunStarted};
+
+    #[test]
+    fn phases_and_steps_add_up_over_attempts_and_pauses_between_them_do_not_count() {
+        let mut times = Times::default();
+        let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });
+        let step = |ms| {
+            Kind::Step(Step { tokens: 100, step_ms: Some(ms), optimizer_ms: Some(5.0), ..Step::default() })
+        };
+        let start = || Kind::RunStarted(RunStarted::default());
+        let log = [
+            (1, 0, start()),
+            (1, 1, phase("load")),
+            (1, 3, phase("train")),
+            (1, 5, step(20.0)),
+            (2, 1000, start()),
+            (2, 1001, phase("train")),
+            (2, 1002, step(30.0)),
+            (2, 1002, step(f64::NAN)),
+        ];
+        for (seq, (attempt, second, kind)) in (1..).zip(log) {
+            times.add(&Event { attempt, seq, time_us: second * 1_000_000, kind });
+        }
+        assert_eq!(times.phases, [("load".to_owned(), 2.0), ("train".to_owned(), 3.0)]);
+        assert_eq!((times.steps, times.tokens, times.step_ms), (2, 200, 50.0));
+        assert_eq!(times.parts[3], ("clipping and optimizer", 10.0));
+        assert_eq!(times.tokens_per_s(), Some(4000.0));
+    }
+
+    #[test]
+    fn a_moment_is_written_in_utc() {
+        assert_eq!(moment(1_763_645_250_000_000), "2025-11-20 13:27:30 UTC");
+        assert_eq!(moment(u64::MAX), "–");
+    }
+}

@@ -1,0 +1,518 @@
+//! Choosing files: a folder at a time, with what was used lately at the top, a filter, and a line for typing a path.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_plan::render::bytes;
+
+use super::asked::Asked;
+use super::desk::{Ask, Entry, EntryKind, Listing, Reply, Told};
+use super::keys::Keys;
+use super::lines::{draw, fit_end, ink, inked, left, right, window, wrapped};
+use super::path_line::PathLine;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, TextInput, Theme, action, key};
+
+/// Recently used files that are offered.
+const RECENT: usize = 5;
+
+/// A folder that is looked at.
+#[derive(Default)]
+pub(super) struct Browser {
+    /// As asked for; the listing has it absolute.
+    folder: PathBuf,
+    listing: Asked<Listing>,
+    selected: usize,
+    /// What was taken so far, in that order.
+    marked: Vec<PathBuf>,
+    filter: TextInput,
+    filtering: bool,
+    typing: Option<PathLine>,
+    /// The name of the folder that was left for its parent: the cursor goes there.
+    came_from: Option<OsString>,
+}
+
+/// What the browser made of a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Browsed {
+    Passed,
+    Done,
+    /// These files and folders are the answer.
+    Chosen(Vec<PathBuf>),
+}
+
+#[derive(Debug, Clone)]
+enum Row {
+    Recent(PathBuf),
+    Up,
+    Entry(Entry),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Take,
+    Mark,
+    Into,
+    Parent,
+    Up,
+    Down,
+    First,
+    Last,
+    Filter,
+    Path,
+    Again,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "take the file, or what is marked; open the folder",
+        hint: Some("take, open"),
+        action: Act::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char(' '))],
+        shown: "space",
+        help: "mark: several files, or a whole folder",
+        hint: Some("mark"),
+        action: Act::Mark,
+    },
+    Binding {
+        keys: &[key(KeyCode::Right), key(KeyCode::Char('l'))],
+        shown: "→ l",
+        help: "into the folder",
+        hint: None,
+        action: Act::Into,
+    },
+    Binding {
+        keys: &[key(KeyCode::Left), key(KeyCode::Char('h')), key(KeyCode::Backspace)],
+        shown: "← h",
+        help: "to the folder above",
+        hint: Some("up"),
+        action: Act::Parent,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('/'))],
+        shown: "/",
+        help: "filter by name",
+        hint: Some("filter"),
+        action: Act::Filter,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('o')), key(KeyCode::Char('~'))],
+        shown: "o",
+        help: "type a path",
+        hint: Some("type a path"),
+        action: Act::Path,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "down",
+        hint: None,
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
+        shown: "g",
+        help: "first",
+        hint: None,
+        action: Act::First,
+    },
+    Binding {
+        keys: &[key(KeyCode::End), key(KeyCode::Char('G'))],
+        shown: "G",
+        help: "last",
+        hint: None,
+        action: Act::Last,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('u'))],
+        shown: "u",
+        help: "look at the folder again",
+        hint: None,
+        action: Act::Again,
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Typing {
+    Take,
+    Stop,
+    Complete,
+}
+
+const FILTER_KEYS: &[Binding<Typing>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "back to the list",
+        hint: Some("to the list"),
+        action: Typing::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "show all",
+        hint: Some("show all"),
+        action: Typing::Stop,
+    },
+];
+
+const PATH_KEYS: &[Binding<Typing>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "take it; a folder that ends in / is opened",
+        hint: Some("take it"),
+        action: Typing::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Tab)],
+        shown: "tab",
+        help: "complete",
+        hint: Some("complete"),
+        action: Typing::Complete,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "back to the list",
+        hint: Some("back to the list"),
+        action: Typing::Stop,
+    },
+];
+
+impl Browser {
+    pub fn keys(&self) -> Keys {
+        match (&self.typing, self.filtering) {
+            (Some(_), _) => Keys::typing(PATH_KEYS),
+            (None, true) => Keys::typing(FILTER_KEYS),
+            (None, false) => Keys::of(KEYS),
+        }
+    }
+
+    /// Looks at the folder of what is chosen already, or at that of the program.
+    pub fn open(&mut self, state: &mut State) {
+        if matches!(self.listing, Asked::Not) {
+            let chosen = state.answers.data.as_ref().and_then(|answer| answer.value.first());
+            let folder = chosen.and_then(|path| state.folder.join(path).parent().map(Path::to_owned));
+            self.go(folder.unwrap_or_else(|| state.folder.clone()), state);
+        }
+    }
+
+    fn go(&mut self, folder: PathBuf, state: &mut State) {
+        self.listing = state.expect(Ask::List { folder: folder.clone() });
+        self.folder = folder;
+        self.selected = 0;
+        self.filter.set("");
+        self.filtering = false;
+    }
+
+    fn here(&self) -> &Path {
+        self.listing.here().map_or(&self.folder, |listing| &listing.folder)
+    }
+
+    fn rows(&self, state: &State) -> Vec<Row> {
+        let sought = self.filter.text().trim().to_lowercase();
+        let mut rows = Vec::new();
+        // What was used lately is offered where one starts.
+        if sought.is_empty() && self.here() == state.folder {
+            let recent = state.recent.here().map(|recent| recent.data.as_slice()).unwrap_or_default();
+            rows.extend(recent.iter().take(RECENT).cloned().map(Row::Recent));
+        }
+        if sought.is_empty() && self.here().parent().is_some() {
+            rows.push(Row::Up);
+        }
+        let entries = self.listing.here().map(|listing| listing.entries.as_slice()).unwrap_or_default();
+        let mut entries: Vec<&Entry> = entries
+            .iter()
+            .filter(|entry| entry.name.to_string_lossy().to_lowercase().contains(&sought))
+            .collect();
+        let order = |entry: &Entry| match (entry.kind, entry.is_data) {
+            (EntryKind::File, true) => 0,
+            (EntryKind::Folder, true) => 1,
+            (EntryKind::Folder, false) => 2,
+            _ => 3,
+        };
+        entries.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.name.cmp(&b.name)));
+        rows.extend(entries.into_iter().cloned().map(Row::Entry));
+        rows
+    }
+
+    fn path_of(&self, row: &Row) -> Option<PathBuf> {
+        match row {
+            Row::Recent(path) => Some(path.clone()),
+            Row::Up => None,
+            Row::Entry(entry) => Some(self.here().join(&entry.name)),
+        }
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Browsed {
+        if self.typing.is_some() {
+            return self.path_key(event, state);
+        }
+        if self.filtering {
+            return self.filter_key(event, state);
+        }
+        let Some(act) = action(KEYS, event) else {
+            if event.code == KeyCode::Esc && !self.filter.text().is_empty() {
+                self.filter.set("");
+                self.selected = 0;
+                return Browsed::Done;
+            }
+            return Browsed::Passed;
+        };
+        let rows = self.rows(state);
+        let last = rows.len().saturating_sub(1);
+        self.selected = self.selected.min(last);
+        let row = rows.get(self.selected);
+        match act {
+            Act::Up => self.selected = self.selected.saturating_sub(1),
+            Act::Down => self.selected = (self.selected + 1).min(last),
+            Act::First => self.selected = 0,
+            Act::Last => self.selected = last,
+            Act::Filter => self.filtering = true,
+            Act::Path => {
+                let mut text = self.here().to_string_lossy().into_owned();
+                if !text.ends_with('/') {
+                    text.push('/');
+                }
+                let text = if event.code == KeyCode::Char('~') { "~/".to_owned() } else { text };
+                self.typing = Some(PathLine::new(text, Vec::new(), state));
+            }
+            Act::Again => self.go(self.here().to_owned(), state),
+            Act::Parent => self.up(state),
+            Act::Mark => {
+                if let Some(path) = row.and_then(|row| self.path_of(row)) {
+                    match self.marked.iter().position(|marked| *marked == path) {
+                        Some(at) => drop(self.marked.remove(at)),
+                        None => self.marked.push(path),
+                    }
+                    self.selected = (self.selected + 1).min(last);
+                }
+            }
+            Act::Into => {
+                if let Some(row @ Row::Entry(Entry { kind: EntryKind::Folder, .. })) = row {
+                    self.go(self.path_of(row).unwrap_or_default(), state);
+                }
+            }
+            Act::Take => return self.take(row.cloned(), state),
+        }
+        Browsed::Done
+    }
+
+    fn take(&mut self, row: Option<Row>, state: &mut State) -> Browsed {
+        if !self.marked.is_empty() {
+            return Browsed::Chosen(std::mem::take(&mut self.marked));
+        }
+        let Some(row) = row else { return Browsed::Done };
+        match (&row, self.path_of(&row)) {
+            (Row::Up, _) => self.up(state),
+            (Row::Entry(Entry { kind: EntryKind::Folder, .. }), Some(path)) => self.go(path, state),
+            (_, Some(path)) => return Browsed::Chosen(vec![path]),
+            (_, None) => {}
+        }
+        Browsed::Done
+    }
+
+    fn up(&mut self, state: &mut State) {
+        let Some(parent) = self.here().parent().map(Path::to_owned) else { return };
+        self.came_from = self.here().file_name().map(ToOwned::to_owned);
+        self.go(parent, state);
+    }
+
+    fn filter_key(&mut self, event: &KeyEvent, state: &State) -> Browsed {
+        match action(FILTER_KEYS, event) {
+            Some(Typing::Take) => self.filtering = false,
+            Some(Typing::Stop) => {
+                self.filtering = false;
+                self.filter.set("");
+                self.selected = 0;
+            }
+            _ if self.filter.press(event) => self.selected = 0,
+            _ => match event.code {
+                KeyCode::Up => self.selected = self.selected.saturating_sub(1),
+                KeyCode::Down => {
+                    self.selected = (self.selected + 1).min(self.rows(state).len().saturating_sub(1));
+                }
+                _ => return Browsed::Passed,
+            },
+        }
+        Browsed::Done
+    }
+
+    fn path_key(&mut self, event: &KeyEvent, state: &mut State) -> Browsed {
+        let Some(line) = &mut self.typing else { return Browsed::Passed };
+        match action(PATH_KEYS, event) {
+            Some(Typing::Stop) => self.typing = None,
+            Some(Typing::Take) => {
+                let path = line.path(state);
+                let is_open = line.input.text().ends_with('/');
+                self.typing = None;
+                if is_open {
+                    self.go(path, state);
+                } else if !path.as_os_str().is_empty() {
+                    return Browsed::Chosen(vec![path]);
+                }
+            }
+            _ => {
+                if !line.press(event, state) {
+                    return Browsed::Passed;
+                }
+            }
+        }
+        Browsed::Done
+    }
+
+    pub fn paste(&mut self, text: &str, state: &mut State) {
+        match (&mut self.typing, self.filtering) {
+            (Some(line), _) => line.paste(text, state),
+            (None, true) => self.filter.paste(text),
+            (None, false) => {
+                let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
+                self.typing = Some(PathLine::new(text, Vec::new(), state));
+            }
+        }
+    }
+
+    pub fn told(&mut self, reply: &Reply, state: &State) {
+        let Told::Listing(listing) = &reply.told else { return };
+        if let Some(line) = &mut self.typing {
+            line.told(reply.ticket, listing);
+        }
+        if self.listing.answer(reply.ticket, listing.clone()) {
+            let rows = self.rows(state);
+            let from = self.came_from.take();
+            let is_from = |row: &Row| matches!(row, Row::Entry(entry) if Some(&entry.name) == from.as_ref());
+            // Data first: most likely it is what was looked for.
+            let is_data = |row: &Row| match row {
+                Row::Recent(_) => true,
+                Row::Up => false,
+                Row::Entry(entry) => entry.is_data && entry.kind == EntryKind::File,
+            };
+            let at = rows.iter().position(is_from).or_else(|| rows.iter().position(is_data));
+            self.selected = at.unwrap_or(0);
+        }
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let offers = if self.typing.is_some() { 5.min(area.height / 2) } else { 0 };
+        let [head, list, foot] = area.layout(&Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Min(1),
+            Constraint::Length(1 + offers),
+        ]));
+        let place = escape(&state.shown(self.here())).into_owned();
+        let mut first = vec![
+            ink(theme, Role::Dim, "folder "),
+            ink(theme, Role::Title, fit_end(&place, width.saturating_sub(7), theme)),
+        ];
+        if self.filtering || !self.filter.text().is_empty() {
+            first = vec![ink(theme, Role::Accent, "filter: ")];
+            first.extend(self.filter.line(area.width.saturating_sub(9), self.filtering, theme).spans);
+        }
+        draw(frame, head, vec![Line::from(first)]);
+        self.view_list(state, frame, list, theme);
+        let mut lines = Vec::new();
+        match &self.typing {
+            Some(line) => {
+                let mut typed = vec![ink(theme, Role::Accent, "path: ")];
+                typed.extend(line.input.line(area.width.saturating_sub(7), true, theme).spans);
+                lines.push(Line::from(typed));
+                lines.extend(line.offers(width, usize::from(offers), theme));
+            }
+            None => lines.push(self.foot(theme)),
+        }
+        draw(frame, foot, lines);
+    }
+
+    fn foot(&self, theme: &Theme) -> Line<'static> {
+        let left_out = self.listing.here().map_or(0, |listing| listing.left_out);
+        let words = match (self.marked.len(), left_out) {
+            (0, 0) => ".jsonl, also .gz and .zst; a folder stands for all such files in it".to_owned(),
+            (0, n) => format!("{n} more entries are not shown: o types a path"),
+            (1, _) => "1 marked: enter takes it".to_owned(),
+            (n, _) => format!("{n} marked: enter takes them together"),
+        };
+        let role = if self.marked.is_empty() { Role::Dim } else { Role::Accent };
+        inked(theme, role, words)
+    }
+
+    fn view_list(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        if let Some(words) = self.listing.failed() {
+            let mut lines = wrapped(theme, Role::Bad, words, width);
+            lines.push(inked(theme, Role::Dim, "left goes to the folder above, o types a path"));
+            return draw(frame, area, lines);
+        }
+        if self.listing.wait().is_some() {
+            return draw(frame, area, vec![inked(theme, Role::Dim, "looking into the folder")]);
+        }
+        let rows = self.rows(state);
+        let height = usize::from(area.height);
+        let at = self.selected.min(rows.len().saturating_sub(1));
+        let has_entry = rows.iter().any(|row| matches!(row, Row::Entry(_)));
+        let mut lines: Vec<_> = window(at, rows.len(), height)
+            .map(|i| {
+                let line = self.row(&rows[i], state, width, theme);
+                let here = i == at && self.typing.is_none();
+                if here { line.patch_style(theme.style(Role::Selected)) } else { line }
+            })
+            .collect();
+        if !has_entry && lines.len() < height {
+            let words = if self.filter.text().is_empty() {
+                "nothing is in this folder"
+            } else {
+                "nothing here has such a name"
+            };
+            lines.push(inked(theme, Role::Dim, words));
+        }
+        draw(frame, area, lines);
+    }
+
+    fn row(&self, row: &Row, state: &State, width: usize, theme: &Theme) -> Line<'static> {
+        let is_marked = self.path_of(row).is_some_and(|path| self.marked.contains(&path));
+        let mark = if is_marked { theme.glyph("● ", "* ") } else { "  " };
+        let size = 10;
+        let room = width.saturating_sub(2 + size + 1 + 8);
+        let (role, name, kind, bytes_shown) = match row {
+            Row::Recent(path) => {
+                (Role::Text, fit_end(&escape(&state.shown(path)), room, theme), "recent", None)
+            }
+            Row::Up => (Role::Dim, "..".to_owned(), "folder", None),
+            Row::Entry(entry) => {
+                let name = escape(&entry.name.to_string_lossy()).into_owned();
+                match (entry.kind, entry.is_data, entry.is_model) {
+                    (EntryKind::Folder, true, _) => (Role::Text, name + "/", "data", None),
+                    (EntryKind::Folder, _, true) => (Role::Dim, name + "/", "model", None),
+                    (EntryKind::Folder, ..) => (Role::Text, name + "/", "folder", None),
+                    (EntryKind::File, true, _) => (Role::Title, name, "data", entry.bytes),
+                    (EntryKind::File, false, _) => (Role::Dim, name, "file", entry.bytes),
+                    (EntryKind::Other, ..) => (Role::Dim, name, "special", None),
+                }
+            }
+        };
+        let size_cell = bytes_shown.map(bytes).unwrap_or_default();
+        Line::from(vec![
+            ink(theme, Role::Accent, mark),
+            ink(theme, role, left(&name, room, theme)),
+            ink(theme, Role::Dim, right(&size_cell, size, theme)),
+            ink(theme, Role::Dim, format!(" {}", left(kind, 8, theme))),
+        ])
+    }
+}

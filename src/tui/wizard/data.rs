@@ -1,0 +1,421 @@
+//! The third page: which data; what is in it, what is wrong with it, and what of it is trained.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_data::{Format, Report};
+use sparktune_plan::render::{count, percent};
+use sparktune_plan::{Answer, DataFormat};
+
+use super::browser::{Browsed, Browser};
+use super::desk::{DataFound, Reply};
+use super::histogram;
+use super::keys::{Did, Keys};
+use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, wrapped};
+use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
+use super::rejected::RejectedList;
+use super::starting::progress_lines;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum View {
+    #[default]
+    Browse,
+    Found,
+    Preview,
+    Rejected,
+}
+
+#[derive(Default)]
+pub(super) struct DataPage {
+    view: View,
+    browser: Browser,
+    preview: Preview,
+    rejected: RejectedList,
+    scroll: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    GoOn,
+    Other,
+    Preview,
+    Rejected,
+    Think,
+    Format,
+    Again,
+    Up,
+    Down,
+}
+
+const FOUND_KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "go on with this data",
+        hint: Some("go on"),
+        action: Act::GoOn,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('p'))],
+        shown: "p",
+        help: "preview: examples as the model sees them, and what of them is trained",
+        hint: Some("preview"),
+        action: Act::Preview,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('w'))],
+        shown: "w",
+        help: "what is wrong with the rejected lines",
+        hint: Some("rejected lines"),
+        action: Act::Rejected,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('o'))],
+        shown: "o",
+        help: "other data",
+        hint: Some("other data"),
+        action: Act::Other,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('t'))],
+        shown: "t",
+        help: "switch the think policy",
+        hint: Some("think"),
+        action: Act::Think,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('f'))],
+        shown: "f",
+        help: "read the lines as another format",
+        hint: None,
+        action: Act::Format,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('u'))],
+        shown: "u",
+        help: "read it again",
+        hint: None,
+        action: Act::Again,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "scroll up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "scroll down",
+        hint: None,
+        action: Act::Down,
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Waiting {
+    Cancel,
+}
+
+const WAITING_KEYS: &[Binding<Waiting>] = &[Binding {
+    keys: &[key(KeyCode::Char('x')), key(KeyCode::Char('o'))],
+    shown: "x",
+    help: "cancel, and choose other data",
+    hint: Some("cancel"),
+    action: Waiting::Cancel,
+}];
+
+impl DataPage {
+    pub fn keys(&self, state: &State) -> Keys {
+        match self.view {
+            View::Browse => self.browser.keys(),
+            View::Found if state.data.wait().is_some() => Keys::of(WAITING_KEYS),
+            View::Found => {
+                let mut keys = Keys::of(FOUND_KEYS);
+                if state.data.here().is_none() {
+                    keys.hints = vec![("o", "other data"), ("u", "read it again")];
+                } else if state.data.here().is_some_and(|data| data.report.rejected == 0) {
+                    keys.hints.retain(|(key, _)| *key != "w");
+                }
+                keys
+            }
+            View::Preview => self.preview.keys(),
+            View::Rejected => self.rejected.keys(),
+        }
+    }
+
+    /// Called when the page comes up.
+    pub fn enter(&mut self, state: &mut State) {
+        self.scroll = 0;
+        self.view = if state.answers.data.is_some() { View::Found } else { View::Browse };
+        if self.view == View::Browse {
+            self.browser.open(state);
+        }
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        match self.view {
+            View::Browse => self.browse_key(event, state),
+            View::Found => self.found_key(event, state),
+            View::Preview => match self.preview.key(event, state) {
+                Some(closed) => self.closed(closed),
+                None => Did::Passed,
+            },
+            View::Rejected => match self.rejected.key(event, state) {
+                Some(closed) => self.closed(closed),
+                None => Did::Passed,
+            },
+        }
+    }
+
+    fn closed(&mut self, closed: bool) -> Did {
+        if closed {
+            self.view = View::Found;
+        }
+        Did::Done
+    }
+
+    fn browse_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        match self.browser.key(event, state) {
+            Browsed::Chosen(paths) => {
+                state.choose_data(paths);
+                self.view = View::Found;
+                self.scroll = 0;
+            }
+            Browsed::Done => {}
+            Browsed::Passed => {
+                // Back to the data that is chosen already, if any.
+                if event.code == KeyCode::Esc && state.answers.data.is_some() {
+                    self.view = View::Found;
+                } else {
+                    return Did::Passed;
+                }
+            }
+        }
+        Did::Done
+    }
+
+    fn found_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        if state.data.wait().is_some() {
+            return match action(WAITING_KEYS, event) {
+                Some(Waiting::Cancel) => {
+                    state.cancel_data();
+                    self.browse(state);
+                    Did::Done
+                }
+                None => Did::Passed,
+            };
+        }
+        let Some(act) = action(FOUND_KEYS, event) else { return Did::Passed };
+        let found = state.data.here().is_some();
+        match act {
+            Act::GoOn => return Did::Next,
+            Act::Other => self.browse(state),
+            Act::Preview if found => self.view = View::Preview,
+            Act::Rejected if found => {
+                self.view = View::Rejected;
+                self.rejected.open(state);
+            }
+            Act::Think if found => switch_think(state),
+            Act::Format => next_format(state),
+            Act::Again => state.read_data_again(),
+            Act::Up => self.scroll = self.scroll.saturating_sub(1),
+            Act::Down => self.scroll = (self.scroll + 1).min(100),
+            Act::Preview | Act::Rejected | Act::Think => {}
+        }
+        Did::Done
+    }
+
+    fn browse(&mut self, state: &mut State) {
+        self.view = View::Browse;
+        self.browser.open(state);
+    }
+
+    pub fn paste(&mut self, text: &str, state: &mut State) {
+        if self.view == View::Found {
+            self.browse(state);
+        }
+        if self.view == View::Browse {
+            self.browser.paste(text, state);
+        }
+    }
+
+    pub fn told(&mut self, reply: &Reply, state: &State) {
+        self.browser.told(reply, state);
+        self.rejected.told(reply);
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        match self.view {
+            View::Browse => self.browser.view(state, frame, area, theme),
+            View::Found => self.view_found(state, frame, area, theme),
+            View::Preview => self.preview.view(state, frame, area, theme),
+            View::Rejected => self.rejected.view(frame, area, theme),
+        }
+    }
+
+    fn view_found(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        if let Some(data) = state.data.here() {
+            return self.view_data(data, state, frame, area, theme);
+        }
+        let mut lines = chosen(state, width, theme);
+        lines.push(Line::default());
+        if let Some(wait) = state.data.wait() {
+            lines.extend(progress_lines(wait, "reading the data", state.now, width, theme));
+        } else if let Some(words) = state.data.failed() {
+            lines.extend(wrapped(theme, Role::Bad, words, width));
+            lines.push(Line::default());
+            lines.push(inked(
+                theme,
+                Role::Dim,
+                "o chooses other data, u reads it again, f reads it as another format",
+            ));
+        } else {
+            let words = match (state.model.wait(), state.model.failed()) {
+                (Some(_), _) => "The model is being checked; the data is read next.".to_owned(),
+                (None, Some(problem)) => {
+                    format!(
+                        "The data is counted in tokens of the model, and that cannot be used (esc goes back to it): {problem}"
+                    )
+                }
+                _ => {
+                    "The data is counted in tokens of the model: choose one first (esc goes back).".to_owned()
+                }
+            };
+            lines.extend(wrapped(theme, Role::Warn, &words, width));
+        }
+        draw(frame, area, lines);
+    }
+
+    fn view_data(&self, data: &DataFound, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let wide = area.width >= 108 && !data.preview.is_empty();
+        let (figures, beside) = if wide {
+            let [figures, _, beside] = area.layout(&Layout::horizontal([
+                Constraint::Percentage(54),
+                Constraint::Length(2),
+                Constraint::Fill(1),
+            ]));
+            (figures, Some(beside))
+        } else {
+            (area, None)
+        };
+        let width = usize::from(figures.width);
+        let mut lines = summary(data, state, width, theme);
+        if let Some(lengths) = &data.report.lengths {
+            lines.push(Line::default());
+            let room = usize::from(figures.height).saturating_sub(lines.len()).max(8);
+            lines.extend(histogram::lines(lengths, state.plan.as_ref(), width, room, theme));
+        }
+        let shown = from_row(self.scroll, lines.len(), usize::from(figures.height));
+        draw(frame, figures, lines[shown].to_vec());
+        if let Some(beside) = beside {
+            let width = usize::from(beside.width);
+            let mut lines =
+                vec![block(theme, "the first example, as the model sees it", width), Line::default()];
+            let height = usize::from(beside.height).saturating_sub(2);
+            lines.extend(excerpt(data, think(state), width, height, theme));
+            draw(frame, beside, lines);
+        }
+    }
+}
+
+/// The chosen files, as short as possible.
+fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let paths = state.answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
+    let mut lines: Vec<_> = paths
+        .iter()
+        .take(3)
+        .map(|path| inked(theme, Role::Title, fit_end(&escape(&state.shown(path)), width, theme)))
+        .collect();
+    if paths.len() > 3 {
+        lines.push(inked(theme, Role::Dim, format!("and {} more", paths.len() - 3)));
+    }
+    lines
+}
+
+/// What was found, in words.
+fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let report = &data.report;
+    let mut lines = files(report, width, theme);
+    let ok = report.rejected == 0;
+    let (role, glyph) = if ok { (Role::Good, theme.glyph("✓", "ok")) } else { (Role::Warn, "!") };
+    let mut words = format!("{} examples accepted", count(report.examples));
+    if !ok {
+        words.push_str(&format!(
+            ", {} rejected ({}): w shows them",
+            count(report.rejected),
+            percent(report.rejected_share())
+        ));
+    }
+    if report.blank_lines > 0 {
+        words.push_str(&format!(", {} blank", count(report.blank_lines)));
+    }
+    lines.push(Line::from(vec![
+        ink(theme, role, format!("{glyph} ")),
+        ink(theme, Role::Text, fit(&words, width.saturating_sub(3), theme)),
+    ]));
+    if let Some(refused) = state.data_refused() {
+        lines.extend(wrapped(theme, Role::Bad, &refused, width));
+    }
+    for rejection in report.rejections.iter().take(2) {
+        let words = format!("  {} × {}", count(rejection.count), rejection.example);
+        lines.push(inked(theme, Role::Dim, fit(&escape(&words), width, theme)));
+    }
+    let facts = &data.facts;
+    let words = format!(
+        "{} tokens, {} of them trained ({})",
+        count(facts.total_tokens),
+        count(facts.target_tokens),
+        percent(facts.target_share())
+    );
+    lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
+    let policy = format!(
+        "{}{}",
+        policy_in_words(data, think(state)),
+        if data.think_block.is_some() { " (t)" } else { "" }
+    );
+    lines.push(inked(theme, Role::Dim, fit(&policy, width, theme)));
+    for finding in report.findings().iter().take(4) {
+        lines.push(Line::from(vec![
+            ink(theme, Role::Warn, "! "),
+            ink(theme, Role::Text, fit(&escape(finding.trim_start()), width.saturating_sub(2), theme)),
+        ]));
+    }
+    lines
+}
+
+fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    const SHOWN: usize = 3;
+    let mut lines: Vec<_> = report
+        .files
+        .iter()
+        .take(SHOWN)
+        .map(|file| {
+            let format = file.format.map_or("format not recognised", Format::name);
+            let side = if file.eval { ", evaluation" } else { "" };
+            let about = format!("  {format}{side}, {} lines", count(file.lines));
+            let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
+            Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)])
+        })
+        .collect();
+    if report.files.len() > SHOWN {
+        lines.push(inked(theme, Role::Dim, format!("and {} more files", report.files.len() - SHOWN)));
+    }
+    lines
+}
+
+/// The next way to read the lines; the data is then read anew.
+fn next_format(state: &mut State) {
+    let now = state.answers.format.as_ref().map_or(DataFormat::Auto, |answer| answer.value);
+    let at = DataFormat::ALL.iter().position(|format| *format == now).unwrap_or(0);
+    let next = DataFormat::ALL[(at + 1) % DataFormat::ALL.len()];
+    state.answers.format = Some(Answer::flag(next));
+    state.say(Role::Accent, format!("format: {next}"));
+    state.read_data_again();
+}

@@ -1,0 +1,118 @@
+//! What stands around every page: the steps above, the question, the last word about what happened, the keys below.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use unicode_width::UnicodeWidthStr;
+
+use super::Page;
+use super::lines::{fit_end, ink, inked, wrapped};
+use super::mtp::MtpPage;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Role, Theme, hint_line};
+
+/// From this height on there is room for air.
+const ROOMY: u16 = 20;
+/// Lines that a word about what happened may take.
+const NOTICE: usize = 6;
+
+/// Draws the frame and returns the room inside.
+pub(super) fn around(
+    page: Page,
+    starting: bool,
+    state: &State,
+    hints: Vec<(&'static str, &'static str)>,
+    frame: &mut Frame<'_>,
+    theme: &Theme,
+) -> Rect {
+    let area = frame.area();
+    let roomy = area.height >= ROOMY;
+    let width = usize::from(area.width).saturating_sub(2);
+    let mut notice = match &state.notice {
+        Some((role, words)) => wrapped(theme, *role, words, width),
+        None => Vec::new(),
+    };
+    notice.truncate(NOTICE.min(usize::from(area.height / 3)));
+    let head = if roomy { 4 } else { 2 };
+    let below = notice.len().max(usize::from(roomy)) as u16;
+    let [top, body, words, foot] = area.layout(&Layout::vertical([
+        Constraint::Length(head),
+        Constraint::Min(1),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ]));
+    let question = if starting { "Starting" } else { page.question() };
+    let mut lines = vec![steps(page, starting, state, width, theme)];
+    if roomy {
+        lines.push(inked(theme, Role::Line, theme.glyph("─", "-").repeat(width)));
+    }
+    lines.push(asked(question, page, state, width, theme));
+    super::lines::draw(frame, inner(top), lines);
+    super::lines::draw(frame, inner(words), notice);
+    frame.render_widget(hint_line(hints, foot.width.saturating_sub(2), theme), inner(foot));
+    inner(body)
+}
+
+/// A column of air on both sides.
+fn inner(area: Rect) -> Rect {
+    Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }
+}
+
+/// Where one is: done, here, to come.
+fn steps(page: Page, starting: bool, state: &State, width: usize, theme: &Theme) -> Line<'static> {
+    let mut spans = Vec::new();
+    if width >= 76 {
+        spans.push(ink(theme, Role::Title, "sparktune  "));
+    }
+    for (i, step) in Page::ALL.into_iter().enumerate() {
+        if i > 0 {
+            spans.push(ink(theme, Role::Line, "  "));
+        }
+        let skipped = step == Page::Mtp && !MtpPage::is_asked(state);
+        let (role, mark) = if skipped {
+            (Role::Dim, theme.glyph("–", "-"))
+        } else if step < page || starting {
+            (Role::Good, theme.glyph("✓", "x"))
+        } else if step == page {
+            (Role::Accent, theme.glyph("●", ">"))
+        } else {
+            (Role::Dim, theme.glyph("○", "."))
+        };
+        let word = if step == page && !starting { Role::Title } else { Role::Dim };
+        spans.push(ink(theme, role, format!("{mark} ")));
+        spans.push(ink(theme, word, step.word()));
+    }
+    Line::from(spans)
+}
+
+/// The question, and on the right what was chosen so far.
+fn asked(question: &str, page: Page, state: &State, width: usize, theme: &Theme) -> Line<'static> {
+    let mut chosen = Vec::new();
+    if page > Page::Model {
+        chosen.extend(state.answers.model.as_ref().map(|answer| {
+            let name = escape(&answer.value).into_owned();
+            name.trim_end_matches('/').rsplit('/').next().map_or(name.clone(), str::to_owned)
+        }));
+    }
+    if page > Page::Data {
+        chosen.extend(state.answers.data.as_ref().and_then(|answer| {
+            let name = answer.value.first()?.file_name()?.to_string_lossy().into_owned();
+            let more = answer.value.len() - 1;
+            Some(if more > 0 {
+                format!("{} and {more} more", escape(&name))
+            } else {
+                escape(&name).into_owned()
+            })
+        }));
+    }
+    let separator = theme.glyph(" · ", ", ");
+    let room = width.saturating_sub(question.width() + 2);
+    let chosen = fit_end(&chosen.join(separator), room, theme);
+    let gap = width.saturating_sub(question.width() + chosen.width());
+    Line::from(vec![
+        ink(theme, Role::Title, question),
+        ink(theme, Role::Text, " ".repeat(gap)),
+        ink(theme, Role::Dim, chosen),
+    ])
+}

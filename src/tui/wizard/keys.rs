@@ -1,0 +1,87 @@
+//! Keys that mean the same on every page, and how a page tells of its own.
+
+use crossterm::event::{KeyCode, KeyModifiers};
+
+use crate::screen::{Binding, ctrl, key, rows};
+
+/// What a page made of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Did {
+    /// Nothing: it may mean something on every page.
+    Passed,
+    /// Something that shows.
+    Done,
+    /// The question is answered: on to the next.
+    Next,
+    /// Fill in the answers of the demo.
+    Demo,
+    /// Choose a preset.
+    Presets,
+    /// Keep the answers as a preset.
+    SavePreset,
+    /// Start the run.
+    Start,
+}
+
+/// What keys do on every page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Common {
+    Next,
+    Back,
+    Leave,
+    Help,
+}
+
+/// Keys of every page.
+pub(super) const COMMON: &[Binding<Common>] = &[
+    Binding {
+        keys: &[key(KeyCode::Tab), (KeyCode::Right, KeyModifiers::ALT)],
+        shown: "tab",
+        help: "next question",
+        hint: None,
+        action: Common::Next,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc), key(KeyCode::BackTab), (KeyCode::Left, KeyModifiers::ALT)],
+        shown: "esc",
+        help: "question before; shift-tab too",
+        hint: Some("back"),
+        action: Common::Back,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('?')), key(KeyCode::F(1))],
+        shown: "?",
+        help: "this help; F1 while typing",
+        hint: Some("keys"),
+        action: Common::Help,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('q')), ctrl('c')],
+        shown: "q",
+        help: "leave; asks first, and keeps your answers",
+        hint: Some("leave"),
+        action: Common::Leave,
+    },
+];
+
+/// The keys that mean something now: for the hint line, and for the help.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keys {
+    pub hints: Vec<(&'static str, &'static str)>,
+    pub rows: Vec<(&'static str, &'static str)>,
+    /// Keys are text here, so those of every page mean nothing.
+    pub typing: bool,
+}
+
+impl Keys {
+    /// Of a table.
+    pub fn of<A>(table: &'static [Binding<A>]) -> Self {
+        let hints = table.iter().filter_map(|binding| Some((binding.shown, binding.hint?))).collect();
+        Self { hints, rows: rows(table), typing: false }
+    }
+
+    /// Of a table, while a line of text is being typed.
+    pub fn typing<A>(table: &'static [Binding<A>]) -> Self {
+        Self { typing: true, ..Self::of(table) }
+    }
+}

@@ -1,0 +1,155 @@
+//! The two questions around a wizard: continue what was left, and leave.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+
+use super::desk::Draft;
+use super::keys::Keys;
+use super::lines::{fit, fit_end, inked, wrapped};
+use super::popup::popup;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+/// A question about the wizard itself.
+pub(super) enum Leaving {
+    /// Whether to take up an unfinished wizard.
+    Continue(Box<Draft>),
+    /// Whether to leave.
+    Leave {
+        /// There is something to keep.
+        answered: bool,
+        /// A start is under way.
+        starting: bool,
+    },
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    Continue,
+    Anew,
+    Stay,
+    Leave { keep: bool },
+}
+
+const CONTINUE_KEYS: &[Binding<Choice>] = &[
+    Binding {
+        keys: &[key(KeyCode::Char('c')), key(KeyCode::Enter)],
+        shown: "c",
+        help: "continue where it was left",
+        hint: Some("continue where you left off"),
+        action: Choice::Continue,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('n'))],
+        shown: "n",
+        help: "start anew; what was left is thrown away",
+        hint: Some("start anew"),
+        action: Choice::Anew,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('q')), key(KeyCode::Esc)],
+        shown: "q",
+        help: "leave; it stays as it is",
+        hint: Some("leave"),
+        action: Choice::Leave { keep: true },
+    },
+];
+
+const LEAVE_KEYS: &[Binding<Choice>] = &[
+    Binding {
+        keys: &[key(KeyCode::Char('y')), key(KeyCode::Char('q')), key(KeyCode::Enter)],
+        shown: "y",
+        help: "leave",
+        hint: Some("leave"),
+        action: Choice::Leave { keep: true },
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('n')), key(KeyCode::Esc)],
+        shown: "n",
+        help: "stay",
+        hint: Some("stay"),
+        action: Choice::Stay,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('d'))],
+        shown: "d",
+        help: "leave, and throw the answers away",
+        hint: Some("leave and throw the answers away"),
+        action: Choice::Leave { keep: false },
+    },
+];
+
+impl Leaving {
+    fn table(&self) -> &'static [Binding<Choice>] {
+        match self {
+            Self::Continue(_) => CONTINUE_KEYS,
+            Self::Leave { answered: true, .. } => LEAVE_KEYS,
+            Self::Leave { answered: false, .. } => &LEAVE_KEYS[..2],
+        }
+    }
+
+    pub fn keys(&self) -> Keys {
+        Keys::of(self.table())
+    }
+
+    pub fn key(&self, event: &KeyEvent) -> Option<Choice> {
+        action(self.table(), event)
+    }
+
+    /// Ctrl-C where a question stands already.
+    pub fn insisted(&self) -> Choice {
+        Choice::Leave { keep: true }
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width).saturating_sub(8).min(64);
+        match self {
+            Self::Continue(draft) => {
+                let mut lines =
+                    vec![inked(theme, Role::Text, "A wizard was left unfinished:"), Line::default()];
+                let model = draft.answers.model.as_ref().map(|answer| answer.value.clone());
+                let data = draft.answers.data.as_ref().and_then(|answer| answer.value.first());
+                let data = data.map(|path| state.shown(path));
+                for (name, value) in [("model  ", model), ("data   ", data)] {
+                    if let Some(value) = value {
+                        let value = fit_end(&escape(&value), width - name.len(), theme);
+                        lines.push(inked(theme, Role::Title, format!("{name}{value}")));
+                    }
+                }
+                lines.push(inked(
+                    theme,
+                    Role::Title,
+                    fit(&format!("page   {}", draft.page.word()), width, theme),
+                ));
+                lines.push(Line::default());
+                lines.push(inked(theme, Role::Text, "c  continue where you left off"));
+                lines.push(inked(theme, Role::Text, "n  start anew"));
+                popup(frame, area, theme, "continue?", lines);
+            }
+            Self::Leave { answered, starting } => {
+                let mut words = match answered {
+                    true => "Your answers are kept: the next `sparktune` offers to continue here.",
+                    false => "Nothing was answered yet, so there is nothing to keep.",
+                }
+                .to_owned();
+                if *starting {
+                    words.push_str(
+                        "\nWhat is being fetched is ended; what is here stays, and the next start goes on there.",
+                    );
+                }
+                let mut lines = wrapped(theme, Role::Text, &words, width);
+                lines.push(Line::default());
+                lines.push(inked(theme, Role::Text, "y  leave"));
+                lines.push(inked(theme, Role::Text, "n  stay"));
+                if *answered {
+                    lines.push(inked(theme, Role::Text, "d  leave and throw the answers away"));
+                }
+                popup(frame, area, theme, "leave the wizard?", lines);
+            }
+        }
+    }
+}

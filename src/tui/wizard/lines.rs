@@ -1,0 +1,198 @@
+//! Text cut and wrapped by the columns it takes, and the small pieces that every page is drawn from.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
+
+use crate::escape::escape;
+use crate::screen::{Role, Theme};
+
+/// Text in a role. What comes from outside has to be escaped before.
+pub(super) fn ink(theme: &Theme, role: Role, text: impl Into<String>) -> Span<'static> {
+    Span::styled(text.into(), theme.style(role))
+}
+
+/// A line of one role.
+pub(super) fn inked(theme: &Theme, role: Role, text: impl Into<String>) -> Line<'static> {
+    Line::styled(text.into(), theme.style(role))
+}
+
+/// Draws lines from the top of the area; what has no room is left out.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'static>>) {
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// At most `width` columns of the text, its end replaced by dots where it is longer.
+pub(super) fn fit(text: &str, width: usize, theme: &Theme) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let dots = theme.glyph("…", "...");
+    let room = width.saturating_sub(dots.width());
+    let mut kept = String::new();
+    let mut used = 0;
+    for grapheme in text.graphemes(true) {
+        used += grapheme.width();
+        if used > room {
+            break;
+        }
+        kept.push_str(grapheme);
+    }
+    kept.push_str(dots);
+    if kept.width() <= width { kept } else { ".".repeat(width) }
+}
+
+/// Like [`fit`], but the beginning gives way: paths are told by their end.
+pub(super) fn fit_end(text: &str, width: usize, theme: &Theme) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let dots = theme.glyph("…", "...");
+    let room = width.saturating_sub(dots.width());
+    let mut from = text.len();
+    let mut used = 0;
+    for (at, grapheme) in text.grapheme_indices(true).rev() {
+        used += grapheme.width();
+        if used > room {
+            break;
+        }
+        from = at;
+    }
+    let kept = format!("{dots}{}", &text[from..]);
+    if kept.width() <= width { kept } else { ".".repeat(width) }
+}
+
+/// Exactly `width` columns, filled up on the right.
+pub(super) fn left(text: &str, width: usize, theme: &Theme) -> String {
+    let kept = fit(text, width, theme);
+    let gap = width.saturating_sub(kept.width());
+    kept + &" ".repeat(gap)
+}
+
+/// Exactly `width` columns, filled up on the left.
+pub(super) fn right(text: &str, width: usize, theme: &Theme) -> String {
+    let kept = fit(text, width, theme);
+    " ".repeat(width.saturating_sub(kept.width())) + &kept
+}
+
+/// The text in lines of at most `width` columns, broken between words and, where a word is longer, inside it. Line breaks
+/// of the text stay; everything else active in it is spelled out.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = Vec::new();
+    for part in text.trim_end().split('\n') {
+        let part = escape(part.trim_end_matches('\r'));
+        let indent: String = part.chars().take_while(|c| *c == ' ').take(width / 4).collect();
+        let mut line = indent.clone();
+        let mut is_empty = true;
+        for word in part.split_whitespace() {
+            let gap = usize::from(!is_empty);
+            if !is_empty && line.width() + gap + word.width() > width {
+                lines.push(std::mem::replace(&mut line, indent.clone()));
+                is_empty = true;
+            }
+            if !is_empty {
+                line.push(' ');
+            }
+            for grapheme in word.graphemes(true) {
+                if line.width() + grapheme.width() > width && line.len() > indent.len() {
+                    lines.push(std::mem::replace(&mut line, indent.clone()));
+                }
+                line.push_str(grapheme);
+            }
+            is_empty = false;
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
+}
+
+/// [`wrap`], in a role.
+pub(super) fn wrapped(theme: &Theme, role: Role, text: &str, width: usize) -> Vec<Line<'static>> {
+    wrap(text, width).into_iter().map(|line| inked(theme, role, line)).collect()
+}
+
+/// The stretch of `length` rows that is shown of a list, so that `selected` is in sight.
+pub(super) fn window(selected: usize, length: usize, rows: usize) -> std::ops::Range<usize> {
+    let from = selected.saturating_sub(rows / 2).min(length.saturating_sub(rows));
+    from..length.min(from + rows)
+}
+
+/// The same where `scroll` is the first row asked for.
+pub(super) fn from_row(scroll: usize, length: usize, rows: usize) -> std::ops::Range<usize> {
+    let from = scroll.min(length.saturating_sub(rows));
+    from..length.min(from + rows)
+}
+
+/// A bar of `width` columns, `share` of it filled, in eighths where the terminal shows them.
+pub(super) fn bar(share: f64, width: usize, theme: &Theme) -> String {
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    let cells = share * width as f64;
+    if !theme.unicode {
+        return "#".repeat(cells.round() as usize);
+    }
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let whole = cells.floor() as usize;
+    let part = ((cells - cells.floor()) * 8.0).round() as usize;
+    if part == 8 { "█".repeat(whole + 1) } else { "█".repeat(whole) + EIGHTHS[part] }
+}
+
+/// A title and a rule to the end of the line: the head of a block.
+pub(super) fn block(theme: &Theme, title: &str, width: usize) -> Line<'static> {
+    let rule = theme.glyph("─", "-");
+    let title = fit(title, width.saturating_sub(4), theme);
+    let rest = width.saturating_sub(title.width() + 3);
+    Line::from(vec![
+        ink(theme, Role::Line, rule),
+        ink(theme, Role::Title, format!(" {title} ")),
+        ink(theme, Role::Line, rule.repeat(rest)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::screen::picture::{ASCII, TRUE_COLOUR};
+
+    #[test]
+    fn text_is_cut_by_columns_and_never_through_a_character() {
+        assert_eq!(fit("世界你好", 5, &TRUE_COLOUR), "世界…");
+        assert_eq!(fit_end("/data/sets/train.jsonl", 12, &TRUE_COLOUR), "…train.jsonl");
+        assert_eq!(fit_end("/data/sets/train.jsonl", 12, &ASCII), "...ain.jsonl");
+        assert_eq!(left("世", 4, &TRUE_COLOUR), "世  ");
+        assert_eq!(right("7", 3, &TRUE_COLOUR), "  7");
+    }
+
+    #[test]
+    fn wrapping_keeps_line_breaks_and_breaks_long_words() {
+        assert_eq!(wrap("one two\n  three four", 9), ["one two", "  three", "  four"]);
+        assert_eq!(wrap("abcdefgh ij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap("a\u{1b}[2Jb", 20), ["a\\u{1b}[2Jb"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+
+    #[test]
+    fn a_bar_is_as_full_as_its_share() {
+        assert_eq!(bar(0.5, 4, &TRUE_COLOUR), "██");
+        assert_eq!(bar(0.3, 4, &TRUE_COLOUR), "█▎");
+        assert_eq!(bar(0.5, 4, &ASCII), "##");
+        assert_eq!(bar(f64::NAN, 4, &TRUE_COLOUR), "");
+        assert_eq!(bar(7.0, 3, &TRUE_COLOUR), "███");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_wider_than_asked_for(text in any::<String>(), width in 2usize..60) {
+            prop_assert!(fit(&escape(&text), width, &ASCII).width() <= width);
+            prop_assert!(fit_end(&escape(&text), width, &ASCII).width() <= width);
+            for line in wrap(&text, width) {
+                prop_assert!(line.width() <= width, "{line:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The first page: what this machine is, and what stands in the way of training on it.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+use unicode_width::UnicodeWidthStr;
+
+use super::desk::{Finding, MachineFound, Severity};
+use super::keys::{Did, Keys};
+use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+#[derive(Debug, Default)]
+pub(super) struct MachinePage {
+    scroll: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    GoOn,
+    Demo,
+    Again,
+    Up,
+    Down,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "go on",
+        hint: Some("go on"),
+        action: Act::GoOn,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('d'))],
+        shown: "d",
+        help: "fill in the demo: a tiny model and its data, about two minutes on the CPU",
+        hint: Some("demo"),
+        action: Act::Demo,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('u'))],
+        shown: "u",
+        help: "look again, after something was fixed",
+        hint: Some("look again"),
+        action: Act::Again,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "scroll up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "scroll down",
+        hint: None,
+        action: Act::Down,
+    },
+];
+
+impl MachinePage {
+    pub fn keys(&self) -> Keys {
+        Keys::of(KEYS)
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        let Some(act) = action(KEYS, event) else { return Did::Passed };
+        match act {
+            Act::GoOn => return Did::Next,
+            Act::Demo => return Did::Demo,
+            Act::Again => state.look_at_machine(),
+            Act::Up => self.scroll = self.scroll.saturating_sub(1),
+            Act::Down => self.scroll = (self.scroll + 1).min(200),
+        }
+        Did::Done
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let mut lines = Vec::new();
+        if let Some(words) = state.machine.failed() {
+            lines.extend(wrapped(theme, Role::Bad, words, width));
+            lines.push(Line::default());
+            lines.extend(wrapped(
+                theme,
+                Role::Text,
+                "Without it nothing can be planned. u looks again; `sparktune doctor` says more.",
+                width,
+            ));
+        } else if let Some(found) = state.machine.here() {
+            let verdict = verdict(found, width, theme);
+            let rows = usize::from(area.height).saturating_sub(verdict.len());
+            let all = findings(found, width, theme);
+            let shown = from_row(self.scroll, all.len(), rows);
+            lines.extend(all[shown].to_vec());
+            lines.extend(verdict);
+        } else {
+            lines.push(inked(theme, Role::Dim, "looking at this machine"));
+        }
+        draw(frame, area, lines);
+    }
+}
+
+fn mark(severity: Severity, theme: &Theme) -> (Role, &'static str) {
+    match severity {
+        Severity::Good => (Role::Good, theme.glyph("✓", "ok")),
+        Severity::Note => (Role::Warn, theme.glyph("!", "!")),
+        Severity::Problem => (Role::Bad, theme.glyph("✗", "BAD")),
+    }
+}
+
+fn findings(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let longest = found.findings.iter().map(|finding| escape(&finding.what).width()).max().unwrap_or(0);
+    let name = longest.min(width / 3);
+    let marks = if theme.unicode { 1 } else { 3 };
+    let room = width.saturating_sub(name + marks + 4);
+    found.findings.iter().flat_map(|finding| rows(finding, name, marks, room, theme)).collect()
+}
+
+fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let Finding { what, found, advice, severity } = finding;
+    let (role, glyph) = mark(*severity, theme);
+    let told = if *severity == Severity::Problem { Role::Bad } else { Role::Text };
+    let found = wrapped(theme, told, found, room);
+    let advice = advice.iter().flat_map(|advice| {
+        let arrow = theme.glyph("→ ", "-> ");
+        let role = if *severity == Severity::Problem { Role::Bad } else { Role::Dim };
+        wrapped(theme, role, &format!("{arrow}{advice}"), room)
+    });
+    found
+        .into_iter()
+        .chain(advice)
+        .enumerate()
+        .map(|(i, text)| {
+            let head = match i {
+                0 => vec![
+                    ink(theme, role, left(glyph, marks, theme)),
+                    ink(theme, Role::Title, format!(" {}  ", left(&escape(what), name, theme))),
+                ],
+                _ => vec![ink(theme, Role::Text, " ".repeat(marks + name + 3))],
+            };
+            let style = text.style;
+            let spans = text.spans.into_iter().map(|span| span.patch_style(style));
+            Line::from(head.into_iter().chain(spans).collect::<Vec<_>>())
+        })
+        .collect()
+}
+
+/// What it comes to, in a word.
+fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let problems = found.findings.iter().filter(|f| f.severity == Severity::Problem).count();
+    let mut lines = vec![Line::default()];
+    match (&found.facts.no_gpu_because, found.facts.gpus.first()) {
+        (_, Some(gpu)) => {
+            let words = format!("It trains on the {}.", gpu.name);
+            lines.push(inked(theme, Role::Good, fit(&escape(&words), width, theme)));
+        }
+        (why, None) => {
+            let why = why.as_deref().unwrap_or("no usable GPU was found");
+            let words = format!("It trains on the CPU: {why}.");
+            lines.extend(wrapped(theme, Role::Warn, &words, width));
+            lines.extend(wrapped(
+                theme,
+                Role::Text,
+                "d fills in the demo: the whole job with a tiny model in about two minutes. A small model such as \
+                 Qwen/Qwen3.5-0.8B trains here too, slowly: the next page says how slowly.",
+                width,
+            ));
+        }
+    }
+    if problems > 0 {
+        let words = match problems {
+            1 => "One thing is to be fixed first; u looks again. You may go on and plan all the same."
+                .to_owned(),
+            n => format!(
+                "{n} things are to be fixed first; u looks again. You may go on and plan all the same."
+            ),
+        };
+        lines.extend(wrapped(theme, Role::Bad, &words, width));
+    }
+    lines
+}

@@ -1,0 +1,648 @@
+//! The wizard: one question per screen, from nothing to a running job.
+//!
+//! Owns the questions, their order and what was answered. Enters: keys, and what the program tells through [`desk`].
+//! Leaves: what the wizard asks the program, and in the end an [`Outcome`]. It opens no file and asks no device; all
+//! advice is the plan's. One page per file; what they share is in `state`, and facts always follow the answers there.
+
+mod asked;
+mod browser;
+mod command;
+mod cost;
+mod data;
+pub mod desk;
+mod frame;
+mod histogram;
+mod keys;
+mod leaving;
+mod lines;
+mod machine;
+mod model;
+mod mtp;
+mod path_line;
+mod popup;
+mod presets;
+mod preview;
+mod recommendation;
+mod rejected;
+mod review;
+mod settings;
+mod starting;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Frame;
+use sparktune_plan::{Answers, Origin, SETTINGS};
+
+use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
+use asked::Asked;
+use data::DataPage;
+use desk::{Ask, Draft, PresetFound, Reply, Request, Told};
+use keys::{COMMON, Common, Did, Keys};
+use leaving::{Choice, Leaving};
+use machine::MachinePage;
+use model::ModelPage;
+use mtp::MtpPage;
+use presets::{PresetList, SavePreset};
+use recommendation::PlanPage;
+use review::ReviewPage;
+use starting::Starting;
+use state::{OF_ONE_RUN, State};
+
+/// The questions in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Page {
+    /// What this machine is.
+    Machine,
+    /// What is trained.
+    Model,
+    /// On what it is trained.
+    Data,
+    /// How it is trained.
+    Plan,
+    /// What becomes of the MTP head.
+    Mtp,
+    /// Everything on one page.
+    Review,
+}
+
+impl Page {
+    /// All of them in order.
+    pub const ALL: [Self; 6] = [Self::Machine, Self::Model, Self::Data, Self::Plan, Self::Mtp, Self::Review];
+
+    /// Its name on the screen and in drafts.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Model => "model",
+            Self::Data => "data",
+            Self::Plan => "plan",
+            Self::Mtp => "mtp head",
+            Self::Review => "review",
+        }
+    }
+
+    /// What it asks.
+    const fn question(self) -> &'static str {
+        match self {
+            Self::Machine => "What it will run on",
+            Self::Model => "Which model is to be tuned?",
+            Self::Data => "On which data?",
+            Self::Plan => "How is it trained?",
+            Self::Mtp => "What becomes of the MTP head?",
+            Self::Review => "Is this right?",
+        }
+    }
+
+    fn step(self, by: isize) -> Option<Self> {
+        let at = Self::ALL.iter().position(|page| *page == self)?;
+        Self::ALL.get(at.checked_add_signed(by)?).copied()
+    }
+}
+
+/// What a wizard starts from.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// What flags, environment, user file and preset have said.
+    pub answers: Answers,
+    /// What an earlier wizard left unfinished. Whether to continue it is the first question.
+    pub draft: Option<Draft>,
+    /// The folder the program runs in, absolute: where browsing starts.
+    pub folder: PathBuf,
+    /// The user's home, for `~/`.
+    pub home: Option<PathBuf>,
+}
+
+/// How the wizard ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The user left before a run was started.
+    Left {
+        /// The answers were kept: the next wizard offers to continue.
+        draft_kept: bool,
+    },
+    /// A run was started, in this folder.
+    Started(PathBuf),
+}
+
+/// The wizard.
+pub struct Wizard {
+    state: State,
+    told: Receiver<Reply>,
+    /// Nobody answers any more.
+    is_alone: bool,
+    page: Page,
+    over: Option<Over>,
+    machine: MachinePage,
+    model: ModelPage,
+    data: DataPage,
+    plan: PlanPage,
+    mtp: MtpPage,
+    review: ReviewPage,
+    starting: Starting,
+    /// The user has left, but a start is still being ended.
+    leaves_soon: Option<bool>,
+    /// The preset that a continued draft names, until its text is here.
+    preset_of_draft: Option<(String, Asked<Vec<PresetFound>>)>,
+    /// As last kept, or as it was at first.
+    kept: Draft,
+    is_kept: bool,
+    outcome: Option<Outcome>,
+}
+
+/// What lies over the page and takes the keys first.
+enum Over {
+    Help,
+    Leaving(Leaving),
+    Presets(PresetList),
+    Save(SavePreset),
+}
+
+impl Wizard {
+    /// Starts at the first page, or with the question whether to continue the draft. Asks for what it needs at once.
+    pub fn new(setup: Setup, ask: Sender<Request>, told: Receiver<Reply>) -> Self {
+        let Setup { answers, draft, folder, home } = setup;
+        let kept = draft_of(Page::Machine, &answers);
+        Self {
+            state: State::new(answers, folder, home, ask),
+            told,
+            is_alone: false,
+            page: Page::Machine,
+            over: draft.map(|draft| Over::Leaving(Leaving::Continue(Box::new(draft)))),
+            machine: MachinePage::default(),
+            model: ModelPage::default(),
+            data: DataPage::default(),
+            plan: PlanPage::default(),
+            mtp: MtpPage::default(),
+            review: ReviewPage::default(),
+            starting: Starting::default(),
+            leaves_soon: None,
+            preset_of_draft: None,
+            kept,
+            is_kept: false,
+            outcome: None,
+        }
+    }
+
+    /// How it ended; `None` while it goes on, and when it was ended from outside: then the answers are kept.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Next {
+        self.outcome = Some(outcome);
+        Next::Leave
+    }
+
+    // Keys.
+
+    fn key(&mut self, event: &KeyEvent) -> Next {
+        self.state.notice = None;
+        let ctrl_c = event.code == KeyCode::Char('c') && event.modifiers.contains(KeyModifiers::CONTROL);
+        if let Some(next) = self.over_key(event, ctrl_c) {
+            return next;
+        }
+        if ctrl_c {
+            return self.ask_to_leave();
+        }
+        if event.code == KeyCode::F(1) {
+            self.over = Some(Over::Help);
+            return Next::Draw;
+        }
+        let did = if self.starting.is_shown() {
+            self.starting.key(event, &mut self.state)
+        } else {
+            self.page_key(event)
+        };
+        match did {
+            Did::Done => self.after_answer(),
+            Did::Next => self.next(),
+            Did::Demo => drop(self.state.ask(Ask::Demo)),
+            Did::Presets => self.over = Some(Over::Presets(PresetList::open(&mut self.state))),
+            Did::SavePreset => self.over = Some(Over::Save(SavePreset::open())),
+            Did::Start => self.starting.start(&mut self.state),
+            Did::Passed if self.keys().typing => return Next::Keep,
+            Did::Passed => match action(COMMON, event) {
+                Some(Common::Help) => self.over = Some(Over::Help),
+                Some(Common::Leave) => return self.ask_to_leave(),
+                _ if self.starting.is_shown() => return Next::Keep,
+                Some(Common::Next) => self.next(),
+                Some(Common::Back) => self.back(),
+                None => return Next::Keep,
+            },
+        }
+        Next::Draw
+    }
+
+    fn page_key(&mut self, event: &KeyEvent) -> Did {
+        let state = &mut self.state;
+        match self.page {
+            Page::Machine => self.machine.key(event, state),
+            Page::Model => self.model.key(event, state),
+            Page::Data => self.data.key(event, state),
+            Page::Plan => self.plan.key(event, state),
+            Page::Mtp => self.mtp.key(event, state),
+            Page::Review => self.review.key(event, state),
+        }
+    }
+
+    fn over_key(&mut self, event: &KeyEvent, ctrl_c: bool) -> Option<Next> {
+        let closed = match self.over.as_mut()? {
+            Over::Help => true,
+            Over::Leaving(leaving) => {
+                // Somebody who insists is let go.
+                let choice = if ctrl_c { Some(leaving.insisted()) } else { leaving.key(event) };
+                return Some(self.chose(choice?));
+            }
+            _ if ctrl_c => return Some(self.ask_to_leave()),
+            Over::Presets(list) => list.key(event, &mut self.state)?,
+            Over::Save(save) => save.key(event, &mut self.state)?,
+        };
+        if closed {
+            self.over = None;
+            self.after_answer();
+        }
+        Some(Next::Draw)
+    }
+
+    fn chose(&mut self, choice: Choice) -> Next {
+        let over = self.over.take();
+        match (choice, over) {
+            (Choice::Stay, _) => {}
+            (Choice::Leave { keep }, _) => return self.leave(keep),
+            (Choice::Anew, _) => drop(self.state.ask(Ask::Forget)),
+            (Choice::Continue, Some(Over::Leaving(Leaving::Continue(draft)))) => self.go_on_with(*draft),
+            (Choice::Continue, _) => {}
+        }
+        Next::Draw
+    }
+
+    /// Takes up a draft. What was said anew, by a flag, counts more.
+    fn go_on_with(&mut self, draft: Draft) {
+        let said = std::mem::take(&mut self.state.answers);
+        let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
+        let same = said.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
+        self.state.answers = draft.answers.clone().merge(said);
+        if let Some(name) = preset.filter(|_| !same) {
+            self.preset_of_draft = Some((name, self.state.expect(Ask::Presets)));
+        }
+        self.kept = draft.clone();
+        self.is_kept = true;
+        self.go_to(draft.page);
+    }
+
+    fn ask_to_leave(&mut self) -> Next {
+        let answered = self.is_kept || self.draft() != self.kept;
+        self.over =
+            Some(Over::Leaving(Leaving::Leave { answered, starting: self.starting.run.wait().is_some() }));
+        Next::Draw
+    }
+
+    fn leave(&mut self, keep: bool) -> Next {
+        if keep {
+            self.keep();
+        } else {
+            self.state.ask(Ask::Forget);
+            self.is_kept = false;
+        }
+        let draft_kept = self.is_kept;
+        // A start that is under way is ended first; asked twice, it is left to itself.
+        if self.starting.run.wait().is_some() && self.leaves_soon.is_none() && !self.is_alone {
+            self.starting.cancel(&mut self.state);
+            self.leaves_soon = Some(draft_kept);
+            return Next::Draw;
+        }
+        self.end(Outcome::Left { draft_kept })
+    }
+
+    // From page to page.
+
+    fn go_to(&mut self, page: Page) {
+        if self.page >= Page::Data {
+            self.state.count_again();
+        }
+        self.page = page;
+        self.state.chase(page);
+        let state = &mut self.state;
+        match page {
+            Page::Machine => {}
+            Page::Model => self.model.enter(state),
+            Page::Data => self.data.enter(state),
+            Page::Plan => self.plan.enter(state),
+            Page::Mtp => self.mtp.refresh(state),
+            Page::Review => self.review.enter(),
+        }
+    }
+
+    fn next(&mut self) {
+        if let Some(why) = self.not_answered() {
+            return self.state.say(Role::Warn, why);
+        }
+        let Some(mut page) = self.page.step(1) else { return };
+        if page == Page::Mtp && !MtpPage::is_asked(&self.state) {
+            page = Page::Review;
+            self.state.say(Role::Dim, "this model has no MTP head: that question is skipped");
+        }
+        self.go_to(page);
+    }
+
+    fn back(&mut self) {
+        let Some(mut page) = self.page.step(-1) else {
+            self.ask_to_leave();
+            return;
+        };
+        if page == Page::Mtp && !MtpPage::is_asked(&self.state) {
+            page = Page::Plan;
+        }
+        self.go_to(page);
+    }
+
+    /// What has to be answered on this page before the next one makes sense.
+    fn not_answered(&self) -> Option<String> {
+        let state = &self.state;
+        match self.page {
+            Page::Machine | Page::Review => None,
+            Page::Model => match (state.model_ready(), state.model.wait(), state.model.here()) {
+                (Some(_), ..) => None,
+                (None, Some(_), _) => Some("the model is still being checked".into()),
+                (None, None, Some(_)) => {
+                    Some("its architecture is not known: y trains it all the same".into())
+                }
+                (None, None, None) => Some("enter takes the model under the cursor".into()),
+            },
+            Page::Data => match (state.data.here(), state.data.wait()) {
+                (Some(_), _) => state.data_refused(),
+                (None, Some(_)) => Some("the data is still being read; x cancels".into()),
+                (None, None) => Some("choose data first: o opens the files".into()),
+            },
+            Page::Plan | Page::Mtp => match (&state.problem, &state.plan) {
+                (Some(problem), _) => Some(problem.text.clone()),
+                (None, None) => Some("there is no plan yet: it needs a model and data".into()),
+                (None, Some(_)) => None,
+            },
+        }
+    }
+
+    // What is told.
+
+    fn listen(&mut self) -> Option<Next> {
+        let mut next = None;
+        loop {
+            match self.told.try_recv() {
+                Ok(reply) => {
+                    let heard = self.hear(reply);
+                    next = if next == Some(Next::Leave) { next } else { Some(heard) };
+                }
+                Err(TryRecvError::Empty) => return next,
+                Err(TryRecvError::Disconnected) if self.is_alone => return next,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_alone = true;
+                    let words = "the part of sparktune that reads files has ended, so nothing can be looked up any more. Leave (q) and \
+                                 start it again; the answers were kept";
+                    self.state.say(Role::Bad, words);
+                    return Some(Next::Draw);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, reply: Reply) -> Next {
+        if let Told::Progress(progress) = &reply.told {
+            let now = self.state.now;
+            let meant = self.state.progress(reply.ticket, progress)
+                || self.starting.run.progress(reply.ticket, progress, now);
+            return if meant { Next::Draw } else { Next::Keep };
+        }
+        let about_model = matches!(reply.told, Told::Model(_));
+        let about_facts = about_model || matches!(reply.told, Told::Machine(_) | Told::Data(_));
+        if let Some(reply) = self.state.told(reply) {
+            return self.hear_of_page(reply);
+        }
+        if about_facts {
+            self.plan.refresh(&self.state);
+            self.mtp.refresh(&self.state);
+            if self.page == Page::Model && self.state.answers.model.is_none() {
+                self.model.enter(&self.state);
+            } else {
+                self.model.refresh(&self.state);
+            }
+        }
+        if about_model && self.page == Page::Model && self.model.go_on_if_found(&self.state) == Did::Next {
+            self.next();
+        }
+        self.after_answer();
+        Next::Draw
+    }
+
+    fn hear_of_page(&mut self, reply: Reply) -> Next {
+        match &reply.told {
+            Told::Started(_) => {
+                if let Some(run) = self.starting.told(reply, &mut self.state) {
+                    self.state.ask(Ask::Forget);
+                    return self.end(Outcome::Started(run));
+                }
+                if let (Some(draft_kept), None) = (self.leaves_soon, self.starting.run.wait()) {
+                    return self.end(Outcome::Left { draft_kept });
+                }
+            }
+            Told::Demo(Ok(answers)) => {
+                if self.page == Page::Machine {
+                    self.state.answers = (**answers).clone();
+                    self.state
+                        .say(Role::Accent, "the demo's answers are filled in: enter takes each of them");
+                    self.go_to(Page::Model);
+                }
+            }
+            Told::Demo(Err(words)) => self.state.say(Role::Bad, words.clone()),
+            Told::Presets(presets) => {
+                if let Some((name, asked)) = &mut self.preset_of_draft
+                    && asked.answer(reply.ticket, Ok(presets.clone()))
+                {
+                    if let Err(words) = presets::load_named(&name.clone(), presets, &mut self.state) {
+                        self.state.say(Role::Warn, words);
+                    }
+                    self.preset_of_draft = None;
+                }
+                if let Some(Over::Presets(list)) = &mut self.over {
+                    list.told(&reply);
+                }
+            }
+            Told::Saved(_) => {
+                if let Some(Over::Save(save)) = &mut self.over
+                    && save.told(&reply, &mut self.state)
+                {
+                    self.over = None;
+                }
+            }
+            _ => {
+                self.model.told(&reply);
+                self.data.told(&reply, &self.state);
+            }
+        }
+        self.after_answer();
+        Next::Draw
+    }
+
+    // What is kept.
+
+    fn draft(&self) -> Draft {
+        draft_of(self.page, &self.state.answers)
+    }
+
+    /// Sees to it that facts and draft follow what was just answered.
+    fn after_answer(&mut self) {
+        self.state.chase(self.page);
+        if self.page == Page::Mtp {
+            self.mtp.refresh(&self.state);
+        }
+        self.keep();
+    }
+
+    fn keep(&mut self) {
+        let draft = self.draft();
+        if matches!(self.over, Some(Over::Leaving(Leaving::Continue(_)))) || draft == self.kept {
+            return;
+        }
+        self.state.ask(Ask::Keep { draft: Box::new(draft.clone()) });
+        self.kept = draft;
+        self.is_kept = true;
+    }
+
+    // Drawing.
+
+    fn keys(&self) -> Keys {
+        if self.starting.is_shown() {
+            return self.starting.keys();
+        }
+        match self.page {
+            Page::Machine => self.machine.keys(),
+            Page::Model => self.model.keys(),
+            Page::Data => self.data.keys(&self.state),
+            Page::Plan => self.plan.keys(),
+            Page::Mtp => self.mtp.keys(),
+            Page::Review => self.review.keys(),
+        }
+    }
+
+    fn paste(&mut self, text: &str) -> Next {
+        let state = &mut self.state;
+        match (&mut self.over, self.page) {
+            (Some(Over::Save(save)), _) => save.paste(text),
+            (Some(_), _) => return Next::Keep,
+            _ if self.starting.is_shown() => return Next::Keep,
+            (None, Page::Model) => self.model.paste(text, state),
+            (None, Page::Data) => self.data.paste(text, state),
+            (None, Page::Plan) => self.plan.paste(text, state),
+            (None, _) => return Next::Keep,
+        }
+        self.after_answer();
+        Next::Draw
+    }
+
+    fn is_waiting(&self) -> bool {
+        let state = &self.state;
+        let waits = [state.machine.wait(), state.model.wait(), state.data.wait(), self.starting.run.wait()];
+        waits.iter().any(Option::is_some)
+    }
+}
+
+/// What is worth keeping of the answers: those of the user, and what the run is made from.
+fn draft_of(page: Page, answers: &Answers) -> Draft {
+    let mut kept = answers.clone();
+    for setting in SETTINGS {
+        let is_kept = match answers.origin(setting.key) {
+            Some(Origin::Flag) => true,
+            Some(Origin::Preset) => OF_ONE_RUN.contains(&setting.name),
+            _ => false,
+        };
+        if !is_kept {
+            kept.clear(setting.name);
+        }
+    }
+    Draft { page, answers: kept }
+}
+
+impl App for Wizard {
+    fn update(&mut self, input: Input) -> Next {
+        if self.outcome.is_some() {
+            return Next::Leave;
+        }
+        match input {
+            Input::Key(event) => {
+                let next = self.key(&event);
+                if next == Next::Draw {
+                    self.keep();
+                }
+                next
+            }
+            Input::Paste(text) => self.paste(&text),
+            Input::Size(size) => {
+                self.state.size = size;
+                Next::Draw
+            }
+            Input::Tick => {
+                self.state.now += 1;
+                let waited = self.is_waiting();
+                let heard = self.listen().unwrap_or(Next::Keep);
+                if heard == Next::Keep && waited { Next::Draw } else { heard }
+            }
+        }
+    }
+
+    fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
+        let area = frame.area();
+        if self.page == Page::Review
+            && self.review.command
+            && self.over.is_none()
+            && !self.starting.is_shown()
+        {
+            return self.review.view_command(&self.state, frame, theme);
+        }
+        let keys = self.keys();
+        let hints = match &self.over {
+            Some(Over::Leaving(leaving)) => leaving.keys().hints,
+            Some(Over::Presets(list)) => list.keys().hints,
+            Some(Over::Save(save)) => save.keys().hints,
+            Some(Over::Help) => Vec::new(),
+            None if keys.typing => keys.hints.into_iter().chain([("F1", "keys")]).collect(),
+            None => {
+                let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
+                keys.hints
+                    .into_iter()
+                    .chain(common.filter(|(key, _)| !(self.starting.is_shown() && *key == "esc")))
+                    .collect()
+            }
+        };
+        let body = frame::around(self.page, self.starting.is_shown(), &self.state, hints, frame, theme);
+        let state = &self.state;
+        if self.starting.is_shown() {
+            self.starting.view(state, frame, body, theme);
+        } else {
+            match self.page {
+                Page::Machine => self.machine.view(state, frame, body, theme),
+                Page::Model => self.model.view(state, frame, body, theme),
+                Page::Data => self.data.view(state, frame, body, theme),
+                Page::Plan => self.plan.view(state, frame, body, theme),
+                Page::Mtp => self.mtp.view(state, frame, body, theme),
+                Page::Review => self.review.view(state, frame, body, theme),
+            }
+        }
+        match &self.over {
+            None => {}
+            Some(Over::Help) => {
+                let keys = self.keys();
+                let title = if keys.typing { "while typing" } else { "here" };
+                let groups = [(title, keys.rows), ("on every page", rows(COMMON))];
+                help(frame, area, theme, &groups);
+            }
+            Some(Over::Leaving(leaving)) => leaving.view(state, frame, area, theme),
+            Some(Over::Presets(list)) => list.view(frame, area, theme),
+            Some(Over::Save(save)) => save.view(frame, area, theme),
+        }
+    }
+}

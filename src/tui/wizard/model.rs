@@ -1,0 +1,652 @@
+//! The second page: which model. The catalog as a table, and a line for any other.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_plan::render::{bytes, count, parameters, tokens_per_s};
+use sparktune_plan::{Catalog, CatalogModel, MethodOutlook, Outlook, Outlooks, RateBasis};
+
+use super::desk::{Cached, ModelFound, Reply, Told};
+use super::keys::{Did, Keys};
+use super::lines::{draw, fit, fit_end, ink, inked, left, right, window, wrapped};
+use super::path_line::PathLine;
+use super::starting::progress_lines;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, TextInput, Theme, action, key};
+
+/// The size the original recipe was tuned on: where to begin on a GPU.
+const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
+
+#[derive(Default)]
+pub(super) struct ModelPage {
+    selected: usize,
+    search: TextInput,
+    searching: bool,
+    other: Option<PathLine>,
+    /// By id, for the machine and data of now.
+    outlooks: Vec<(String, Outlook)>,
+    /// Which data the outlooks are for.
+    outlooks_for: String,
+    /// Go on as soon as the model is found.
+    eager: bool,
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, PartialEq)]
+enum Row {
+    Known(&'static CatalogModel),
+    Named(String),
+    Other,
+}
+
+impl Row {
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Known(model) => Some(&model.id),
+            Self::Named(name) => Some(name),
+            Self::Other => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Take,
+    Up,
+    Down,
+    First,
+    Last,
+    Search,
+    Other,
+    Confirm,
+    Again,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "take it: its config.json is checked, nothing else is fetched yet",
+        hint: Some("take it"),
+        action: Act::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "down",
+        hint: None,
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
+        shown: "g",
+        help: "first",
+        hint: None,
+        action: Act::First,
+    },
+    Binding {
+        keys: &[key(KeyCode::End), key(KeyCode::Char('G'))],
+        shown: "G",
+        help: "last",
+        hint: None,
+        action: Act::Last,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('/'))],
+        shown: "/",
+        help: "search",
+        hint: Some("search"),
+        action: Act::Search,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('o'))],
+        shown: "o",
+        help: "another model: an id or a folder",
+        hint: Some("other"),
+        action: Act::Other,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('y'))],
+        shown: "y",
+        help: "train a model of unknown architecture all the same",
+        hint: None,
+        action: Act::Confirm,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('u'))],
+        shown: "u",
+        help: "check the model again",
+        hint: None,
+        action: Act::Again,
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Typing {
+    Take,
+    Stop,
+    Complete,
+}
+
+const SEARCH_KEYS: &[Binding<Typing>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "back to the list",
+        hint: Some("to the list"),
+        action: Typing::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "end the search, show all",
+        hint: Some("show all"),
+        action: Typing::Stop,
+    },
+];
+
+const OTHER_KEYS: &[Binding<Typing>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "check it",
+        hint: Some("check it"),
+        action: Typing::Take,
+    },
+    Binding {
+        keys: &[key(KeyCode::Tab)],
+        shown: "tab",
+        help: "complete",
+        hint: Some("complete"),
+        action: Typing::Complete,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "back to the list",
+        hint: Some("back to the list"),
+        action: Typing::Stop,
+    },
+];
+
+impl ModelPage {
+    pub fn keys(&self) -> Keys {
+        match (&self.other, self.searching) {
+            (Some(_), _) => Keys::typing(OTHER_KEYS),
+            (None, true) => Keys::typing(SEARCH_KEYS),
+            (None, false) => Keys::of(KEYS),
+        }
+    }
+
+    /// Called when the page comes up, and when what its table shows has changed.
+    pub fn refresh(&mut self, state: &State) {
+        let Some(machine) = state.machine.here() else { return };
+        let data = state.data.here().map(|data| &data.facts);
+        let outlooks = Outlooks::new(&machine.facts, &machine.rates, data);
+        let catalog = Catalog::shipped();
+        let mut all: Vec<_> = catalog
+            .models
+            .iter()
+            .map(|model| (model.id.clone(), outlooks.of(&model.id, &catalog.model_facts(model))))
+            .collect();
+        if let Some(found) = state.model.here().filter(|found| catalog.find(&found.name).is_none()) {
+            all.push((found.name.clone(), outlooks.of(&found.name, &found.facts)));
+        }
+        self.outlooks = all;
+        self.outlooks_for = outlooks.data_in_words();
+    }
+
+    /// Called when the page comes up: the present answer, or the recommendation, is under the cursor.
+    pub fn enter(&mut self, state: &State) {
+        self.refresh(state);
+        self.eager = false;
+        let answered = state.answers.model.as_ref().map(|answer| answer.value.as_str());
+        let wanted = answered.or_else(|| self.recommended(state)).map(str::to_owned);
+        let rows = self.rows(state);
+        self.selected = rows.iter().position(|row| row.name() == wanted.as_deref()).unwrap_or(0);
+    }
+
+    fn recommended(&self, state: &State) -> Option<&'static str> {
+        let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
+        let on_gpu = state.machine.here().is_some_and(|machine| !machine.facts.gpus.is_empty());
+        let models = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
+        if on_gpu && fits(RECOMMENDED) {
+            return Some(RECOMMENDED);
+        }
+        models().find(|id| fits(id)).or_else(|| models().next())
+    }
+
+    fn outlook(&self, id: &str) -> Option<&Outlook> {
+        self.outlooks.iter().find(|(known, _)| known == id).map(|(_, outlook)| outlook)
+    }
+
+    fn rows(&self, state: &State) -> Vec<Row> {
+        let catalog = Catalog::shipped();
+        let given = state.answers.model.iter().map(|answer| answer.value.clone());
+        let recent = state.recent.here().map(|recent| recent.models.clone()).unwrap_or_default();
+        let mut named: Vec<String> = Vec::new();
+        for name in given.chain(recent) {
+            if catalog.find(&name).is_none() && !named.contains(&name) {
+                named.push(name);
+            }
+        }
+        let sought = self.search.text().trim().to_lowercase();
+        let known = catalog.models.iter().map(Row::Known);
+        let rows = named.into_iter().map(Row::Named).chain(known);
+        let rows = rows.filter(|row| row.name().is_some_and(|name| name.to_lowercase().contains(&sought)));
+        rows.chain([Row::Other]).collect()
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        self.eager = false;
+        if self.other.is_some() {
+            return self.other_key(event, state);
+        }
+        if self.searching {
+            return self.search_key(event, state);
+        }
+        let rows = self.rows(state);
+        let last = rows.len() - 1;
+        let Some(act) = action(KEYS, event) else {
+            // Esc ends a search first.
+            if event.code == KeyCode::Esc && !self.search.text().is_empty() {
+                self.end_search(state);
+                return Did::Done;
+            }
+            return Did::Passed;
+        };
+        match act {
+            Act::Take => return self.take(&rows, state),
+            Act::Up => self.selected = self.selected.min(last).saturating_sub(1),
+            Act::Down => self.selected = (self.selected + 1).min(last),
+            Act::First => self.selected = 0,
+            Act::Last => self.selected = last,
+            Act::Search => self.searching = true,
+            Act::Other => self.open_other(state),
+            Act::Confirm => match state.model.here().and_then(|found| found.unknown_architecture.as_ref()) {
+                Some(_) => {
+                    state.confirm_model();
+                    state.replan();
+                    return Did::Next;
+                }
+                None => return Did::Passed,
+            },
+            Act::Again => {
+                let name = state.answers.model.as_ref().map(|answer| answer.value.clone());
+                if let (Some(name), Some(_)) = (name, state.model.failed()) {
+                    state.choose_model(&name);
+                }
+            }
+        }
+        Did::Done
+    }
+
+    fn take(&mut self, rows: &[Row], state: &mut State) -> Did {
+        let Some(name) = rows.get(self.selected).and_then(Row::name) else {
+            self.open_other(state);
+            return Did::Done;
+        };
+        state.choose_model(name);
+        self.eager = true;
+        state.chase(super::Page::Model);
+        self.go_on_if_found(state)
+    }
+
+    /// Goes on when Enter was pressed and what it waited for is here.
+    pub fn go_on_if_found(&mut self, state: &State) -> Did {
+        if self.eager && state.model_ready().is_some() {
+            self.eager = false;
+            return Did::Next;
+        }
+        self.eager &= state.model.wait().is_some();
+        Did::Done
+    }
+
+    fn open_other(&mut self, state: &mut State) {
+        let mut words: Vec<String> = Catalog::shipped().models.iter().map(|model| model.id.clone()).collect();
+        if let Some(recent) = state.recent.here() {
+            words.extend(
+                recent.models.iter().filter(|name| !words.contains(name)).cloned().collect::<Vec<_>>(),
+            );
+        }
+        let given = state.answers.model.as_ref().map(|answer| answer.value.clone());
+        let given = given.filter(|name| Catalog::shipped().find(name).is_none()).unwrap_or_default();
+        self.other = Some(PathLine::new(given, words, state));
+    }
+
+    fn other_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        let Some(line) = &mut self.other else { return Did::Passed };
+        match action(OTHER_KEYS, event) {
+            Some(Typing::Stop) => self.other = None,
+            Some(Typing::Take) => {
+                let typed = line.input.text().trim().to_owned();
+                if typed.is_empty() {
+                    self.other = None;
+                    return Did::Done;
+                }
+                let name = match typed.strip_prefix('~') {
+                    Some(_) => state.path(&typed).to_string_lossy().into_owned(),
+                    None => typed,
+                };
+                state.choose_model(&name);
+                self.other = None;
+                self.end_search(state);
+                self.eager = true;
+                state.chase(super::Page::Model);
+                return self.go_on_if_found(state);
+            }
+            _ => {
+                if !line.press(event, state) {
+                    return Did::Passed;
+                }
+            }
+        }
+        Did::Done
+    }
+
+    fn search_key(&mut self, event: &KeyEvent, state: &State) -> Did {
+        match action(SEARCH_KEYS, event) {
+            Some(Typing::Take) => self.searching = false,
+            Some(Typing::Stop) => self.end_search(state),
+            _ if self.search.press(event) => self.selected = 0,
+            _ => match event.code {
+                KeyCode::Up => self.selected = self.selected.saturating_sub(1),
+                KeyCode::Down => self.selected = (self.selected + 1).min(self.rows(state).len() - 1),
+                _ => return Did::Passed,
+            },
+        }
+        Did::Done
+    }
+
+    /// Shows all again, with the cursor on the answer.
+    fn end_search(&mut self, state: &State) {
+        let under = self.rows(state).get(self.selected).and_then(|row| row.name().map(str::to_owned));
+        let answered = state.answers.model.as_ref().map(|answer| answer.value.clone());
+        self.search.set("");
+        self.searching = false;
+        let rows = self.rows(state);
+        let find = |name: Option<String>| rows.iter().position(|row| row.name() == name.as_deref());
+        self.selected = find(under).or_else(|| find(answered)).unwrap_or(0);
+    }
+
+    pub fn paste(&mut self, text: &str, state: &mut State) {
+        match (&mut self.other, self.searching) {
+            (Some(line), _) => line.paste(text, state),
+            (None, true) => self.search.paste(text),
+            // A name in the clipboard is most likely that of another model.
+            (None, false) => {
+                self.open_other(state);
+                if let Some(line) = &mut self.other {
+                    line.input.set("");
+                    line.paste(text, state);
+                }
+            }
+        }
+    }
+
+    pub fn told(&mut self, reply: &Reply) {
+        if let (Some(line), Told::Listing(listing)) = (&mut self.other, &reply.told) {
+            line.told(reply.ticket, listing);
+        }
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let low = area.height < 16;
+        let below = if low { 4 } else { 8 };
+        let [table, detail] = area.layout(&Layout::vertical([Constraint::Min(4), Constraint::Length(below)]));
+        self.view_table(state, frame, table, theme);
+        match &self.other {
+            Some(line) => view_other(line, frame, detail, theme),
+            None => self.view_detail(state, frame, detail, theme),
+        }
+    }
+
+    fn view_table(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let columns = Columns::for_width(usize::from(area.width));
+        let mut lines = vec![columns.head(theme)];
+        let rows = self.rows(state);
+        if self.searching || !self.search.text().is_empty() {
+            let mut spans = vec![ink(theme, Role::Accent, "search: ")];
+            spans.extend(self.search.line(area.width.saturating_sub(9), self.searching, theme).spans);
+            lines[0] = Line::from(spans);
+        }
+        let height = usize::from(area.height).saturating_sub(1);
+        let recommended = self.recommended(state);
+        for at in window(self.selected, rows.len(), height) {
+            let row = &rows[at];
+            let mut line = self.row(row, recommended, &columns, state, theme);
+            if at == self.selected && self.other.is_none() {
+                line = line.patch_style(theme.style(Role::Selected));
+            }
+            lines.push(line);
+        }
+        draw(frame, area, lines);
+    }
+
+    fn row(
+        &self,
+        row: &Row,
+        recommended: Option<&str>,
+        columns: &Columns,
+        state: &State,
+        theme: &Theme,
+    ) -> Line<'static> {
+        let answered = state.answers.model.as_ref().is_some_and(|answer| Some(&*answer.value) == row.name());
+        let mark = if answered { theme.glyph("● ", "* ") } else { "  " };
+        let Some(name) = row.name() else {
+            return inked(theme, Role::Text, format!("{mark}other: an id or a folder"));
+        };
+        let outlook = self.outlook(name);
+        let (size, here) = match row {
+            Row::Known(model) => (bytes(model.weight_bytes), cache_cell(state.cached(name), model, theme)),
+            _ => (String::new(), String::new()),
+        };
+        let id = columns.id;
+        let mut spans = vec![ink(theme, Role::Accent, mark)];
+        let recommended_here = recommended == Some(name);
+        let shown = escape(name);
+        let name_cell = if recommended_here && id >= 30 {
+            format!("{shown} {}", theme.glyph("★", "(recommended)"))
+        } else {
+            shown.into_owned()
+        };
+        let cell = match row {
+            Row::Named(_) => fit_end(&name_cell, id, theme),
+            _ => name_cell,
+        };
+        spans.push(ink(theme, if answered { Role::Title } else { Role::Text }, left(&cell, id, theme)));
+        spans.push(ink(theme, Role::Dim, format!(" {}", right(&size, columns.size, theme))));
+        if columns.lora > 0 {
+            let (role, cell) = row_cell(outlook.map(|outlook| &outlook.lora), theme);
+            spans.push(ink(theme, role, format!(" {}", right(&cell, columns.lora, theme))));
+        }
+        if columns.full > 0 {
+            let (role, cell) = row_cell(outlook.map(|outlook| &outlook.full), theme);
+            spans.push(ink(theme, role, format!(" {}", right(&cell, columns.full, theme))));
+        }
+        if columns.speed > 0 {
+            let cell = outlook.map_or_else(|| "–".to_owned(), |outlook| speed_cell(&outlook.lora));
+            spans.push(ink(theme, Role::Text, format!(" {}", right(&cell, columns.speed, theme))));
+        }
+        spans.push(ink(theme, Role::Dim, format!("  {}", left(&here, columns.here, theme))));
+        Line::from(spans)
+    }
+
+    fn view_detail(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let rows = self.rows(state);
+        let Some(row) = rows.get(self.selected) else { return };
+        let mut lines = vec![Line::default()];
+        lines.extend(self.status(state, width, theme));
+        if let Some(name) = row.name() {
+            if let Row::Known(model) = row {
+                let facts = Catalog::shipped().model_facts(model);
+                let star = match self.recommended(state) == Some(name) {
+                    true => "recommended here: ",
+                    false => "",
+                };
+                let words =
+                    format!("{star}{}; {} parameters", model.note, parameters(facts.text_parameters()));
+                lines.push(inked(theme, Role::Text, fit(&escape(&words), width, theme)));
+            }
+            if let Some(outlook) = self.outlook(name) {
+                let lora = &outlook.lora;
+                let rows = [
+                    (format!("LoRA of rank {}: {}", lora.rank, lora.fit_in_words()), Role::Dim),
+                    (format!("full fine-tuning: {}", outlook.full.fit_in_words()), Role::Dim),
+                    (format!("speed: {}", lora.basis_in_words), Role::Dim),
+                    (self.outlooks_for.clone(), Role::Dim),
+                ];
+                lines
+                    .extend(rows.map(|(words, role)| inked(theme, role, fit(&escape(&words), width, theme))));
+            }
+        } else {
+            lines.extend(wrapped(
+                theme,
+                Role::Dim,
+                "Any dense model of the families qwen3_5, qwen3, qwen2, llama or mistral: its id on the Hugging Face hub \
+                 (org/name), or a folder with config.json, tokenizer and safetensors. Its config.json is checked before \
+                 anything else is fetched.",
+                width,
+            ));
+        }
+        draw(frame, area, lines);
+    }
+
+    /// What became of the model that was chosen.
+    fn status(&self, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+        let Some(chosen) = state.answers.model.as_ref().map(|answer| escape(&answer.value).into_owned())
+        else {
+            return Vec::new();
+        };
+        if let Some(wait) = state.model.wait() {
+            let words = format!("checking {chosen}");
+            return progress_lines(wait, &words, state.now, width, theme);
+        }
+        if let Some(problem) = state.model.failed() {
+            let mut lines = wrapped(theme, Role::Bad, problem, width);
+            lines.push(inked(theme, Role::Dim, "u checks it again"));
+            return lines;
+        }
+        let Some(found) = state.model.here() else { return Vec::new() };
+        let mut lines = Vec::new();
+        if let Some(family) = found.unknown_architecture.as_ref().filter(|_| !state.is_confirmed()) {
+            let words = format!(
+                "{} is of the family {family}, which was never tested here; its layers have the names that are expected. \
+                 y trains it all the same.",
+                found.name
+            );
+            lines.extend(wrapped(theme, Role::Warn, &words, width));
+        }
+        for note in &found.notes {
+            lines.extend(wrapped(theme, Role::Warn, note, width));
+        }
+        let ok = theme.glyph("✓", "ok:");
+        let words = format!("{ok} {}", found_in_words(found));
+        lines.push(inked(theme, Role::Good, fit(&escape(&words), width, theme)));
+        lines
+    }
+}
+
+/// The model that was found, in one line.
+pub(super) fn found_in_words(found: &ModelFound) -> String {
+    let mut words = format!("{}: {} parameters", found.name, parameters(found.facts.text_parameters()));
+    if let Some(commit) = &found.commit {
+        words.push_str(&format!(", commit {}", commit.chars().take(8).collect::<String>()));
+    }
+    words.push_str(&match found.missing_bytes {
+        0 => ", all of it is here".to_owned(),
+        missing => format!(", {} to be fetched at the start", bytes(missing)),
+    });
+    words
+}
+
+fn view_other(line: &PathLine, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let width = usize::from(area.width);
+    let mut typed = vec![ink(theme, Role::Accent, "id or folder: ")];
+    typed.extend(line.input.line(area.width.saturating_sub(15), true, theme).spans);
+    let mut lines = vec![Line::default(), Line::from(typed)];
+    lines.extend(line.offers(width, usize::from(area.height).saturating_sub(2), theme));
+    draw(frame, area, lines);
+}
+
+/// Widths of the table's columns; 0 is left out.
+struct Columns {
+    id: usize,
+    size: usize,
+    lora: usize,
+    full: usize,
+    speed: usize,
+    here: usize,
+}
+
+impl Columns {
+    fn for_width(width: usize) -> Self {
+        let (lora, full, speed, here) = match width {
+            0..72 => (9, 0, 0, 11),
+            72..90 => (9, 9, 15, 11),
+            _ => (11, 11, 18, 20),
+        };
+        let size = 7;
+        let spaces = 2 + 1 + [lora, full, speed].iter().filter(|w| **w > 0).count() + 2;
+        let used = size + lora + full + speed + here + spaces;
+        Self { id: width.saturating_sub(used).clamp(12, 44), size, lora, full, speed, here }
+    }
+
+    fn head(&self, theme: &Theme) -> Line<'static> {
+        let mut text = format!("  {} {}", left("model", self.id, theme), right("weights", self.size, theme));
+        for (width, name) in [(self.lora, "LoRA to"), (self.full, "full to"), (self.speed, "tokens/s")] {
+            if width > 0 {
+                text.push_str(&format!(" {}", right(name, width, theme)));
+            }
+        }
+        text.push_str("  here");
+        inked(theme, Role::Dim, text)
+    }
+}
+
+/// The longest row that fits.
+fn row_cell(outlook: Option<&MethodOutlook>, theme: &Theme) -> (Role, String) {
+    match outlook {
+        None => (Role::Dim, theme.glyph("–", "-").to_owned()),
+        Some(outlook) => match outlook.longest_row {
+            Some(longest) if outlook.fits() => (Role::Good, count(longest.into())),
+            // It fits, but not the longest example.
+            Some(longest) => (Role::Warn, format!("!{}", count(longest.into()))),
+            None => (Role::Bad, "no".to_owned()),
+        },
+    }
+}
+
+fn speed_cell(outlook: &MethodOutlook) -> String {
+    let word = match outlook.basis {
+        RateBasis::MeasuredHere => "measured",
+        RateBasis::OriginalRecipe => "recipe",
+        RateBasis::Estimate => "estimate",
+        RateBasis::Unknown => return "unknown".into(),
+    };
+    match outlook.tokens_per_s {
+        Some(rate) => format!("{} {word}", tokens_per_s(rate)),
+        None => "–".into(),
+    }
+}
+
+fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) -> String {
+    match cached {
+        Cached::Whole { .. } => format!("{}here", theme.glyph("✓ ", "")),
+        Cached::Part { bytes: part } => {
+            let share = (part as f64 / model.weight_bytes.max(1) as f64).min(0.99);
+            format!("{:.0} % here", share * 100.0)
+        }
+        Cached::Nothing => format!("{}{}", theme.glyph("↓ ", "get "), bytes(model.weight_bytes)),
+    }
+}

@@ -1,0 +1,223 @@
+//! The fifth page: what becomes of the multi-token-prediction head.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+use sparktune_plan::render::{bytes, duration, parameters};
+use sparktune_plan::{Mtp, Setting};
+
+use super::cost::{basis, shown_s, total_s};
+use super::keys::{Did, Keys};
+use super::lines::{draw, fit, ink, inked, wrapped};
+use super::recommendation::not_yet;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+#[derive(Debug, Default)]
+pub(super) struct MtpPage {
+    /// Time of the whole run for each choice, or why it cannot be had.
+    costs: Vec<(Mtp, Result<Times, String>)>,
+    recommended: Option<Mtp>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    total_s: Option<f64>,
+    mtp_s: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    GoOn,
+    Up,
+    Down,
+    Recommended,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "go on with this choice",
+        hint: Some("go on"),
+        action: Act::GoOn,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "choice above",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "choice below",
+        hint: Some("choose"),
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('r'))],
+        shown: "r",
+        help: "back to the recommended one",
+        hint: Some("recommended"),
+        action: Act::Recommended,
+    },
+];
+
+fn setting() -> &'static Setting {
+    Setting::of("mtp").expect("the table has the MTP head")
+}
+
+impl MtpPage {
+    pub fn keys(&self) -> Keys {
+        Keys::of(KEYS)
+    }
+
+    /// Whether the model of now has a head to ask about.
+    pub fn is_asked(state: &State) -> bool {
+        state.model_ready().is_none_or(|found| found.facts.has_mtp())
+    }
+
+    /// Called when the page comes up, and when the plan has changed.
+    pub fn refresh(&mut self, state: &State) {
+        self.costs.clear();
+        for choice in Mtp::ALL {
+            let Some(plan) = state.plan_with(setting(), Some(choice.word())) else { return };
+            let times = plan.map_err(|problem| problem.text).map(|plan| {
+                let time = plan.advice.map(|advice| advice.time);
+                Times {
+                    total_s: time.as_ref().and_then(total_s),
+                    mtp_s: time.as_ref().and_then(|time| time.mtp_s),
+                }
+            });
+            self.costs.push((*choice, times));
+        }
+        self.recommended = state.plan_with(setting(), None).and_then(Result::ok).map(|plan| plan.mtp);
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        let Some(act) = action(KEYS, event) else { return Did::Passed };
+        let now = state.plan.as_ref().map(|plan| plan.mtp);
+        let at = Mtp::ALL.iter().position(|choice| Some(*choice) == now).unwrap_or(0);
+        let chosen = match act {
+            Act::GoOn => return Did::Next,
+            Act::Recommended => {
+                state.take_back(setting());
+                return Did::Done;
+            }
+            Act::Up => Mtp::ALL[at.saturating_sub(1)],
+            Act::Down => Mtp::ALL[(at + 1).min(Mtp::ALL.len() - 1)],
+        };
+        if Some(chosen) == now {
+            return Did::Done;
+        }
+        if self.recommended == Some(chosen) {
+            state.take_back(setting());
+            if state.plan.as_ref().is_some_and(|plan| plan.mtp == chosen) {
+                return Did::Done;
+            }
+        }
+        if let Err(problem) = state.try_answer(setting(), chosen.word()) {
+            state.say(Role::Bad, problem.text);
+        }
+        Did::Done
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let (Some(plan), Some(model)) = (&state.plan, state.model_ready()) else {
+            return draw(frame, area, not_yet(state, width, theme));
+        };
+        let head = model.facts.mtp_parameters();
+        let mut lines = Vec::new();
+        if area.height >= 14 {
+            let words = format!(
+                "The head guesses several tokens ahead, so that a server can check them in one pass (speculative decoding). \
+                 That of {} has {} parameters. It never changes what the model says, only how fast.",
+                escape(&model.name),
+                parameters(head)
+            );
+            lines.extend(wrapped(theme, Role::Dim, &words, width));
+            lines.push(Line::default());
+        }
+        for (choice, times) in &self.costs {
+            lines.extend(self.choice(
+                *choice,
+                times,
+                plan.mtp == *choice,
+                head * 2,
+                width,
+                area.height >= 14,
+                theme,
+            ));
+        }
+        if let Some(time) = plan.advice.as_ref().map(|advice| &advice.time) {
+            let words = format!("whole run: {} ({})", shown_s(total_s(time)), basis(time));
+            lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
+        }
+        draw(frame, area, lines);
+    }
+
+    #[allow(clippy::too_many_arguments)] // one row of a list, drawn in one place
+    fn choice(
+        &self,
+        choice: Mtp,
+        times: &Result<Times, String>,
+        chosen: bool,
+        head_bytes: u64,
+        width: usize,
+        roomy: bool,
+        theme: &Theme,
+    ) -> Vec<Line<'static>> {
+        let mark = if chosen { theme.glyph("● ", "(*) ") } else { theme.glyph("○ ", "( ) ") };
+        let star = if self.recommended == Some(choice) { ", recommended" } else { "" };
+        let cost = match times {
+            Err(_) => "not possible".to_owned(),
+            Ok(Times { total_s, mtp_s }) => match (choice, mtp_s, total_s) {
+                (Mtp::Trained, Some(mtp), _) => format!("costs {} and no more memory", duration(*mtp)),
+                (Mtp::Trained, None, _) => "costs one more pass over the data, and no more memory".to_owned(),
+                (Mtp::Default, ..) => "costs no time".to_owned(),
+                (Mtp::None, ..) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
+            },
+        };
+        let title = format!("{mark}{}{star}", choice.word());
+        let role = if chosen { Role::Accent } else { Role::Title };
+        let mut lines = vec![Line::from(vec![
+            ink(theme, role, title.clone()),
+            ink(
+                theme,
+                Role::Text,
+                fit(&format!(": {cost}"), width.saturating_sub(title.chars().count()), theme),
+            ),
+        ])];
+        let benefit = match (choice, times) {
+            (_, Err(problem)) => problem.as_str(),
+            (Mtp::Trained, _) => {
+                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
+                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
+            }
+            (Mtp::Default, _) => {
+                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
+                 model has moved from it, the fewer guesses are accepted."
+            }
+            (Mtp::None, _) => {
+                "The head is left out: for servers that do not use it. It can be had again only by training anew."
+            }
+        };
+        let indent = 4;
+        for line in wrapped(theme, Role::Dim, benefit, width.saturating_sub(indent)) {
+            let style = line.style;
+            let spans = line.spans.into_iter().map(|span| span.patch_style(style));
+            lines.push(Line::from(
+                [ink(theme, Role::Dim, " ".repeat(indent))].into_iter().chain(spans).collect::<Vec<_>>(),
+            ));
+        }
+        if roomy {
+            lines.push(Line::default());
+        }
+        lines
+    }
+}

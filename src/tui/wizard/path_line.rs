@@ -1,0 +1,188 @@
+//! A line in which a path, or the id of a model, is typed and completed.
+
+use std::path::PathBuf;
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::text::Line;
+
+use super::asked::Asked;
+use super::desk::{Ask, Entry, EntryKind, Listing, Ticket};
+use super::lines::{fit, inked};
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Role, TextInput, Theme};
+
+/// What is typed, and what it may become.
+#[derive(Debug, Default)]
+pub(super) struct PathLine {
+    pub input: TextInput,
+    /// Words that are no paths but may be meant: ids of models.
+    words: Vec<String>,
+    /// The folder part of what is typed, and what is in it.
+    folder: Option<String>,
+    listing: Asked<Listing>,
+    /// What Tab may choose from, shown since the last Tab.
+    pub offered: Vec<String>,
+}
+
+impl PathLine {
+    pub fn new(text: impl Into<String>, words: Vec<String>, state: &mut State) -> Self {
+        let mut line = Self { input: TextInput::new(text), words, ..Self::default() };
+        line.look(state);
+        line
+    }
+
+    /// The path that is meant.
+    pub fn path(&self, state: &State) -> PathBuf {
+        state.path(self.input.text().trim())
+    }
+
+    /// Takes a key; false when it is none for a line of text.
+    pub fn press(&mut self, event: &KeyEvent, state: &mut State) -> bool {
+        if event.code == KeyCode::Tab {
+            self.complete();
+        } else if self.input.press(event) {
+            self.offered.clear();
+        } else {
+            return false;
+        }
+        self.look(state);
+        true
+    }
+
+    pub fn paste(&mut self, text: &str, state: &mut State) {
+        self.input.paste(text);
+        self.offered.clear();
+        self.look(state);
+    }
+
+    /// Takes the listing of the folder that is typed.
+    pub fn told(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
+        self.listing.answer(ticket, listing.clone())
+    }
+
+    /// Where the name begins: behind the last slash.
+    fn split(&self) -> (&str, &str) {
+        let text = self.input.text();
+        text.split_at(text.rfind('/').map_or(0, |at| at + 1))
+    }
+
+    /// Asks for the folder that is being typed.
+    fn look(&mut self, state: &mut State) {
+        let folder = self.split().0.to_owned();
+        if self.folder.as_ref() != Some(&folder) {
+            let path = if folder.is_empty() { state.folder.clone() } else { state.path(&folder) };
+            self.listing = state.expect(Ask::List { folder: path });
+            self.folder = Some(folder);
+        }
+    }
+
+    /// What the text may become, in order.
+    fn candidates(&self) -> Vec<String> {
+        let text = self.input.text();
+        let (folder, name) = self.split();
+        let matches = |entry: &&Entry| entry.name.to_str().is_some_and(|n| n.starts_with(name));
+        let entries = self.listing.here().map(|listing| listing.entries.as_slice()).unwrap_or_default();
+        let mut paths: Vec<String> = entries
+            .iter()
+            .filter(matches)
+            .filter(|entry| entry.kind != EntryKind::Other)
+            .filter_map(|entry| {
+                let slash = if entry.kind == EntryKind::Folder { "/" } else { "" };
+                Some(format!("{folder}{}{slash}", entry.name.to_str()?))
+            })
+            .collect();
+        paths.sort_unstable();
+        let words = self.words.iter().filter(|word| starts_with(word, text)).cloned();
+        words.chain(paths).collect()
+    }
+
+    fn complete(&mut self) {
+        let candidates = self.candidates();
+        match candidates.as_slice() {
+            [] => self.offered.clear(),
+            [one] => {
+                self.input.set(one.as_str());
+                self.offered.clear();
+            }
+            several => {
+                let common = common_start(several);
+                if common.len() > self.input.text().len() {
+                    self.input.set(common);
+                }
+                self.offered = candidates;
+            }
+        }
+    }
+
+    /// What is offered, in at most `rows` lines.
+    pub fn offers(&self, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
+        let mut lines: Vec<_> = self
+            .offered
+            .iter()
+            .take(rows)
+            .map(|text| inked(theme, Role::Dim, fit(&escape(text), width, theme)))
+            .collect();
+        if self.offered.len() > rows && rows > 0 {
+            let more = format!("and {} more", self.offered.len() - rows + 1);
+            lines.truncate(rows - 1);
+            lines.push(inked(theme, Role::Dim, more));
+        }
+        lines
+    }
+}
+
+/// Ids are known without regard to case.
+fn starts_with(word: &str, text: &str) -> bool {
+    word.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text))
+}
+
+fn common_start(words: &[String]) -> String {
+    let mut common: &str = words.first().map_or("", String::as_str);
+    for word in words {
+        let same =
+            common.char_indices().zip(word.chars()).take_while(|((_, a), b)| a.eq_ignore_ascii_case(b));
+        let end = same.last().map_or(0, |((at, c), _)| at + c.len_utf8());
+        common = &common[..end];
+    }
+    common.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::sync::mpsc;
+
+    use crossterm::event::KeyModifiers;
+    use sparktune_plan::Answers;
+
+    use super::*;
+
+    fn entry(name: &str, kind: EntryKind) -> Entry {
+        Entry { name: OsString::from(name), kind, bytes: None, is_data: false, is_model: false }
+    }
+
+    #[test]
+    fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
+        let (outbox, asked) = mpsc::channel();
+        let mut state = State::new(Answers::default(), "/work".into(), Some("/home/me".into()), outbox);
+        let mut line = PathLine::new("~/da", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
+        let request = asked.try_iter().last().unwrap();
+        assert_eq!(request.ask, Ask::List { folder: "/home/me/".into() });
+        let entries = ["data-a", "data-b", "other"].map(|name| entry(name, EntryKind::Folder)).to_vec();
+        let listing = Listing { folder: "/home/me".into(), entries, left_out: 0 };
+        assert!(!line.told(request.ticket + 1, &Ok(listing.clone())));
+        assert!(line.told(request.ticket, &Ok(listing)));
+        let tab = KeyEvent::new(KeyCode::Tab, KeyModifiers::NONE);
+        line.press(&tab, &mut state);
+        assert_eq!((line.input.text(), line.offered.len()), ("~/data-", 2));
+        line.press(&KeyEvent::new(KeyCode::Char('b'), KeyModifiers::NONE), &mut state);
+        line.press(&tab, &mut state);
+        assert_eq!(line.input.text(), "~/data-b/");
+        assert_eq!(asked.try_iter().last().unwrap().ask, Ask::List { folder: "/home/me/data-b/".into() });
+
+        let mut line = PathLine::new("qwen", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
+        line.press(&tab, &mut state);
+        assert_eq!(line.input.text(), "Qwen/Qwen3.5-2B");
+    }
+}

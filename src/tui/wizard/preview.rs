@@ -1,0 +1,345 @@
+//! Examples as the model will see them, with what it is trained to write underlined and named at the margin.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+use sparktune_plan::render::count;
+use sparktune_plan::{Answer, Think};
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
+
+use super::desk::{DataFound, Example};
+use super::keys::Keys;
+use super::lines::{draw, fit, from_row, ink, inked};
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+#[derive(Debug, Default)]
+pub(super) struct Preview {
+    example: usize,
+    scroll: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Close,
+    Think,
+    Next,
+    Before,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('p'))],
+        shown: "esc",
+        help: "back to the data",
+        hint: Some("back to the data"),
+        action: Act::Close,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('t'))],
+        shown: "t",
+        help: "switch the think policy: is the empty think block trained?",
+        hint: Some("think policy"),
+        action: Act::Think,
+    },
+    Binding {
+        keys: &[key(KeyCode::Right), key(KeyCode::Char('n'))],
+        shown: "→ n",
+        help: "next example",
+        hint: Some("next"),
+        action: Act::Next,
+    },
+    Binding {
+        keys: &[key(KeyCode::Left), key(KeyCode::Char('b'))],
+        shown: "← b",
+        help: "example before",
+        hint: None,
+        action: Act::Before,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "scroll up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "scroll down",
+        hint: Some("scroll"),
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageUp)],
+        shown: "pgup",
+        help: "a screen up",
+        hint: None,
+        action: Act::PageUp,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
+        shown: "pgdn",
+        help: "a screen down",
+        hint: None,
+        action: Act::PageDown,
+    },
+];
+
+/// Columns of the margin: `context│`.
+const MARGIN: usize = 9;
+
+/// Whether the inserted think block is trained, by the answers.
+pub(super) fn think(state: &State) -> Think {
+    match (&state.answers.think, &state.plan) {
+        (Some(answer), _) => answer.value,
+        (None, Some(plan)) => plan.data.think,
+        (None, None) => Think::Skip,
+    }
+}
+
+/// Gives the other answer to the think question.
+pub(super) fn switch_think(state: &mut State) {
+    let other = match think(state) {
+        Think::Train => Think::Skip,
+        Think::Skip => Think::Train,
+    };
+    state.answers.think = Some(Answer::flag(other));
+    state.replan();
+}
+
+impl Preview {
+    pub fn keys(&self) -> Keys {
+        Keys::of(KEYS)
+    }
+
+    /// Takes a key; `None` when it means nothing here, true when the preview is to be closed.
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+        let act = action(KEYS, event)?;
+        let examples = state.data.here().map_or(0, |data| data.preview.len());
+        let page = usize::from(state.size.height).saturating_sub(8).max(1);
+        let most = self.length(state).saturating_sub(page);
+        match act {
+            Act::Close => return Some(true),
+            Act::Think => switch_think(state),
+            Act::Next if self.example + 1 < examples => (self.example, self.scroll) = (self.example + 1, 0),
+            Act::Before if self.example > 0 => (self.example, self.scroll) = (self.example - 1, 0),
+            Act::Next | Act::Before => {}
+            Act::Up => self.scroll = self.scroll.min(most).saturating_sub(1),
+            Act::Down => self.scroll = (self.scroll + 1).min(most),
+            Act::PageUp => self.scroll = self.scroll.min(most).saturating_sub(page),
+            Act::PageDown => self.scroll = (self.scroll + page).min(most),
+        }
+        Some(false)
+    }
+
+    /// Rows that the example takes on this screen.
+    fn length(&self, state: &State) -> usize {
+        let width = usize::from(state.size.width).saturating_sub(2 + MARGIN);
+        let example = state.data.here().and_then(|data| data.preview.get(self.example));
+        example.map_or(0, |example| rows(example, think(state), width).len())
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let Some(data) = state.data.here() else { return };
+        let width = usize::from(area.width);
+        let Some(example) = data.preview.get(self.example) else {
+            return draw(frame, area, vec![inked(theme, Role::Dim, "there is no example to show")]);
+        };
+        let [head, text] = area.layout(&Layout::vertical([Constraint::Length(3), Constraint::Min(1)]));
+        draw(frame, head, self.head(example, data, state, width, theme));
+        let all = rows(example, think(state), width.saturating_sub(MARGIN));
+        let shown = from_row(self.scroll, all.len(), usize::from(text.height));
+        let lines = all[shown].iter().map(|row| row.line(theme)).collect();
+        draw(frame, text, lines);
+    }
+
+    fn head(
+        &self,
+        example: &Example,
+        data: &DataFound,
+        state: &State,
+        width: usize,
+        theme: &Theme,
+    ) -> Vec<Line<'static>> {
+        let first = format!(
+            "example {} of {}: {}, {} tokens{}",
+            self.example + 1,
+            data.preview.len(),
+            escape(&example.place),
+            count(example.tokens),
+            if example.cut { ", only its beginning is shown" } else { "" }
+        );
+        let policy = policy_in_words(data, think(state));
+        vec![
+            inked(theme, Role::Title, fit(&first, width, theme)),
+            Line::from(vec![
+                trained(theme, "underlined".into()),
+                ink(theme, Role::Dim, fit(&format!(": trained. {policy}"), width.saturating_sub(10), theme)),
+            ]),
+            Line::default(),
+        ]
+    }
+}
+
+/// What the think policy does to this data.
+pub(super) fn policy_in_words(data: &DataFound, think: Think) -> String {
+    match (&data.think_block, think) {
+        (None, _) => "The template inserts no think block: the think policy changes nothing".into(),
+        (Some(_), Think::Skip) => "think = skip: an inserted empty think block is context only".into(),
+        (Some(_), Think::Train) => "think = train: an inserted empty think block is trained too".into(),
+    }
+}
+
+/// The beginning of the first example in some rows, for beside the figures.
+pub(super) fn excerpt(
+    data: &DataFound,
+    think: Think,
+    width: usize,
+    height: usize,
+    theme: &Theme,
+) -> Vec<Line<'static>> {
+    let Some(example) = data.preview.first() else { return Vec::new() };
+    let all = rows(example, think, width.saturating_sub(MARGIN));
+    all.iter().take(height).map(|row| row.line(theme)).collect()
+}
+
+fn trained(theme: &Theme, text: String) -> Span<'static> {
+    Span::styled(text, theme.style(Role::Trained).add_modifier(Modifier::UNDERLINED))
+}
+
+/// One row of a rendered example.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Row {
+    /// Pieces of text, and whether they are trained.
+    pieces: Vec<(bool, String)>,
+    width: usize,
+    /// Another kind of text than the row before: its name stands at the margin.
+    turns: bool,
+}
+
+impl Row {
+    fn is_trained(&self) -> bool {
+        self.pieces.iter().any(|(trained, _)| *trained)
+    }
+
+    fn push(&mut self, is_trained: bool, text: &str) {
+        self.width += text.width();
+        match self.pieces.last_mut() {
+            Some((kind, piece)) if *kind == is_trained => piece.push_str(text),
+            _ => self.pieces.push((is_trained, text.to_owned())),
+        }
+    }
+
+    fn line(&self, theme: &Theme) -> Line<'static> {
+        let is_trained = self.is_trained();
+        let word = match (self.turns, is_trained) {
+            (false, _) => "",
+            (true, true) => "trained",
+            (true, false) => "context",
+        };
+        let (role, rule) = match is_trained {
+            true => (Role::Trained, theme.glyph("┃", "#")),
+            false => (Role::Line, theme.glyph("│", "|")),
+        };
+        let mut spans = vec![ink(theme, role, word), ink(theme, Role::Line, " ".repeat(7 - word.len()))];
+        spans.push(ink(theme, role, format!("{rule} ")));
+        spans.extend(self.pieces.iter().map(|(is_trained, text)| match is_trained {
+            true => trained(theme, text.clone()),
+            false => Span::raw(text.clone()),
+        }));
+        Line::from(spans)
+    }
+}
+
+/// The example in rows of at most `width` columns; what would move the cursor is spelled out, line breaks are obeyed.
+fn rows(example: &Example, think: Think, width: usize) -> Vec<Row> {
+    let width = width.max(1);
+    let targets = match think {
+        Think::Train => &example.trained_with_think,
+        Think::Skip => &example.trained_without_think,
+    };
+    let mut targets = targets.iter().peekable();
+    let mut rows = vec![Row::default()];
+    for (at, grapheme) in example.text.grapheme_indices(true) {
+        while targets.peek().is_some_and(|target| target.end <= at) {
+            targets.next();
+        }
+        let is_trained = targets.peek().is_some_and(|target| target.contains(&at));
+        if grapheme == "\n" || grapheme == "\r\n" {
+            rows.push(Row::default());
+            continue;
+        }
+        let shown = escape(grapheme);
+        // What was spelled out may be wider than the row.
+        for piece in shown.graphemes(true) {
+            let row = rows.last_mut().expect("there is always a row");
+            if row.width > 0 && row.width + piece.width() > width {
+                rows.push(Row::default());
+            }
+            rows.last_mut().expect("there is always a row").push(is_trained, piece);
+        }
+    }
+    let mut before = None;
+    for row in &mut rows {
+        // An empty row belongs to what it stands in.
+        if !row.pieces.is_empty() || before.is_none() {
+            row.turns = before != Some(row.is_trained());
+            before = Some(row.is_trained());
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example(text: &str, trained: &[&str]) -> Example {
+        let find = |part: &&str| text.find(part).map(|at| at..at + part.len()).unwrap();
+        Example {
+            place: "train.jsonl:1".into(),
+            text: text.into(),
+            trained_with_think: trained.iter().map(find).collect(),
+            trained_without_think: trained.iter().skip(1).map(find).collect(),
+            tokens: 9,
+            cut: false,
+        }
+    }
+
+    #[test]
+    fn what_is_trained_is_marked_to_the_character_and_follows_the_policy() {
+        let example =
+            example("user: hi\nbot: <think></think>\n\nHello\u{1b}[2J", &["<think></think>", "Hello"]);
+        let kinds = |think| {
+            let rows = rows(&example, think, 40);
+            let of = |row: &Row| {
+                row.pieces.iter().map(|(t, p)| format!("{}{p}", if *t { "+" } else { "-" })).collect()
+            };
+            rows.iter().map(of).collect::<Vec<String>>()
+        };
+        assert_eq!(kinds(Think::Train), ["-user: hi", "-bot: +<think></think>", "", "+Hello-\\u{1b}[2J"]);
+        assert_eq!(kinds(Think::Skip), ["-user: hi", "-bot: <think></think>", "", "+Hello-\\u{1b}[2J"]);
+    }
+
+    proptest! {
+        #[test]
+        fn rows_keep_their_width_and_lose_nothing(text in any::<String>(), width in 2usize..30) {
+            let example = example(&text, &[]);
+            let rows = rows(&example, Think::Train, width);
+            prop_assert!(rows.iter().all(|row| row.width <= width));
+            let shown: String = rows.iter().flat_map(|row| row.pieces.iter().map(|(_, text)| text.as_str())).collect();
+            prop_assert_eq!(shown, escape(&text.replace("\r\n", "").replace('\n', "")).into_owned());
+        }
+    }
+}

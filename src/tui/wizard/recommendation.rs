@@ -1,0 +1,560 @@
+//! The fourth page: how it is trained. Every value with its recommendation, its reason and what it costs.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_plan::{Answers, Origin, Setting};
+use unicode_width::UnicodeWidthStr;
+
+use super::cost::{Cost, curve_lines, memory_lines, time_lines};
+use super::keys::{Did, Keys};
+use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
+use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
+use super::state::{OF_ONE_RUN, State};
+use crate::escape::escape;
+use crate::screen::{Binding, Role, TextInput, Theme, action, key};
+
+#[derive(Default)]
+pub(super) struct PlanPage {
+    all: bool,
+    curve: bool,
+    selected: usize,
+    edit: Option<Edit>,
+    /// What the plan cost when the cursor came to this row.
+    was: Option<Cost>,
+    /// What the row under the cursor would be without an answer.
+    recommended: Option<String>,
+}
+
+/// A value being typed.
+struct Edit {
+    input: TextInput,
+    before: Answers,
+    problem: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    GoOn,
+    Up,
+    Down,
+    More,
+    Less,
+    Edit,
+    Recommended,
+    AllRecommended,
+    All,
+    Curve,
+    Presets,
+    Save,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "go on with these values",
+        hint: Some("go on"),
+        action: Act::GoOn,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "value above",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "value below",
+        hint: None,
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[
+            key(KeyCode::Right),
+            key(KeyCode::Char('l')),
+            key(KeyCode::Char('+')),
+            key(KeyCode::Char(' ')),
+        ],
+        shown: "→ l",
+        help: "more, or the next choice",
+        hint: None,
+        action: Act::More,
+    },
+    Binding {
+        keys: &[key(KeyCode::Left), key(KeyCode::Char('h'))],
+        shown: "← h",
+        help: "less, or the choice before",
+        hint: Some("change"),
+        action: Act::Less,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('e'))],
+        shown: "0-9 e",
+        help: "type a value; the plan follows as you type",
+        hint: Some("type"),
+        action: Act::Edit,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
+        shown: "r",
+        help: "back to the recommended value",
+        hint: Some("recommended"),
+        action: Act::Recommended,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('R'))],
+        shown: "R",
+        help: "all back to the recommended values",
+        hint: None,
+        action: Act::AllRecommended,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('a'))],
+        shown: "a",
+        help: "all settings, or the essential ones",
+        hint: Some("all"),
+        action: Act::All,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('c'))],
+        shown: "c",
+        help: "cost of every pack length",
+        hint: Some("cost"),
+        action: Act::Curve,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('p'))],
+        shown: "p",
+        help: "load a preset",
+        hint: Some("preset"),
+        action: Act::Presets,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('P'))],
+        shown: "P",
+        help: "save these values as a preset",
+        hint: None,
+        action: Act::Save,
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Typing {
+    Keep,
+    Undo,
+}
+
+const EDIT_KEYS: &[Binding<Typing>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter), key(KeyCode::Tab), key(KeyCode::Up), key(KeyCode::Down)],
+        shown: "⏎",
+        help: "keep it; an empty line takes the recommendation",
+        hint: Some("keep it"),
+        action: Typing::Keep,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "as it was before",
+        hint: Some("as before"),
+        action: Typing::Undo,
+    },
+];
+
+impl PlanPage {
+    pub fn keys(&self) -> Keys {
+        if self.edit.is_some() { Keys::typing(EDIT_KEYS) } else { Keys::of(KEYS) }
+    }
+
+    /// Called when the page comes up.
+    pub fn enter(&mut self, state: &State) {
+        self.edit = None;
+        self.curve = false;
+        self.go_to_problem(state);
+        self.look(state, true);
+    }
+
+    /// Puts the cursor on the setting at fault.
+    fn go_to_problem(&mut self, state: &State) {
+        let Some(key) = state.problem.as_ref().and_then(|problem| problem.key) else { return };
+        self.all |= listed(false).iter().all(|setting| setting.key != key);
+        if let Some(at) = listed(self.all).iter().position(|setting| setting.key == key) {
+            self.selected = at;
+        }
+    }
+
+    fn setting(&self) -> &'static Setting {
+        let listed = listed(self.all);
+        listed[self.selected.min(listed.len() - 1)]
+    }
+
+    /// Works out what the row under the cursor would be if it were left to the plan. `anew`: changes count from here.
+    fn look(&mut self, state: &State, anew: bool) {
+        let setting = self.setting();
+        if anew {
+            self.was = state.plan.as_ref().and_then(Cost::of);
+        }
+        let plan = state.plan_with(setting, None).and_then(Result::ok);
+        self.recommended = explained(plan.as_ref(), setting.key).map(|row| row.value.clone());
+    }
+
+    /// Called after something else than a key has changed the plan.
+    pub fn refresh(&mut self, state: &State) {
+        self.look(state, self.was.is_none());
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        if self.edit.is_some() {
+            return self.edit_key(event, state);
+        }
+        let setting = self.setting();
+        let Some(act) = action(KEYS, event) else {
+            return match event.code {
+                KeyCode::Esc if self.curve => {
+                    self.curve = false;
+                    Did::Done
+                }
+                // A digit begins a value.
+                KeyCode::Char(c) if c.is_ascii_digit() || c == '.' || c == '-' => {
+                    let alone =
+                        event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT) == KeyModifiers::NONE;
+                    if !alone || !setting.choices.is_empty() {
+                        return Did::Passed;
+                    }
+                    self.begin(c.to_string(), state);
+                    self.typed(state);
+                    Did::Done
+                }
+                _ => Did::Passed,
+            };
+        };
+        let last = listed(self.all).len() - 1;
+        match act {
+            Act::GoOn => return Did::Next,
+            Act::Up => self.go(self.selected.saturating_sub(1), state),
+            Act::Down => self.go((self.selected + 1).min(last), state),
+            Act::More => self.step(true, state),
+            Act::Less => self.step(false, state),
+            Act::Edit => {
+                let text = now(setting, state.plan.as_ref(), &state.answers).value;
+                self.begin(text, state);
+            }
+            Act::Recommended => {
+                state.take_back(setting);
+                self.look(state, false);
+            }
+            Act::AllRecommended => {
+                for setting in listed(true) {
+                    if !OF_ONE_RUN.contains(&setting.name)
+                        && state.answers.origin(setting.key) == Some(Origin::Flag)
+                    {
+                        state.answers.clear(setting.name);
+                    }
+                }
+                state.replan();
+                state.say(Role::Accent, "all values of your own are taken back");
+                self.look(state, false);
+            }
+            Act::All => {
+                self.all = !self.all;
+                let at = listed(self.all).iter().position(|other| other.key == setting.key);
+                self.go(at.unwrap_or(0), state);
+            }
+            Act::Curve => self.curve = !self.curve,
+            Act::Presets => return Did::Presets,
+            Act::Save => return Did::SavePreset,
+        }
+        Did::Done
+    }
+
+    fn go(&mut self, to: usize, state: &State) {
+        if to != self.selected {
+            self.selected = to;
+            self.look(state, true);
+        }
+    }
+
+    fn step(&mut self, up: bool, state: &mut State) {
+        let setting = self.setting();
+        let value = now(setting, state.plan.as_ref(), &state.answers).value;
+        let Some(next) = stepped(setting, &value, up) else {
+            return state.say(Role::Dim, format!("e types a value: {}", setting.expects));
+        };
+        if let Err(problem) = state.try_answer(setting, &next) {
+            state.say(Role::Bad, format!("not {next}: {}", problem.text));
+        }
+        self.look(state, false);
+    }
+
+    fn begin(&mut self, text: String, state: &State) {
+        self.look(state, true);
+        self.edit = Some(Edit { input: TextInput::new(text), before: state.answers.clone(), problem: None });
+    }
+
+    fn edit_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        let Some(edit) = &mut self.edit else { return Did::Passed };
+        match action(EDIT_KEYS, event) {
+            Some(Typing::Undo) => {
+                state.answers = edit.before.clone();
+                state.replan();
+                self.edit = None;
+                self.look(state, false);
+            }
+            Some(Typing::Keep) => {
+                // What is wrong has to be seen, or undone.
+                if edit.problem.is_none() {
+                    self.edit = None;
+                    self.look(state, false);
+                }
+            }
+            None => {
+                if !edit.input.press(event) {
+                    return Did::Passed;
+                }
+                self.typed(state);
+            }
+        }
+        Did::Done
+    }
+
+    /// Makes the plan follow what is typed.
+    fn typed(&mut self, state: &mut State) {
+        let setting = self.setting();
+        let Some(edit) = &mut self.edit else { return };
+        let text = edit.input.text().trim();
+        edit.problem = if text.is_empty() {
+            state.take_back(setting);
+            state.problem.as_ref().map(|problem| problem.text.clone())
+        } else {
+            state.try_answer(setting, text).err().map(|problem| problem.text)
+        };
+    }
+
+    pub fn paste(&mut self, text: &str, state: &mut State) {
+        if let Some(edit) = &mut self.edit {
+            edit.input.paste(text);
+            self.typed(state);
+        }
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        if state.plan.is_none() && state.problem.is_none() {
+            return draw(frame, area, not_yet(state, usize::from(area.width), theme));
+        }
+        if let (true, Some(plan)) = (self.curve, &state.plan) {
+            return view_curve(plan, frame, area, theme);
+        }
+        let list = (area.width * 45 / 100).clamp(28, 56);
+        let [list, _, side] = area.layout(&Layout::horizontal([
+            Constraint::Length(list),
+            Constraint::Length(2),
+            Constraint::Fill(1),
+        ]));
+        self.view_list(state, frame, list, theme);
+        self.view_side(state, frame, side, theme);
+    }
+
+    fn view_list(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let settings = listed(self.all);
+        let names = settings.iter().map(|setting| name(setting).width()).max().unwrap_or(0);
+        let names = names.min(width * 2 / 5);
+        let height = usize::from(area.height).saturating_sub(1);
+        let mut lines: Vec<_> = window(self.selected, settings.len(), height)
+            .map(|at| self.row(settings[at], at == self.selected, names, width, state, theme))
+            .collect();
+        let words = match self.all {
+            true => format!("{} settings; a shows the essential ones", settings.len()),
+            false => "a shows all settings".to_owned(),
+        };
+        lines.push(inked(theme, Role::Dim, fit(&words, width, theme)));
+        draw(frame, area, lines);
+    }
+
+    fn row(
+        &self,
+        setting: &'static Setting,
+        selected: bool,
+        names: usize,
+        width: usize,
+        state: &State,
+        theme: &Theme,
+    ) -> Line<'static> {
+        let Now { value, origin, .. } = now(setting, state.plan.as_ref(), &state.answers);
+        let at_fault = state.problem.as_ref().is_some_and(|problem| problem.key == Some(setting.key));
+        let mark = match (selected, at_fault) {
+            (_, true) => "! ",
+            (true, _) => theme.glyph("▸ ", "> "),
+            _ => "  ",
+        };
+        let word = origin_word(origin);
+        let room = width.saturating_sub(names + 2 + 2 + 7);
+        let mut spans = vec![
+            ink(theme, if at_fault { Role::Bad } else { Role::Accent }, mark),
+            ink(theme, if selected { Role::Title } else { Role::Text }, left(&name(setting), names, theme)),
+            ink(theme, Role::Text, "  "),
+        ];
+        match self.edit.as_ref().filter(|_| selected) {
+            Some(edit) => spans.extend(edit.input.line(room as u16 + 6, true, theme).spans),
+            None => {
+                let shown = if value.is_empty() {
+                    theme.glyph("–", "-").to_owned()
+                } else {
+                    escape(&value).into_owned()
+                };
+                let cell = left(&shown, room, theme);
+                let role = if origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
+                spans.push(if selected { ink(theme, Role::Selected, cell) } else { ink(theme, role, cell) });
+                spans.push(ink(theme, role, format!(" {}", left(word, 6, theme))));
+            }
+        }
+        Line::from(spans)
+    }
+
+    fn view_side(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let height = usize::from(area.height);
+        let setting = self.setting();
+        let high = height >= 28;
+        let on_curve =
+            setting.key == "pack.length" && self.edit.as_ref().is_none_or(|edit| edit.problem.is_none());
+        let mut lines = Vec::new();
+        if let Some(plan) = &state.plan {
+            let compact = !high && on_curve;
+            let mut time = time_lines(plan, self.was, width, if high { 4 } else { 0 }, theme);
+            if !high {
+                // The basis is worth more than the steps where there is little room.
+                time.truncate(2);
+            }
+            lines.extend(time);
+            if high {
+                lines.push(Line::default());
+            }
+            if let Some(advice) = &plan.advice {
+                let rows = if high {
+                    6
+                } else if compact || height < 14 {
+                    2
+                } else {
+                    4
+                };
+                lines.extend(memory_lines(&advice.memory, self.was, width, rows, theme));
+            }
+            lines.push(Line::default());
+        }
+        let rest = height.saturating_sub(lines.len());
+        let mut about = self.about(setting, state, width, theme);
+        let curve_rows = match (&state.plan, high, on_curve) {
+            (Some(_), true, _) => rest.saturating_sub(about.len().min(12) + 2),
+            (Some(_), false, true) => rest.saturating_sub(about.len().min(4)).min(7),
+            _ => 0,
+        };
+        about.truncate(rest.saturating_sub(curve_rows));
+        lines.extend(about);
+        if let (Some(plan), true) = (&state.plan, curve_rows >= 4) {
+            if high {
+                lines.push(Line::default());
+                lines.push(block(theme, "cost of pack lengths", width));
+            }
+            lines.extend(curve_lines(plan, width, curve_rows, theme));
+        }
+        draw(frame, area, lines);
+    }
+
+    /// The setting under the cursor: what it decides, its recommendation and its reason, or what is wrong.
+    fn about(
+        &self,
+        setting: &'static Setting,
+        state: &State,
+        width: usize,
+        theme: &Theme,
+    ) -> Vec<Line<'static>> {
+        let Now { value, origin, reason } = now(setting, state.plan.as_ref(), &state.answers);
+        let mut lines = vec![block(theme, setting.key, width)];
+        if let Some(problem) = self.edit.as_ref().and_then(|edit| edit.problem.as_ref()) {
+            lines.extend(wrapped(theme, Role::Bad, problem, width));
+            lines.push(inked(
+                theme,
+                Role::Dim,
+                fit("the plan is that of the last valid value", width, theme),
+            ));
+            return lines;
+        }
+        if let Some(problem) = &state.problem {
+            lines.extend(wrapped(theme, Role::Bad, &problem.text, width));
+            return lines;
+        }
+        let recommended = self.recommended.as_deref().unwrap_or_default();
+        let shown = |value: &str| match value {
+            "" => "not set".to_owned(),
+            value => escape(value).into_owned(),
+        };
+        let words = match origin {
+            Origin::BuiltIn => format!("{}, as recommended", shown(&value)),
+            _ if value == recommended => {
+                format!("{} ({}), as recommended", shown(&value), setting.place(origin))
+            }
+            _ => format!(
+                "{} ({}); recommended is {}",
+                shown(&value),
+                setting.place(origin),
+                shown(recommended)
+            ),
+        };
+        let role = if origin == Origin::BuiltIn || value == recommended { Role::Good } else { Role::Accent };
+        lines.extend(wrapped(theme, role, &words, width));
+        // The list says already what was recommended.
+        let reason = reason.strip_prefix("as recommended: ").unwrap_or(&reason);
+        let reason = reason.strip_prefix(&format!("recommended was {recommended}: ")).unwrap_or(reason);
+        lines.extend(wrapped(theme, Role::Text, reason, width));
+        lines.extend(wrapped(theme, Role::Dim, setting.about, width));
+        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects), width));
+        lines
+    }
+}
+
+fn view_curve(plan: &sparktune_plan::Plan, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let width = usize::from(area.width);
+    let rule = plan.advice.as_ref().map_or(0, |advice| advice.recipe_pack_length);
+    let words = format!(
+        "Longer rows: fewer of them, so less fixed cost; but more attention, more memory, fewer steps. empty: share of a row \
+         that no example fills. The recipe's rule, the mean length rounded to 128, is {}.",
+        sparktune_plan::render::count(rule.into())
+    );
+    let mut lines = vec![block(theme, "cost of pack lengths", width)];
+    lines.extend(wrapped(theme, Role::Dim, &words, width));
+    lines.push(Line::default());
+    let rows = usize::from(area.height).saturating_sub(lines.len());
+    lines.extend(curve_lines(plan, width, rows, theme));
+    draw(frame, area, lines);
+}
+
+/// Why there is no plan to be seen.
+pub(super) fn not_yet(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let unfinished = [
+        ("the machine", state.machine.wait(), state.machine.failed()),
+        ("the model", state.model.wait(), state.model.failed()),
+        ("the data", state.data.wait(), state.data.failed()),
+    ];
+    for (what, wait, failed) in unfinished {
+        if let Some(problem) = failed {
+            let mut lines = wrapped(theme, Role::Bad, problem, width);
+            lines.push(inked(theme, Role::Dim, format!("esc goes back to {what}")));
+            return lines;
+        }
+        if let Some(wait) = wait {
+            return super::starting::progress_lines(
+                wait,
+                &format!("reading {what}"),
+                state.now,
+                width,
+                theme,
+            );
+        }
+    }
+    wrapped(theme, Role::Warn, "A plan needs a model and data: esc goes back to them.", width)
+}

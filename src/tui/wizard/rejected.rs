@@ -1,0 +1,205 @@
+//! The rejected lines: where, why, what to do, and the line itself.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_data::Rejected;
+use sparktune_plan::render::count;
+
+use super::asked::Asked;
+use super::desk::{Ask, RejectedPage, Reply, Told};
+use super::keys::Keys;
+use super::lines::{draw, fit, fit_end, ink, inked, left, window, wrap, wrapped};
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+/// Lines that are asked for at once.
+const AT_ONCE: usize = 100;
+
+#[derive(Default)]
+pub(super) struct RejectedList {
+    page: Asked<RejectedPage>,
+    selected: usize,
+    /// Put the cursor at the end of the page that is coming.
+    from_below: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Close,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('w'))],
+        shown: "esc",
+        help: "back to the data",
+        hint: Some("back to the data"),
+        action: Act::Close,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "line before",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "next line",
+        hint: Some("next"),
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageUp)],
+        shown: "pgup",
+        help: "hundred lines before",
+        hint: None,
+        action: Act::PageUp,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
+        shown: "pgdn",
+        help: "next hundred lines",
+        hint: Some("next hundred"),
+        action: Act::PageDown,
+    },
+    Binding {
+        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
+        shown: "g",
+        help: "first",
+        hint: None,
+        action: Act::First,
+    },
+];
+
+impl RejectedList {
+    pub fn keys(&self) -> Keys {
+        Keys::of(KEYS)
+    }
+
+    pub fn open(&mut self, state: &mut State) {
+        self.ask(0, false, state);
+    }
+
+    fn ask(&mut self, offset: u64, from_below: bool, state: &mut State) {
+        self.page = state.expect(Ask::Rejected { offset, limit: AT_ONCE });
+        self.selected = 0;
+        self.from_below = from_below;
+    }
+
+    /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+        let act = action(KEYS, event)?;
+        let known = self.page.here().map(|page| (page.offset, page.rows.len(), page.total));
+        match (act, known) {
+            (Act::Close, _) => return Some(true),
+            (_, None) => {}
+            (Act::Up, Some((offset, ..))) if self.selected == 0 && offset > 0 => {
+                self.ask(offset.saturating_sub(AT_ONCE as u64), true, state);
+            }
+            (Act::Up, _) => self.selected = self.selected.saturating_sub(1),
+            (Act::Down, Some((offset, rows, total))) if self.selected + 1 >= rows => {
+                if offset + (rows as u64) < total {
+                    self.ask(offset + rows as u64, false, state);
+                }
+            }
+            (Act::Down, _) => self.selected += 1,
+            (Act::PageUp, Some((offset, ..))) if offset > 0 => {
+                self.ask(offset.saturating_sub(AT_ONCE as u64), false, state);
+            }
+            (Act::PageDown, Some((offset, rows, total))) if offset + (rows as u64) < total => {
+                self.ask(offset + rows as u64, false, state);
+            }
+            (Act::PageUp, _) => self.selected = 0,
+            (Act::PageDown, Some((_, rows, _))) => self.selected = rows.saturating_sub(1),
+            (Act::First, Some((0, ..))) => self.selected = 0,
+            (Act::First, _) => self.ask(0, false, state),
+        }
+        Some(false)
+    }
+
+    pub fn told(&mut self, reply: &Reply) {
+        if let Told::Rejected(result) = &reply.told
+            && self.page.answer(reply.ticket, result.clone())
+        {
+            let rows = self.page.here().map_or(0, |page| page.rows.len());
+            self.selected = if self.from_below { rows.saturating_sub(1) } else { 0 };
+        }
+    }
+
+    pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let page = match &self.page {
+            Asked::Here(page) => page,
+            Asked::Failed(words) => return draw(frame, area, wrapped(theme, Role::Bad, words, width)),
+            _ => return draw(frame, area, vec![inked(theme, Role::Dim, "reading the rejected lines")]),
+        };
+        let Some(chosen) = page.rows.get(self.selected) else {
+            return draw(frame, area, vec![inked(theme, Role::Good, "no line was rejected")]);
+        };
+        let detail = (area.height / 2).clamp(5, 12);
+        let [list, below] = area.layout(&Layout::vertical([Constraint::Min(2), Constraint::Length(detail)]));
+        let at = page.offset + self.selected as u64 + 1;
+        let head = format!("rejected line {} of {}", count(at), count(page.total));
+        let mut lines = vec![inked(theme, Role::Title, fit(&head, width, theme))];
+        let rows = usize::from(list.height).saturating_sub(1);
+        lines.extend(window(self.selected, page.rows.len(), rows).map(|i| {
+            let line = row(&page.rows[i], width, theme);
+            if i == self.selected { line.patch_style(theme.style(Role::Selected)) } else { line }
+        }));
+        draw(frame, list, lines);
+        draw(frame, below, view_chosen(chosen, page, width, usize::from(below.height), theme));
+    }
+}
+
+fn row(rejected: &Rejected, width: usize, theme: &Theme) -> Line<'static> {
+    let place = format!("{}:{}", escape(&rejected.file), rejected.line);
+    let room = (width / 3).min(36);
+    let reason = match rejected.rejection.field.as_str() {
+        "" => rejected.rejection.reason.clone(),
+        field => format!("{field}: {}", rejected.rejection.reason),
+    };
+    let rest = width.saturating_sub(room + 2);
+    Line::from(vec![
+        ink(theme, Role::Dim, left(&fit_end(&place, room, theme), room, theme)),
+        ink(theme, Role::Text, format!("  {}", left(&escape(&reason), rest, theme))),
+    ])
+}
+
+fn view_chosen(
+    rejected: &Rejected,
+    page: &RejectedPage,
+    width: usize,
+    height: usize,
+    theme: &Theme,
+) -> Vec<Line<'static>> {
+    let reason = &rejected.rejection;
+    let what = match reason.field.as_str() {
+        "" => reason.reason.clone(),
+        field => format!("{field}: {}", reason.reason),
+    };
+    let mut lines = vec![Line::default()];
+    lines.extend(wrapped(theme, Role::Bad, &what, width));
+    lines.extend(wrapped(theme, Role::Good, &format!("fix: {}", reason.fix), width));
+    let file =
+        page.file.as_ref().map(|file| format!("all of them are in {}", escape(&file.display().to_string())));
+    let room = height.saturating_sub(lines.len() + file.iter().len());
+    let text: String = rejected.text.chars().take(width * room.max(1)).collect();
+    lines.extend(
+        wrap(&text.replace('\n', " "), width)
+            .into_iter()
+            .take(room)
+            .map(|line| inked(theme, Role::Dim, line)),
+    );
+    lines.extend(file.map(|words| inked(theme, Role::Dim, fit(&words, width, theme))));
+    lines
+}

@@ -1,0 +1,280 @@
+//! The last page: the whole plan, the command line that does the same, and the start.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sparktune_plan::render::{bytes, count, parameters};
+use sparktune_plan::{Method, Origin, Plan, command_line};
+use unicode_width::UnicodeWidthStr;
+
+use super::command;
+use super::cost::{basis, memory_lines, shown_s, total_s};
+use super::keys::{Did, Keys};
+use super::lines::{block, draw, fit, from_row, ink, inked, left, wrapped};
+use super::recommendation::not_yet;
+use super::settings::origin_word;
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, hint_line, key};
+
+#[derive(Debug, Default)]
+pub(super) struct ReviewPage {
+    scroll: usize,
+    /// The command line is shown, on a screen of its own.
+    pub command: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Start,
+    Command,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Save,
+}
+
+const KEYS: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "start: fetch what is missing, then train",
+        hint: Some("start"),
+        action: Act::Start,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('c'))],
+        shown: "c",
+        help: "the command line that does the same, to be copied",
+        hint: Some("command line"),
+        action: Act::Command,
+    },
+    Binding {
+        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
+        shown: "↑ k",
+        help: "scroll up",
+        hint: None,
+        action: Act::Up,
+    },
+    Binding {
+        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
+        shown: "↓ j",
+        help: "scroll down",
+        hint: Some("scroll"),
+        action: Act::Down,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageUp)],
+        shown: "pgup",
+        help: "a screen up",
+        hint: None,
+        action: Act::PageUp,
+    },
+    Binding {
+        keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
+        shown: "pgdn",
+        help: "a screen down",
+        hint: None,
+        action: Act::PageDown,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('P'))],
+        shown: "P",
+        help: "save these values as a preset",
+        hint: Some("save as preset"),
+        action: Act::Save,
+    },
+];
+
+const COMMAND_KEYS: &[Binding<()>] = &[Binding {
+    keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('c'))],
+    shown: "esc",
+    help: "back to the review",
+    hint: Some("back; select the lines with the mouse to copy them"),
+    action: (),
+}];
+
+impl ReviewPage {
+    pub fn keys(&self) -> Keys {
+        if self.command { Keys::of(COMMAND_KEYS) } else { Keys::of(KEYS) }
+    }
+
+    pub fn enter(&mut self) {
+        *self = Self::default();
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &State) -> Did {
+        if self.command {
+            if action(COMMAND_KEYS, event).is_none() {
+                return Did::Passed;
+            }
+            self.command = false;
+            return Did::Done;
+        }
+        let Some(act) = action(KEYS, event) else { return Did::Passed };
+        let page = usize::from(state.size.height).saturating_sub(14).max(1);
+        let rows = state
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.advice.as_ref())
+            .map_or(0, |advice| advice.explain.len());
+        let most = rows.saturating_sub(page);
+        match act {
+            Act::Start if state.plan.is_some() && state.problem.is_none() => return Did::Start,
+            Act::Start => {}
+            Act::Command => self.command = true,
+            Act::Up => self.scroll = self.scroll.saturating_sub(1),
+            Act::Down => self.scroll = (self.scroll + 1).min(most),
+            Act::PageUp => self.scroll = self.scroll.saturating_sub(page),
+            Act::PageDown => self.scroll = (self.scroll + page).min(most),
+            Act::Save => return Did::SavePreset,
+        }
+        Did::Done
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let Some(plan) = &state.plan else {
+            let lines = match &state.problem {
+                Some(problem) => wrapped(theme, Role::Bad, &problem.text, width),
+                None => not_yet(state, width, theme),
+            };
+            return draw(frame, area, lines);
+        };
+        let mut head = summary(plan, state, width, usize::from(area.height), theme);
+        if let Some(problem) = &state.problem {
+            head = wrapped(theme, Role::Bad, &problem.text, width);
+            head.truncate(usize::from(area.height / 2));
+        }
+        let [top, table] =
+            area.layout(&Layout::vertical([Constraint::Length(head.len() as u16), Constraint::Min(3)]));
+        draw(frame, top, head);
+        let rows = table_rows(plan, width, theme);
+        let height = usize::from(table.height).saturating_sub(1);
+        let shown = from_row(self.scroll, rows.len(), height);
+        let title = if rows.len() > height {
+            format!("every value, {} to {} of {}", shown.start + 1, shown.end, rows.len())
+        } else {
+            "every value".to_owned()
+        };
+        let mut lines = vec![block(theme, &title, width)];
+        lines.extend(rows[shown].to_vec());
+        draw(frame, table, lines);
+    }
+
+    /// The command line on a screen without anything beside it.
+    pub fn view_command(&self, state: &State, frame: &mut Frame<'_>, theme: &Theme) {
+        let area = frame.area();
+        let [_, text, foot] = area.layout(&Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ]));
+        let width = usize::from(area.width);
+        let mut lines = Vec::new();
+        match command_line(&state.answers) {
+            Ok(command) => {
+                let (rows, is_exact) = command::rows(&command, width);
+                lines.extend(rows.into_iter().map(Line::raw));
+                if !is_exact {
+                    lines.push(Line::default());
+                    let words = "A name in it holds characters that would move the cursor. They are spelled out, so this cannot be \
+                                 copied as it is.";
+                    lines.extend(wrapped(theme, Role::Warn, words, width));
+                }
+            }
+            Err(error) => lines.extend(wrapped(theme, Role::Bad, &error.to_string(), width)),
+        }
+        draw(frame, text, lines);
+        frame.render_widget(hint_line(self.keys().hints, area.width, theme), foot);
+    }
+}
+
+/// What will be done, how long it takes and what it needs.
+fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let label = |words: &str| ink(theme, Role::Dim, left(words, 9, theme));
+    let room = width.saturating_sub(9);
+    let line = |name: &str, role: Role, words: &str| {
+        Line::from(vec![label(name), ink(theme, role, fit(&escape(words), room, theme))])
+    };
+    let model = state.model_ready().map_or_else(
+        || plan.model.id.clone(),
+        |found| {
+            let fetch = match found.missing_bytes {
+                0 => "all of it is here".to_owned(),
+                missing => format!("{} to be fetched", bytes(missing)),
+            };
+            format!("{}, {} parameters, {fetch}", found.name, parameters(found.facts.text_parameters()))
+        },
+    );
+    lines.push(line("model", Role::Title, &model));
+    let paths: Vec<_> = plan.data.train.iter().map(|path| state.shown(path)).collect();
+    let examples = state.data.here().map_or_else(String::new, |data| {
+        format!(", {} examples, {} tokens", count(data.facts.examples), count(data.facts.total_tokens))
+    });
+    lines.push(line("data", Role::Title, &format!("{}{examples}", paths.join(", "))));
+    let method = match plan.method {
+        Method::Lora { rank, alpha, .. } => format!("LoRA of rank {rank}, alpha {alpha}"),
+        Method::Full => "full fine-tuning".to_owned(),
+    };
+    let how = format!(
+        "{method}; {} epochs of rows of {} tokens, {} a step; MTP head {}",
+        plan.duration.epochs,
+        count(plan.pack.length.into()),
+        plan.batch.packs_per_step(),
+        plan.mtp.word()
+    );
+    lines.push(line("method", Role::Text, &how));
+    if let Some(advice) = &plan.advice {
+        let time = &advice.time;
+        let words = format!("{} for {} steps: {}", shown_s(total_s(time)), count(time.steps), basis(time));
+        lines.push(line("time", Role::Accent, &words));
+        let rows = if height >= 24 {
+            3
+        } else if height >= 14 {
+            2
+        } else {
+            1
+        };
+        lines.extend(memory_lines(&advice.memory, None, width, rows, theme));
+        if height >= 24 {
+            lines.extend(wrapped(theme, Role::Dim, &time.formula, width));
+        }
+    }
+    if state.recount.wait().is_some() {
+        lines.push(inked(
+            theme,
+            Role::Dim,
+            "the data is being counted again, as an answer has changed how it is read",
+        ));
+    }
+    lines.push(Line::default());
+    lines
+}
+
+/// One line for each value: its name, itself, where it comes from, and as much of its reason as fits.
+fn table_rows(plan: &Plan, width: usize, theme: &Theme) -> Vec<Line<'static>> {
+    let rows = plan.advice.as_ref().map(|advice| advice.explain.as_slice()).unwrap_or_default();
+    let keys = rows.iter().map(|row| row.key.width()).max().unwrap_or(0).min(26);
+    let values = rows.iter().map(|row| row.value.width()).max().unwrap_or(0).min(width / 3).max(8);
+    let reason = width.saturating_sub(keys + values + 7 + 6);
+    rows.iter()
+        .map(|row| {
+            let value = if row.value.is_empty() {
+                theme.glyph("–", "-").to_owned()
+            } else {
+                escape(&row.value).into_owned()
+            };
+            let own = if row.origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
+            Line::from(vec![
+                ink(theme, Role::Dim, left(&row.key, keys, theme)),
+                ink(theme, own, format!("  {}", left(&value, values, theme))),
+                ink(theme, own, format!("  {}", left(origin_word(row.origin), 6, theme))),
+                ink(theme, Role::Dim, format!("  {}", fit(&escape(&row.reason), reason, theme))),
+            ])
+        })
+        .collect()
+}

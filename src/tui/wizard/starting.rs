@@ -1,0 +1,195 @@
+//! After the last question: fetching, tokenising, starting. And how progress is shown on every page.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+use sparktune_plan::render::{bytes, count, duration};
+use unicode_width::UnicodeWidthStr;
+
+use std::path::PathBuf;
+
+use super::asked::{Asked, Wait};
+use super::desk::{Ask, Reply, Told, Unit};
+use super::keys::{Did, Keys};
+use super::lines::{bar, draw, fit, ink, inked, wrapped};
+use super::state::State;
+use crate::escape::escape;
+use crate::screen::{Binding, Role, Theme, action, key};
+
+/// The start of a run, while it is under way.
+#[derive(Debug, Default)]
+pub(super) struct Starting {
+    pub run: Asked<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Cancel,
+    Again,
+}
+
+const UNDER_WAY: &[Binding<Act>] = &[Binding {
+    keys: &[key(KeyCode::Esc), key(KeyCode::Char('x'))],
+    shown: "esc",
+    help: "cancel; what was fetched stays, and the next start goes on there",
+    hint: Some("cancel"),
+    action: Act::Cancel,
+}];
+
+const FAILED: &[Binding<Act>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter), key(KeyCode::Char('u'))],
+        shown: "⏎",
+        help: "try again; what was fetched stays",
+        hint: Some("try again"),
+        action: Act::Again,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "back to the review",
+        hint: Some("back to the review"),
+        action: Act::Cancel,
+    },
+];
+
+impl Starting {
+    pub fn start(&mut self, state: &mut State) {
+        let confirmed = state.is_confirmed();
+        self.run = state.expect(Ask::Start { answers: Box::new(state.answers.clone()), confirmed });
+    }
+
+    pub fn is_shown(&self) -> bool {
+        !matches!(self.run, Asked::Not)
+    }
+
+    pub fn keys(&self) -> Keys {
+        if self.run.failed().is_some() { Keys::of(FAILED) } else { Keys::of(UNDER_WAY) }
+    }
+
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+        match (&mut self.run, action(UNDER_WAY, event), action(FAILED, event)) {
+            (Asked::Waiting(_), Some(Act::Cancel), _) => self.cancel(state),
+            (Asked::Failed(_), _, Some(Act::Again)) => self.start(state),
+            (Asked::Failed(_), _, Some(Act::Cancel)) => self.run = Asked::Not,
+            _ => return Did::Passed,
+        }
+        Did::Done
+    }
+
+    /// Asks for the end of what is under way. It may be too late: only the answer tells.
+    pub fn cancel(&mut self, state: &mut State) {
+        if let Asked::Waiting(wait) = &mut self.run
+            && !wait.cancelled
+        {
+            wait.cancelled = true;
+            state.ask(Ask::Cancel { of: wait.ticket });
+        }
+    }
+
+    /// Takes how it ended; the run's folder when it has started.
+    pub fn told(&mut self, reply: Reply, state: &mut State) -> Option<PathBuf> {
+        let Told::Started(result) = reply.told else { return None };
+        let cancelled = self.run.wait().is_some_and(|wait| wait.cancelled);
+        if !self.run.answer(reply.ticket, result) {
+            return None;
+        }
+        match &self.run {
+            Asked::Here(run) => return Some(run.clone()),
+            Asked::Failed(_) if cancelled => {
+                self.run = Asked::Not;
+                state.say(Role::Warn, "cancelled; what was fetched stays, and the next start goes on there");
+            }
+            _ => {}
+        }
+        None
+    }
+
+    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let width = usize::from(area.width);
+        let mut lines = Vec::new();
+        match &self.run {
+            Asked::Waiting(wait) => {
+                let room = usize::from(area.height).saturating_sub(8);
+                let from = wait.past.len().saturating_sub(room);
+                for past in &wait.past[from..] {
+                    let done = ink(theme, Role::Good, theme.glyph("✓ ", "ok "));
+                    lines.push(Line::from(vec![
+                        done,
+                        ink(theme, Role::Text, fit(&escape(past), width - 3, theme)),
+                    ]));
+                }
+                lines.extend(progress_lines(wait, "starting", state.now, width, theme));
+                lines.push(Line::default());
+                let words = match wait.cancelled {
+                    true => "ending what is under way",
+                    false => {
+                        "When all is here the trainer starts as a process of its own: closing this window, or losing the \
+                         connection, will not end it. Then its charts come up."
+                    }
+                };
+                lines.extend(wrapped(theme, Role::Dim, words, width));
+            }
+            Asked::Failed(words) => {
+                lines.push(inked(theme, Role::Title, "The run could not be started."));
+                lines.push(Line::default());
+                lines.extend(wrapped(theme, Role::Bad, words, width));
+                lines.push(Line::default());
+                lines.push(inked(theme, Role::Dim, "What was fetched so far stays."));
+            }
+            Asked::Here(_) | Asked::Not => {}
+        }
+        draw(frame, area, lines);
+    }
+}
+
+/// How far slow work is: what is being done, a bar, pace and time left, and its note. `words` stand until there is news.
+pub(super) fn progress_lines(
+    wait: &Wait,
+    words: &str,
+    now: u64,
+    width: usize,
+    theme: &Theme,
+) -> Vec<Line<'static>> {
+    let Some(progress) = &wait.progress else {
+        let turning = ["|", "/", "-", "\\"][(now % 4) as usize];
+        return vec![Line::from(vec![
+            ink(theme, Role::Accent, format!("{turning} ")),
+            ink(theme, Role::Text, fit(words, width.saturating_sub(2), theme)),
+        ])];
+    };
+    let mut lines = vec![inked(theme, Role::Text, fit(&escape(&progress.what), width, theme))];
+    let mut figures = wait.amount().unwrap_or_default();
+    if let Some(pace) = wait.per_second(now) {
+        figures.push_str(&match progress.unit {
+            Unit::Bytes => format!(", {}/s", bytes(pace as u64)),
+            Unit::Count => format!(", {} a second", count(pace as u64)),
+        });
+    }
+    if let Some(left) = wait.left_s(now) {
+        figures.push_str(&format!(", {} left", duration(left)));
+    }
+    match wait.share() {
+        Some(share) => {
+            let room = width.saturating_sub(figures.width() + 8).clamp(4, 40);
+            let full = bar(share, room, theme);
+            let gap = room.saturating_sub(full.width());
+            let rest = theme.glyph("░", ".").repeat(gap);
+            lines.push(Line::from(vec![
+                ink(theme, Role::Accent, full),
+                ink(theme, Role::Line, rest),
+                ink(
+                    theme,
+                    Role::Text,
+                    fit(&format!(" {:>3.0} %  {figures}", share * 100.0), width - room, theme),
+                ),
+            ]));
+        }
+        None => lines.push(inked(theme, Role::Text, fit(&figures, width, theme))),
+    }
+    if let Some(note) = &progress.note {
+        lines.push(inked(theme, Role::Dim, fit(&escape(note), width, theme)));
+    }
+    lines
+}
