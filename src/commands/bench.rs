@@ -101,6 +101,7 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut rows = start_time(size)?;
+    rows.extend(screen()?);
     rows.extend(data(size, args.model.as_deref(), folder.path())?);
     rows.extend(watching(size, folder.path())?);
     rows.extend(training(args.quick)?);
@@ -128,6 +129,20 @@ fn start_time(size: &Size) -> Result<Vec<Row>, Failure> {
     }
     times.sort_by(f64::total_cmp);
     Ok(vec![Row::new("sparktune --help", times[times.len() / 2], "ms", "to reach: under 30 ms")])
+}
+
+fn screen() -> Result<Vec<Row>, Failure> {
+    let cost = sparktune_tui::bench::measure_dashboard()?;
+    let (columns, rows) = (cost.size.width, cost.size.height);
+    let worst = format!("worst of {} keys {:.1} ms; to reach: under 16 ms", cost.keys, cost.worst_ms);
+    let idle = format!("in {} ticks; to reach: 0", cost.idle_ticks);
+    let whole = cost.first_frame_bytes as f64;
+    Ok(vec![
+        Row::new(format!("key to frame, dashboard {columns}×{rows}"), cost.median_ms, "ms", worst),
+        Row::new("  a whole frame", whole, "bytes", "the first one"),
+        Row::new("  a frame after a key", cost.frame_bytes, "bytes", "mean: only cells that changed"),
+        Row::new("  an idle dashboard", cost.idle_bytes as f64, "bytes", idle),
+    ])
 }
 
 fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Failure> {
