@@ -225,7 +225,12 @@ fn watching(size: &Size, folder: &Path) -> Result<Vec<Row>, Failure> {
         format!("{} read; to reach: 1,000 ms for 1,000,000 steps", bytes(log.bytes)),
     )];
     if let Some(share) = log.follow_cpu_share {
-        rows.push(Row::new("following a log", share * 100.0, "% of a core", "20 steps a second; to reach: 1 %"));
+        rows.push(Row::new(
+            "following a log",
+            share * 100.0,
+            "% of a core",
+            "20 steps a second; to reach: 1 %",
+        ));
     }
     rows.extend([
         Row::new(
