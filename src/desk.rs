@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
-use sparktune_plan::{Answer, Answers, Architecture, Catalog, Plan, presets};
+use sparktune_plan::{Answer, Answers, Architecture, Catalog, Origin, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
-    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound, ModelFound, PresetFound,
-    Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
+    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound,
+    ModelFound, PresetFound, Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
 };
 
 use crate::answers::{self, runs_dir_of, state_folder};
@@ -41,6 +41,8 @@ const DRAFT: &str = "wizard.toml";
 /// The desk's side of the conversation.
 pub struct Desk {
     replies: Sender<Reply>,
+    /// What was said on the command line.
+    flags: Answers,
     runs_dir: PathBuf,
     running: Mutex<HashMap<Ticket, Arc<AtomicBool>>>,
     /// Of the data that was read last.
@@ -52,6 +54,7 @@ impl Desk {
     pub fn open(requests: Receiver<Request>, replies: Sender<Reply>, initial: &Answers) {
         let desk = Arc::new(Self {
             replies,
+            flags: initial.only(Origin::Flag),
             runs_dir: runs_dir_of(initial),
             running: Mutex::default(),
             rejected: Mutex::default(),
@@ -111,7 +114,10 @@ impl Desk {
             Ask::SavePreset { name, toml, replace } => {
                 Told::Saved(save_preset(&name, &toml, replace).map_err(|failure| failure.text))
             }
-            Ask::Demo => Told::Demo(answers::gather(Answers::default(), true).map(Box::new).map_err(|f| f.text)),
+            Ask::Demo => {
+                let demo = answers::gather(self.flags.clone(), true);
+                Told::Demo(demo.map(Box::new).map_err(|failure| failure.text))
+            }
             _ => unreachable!("slow asks and those without an answer are handled before"),
         }
     }
@@ -125,7 +131,9 @@ impl Desk {
             Ask::Data { answers } => {
                 Told::Data(self.data(&answers, listener).map(Box::new).map_err(|failure| failure.text))
             }
-            Ask::Start { answers, .. } => Told::Started(start(&answers, listener).map_err(|failure| failure.text)),
+            Ask::Start { answers } => {
+                Told::Started(start(&answers, listener).map_err(|failure| failure.text))
+            }
             _ => unreachable!("only these are slow"),
         }
     }
@@ -167,7 +175,8 @@ impl Desk {
         let Base { tokenizer, facts, .. } = job::find_base(answers, listener)?;
         let prepared = job::prepare_data(answers, &tokenizer, &facts, listener)?;
         let list = prepared.rejected.as_deref().map(RejectedList::open).transpose()?;
-        *held(&self.rejected) = prepared.rejected.clone().zip(list).map(|(path, list)| (path, list, prepared.report.rejected));
+        *held(&self.rejected) =
+            prepared.rejected.clone().zip(list).map(|(path, list)| (path, list, prepared.report.rejected));
         let inputs = answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default();
         let options = PreviewOptions {
             format: job::format(answers),
@@ -240,12 +249,16 @@ fn model(
     architecture: Option<Architecture>,
     listener: &ToWizard,
 ) -> Result<ModelFound, Failure> {
-    let asked = Answers {
+    let mut asked = Answers {
         model: Some(Answer::flag(name.to_owned())),
         revision: revision.clone().map(Answer::flag),
         architecture: architecture.map(Answer::flag),
         ..Answers::default()
     };
+    let unknown = job::unknown_family(&asked)?;
+    if let (Some((_, family)), None) = (&unknown, architecture) {
+        asked.architecture = Some(Answer::flag(*family));
+    }
     let mut base = job::find_base(&asked, listener)?;
     let download = job::weigh(&mut base)?;
     Ok(ModelFound {
@@ -255,7 +268,7 @@ fn model(
         missing_bytes: download.bytes_missing(),
         facts: base.facts,
         notes: std::mem::take(&mut *held(&listener.notes)),
-        unknown_architecture: None,
+        unknown_architecture: unknown.map(|(family, _)| family),
     })
 }
 
@@ -265,7 +278,9 @@ fn start(answers: &Answers, listener: &ToWizard) -> Result<PathBuf, Failure> {
     let run = launch::make_run(job, listener)?;
     if listener.cancel.load(Ordering::Relaxed) {
         let name = run.name();
-        return Err(Failure::usage(format!("cancelled before the first step; `sparktune resume {name}` starts it")));
+        return Err(Failure::usage(format!(
+            "cancelled before the first step; `sparktune resume {name}` starts it"
+        )));
     }
     launch::start(&run)?;
     forget_draft();
@@ -328,7 +343,8 @@ fn presets() -> Vec<PresetFound> {
         let path = user.path(name).map_err(|error| error.to_string())?;
         fs::read_to_string(&path).map_err(|error| Failure::io("read", &path, &error).text)
     };
-    let own: Vec<(&String, Result<String, String>)> = user.names.iter().map(|name| (name, read(name))).collect();
+    let own: Vec<(&String, Result<String, String>)> =
+        user.names.iter().map(|name| (name, read(name))).collect();
     let readable = own.iter().filter_map(|(name, text)| Some((name.as_str(), text.as_deref().ok()?)));
     let listed = presets::list(readable);
     let shipped = presets::PRESETS.iter().map(|preset| PresetFound {
@@ -423,7 +439,13 @@ struct Shown {
 impl ToWizard {
     fn new(replies: Sender<Reply>, ticket: Ticket, cancel: Arc<AtomicBool>) -> Self {
         let progress = Progress { what: String::new(), done: 0, total: None, unit: Unit::Bytes, note: None };
-        Self { replies, ticket, cancel, progress: Mutex::new(Shown { progress, at: None }), notes: Mutex::default() }
+        Self {
+            replies,
+            ticket,
+            cancel,
+            progress: Mutex::new(Shown { progress, at: None }),
+            notes: Mutex::default(),
+        }
     }
 
     /// Changes the progress and tells of it, unless it did so a moment ago; a new stretch is told of at once.
@@ -484,7 +506,8 @@ impl sparktune_data::Progress for ToWizard {
                 done: step.bytes_done,
                 total: Some(step.bytes_total),
                 unit: Unit::Bytes,
-                note: (step.examples > 0).then(|| format!("{} examples", sparktune_tui::count(step.examples))),
+                note: (step.examples > 0)
+                    .then(|| format!("{} examples", sparktune_tui::count(step.examples))),
             };
         });
     }

@@ -9,8 +9,8 @@ use sparktune_data::{
 };
 use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Plan,
-    Rates, Setting, Think, resolve,
+    Answers, Architecture, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts,
+    ModelConfig, ModelFacts, Plan, Rates, Setting, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
@@ -48,18 +48,33 @@ pub struct Base {
     pub facts: ModelFacts,
 }
 
+/// The hub, and the name by which it knows the model of these answers.
+fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
+    let hub = Hub::from_env(|name| std::env::var(name).ok())?;
+    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
+    let name = match &answers.revision {
+        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
+        _ => model.to_owned(),
+    };
+    Ok((hub, name))
+}
+
+/// The family of a model where it is not known, and the one it would be computed as.
+///
+/// # Errors
+/// A model that cannot be found.
+pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
+    let (hub, name) = hub_and_name(answers)?;
+    Ok(ModelConfig::unknown_family(&hub.fetch_config(&name)?.text))
+}
+
 /// Judges the model of these answers by its config alone, then fetches its tokenizer.
 ///
 /// # Errors
 /// A model that cannot be found or trained.
 pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<Base, Failure> {
-    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
     let computed_as = answers.architecture.as_ref().map(|answer| answer.value);
-    let hub = Hub::from_env(|name| std::env::var(name).ok())?;
-    let name = match &answers.revision {
-        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
-        _ => model.to_owned(),
-    };
+    let (hub, name) = hub_and_name(answers)?;
     let config = hub.fetch_config(&name)?;
     let facts = ModelFacts::from_config_json_as(&config.text, computed_as)?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {

@@ -8,11 +8,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use sparktune_plan::Answers;
 use sparktune_runlog::{RunDir, RunsRoot};
+use sparktune_tui::dashboard::Dashboard;
 use sparktune_tui::runs_list::{RunsList, Wish};
 use sparktune_tui::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use sparktune_tui::wizard::{Outcome, Setup, Wizard};
 use sparktune_tui::{bytes, escape};
-use sparktune_tui::dashboard::Dashboard;
 
 use crate::desk::{Desk, kept_draft};
 use crate::failure::{Exit, Failure};
@@ -87,7 +87,9 @@ impl Screens {
                 Some(Wish::Delete(run)) => {
                     let name = run.name();
                     match run.delete() {
-                        Ok(freed) => list.list.say(&format!("{name} is deleted, {} are free again", bytes(freed))),
+                        Ok(freed) => {
+                            list.list.say(&format!("{name} is deleted, {} are free again", bytes(freed)))
+                        }
                         Err(error) => list.list.say(&error.to_string()),
                     }
                 }
@@ -111,7 +113,9 @@ impl Screens {
             Some(Outcome::Started(folder)) => RunDir::open(folder)?,
             Some(Outcome::Left { draft_kept: true }) => {
                 drop(self);
-                note("nothing was started; the answers are kept, and the next `sparktune` offers to continue");
+                note(
+                    "nothing was started; the answers are kept, and the next `sparktune` offers to continue",
+                );
                 return Ok(Exit::Done);
             }
             Some(Outcome::Left { draft_kept: false }) | None => return Ok(Exit::Done),

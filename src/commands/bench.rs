@@ -4,11 +4,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sparktune_data::token_file::measure_rates;
 use sparktune_data::{ChatTokenizer, measure_tokenising, measure_validation, write_sample};
+use sparktune_runlog::bench::measure_reading;
+use sparktune_tui::bench::measure_dashboard;
 use sparktune_tui::{bytes, count};
 
 use crate::answers;
@@ -28,6 +30,8 @@ struct Size {
     tokens: u64,
     train_steps: usize,
     starts: usize,
+    logged_steps: u64,
+    follow: Duration,
 }
 
 const WHOLE: Size = Size {
@@ -36,9 +40,18 @@ const WHOLE: Size = Size {
     tokens: 32 << 20,
     train_steps: 7,
     starts: 21,
+    logged_steps: 1_000_000,
+    follow: Duration::from_secs(5),
 };
-const QUICK: Size =
-    Size { validate_bytes: 32 << 20, tokenise_bytes: 1 << 20, tokens: 2 << 20, train_steps: 1, starts: 5 };
+const QUICK: Size = Size {
+    validate_bytes: 32 << 20,
+    tokenise_bytes: 1 << 20,
+    tokens: 2 << 20,
+    train_steps: 1,
+    starts: 5,
+    logged_steps: 20_000,
+    follow: Duration::from_secs(1),
+};
 
 /// One line of the table.
 #[derive(Debug, Serialize)]
@@ -88,7 +101,9 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut rows = start_time(size)?;
+    rows.extend(screen()?);
     rows.extend(data(size, args.model.as_deref(), folder.path())?);
+    rows.extend(watching(size, folder.path())?);
     rows.extend(training(args.quick)?);
     if args.json {
         print_json(&rows)?;
@@ -114,6 +129,20 @@ fn start_time(size: &Size) -> Result<Vec<Row>, Failure> {
     }
     times.sort_by(f64::total_cmp);
     Ok(vec![Row::new("sparktune --help", times[times.len() / 2], "ms", "to reach: under 30 ms")])
+}
+
+fn screen() -> Result<Vec<Row>, Failure> {
+    let cost = sparktune_tui::bench::measure_dashboard()?;
+    let (columns, rows) = (cost.size.width, cost.size.height);
+    let worst = format!("worst of {} keys {:.1} ms; to reach: under 16 ms", cost.keys, cost.worst_ms);
+    let idle = format!("in {} ticks; to reach: 0", cost.idle_ticks);
+    let whole = cost.first_frame_bytes as f64;
+    Ok(vec![
+        Row::new(format!("key to frame, dashboard {columns}×{rows}"), cost.median_ms, "ms", worst),
+        Row::new("  a whole frame", whole, "bytes", "the first one"),
+        Row::new("  a frame after a key", cost.frame_bytes, "bytes", "mean: only cells that changed"),
+        Row::new("  an idle dashboard", cost.idle_bytes as f64, "bytes", idle),
+    ])
 }
 
 fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Failure> {
@@ -179,6 +208,49 @@ fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Fa
             "which examples share a row",
         ),
         Row::new("building rows", rates.building_tokens_per_s, "tokens/s", "ids, positions, borders, masks"),
+    ]);
+    Ok(rows)
+}
+
+/// What looking at a run costs: opening and following its log, and the screen itself.
+fn watching(size: &Size, folder: &Path) -> Result<Vec<Row>, Failure> {
+    note("measuring the log and the dashboard");
+    let log = measure_reading(folder, size.logged_steps, size.follow)?;
+    let screen = measure_dashboard()?;
+    let at = format!("{}×{}", screen.size.width, screen.size.height);
+    let mut rows = vec![Row::new(
+        format!("opening a log of {} steps", count(log.steps)),
+        log.open_s * 1e3,
+        "ms",
+        format!("{} read; to reach: 1,000 ms for 1,000,000 steps", bytes(log.bytes)),
+    )];
+    if let Some(share) = log.follow_cpu_share {
+        rows.push(Row::new(
+            "following a log",
+            share * 100.0,
+            "% of a core",
+            "20 steps a second; to reach: 1 %",
+        ));
+    }
+    rows.extend([
+        Row::new(
+            format!("dashboard, key to frame, {at}"),
+            screen.median_ms,
+            "ms",
+            format!("median of {} keys, worst {:.1} ms; to reach: 16 ms", screen.keys, screen.worst_ms),
+        ),
+        Row::new(
+            "  bytes of a frame",
+            screen.frame_bytes,
+            "bytes",
+            format!("mean; the first frame has {}", bytes(screen.first_frame_bytes)),
+        ),
+        Row::new(
+            "  bytes written when idle",
+            screen.idle_bytes as f64,
+            "bytes",
+            format!("in {} s; to reach: 0", screen.idle_ticks / 4),
+        ),
     ]);
     Ok(rows)
 }

@@ -8,10 +8,21 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Instant;
 
-use crossterm::event::KeyEvent;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Size;
+use sparktune_runlog::{CheckpointCommitted, Eval, Event, Kind, Liveness, RunStarted, RunView, Step};
 
-use crate::screen::{App, Input, Next, Terminal, Theme, draw};
+use crate::dashboard::Dashboard;
+use crate::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
+
+/// The screen that is measured: a large window.
+const SIZE: Size = Size { width: 132, height: 40 };
+/// What most terminals over SSH can show.
+const THEME: Theme = Theme { colours: Colours::Indexed, unicode: true };
+/// Steps of the run that is shown.
+const STEPS: u64 = 20_000;
+/// Ticks of a quarter of a second in which nothing happens: a minute.
+const IDLE_TICKS: usize = 240;
 
 /// The cost of one screen.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +45,68 @@ pub struct ScreenCost {
     pub idle_ticks: usize,
 }
 
-/// Draws the app at `size`, presses every key (a key that wants to leave is an ordinary frame here), then lets `idle_ticks` pass.
+/// The dashboard of a run of 20,000 steps at 132×40 in 256 colours, under keys that zoom, pan, move the crosshair and go
+/// through the panels.
+///
+/// # Errors
+/// As [`measure_screen`].
+pub fn measure_dashboard() -> io::Result<ScreenCost> {
+    let c = KeyCode::Char;
+    let (left, right) = (KeyCode::Left, KeyCode::Right);
+    let round = [
+        [c('+'), c('+'), c('h'), c('h'), c('l'), c('c')],
+        [left, left, right, c('c'), c('y'), c('y')],
+        [c('-'), c('h'), c('0'), c('f'), c('+'), c('0')],
+        [KeyCode::Tab, KeyCode::Tab, c('6'), KeyCode::BackTab, c('3'), c('1')],
+    ];
+    let keys: Vec<KeyEvent> =
+        round.iter().flatten().map(|code| KeyEvent::new(*code, KeyModifiers::NONE)).collect();
+    let mut dashboard = Dashboard::of_view("bench", long_run(), Liveness::Running);
+    measure_screen(&mut dashboard, SIZE, &THEME, &keys.repeat(12), IDLE_TICKS)
+}
+
+/// A run with everything that the dashboard draws.
+fn long_run() -> RunView {
+    let mut view = RunView::default();
+    let mut seq = 0;
+    let mut log = |kind| {
+        seq += 1;
+        view.apply(&Event { attempt: 1, seq, time_us: seq * 400_000, kind });
+    };
+    log(Kind::RunStarted(RunStarted {
+        model: "Qwen/Qwen3.5-2B".into(),
+        method: "lora".into(),
+        total_steps: Some(2 * STEPS),
+        ..RunStarted::default()
+    }));
+    for step in 1..=STEPS {
+        #[allow(clippy::cast_precision_loss)]
+        let (at, wave) = (step as f64, (step * 7919 % 101) as f64 / 101.0);
+        log(Kind::Step(Step {
+            step,
+            loss_nats: 0.8 + 2.0 / (1.0 + at / 900.0) + 0.3 * wave,
+            lr: Some(2e-4),
+            grad_norm: Some(0.5 + wave),
+            step_ms: Some(400.0 + 20.0 * wave),
+            tokens_per_s: Some(3461.0 - 90.0 * wave),
+            mem_used_bytes: Some(61 << 30),
+            ..Step::default()
+        }));
+        if step.is_multiple_of(200) {
+            log(Kind::Eval(Eval { step, loss_nats: 0.9 + 2.0 / (1.0 + at / 900.0), ..Eval::default() }));
+            let name = format!("step-{step:06}");
+            log(Kind::CheckpointCommitted(CheckpointCommitted {
+                step,
+                name,
+                ..CheckpointCommitted::default()
+            }));
+        }
+    }
+    view
+}
+
+/// Draws the app at `size`, presses every key (one that wants to leave is an ordinary frame here), then lets `idle_ticks`
+/// pass.
 ///
 /// # Errors
 /// An error of the encoding; the counting itself cannot fail.
@@ -101,11 +173,7 @@ impl Write for Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossterm::event::{KeyCode, KeyModifiers};
     use ratatui::Frame;
-
-    const THEME: Theme = Theme { colours: crate::screen::Colours::Indexed, unicode: true };
-    const SIZE: Size = Size { width: 132, height: 40 };
 
     /// Shows how many keys it has seen; a `.` changes nothing.
     struct Counted(u32);
@@ -145,5 +213,14 @@ mod tests {
         assert_eq!((cost.keys, cost.idle_bytes, cost.idle_ticks), (100, 0, 40));
         let still = measure_screen(&mut Counted(0), SIZE, &THEME, &keys('.', 10), 0).unwrap();
         assert_eq!(still.frame_bytes, 0.0);
+    }
+
+    #[test]
+    fn the_dashboard_redraws_little_for_a_key_and_nothing_when_idle() {
+        let cost = measure_dashboard().unwrap();
+        println!("{cost:?}");
+        assert!(cost.keys >= 200 && cost.first_frame_bytes > 132 * 40 / 2, "{cost:?}");
+        assert!(cost.frame_bytes > 0.0 && cost.frame_bytes < cost.first_frame_bytes as f64, "{cost:?}");
+        assert_eq!(cost.idle_bytes, 0, "{cost:?}");
     }
 }

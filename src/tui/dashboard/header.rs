@@ -69,13 +69,12 @@ pub(super) fn model(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Them
     let parts = [started.model.as_str(), method, started.device.as_str()];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(escape).collect();
     let since = view.last_event_us.unwrap_or(0).saturating_sub(attempt.started_us);
-    let mut right = format!("{} so far", duration(since as f64 / 1e6));
-    if attempt.number > 1 {
-        right = format!("attempt {}, {right}", attempt.number);
-    }
-    if !known.liveness.is_none_or(Liveness::is_live) {
-        right = right.replace(" so far", " long");
-    }
+    let time = duration(since as f64 / 1e6);
+    let time = match known.liveness.is_none_or(Liveness::is_live) {
+        true => format!("{time} so far"),
+        false => format!("took {time}"),
+    };
+    let right = if attempt.number > 1 { format!("attempt {}, {time}", attempt.number) } else { time };
     let dim = theme.style(Role::Dim);
     row(vec![Span::styled(parts.join(" · "), dim)], vec![Span::styled(right, dim)], area, buffer);
 }

@@ -47,13 +47,13 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     }
     lines.push(Line::default());
     let rest: [(&str, Option<f64>, &str); 2] = [
-        ("an evaluation", view.last_eval.as_ref().and_then(|e| e.eval_ms), "between steps"),
-        ("a checkpoint", view.checkpoints.back().and_then(|c| c.commit_ms), "between steps"),
+        ("evaluation", view.last_eval.as_ref().and_then(|e| e.eval_ms), "between steps"),
+        ("checkpoint", view.checkpoints.back().and_then(|c| c.commit_ms), "between steps"),
     ];
     for (name, ms, what) in rest {
         lines.push(Line::from(vec![
-            Span::raw(format!("  {name:<13}")),
-            Span::raw(format!("{:>7}", or_unknown(ms, milliseconds))),
+            Span::raw(format!("  {name:<10}")),
+            Span::raw(format!("{:>10}", or_unknown(ms, milliseconds))),
             Span::styled(format!("{:9}{what}", ""), dim),
         ]));
     }

@@ -175,17 +175,17 @@ fn age(s: u64) -> String {
     }
 }
 
-/// A glyph and a role for a state; the word stands beside it.
+/// A glyph and a role for a state, those of the dashboard; the word stands beside it.
 pub(super) fn state_glyph<'a>(liveness: Option<Liveness>, theme: &Theme) -> (&'a str, Role) {
     let (unicode, ascii, role) = match liveness {
         None | Some(Liveness::Gone) => ("?", "?", Role::Warn),
-        Some(Liveness::NotStarted) => ("○", "o", Role::Dim),
+        Some(Liveness::NotStarted) => ("◌", ".", Role::Dim),
         Some(Liveness::Running) => ("●", "*", Role::Good),
-        Some(Liveness::Stalled { .. }) => ("◐", "!", Role::Warn),
-        Some(Liveness::Crashed) => ("✗", "x", Role::Bad),
-        Some(Liveness::Finished { outcome: Outcome::Completed }) => ("✓", "+", Role::Good),
-        Some(Liveness::Finished { outcome: Outcome::Failed }) => ("✗", "x", Role::Bad),
-        Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => ("■", "=", Role::Text),
+        Some(Liveness::Stalled { .. }) => ("▲", "!", Role::Warn),
+        Some(Liveness::Crashed) => ("✖", "X", Role::Bad),
+        Some(Liveness::Finished { outcome: Outcome::Completed }) => ("✔", "+", Role::Good),
+        Some(Liveness::Finished { outcome: Outcome::Failed }) => ("✖", "X", Role::Bad),
+        Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => ("■", "=", Role::Warn),
     };
     (theme.glyph(unicode, ascii), role)
 }

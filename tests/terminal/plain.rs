@@ -1,0 +1,69 @@
+//! The same way in plain mode: prompts answered one by one, lines, and a trainer that is killed.
+
+use crate::pty::{Left, Pty};
+use crate::sparktune::checkpoint;
+use crate::words::{DATA, ENTER, MODEL, PROMPTS};
+use crate::world::{World, kill_trainer, steps_done, wait};
+
+/// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`.
+fn question(text: &str) -> Option<String> {
+    text.lines().rev().find_map(|line| line.strip_prefix("? ").map(str::to_owned))
+}
+
+/// Answers every prompt, those without a usable default as told, until lines of events come.
+#[track_caller]
+fn answer_all(pty: &mut Pty, model: &str, data: &str) -> Vec<String> {
+    let mut asked: Vec<String> = Vec::new();
+    loop {
+        let last = asked.last().cloned();
+        let is_new = |text: &str| question(text).is_some_and(|question| Some(beginning(&question)) != last);
+        pty.wait_until("a question or the first step", |text| is_new(text) || text.contains(" step "));
+        let text = pty.text();
+        let Some(question) = question(&text).filter(|_| is_new(&text)) else { return asked };
+        let known = PROMPTS.iter().find(|(words, _)| question.starts_with(words));
+        let answer = known.map_or("", |(_, answer)| answer).replace(MODEL, model).replace(DATA, data);
+        asked.push(beginning(&question));
+        if !answer.is_empty() {
+            pty.press(&answer);
+            // The end of what was typed is shown before Enter takes it.
+            let end: String = answer.chars().skip(answer.chars().count().saturating_sub(6)).collect();
+            pty.wait_for(&end);
+        }
+        pty.press(ENTER);
+    }
+}
+
+/// Up to the end of the question: what follows is what was typed, or a default.
+fn beginning(question: &str) -> String {
+    let end = question.find([':', '?']).map_or(question.len(), |at| at + 1);
+    question[..end].to_owned()
+}
+
+#[test]
+fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
+    let world = World::new();
+    world.place.chats(40);
+    let model = checkpoint();
+    let env = [
+        ("SPARKTUNE_MAX_STEPS", "600"),
+        ("SPARKTUNE_EPOCHS", "99999"),
+        ("SPARKTUNE_RANK", "4"),
+        ("SPARKTUNE_PACK_LENGTH", "128"),
+        ("SPARKTUNE_SAVE_STEPS", "20"),
+        ("SPARKTUNE_SAMPLE_COUNT", "0"),
+        ("SPARKTUNE_MTP", "none"),
+    ];
+    let mut pty = world.open_with(["--plain"], (160, 50), &env);
+    let asked = answer_all(&mut pty, model.to_str().unwrap(), "train.jsonl");
+    assert!(asked.len() >= 2, "the model and the data were asked for: {asked:?}");
+    let run = world.the_run();
+    wait("a checkpoint", || (steps_done(&run) > 20).then_some(()));
+    kill_trainer(&run);
+    let Left { text, .. } = pty.left().exits(5);
+    assert!(text.contains("signal 9") && text.contains("sparktune resume"), "{text}");
+
+    let left = world.open_with(["resume", "--plain"], (160, 50), &[]).left().exits(0);
+    assert!(left.text.contains("completed"), "{}", left.text);
+    assert!(!left.raw.contains(&b'\x1b'), "plain lines carry no control sequences");
+    assert_eq!((steps_done(&run), run.attempts().unwrap()), (600, vec![1, 2]));
+}

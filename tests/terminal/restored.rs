@@ -1,0 +1,108 @@
+//! However a screen ends, the terminal is as it was before, and the trainer goes on.
+
+use rustix::process::Signal;
+use sparktune_runlog::Lease;
+
+use crate::pty::{Left, Pty};
+use crate::words::{DASHBOARD, LEAVE_WIZARD, RUNS, WIZARD};
+use crate::world::{ORDINARY, World, demo, this_program};
+
+/// The dashboard of a run that lives, drawn.
+fn watching(world: &World) -> Pty {
+    let pty = world.open(["watch"]);
+    pty.wait_for(DASHBOARD);
+    assert!(pty.is_taken(), "a full screen takes the terminal");
+    pty
+}
+
+#[test]
+fn leaving_the_dashboard_by_key_or_by_signal_gives_the_terminal_back_and_leaves_the_trainer_alone() {
+    let world = World::new();
+    let run = world.paused();
+    let mut quit = watching(&world);
+    quit.press("q");
+    quit.left().exits(0);
+    let mut interrupted = watching(&world);
+    interrupted.press("\x03");
+    interrupted.left().exits(0);
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let pty = watching(&world);
+        pty.signal(signal);
+        let Left { text, .. } = pty.left();
+        assert!(!text.contains(DASHBOARD), "{signal:?} left the screen behind:\n{text}");
+    }
+    assert!(Lease::is_held(&run).unwrap(), "the trainer goes on");
+}
+
+#[test]
+fn a_connection_that_is_lost_ends_the_watcher_and_not_the_run() {
+    let world = World::new();
+    let run = world.paused();
+    watching(&world).hang_up();
+    let list = world.open(["runs"]);
+    list.wait_for(RUNS);
+    list.hang_up();
+    assert!(Lease::is_held(&run).unwrap(), "the trainer goes on");
+}
+
+#[test]
+fn the_list_and_the_wizard_give_the_terminal_back() {
+    let world = World::new();
+    let mut list = world.open(["runs"]);
+    list.wait_for(RUNS);
+    assert!(list.is_taken());
+    list.press("q");
+    list.left().exits(0);
+    let (model, data) = demo();
+    let args = ["--model".as_ref(), model.as_os_str(), "--data".as_ref(), data.as_os_str()];
+    let mut wizard = world.open(args);
+    wizard.wait_for(WIZARD[0].shows);
+    assert!(wizard.is_taken());
+    let [leave, yes] = LEAVE_WIZARD;
+    wizard.press(leave);
+    wizard.wait_until("the question", |text| text.contains("leave"));
+    wizard.press(yes);
+    wizard.left();
+    let wizard = world.open(args);
+    wizard.wait_for(WIZARD[0].shows);
+    wizard.signal(Signal::TERM);
+    wizard.left();
+}
+
+#[test]
+fn a_stopped_screen_gives_the_terminal_to_the_shell_and_takes_it_again() {
+    let world = World::new();
+    world.paused();
+    // A shell with job control is what Ctrl-Z needs.
+    let program = env!("CARGO_BIN_EXE_sparktune");
+    let script = format!("set -m; '{program}' watch; echo back in the shell; fg; echo done");
+    let shell = std::path::Path::new("/bin/sh");
+    let mut pty = Pty::spawn(shell, ["-c", &script], world.place.path(), &world.env(&[]), ORDINARY);
+    pty.wait_for(DASHBOARD);
+    pty.press("\x1a");
+    // The shell goes straight on to `fg`, so its words are soon under the screen again.
+    pty.wait_for(DASHBOARD);
+    pty.press("q");
+    let left = pty.left();
+    let (back, done) = (left.text.find("back in the shell"), left.text.find("done"));
+    assert!(back.is_some() && back < done, "{}", left.text);
+}
+
+#[test]
+fn a_panic_gives_the_terminal_back() {
+    let world = World::new();
+    let test = "restored::a_screen_that_panics";
+    let args = ["--exact", test, "--ignored", "--nocapture", "--test-threads=1", "--color=never"];
+    let left = Pty::spawn(&this_program(), args, world.place.path(), &world.env(&[]), ORDINARY).left();
+    let raw = String::from_utf8_lossy(&left.raw);
+    assert!(raw.contains("\x1b[?1049h") && raw.contains("drawn"), "it did take the screen:\n{raw}");
+    assert!(!left.status.success() && left.text.contains("1 failed"), "{}", left.text);
+}
+
+#[test]
+#[ignore = "takes the terminal it runs in; the test above gives it one"]
+fn a_screen_that_panics() {
+    let mut terminal = sparktune_tui::screen::Terminal::enter().unwrap();
+    terminal.draw(|frame| frame.render_widget("drawn", frame.area())).unwrap();
+    panic!("on purpose");
+}

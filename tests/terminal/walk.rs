@@ -1,0 +1,109 @@
+//! From nothing to a finished run by keys alone, with everything that can happen on the way.
+
+use sparktune_runlog::{Lease, Liveness, Outcome};
+
+use crate::pty::Pty;
+use crate::words::{COMPLETED, CRASHED, DASHBOARD, ENTER, RUNNING, RUNS, WIZARD};
+use crate::world::{World, demo, kill_trainer, liveness, steps_done, wait};
+
+/// Long enough to leave, come back and kill it; short enough to see the end.
+const STEPS: &str = "400";
+
+/// Small steps, no generations, a checkpoint now and then: as variables, since the wizard is walked without touching them.
+const SMALL: [(&str, &str); 7] = [
+    ("SPARKTUNE_MAX_STEPS", STEPS),
+    ("SPARKTUNE_EPOCHS", "99999"),
+    ("SPARKTUNE_RANK", "4"),
+    ("SPARKTUNE_PACK_LENGTH", "128"),
+    ("SPARKTUNE_GRAD_ACCUM_STEPS", "1"),
+    ("SPARKTUNE_SAVE_STEPS", "20"),
+    ("SPARKTUNE_SAMPLE_COUNT", "0"),
+];
+
+/// Presses `q` until the program ends: screens that lie over each other are left one by one.
+#[track_caller]
+fn leave(mut pty: Pty) {
+    wait("the end of the program", || {
+        pty.press("q");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        pty.is_over().then_some(())
+    });
+    pty.left();
+}
+
+#[test]
+fn the_wizard_by_keys_then_left_watched_killed_resumed_and_finished() {
+    let world = World::new();
+    let (model, data) = demo();
+    let args = ["--model".as_ref(), model.as_os_str(), "--data".as_ref(), data.as_os_str()];
+    let mut wizard = world.open_with(args, (100, 30), &SMALL);
+    for page in &WIZARD {
+        wizard.wait_for(page.shows);
+        wizard.press(page.on);
+    }
+    // The wizard becomes the dashboard of a trainer that is a process of its own.
+    wizard.wait_for(DASHBOARD);
+    wizard.wait_for(RUNNING);
+    let run = world.the_run();
+    leave(wizard);
+    assert!(Lease::is_held(&run).unwrap(), "the trainer goes on");
+
+    let watch = world.open(["watch"]);
+    watch.wait_for(RUNNING);
+    let seen = watch.text();
+    watch.wait_until("something new", |text| text != seen);
+    wait("a checkpoint", || (steps_done(&run) > 20).then_some(()));
+    kill_trainer(&run);
+    watch.wait_for(CRASHED);
+    watch.wait_until("what to do", |text| text.contains("resume"));
+    leave(watch);
+    assert_eq!(liveness(&run), Liveness::Crashed);
+    let killed_at = steps_done(&run);
+
+    let mut list = world.open(["runs"]);
+    list.wait_until("the crashed run", |text| text.contains(RUNS) && text.contains(CRASHED));
+    list.press("r");
+    list.wait_for(RUNNING);
+    list.wait_for(COMPLETED);
+    leave(list);
+    assert_eq!(liveness(&run), Liveness::Finished { outcome: Outcome::Completed });
+    assert!(steps_done(&run) > killed_at && run.attempts().unwrap() == [1, 2]);
+}
+
+#[test]
+fn from_the_list_a_run_is_watched_stopped_and_deleted() {
+    let world = World::new();
+    let run = world.training();
+    let name = run.name();
+    let mut list = world.open_with(["runs"], (132, 40), &[]);
+    list.wait_until("the run", |text| text.contains(RUNS) && text.contains(RUNNING));
+    list.press(ENTER);
+    list.wait_for(DASHBOARD);
+    list.press("q");
+    list.wait_for(RUNS);
+
+    list.press("x");
+    list.wait_for("cannot be deleted");
+    assert!(run.path().is_dir());
+    list.press("s");
+    list.wait_for("stop this run?");
+    list.press("y");
+    list.wait_for("asked to save a checkpoint and end");
+    wait("the trainer's end", || (!Lease::is_held(&run).unwrap()).then_some(()));
+    list.wait_for("stopped");
+
+    list.press("x");
+    list.wait_for("delete this run?");
+    list.press("n");
+    list.wait_for("is kept");
+    list.press("x");
+    list.wait_for("delete this run?");
+    list.press("y");
+    list.wait_for("for good?");
+    list.press(&name[name.len() - 4..]);
+    list.press(ENTER);
+    list.wait_for("no runs here yet");
+    assert!(!run.path().exists());
+    list.press("q");
+    list.left().exits(0);
+}

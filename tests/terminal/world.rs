@@ -1,0 +1,154 @@
+//! A place with a program, terminals on it, and trainers that are gone when the test is over.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sparktune_runlog::{Lease, Liveness, RunDir, RunView, RunsRoot};
+
+use crate::pty::{Pty, Size};
+use crate::sparktune::{Place, events};
+
+pub const ORDINARY: Size = (80, 24);
+
+pub struct World {
+    pub place: Place,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self { place: Place::new() }
+    }
+
+    /// The program in a terminal of 80×24.
+    pub fn open<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Pty {
+        self.open_with(args, ORDINARY, &[])
+    }
+
+    /// The program in a terminal of this size, with more variables, or others than the usual ones.
+    pub fn open_with<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+        size: Size,
+        env: &[(&str, &str)],
+    ) -> Pty {
+        let program = Path::new(env!("CARGO_BIN_EXE_sparktune"));
+        Pty::spawn(program, args, self.place.path(), &self.env(env), size)
+    }
+
+    /// The variables of a terminal: those named, before the usual ones.
+    pub fn env(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+        let home = self.place.path().to_str().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let usual = [
+            ("PATH", &*path),
+            ("HOME", home),
+            ("TERM", "xterm-256color"),
+            ("LANG", "C.UTF-8"),
+            ("HF_HUB_OFFLINE", "1"),
+        ];
+        usual.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn root(&self) -> RunsRoot {
+        RunsRoot::new(self.place.join("runs"))
+    }
+
+    /// The only run there is, once there is one.
+    #[track_caller]
+    pub fn the_run(&self) -> RunDir {
+        wait("a run", || self.root().list().unwrap().into_iter().next())
+    }
+
+    /// A run of the fixture model that trains until it is ended, with a step and a checkpoint behind it; nobody looks at it.
+    #[track_caller]
+    pub fn training(&self) -> RunDir {
+        self.place.chats(40);
+        let flags = [
+            "--rank",
+            "4",
+            "--mtp",
+            "none",
+            "--epochs",
+            "99999",
+            "--max-steps",
+            "10000000",
+            "--save-steps",
+            "50",
+        ];
+        let mut launcher = self.place.train(&flags).spawn().unwrap();
+        let run = self.the_run();
+        wait("a checkpoint", || {
+            events(run.path()).iter().any(|e| e["kind"] == "checkpoint_committed").then_some(())
+        });
+        // The trainer outlives whoever started it.
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        run
+    }
+
+    /// As [`World::training`], and then held still: alive, but doing nothing.
+    #[track_caller]
+    pub fn paused(&self) -> RunDir {
+        let run = self.training();
+        signal_trainer(&run, Signal::STOP);
+        run
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for run in self.root().list().unwrap_or_default() {
+            if Lease::is_held(&run).unwrap_or(false) {
+                let _ = kill_process(trainer(&run), Signal::KILL);
+            }
+        }
+    }
+}
+
+fn trainer(run: &RunDir) -> Pid {
+    Pid::from_raw(Lease::holder_of(run).pid as i32).unwrap()
+}
+
+pub fn signal_trainer(run: &RunDir, signal: Signal) {
+    assert!(Lease::is_held(run).unwrap(), "nobody trains it");
+    kill_process(trainer(run), signal).unwrap();
+}
+
+/// Ends the trainer as the system does when memory runs out.
+pub fn kill_trainer(run: &RunDir) {
+    signal_trainer(run, Signal::KILL);
+    wait("the lease", || (!Lease::is_held(run).unwrap()).then_some(()));
+}
+
+pub fn liveness(run: &RunDir) -> Liveness {
+    RunView::glance(run).unwrap().liveness(run).unwrap()
+}
+
+pub fn steps_done(run: &RunDir) -> u64 {
+    RunView::glance(run).unwrap().steps_done()
+}
+
+/// The demo's model and data.
+pub fn demo() -> (PathBuf, PathBuf) {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo");
+    (demo.join("model"), demo.join("train.jsonl"))
+}
+
+/// Waits until `seen` gives something.
+#[track_caller]
+pub fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Some(found) = seen() {
+            return found;
+        }
+        assert!(begun.elapsed().as_secs() < 150, "waited long for {what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// This test binary, to run one of its tests as a process of its own.
+pub fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
