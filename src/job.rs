@@ -10,7 +10,7 @@ use sparktune_data::{
 use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
 use sparktune_plan::{
     Answers, Architecture, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts,
-    ModelConfig, ModelFacts, Plan, Rates, Setting, Think, resolve,
+    ModelConfig, ModelFacts, Plan, PlanError, Rates, Setting, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
@@ -103,6 +103,10 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
 /// # Errors
 /// Whatever stands in the way: answers, model, data, machine.
 pub fn plan(answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
+    let missing = sparktune_plan::missing(answers);
+    if !missing.is_empty() {
+        return Err(PlanError::Missing(missing).into());
+    }
     let mut base = find_base(answers, listener)?;
     let download = weigh(&mut base)?;
     let prepared = prepare_data(answers, &base.tokenizer, &base.facts, listener)?;
