@@ -103,6 +103,10 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
 /// # Errors
 /// Whatever stands in the way: answers, model, data, machine.
 pub fn plan(answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
+    let missing = sparktune_plan::missing(answers);
+    if !missing.is_empty() {
+        return Err(sparktune_plan::PlanError::Missing(missing).into());
+    }
     let mut base = find_base(answers, listener)?;
     let download = weigh(&mut base)?;
     let prepared = prepare_data(answers, &base.tokenizer, &base.facts, listener)?;
