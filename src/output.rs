@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
-use sparktune_tui::escape_json;
+use sparktune_tui::{escape, escape_json};
 
 /// Prints a result. A reader that went away comes back as [`io::ErrorKind::BrokenPipe`].
 pub fn print(text: &str) -> io::Result<()> {
@@ -18,9 +18,11 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", escape_json(&json)))
 }
 
-/// Says something beside the result. A closed standard error is no reason to stop.
+/// Says something beside the result; names in it may come from anywhere and are escaped, its line breaks stay. A closed
+/// standard error is no reason to stop.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let lines: Vec<_> = text.split('\n').map(escape).collect();
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 
 /// Whether bars and questions make sense on standard error.

@@ -134,16 +134,24 @@ impl Pty {
     /// Waits until the screen is as wanted.
     #[track_caller]
     pub fn wait_until(&self, what: &str, wanted: impl Fn(&str) -> bool) {
+        if !self.shows_within(LONG, wanted) {
+            let ended = if self.shown.lock().ended { "the process ended, and" } else { "waited long, and" };
+            panic!("{ended} the screen did not show {what}:\n{}", self.text());
+        }
+    }
+
+    /// Whether the screen is as wanted before so much time has passed or the process has ended.
+    pub fn shows_within(&self, time: Duration, wanted: impl Fn(&str) -> bool) -> bool {
         let begun = Instant::now();
         let mut output = self.shown.lock();
         loop {
-            let text = output.screen.screen().contents();
-            if wanted(&text) {
-                return;
+            if wanted(&output.screen.screen().contents()) {
+                return true;
             }
-            assert!(!output.ended, "the process ended before the screen showed {what}:\n{text}");
-            let left = LONG.saturating_sub(begun.elapsed());
-            assert!(!left.is_zero(), "waited {LONG:?} for {what}; the screen is\n{text}");
+            let left = time.saturating_sub(begun.elapsed());
+            if output.ended || left.is_zero() {
+                return false;
+            }
             output = self.shown.changed.wait_timeout(output, left).unwrap().0;
         }
     }

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use sparktune_runlog::Lease;
 
 use crate::pty::{Left, Pty};
-use crate::words::{DASHBOARD, LEAVE_WIZARD, RUNS, WIZARD};
+use crate::words::{CTRL_C, CTRL_Z, DASHBOARD, LEAVE_WIZARD, RUNS, WIZARD, YES};
 use crate::world::{ORDINARY, World, demo, this_program};
 
 /// The dashboard of a run that lives, drawn.
@@ -23,7 +23,7 @@ fn leaving_the_dashboard_by_key_or_by_signal_gives_the_terminal_back_and_leaves_
     quit.press("q");
     quit.left().exits(0);
     let mut interrupted = watching(&world);
-    interrupted.press("\x03");
+    interrupted.press(CTRL_C);
     interrupted.left().exits(0);
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let pty = watching(&world);
@@ -56,15 +56,14 @@ fn the_list_and_the_wizard_give_the_terminal_back() {
     let (model, data) = demo();
     let args = ["--model".as_ref(), model.as_os_str(), "--data".as_ref(), data.as_os_str()];
     let mut wizard = world.open(args);
-    wizard.wait_for(WIZARD[0].shows);
+    wizard.wait_for(WIZARD[0]);
     assert!(wizard.is_taken());
-    let [leave, yes] = LEAVE_WIZARD;
-    wizard.press(leave);
-    wizard.wait_until("the question", |text| text.contains("leave"));
-    wizard.press(yes);
-    wizard.left();
+    wizard.press("q");
+    wizard.wait_for(LEAVE_WIZARD);
+    wizard.press(YES);
+    wizard.left().exits(0);
     let wizard = world.open(args);
-    wizard.wait_for(WIZARD[0].shows);
+    wizard.wait_for(WIZARD[0]);
     wizard.signal(Signal::TERM);
     wizard.left();
 }
@@ -79,7 +78,7 @@ fn a_stopped_screen_gives_the_terminal_to_the_shell_and_takes_it_again() {
     let shell = std::path::Path::new("/bin/sh");
     let mut pty = Pty::spawn(shell, ["-c", &script], world.place.path(), &world.env(&[]), ORDINARY);
     pty.wait_for(DASHBOARD);
-    pty.press("\x1a");
+    pty.press(CTRL_Z);
     // The shell goes straight on to `fg`, so its words are soon under the screen again.
     pty.wait_for(DASHBOARD);
     pty.press("q");

@@ -1,28 +1,27 @@
 //! The words of screens and prompts that tests look for, and the keys that go on from there: all in one place.
 
-/// A page of the wizard: words that only this page shows, and the keys that take its recommended answer.
-pub struct Page {
-    pub shows: &'static str,
-    pub on: &'static str,
-}
-
-/// Enter, as a terminal sends it.
+/// Keys as a terminal sends them.
 pub const ENTER: &str = "\r";
+pub const ESCAPE: &str = "\x1b";
+pub const CTRL_C: &str = "\x03";
+pub const CTRL_Z: &str = "\x1a";
 
-/// The pages in their order, with model and data given as flags. The last one starts the run.
-pub const WIZARD: [Page; 6] = [
-    Page { shows: "1/6 machine", on: ENTER },
-    Page { shows: "2/6 model", on: ENTER },
-    Page { shows: "3/6 data", on: ENTER },
-    Page { shows: "4/6 plan", on: ENTER },
-    Page { shows: "5/6 mtp head", on: ENTER },
-    Page { shows: "6/6 review", on: ENTER },
+/// The questions of the wizard, one to a page, in their order. Enter takes what is recommended; on the last one it starts
+/// the run.
+pub const WIZARD: [&str; 6] = [
+    "What it will run on",
+    "Which model is to be tuned?",
+    "On which data?",
+    "How is it trained?",
+    "What becomes of the MTP head?",
+    "Is this right?",
 ];
-/// What leaves the wizard, its question included.
-pub const LEAVE_WIZARD: [&str; 2] = ["q", "y"];
+/// What the wizard asks before it is left, and the key that says yes.
+pub const LEAVE_WIZARD: &str = "leave the wizard?";
+pub const YES: &str = "y";
 
 /// What only the dashboard shows.
-pub const DASHBOARD: &str = "panels";
+pub const DASHBOARD: &str = "2 events";
 /// What the dashboard calls the states.
 pub const RUNNING: &str = "running";
 pub const CRASHED: &str = "crashed";

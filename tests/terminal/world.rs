@@ -50,14 +50,14 @@ impl World {
         usual.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn root(&self) -> RunsRoot {
-        RunsRoot::new(self.place.join("runs"))
+    fn runs(&self) -> Vec<RunDir> {
+        RunsRoot::new(self.place.join("runs")).list().unwrap_or_default()
     }
 
     /// The only run there is, once there is one.
     #[track_caller]
     pub fn the_run(&self) -> RunDir {
-        wait("a run", || self.root().list().unwrap().into_iter().next())
+        wait("a run", || self.runs().pop())
     }
 
     /// A run of the fixture model that trains until it is ended, with a step and a checkpoint behind it; nobody looks at it.
@@ -70,16 +70,17 @@ impl World {
             "--mtp",
             "none",
             "--epochs",
-            "99999",
+            "9999",
             "--max-steps",
             "10000000",
             "--save-steps",
             "50",
         ];
         let mut launcher = self.place.train(&flags).spawn().unwrap();
-        let run = self.the_run();
-        wait("a checkpoint", || {
-            events(run.path()).iter().any(|e| e["kind"] == "checkpoint_committed").then_some(())
+        let run = wait("a checkpoint", || {
+            assert!(launcher.try_wait().unwrap().is_none(), "the training ended: {:?}", self.runs());
+            let run = self.runs().pop()?;
+            events(run.path()).iter().any(|event| event["kind"] == "checkpoint_committed").then_some(run)
         });
         // The trainer outlives whoever started it.
         launcher.kill().unwrap();
@@ -98,7 +99,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for run in self.root().list().unwrap_or_default() {
+        for run in self.runs() {
             if Lease::is_held(&run).unwrap_or(false) {
                 let _ = kill_process(trainer(&run), Signal::KILL);
             }
