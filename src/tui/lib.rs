@@ -25,6 +25,7 @@ pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
+mod state;
 pub mod wizard;
 mod wrap;
 
