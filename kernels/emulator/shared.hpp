@@ -44,12 +44,10 @@ struct Access {
 
 inline std::vector<SharedArray*> shared_arrays;
 inline std::vector<Access> accesses;
-inline long bank_conflicts, shared_wavefronts;  // since `reset_counts`
+inline long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
 
-inline void reset_counts() { bank_conflicts = shared_wavefronts = 0; }
-
-// Passes over the banks that lanes accessing `width` bytes each need; 16-byte accesses go by eight lanes, 8-byte by sixteen.
-inline void count_wavefronts(const std::vector<Access>& together) {
+// Adds the passes that lanes accessing `width` bytes each need beyond the fewest possible; 16-byte accesses go by eight lanes, 8-byte by sixteen.
+inline void count_passes(const std::vector<Access>& together) {
     const int width = together[0].width, lanes_at_once = width > 8 ? 8 : width > 4 ? 16 : 32;
     for (int first = 0; first < LANES; first += lanes_at_once) {
         std::map<int, std::set<uintptr_t>> words_of_bank;
@@ -64,7 +62,6 @@ inline void count_wavefronts(const std::vector<Access>& together) {
         if (words.empty()) continue;
         size_t passes = 0;
         for (const auto& [bank, in_bank] : words_of_bank) passes = std::max(passes, in_bank.size());
-        shared_wavefronts += long(passes);
         bank_conflicts += long(passes - (words.size() + BANKS - 1) / BANKS);
     }
 }
@@ -76,7 +73,7 @@ inline void count_bank_conflicts() {
         const int execution = executions[{access.place, access.thread}]++;
         groups[{access.place, access.thread / LANES, execution}].push_back(access);
     }
-    for (const auto& [key, together] : groups) count_wavefronts(together);
+    for (const auto& [key, together] : groups) count_passes(together);
     accesses.clear();
 }
 
@@ -168,7 +165,6 @@ class Shared {
             return *this;
         }
         Element& operator=(const Element& other) { return *this = T(other); }
-        Element& operator+=(const T& value) { return *this = T(*this) + value; }
         T* operator&() const { return at; }
     };
 
