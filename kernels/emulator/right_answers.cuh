@@ -4,6 +4,7 @@
 // operations are written. Nothing launches them in training.
 #pragma once
 #include "../device/reduce.cuh"
+#include "../device/shared.cuh"
 #include "../device/tensor_core.cuh"
 
 // C [64, 64] = A [64, K] · B [64, K]ᵀ with two stages of cp.async, ldmatrix and mma; rows of `PITCH` numbers in shared memory.
@@ -57,6 +58,19 @@ KERNEL(32) transpose(u32* out) {
     u32 registers[4];
     ldmatrix_x4_transposed(registers, &tile[int(threadIdx.x) * 8]);
     for (int matrix = 0; matrix < 4; ++matrix) out[matrix * 32 + threadIdx.x] = registers[matrix];
+}
+
+// Pairs go in, eights come out.
+KERNEL(32) words_of_two_widths(u32* out) {
+    SHARED(bf16, line, 64);
+    store_shared(&line[int(threadIdx.x) * 2], 2 * threadIdx.x | (2 * threadIdx.x + 1) << 16);
+    __syncthreads();
+    const uint4 eight = load_shared<uint4>(&line[int(threadIdx.x) / 4 * 8]);
+    const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
+    u32 mine = 0;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) mine = threadIdx.x % 4 == i ? words[i] : mine;
+    out[threadIdx.x] = mine;
 }
 
 KERNEL(64) bulk_copy_in_phases(const float* in, float* out) {

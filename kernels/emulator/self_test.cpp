@@ -134,6 +134,20 @@ KERNEL(32) misaligned_ldmatrix(float* out) {
     out[threadIdx.x] = float(registers[0]);
 }
 
+KERNEL(32) misaligned_shared_load(u32* out) {
+    SHARED(bf16, line, 66);
+    for (int i = int(threadIdx.x); i < 66; i += 32) line[i] = bf16{0};
+    __syncthreads();
+    out[threadIdx.x] = load_shared<u32>(&line[int(threadIdx.x) * 2 + 1]);
+}
+
+KERNEL(32) outside_by_address(u32* out) {
+    SHARED(bf16, line, 64);
+    store_shared(&line[int(threadIdx.x) * 2], 0u);
+    __syncthreads();
+    out[threadIdx.x] = load_shared<u32>(static_cast<u32*>(static_cast<void*>(&line[int(threadIdx.x) * 2])) + 1);
+}
+
 KERNEL(32) read_past_the_end(const float* in, float* out, int count) { out[threadIdx.x] = in[int(threadIdx.x) + count - 31]; }
 
 KERNEL(32) write_past_the_end(bf16* out, int count) { out[int(threadIdx.x) + count - 31] = bf16{0}; }
@@ -177,6 +191,14 @@ static void mistakes() {
     caught("a misaligned cp.async", "misaligned", in_out([](float* in, float*) { LAUNCH(misaligned_cp_async, 1, 32, in); }));
     caught("a misaligned vector load", "misaligned", in_out([](float* in, float* out) { LAUNCH(misaligned_vector, 1, 32, in, out); }));
     caught("a misaligned ldmatrix", "misaligned", in_out([](float*, float* out) { LAUNCH(misaligned_ldmatrix, 1, 32, out); }));
+    caught("a misaligned load from shared memory", "misaligned", [] {
+        Buffer<u32> out("out", 32);
+        LAUNCH(misaligned_shared_load, 1, 32, out.data());
+    });
+    caught("an address outside every shared array", "outside every shared array", [] {
+        Buffer<u32> out("out", 32);
+        LAUNCH(outside_by_address, 1, 32, out.data());
+    });
     caught("reading past the end of a buffer", "out of bounds: byte 512 of buffer in", in_out([](float* in, float* out) { LAUNCH(read_past_the_end, 1, 32, in, out, 128); }));
     caught("writing past an end that is not aligned", "of buffer odd", [] {
         Buffer<bf16> odd("odd", 101);
@@ -255,6 +277,10 @@ static void right() {
         good &= words[i] == (low | (low + 8) << 16);
     }
     holds("ldmatrix transposes", good);
+
+    LAUNCH(words_of_two_widths, 1, 32, words.data());
+    for (u32 i = 0; i < 32; ++i) good &= words[i] == (2 * i | (2 * i + 1) << 16);
+    holds("shared memory is read in another width", good);
 
     // Both orders count. Rows of 80 bytes: ldmatrix is free of conflicts, each of the 192 copies of eight lanes needs a second
     // pass, for its two rows overlap in four banks. Rows of 64 bytes: the copies are free, each of the 480 matrices needs three.

@@ -1,7 +1,7 @@
 // Shared memory that knows what was done to it.
 //
-// `Shared<T, N>` is what `SHARED` declares. Every access by index, and every one that the tensor-core operations make
-// by address, is held against a shadow of the array, two bytes a cell:
+// `Shared<T>` is what `SHARED` declares. Every access by index, and every one that the operations of `device/` make by
+// address, is held against a shadow of the array, two bytes a cell:
 //   - an index outside the array, an address outside every array;
 //   - reading what no thread of this block has written, or what `cp.async` has not yet delivered;
 //   - a race: two threads touch a cell, one of them writing, with no barrier between. `__syncthreads` orders the block,
@@ -85,6 +85,10 @@ inline void forget_shared() {
     }
 }
 
+inline void aligned_or_fault(const void* address, size_t bytes, const char* what) {
+    if (uintptr_t(address) % bytes) fault("misaligned: %s of %zu bytes at %p", what, bytes, address);
+}
+
 inline SharedArray& array_at(const void* address, size_t width, const char* what) {
     const auto* at = static_cast<const unsigned char*>(address);
     for (SharedArray* array : shared_arrays)
@@ -139,6 +143,25 @@ inline void check_write(SharedArray& array, const void* address, size_t width, C
 
 inline void note_access(const void* place, const void* address, size_t width) {
     accesses.push_back({place, current(), uintptr_t(address), int(width)});
+}
+
+// A value at an address inside an array of another type.
+template <class T>
+__attribute__((noinline)) T load_shared(const void* at) {
+    aligned_or_fault(at, sizeof(T), "load from shared memory");
+    note_access(__builtin_return_address(0), at, sizeof(T));
+    check_read(array_at(at, sizeof(T), "load from shared memory"), at, sizeof(T));
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    return value;
+}
+
+template <class T>
+__attribute__((noinline)) void store_shared(void* at, const T& value) {
+    aligned_or_fault(at, sizeof(T), "store to shared memory");
+    note_access(__builtin_return_address(0), at, sizeof(T));
+    check_write(array_at(at, sizeof(T), "store to shared memory"), at, sizeof(T));
+    std::memcpy(at, &value, sizeof(T));
 }
 
 template <class T>
