@@ -5,7 +5,7 @@
 #   kernels/compile.sh --check    fails when a kernel spills or takes more than RESOURCES.md says
 #
 # NVRTC comes from PyPI, once, into SPARKTUNE_NVRTC (default: target/nvrtc-VERSION, about 220 MB). Where it cannot be had
-# the reason is printed after `skipped:` and the exit code is 0, with --check too.
+# the reason is printed after `skipped:` and the exit code is 77.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 
@@ -20,7 +20,7 @@ fi
 
 skip() {
     printf 'skipped: %s\n' "$1"
-    exit 0
+    exit 77
 }
 
 library() { find "$cache" -name 'libnvrtc.so.13' -print -quit 2>/dev/null; }

@@ -98,11 +98,10 @@ DEVICE void conv_gradients(const bf16* u, const bf16* weight, const u32* positio
     Eight past[PAST], pending[PAST];
     forget(pending);
     load_past(past, u + channel, position_ids, begin, count, sizes.channels);
-    u32 token = begin;
-    for (; token < min(end + PAST, sizes.tokens); ++token) {
+    // Three tokens behind the run still see its last ones.
+    const u32 last = min(end + PAST, sizes.tokens);
+    for (u32 token = begin; token < last; ++token) {
         const u32 position = position_ids[token];
-        // Behind the run, go on only while the run's last token is still in the window.
-        if (token >= end && position < token - end + 1) break;
         const u64 at = u64(token) * sizes.channels + channel;
         if (position == 0) forget(past);
         const Eight now = load8(u + at, count);
@@ -126,11 +125,11 @@ DEVICE void conv_gradients(const bf16* u, const bf16* weight, const u32* positio
         step(pending, done);
         step(past, now);
     }
-    // At the end of the pack or of an example the last tokens wait for nobody.
+    // At the end of the pack nobody comes to finish the last tokens.
 #pragma unroll
     for (int lag = 1; lag <= PAST; ++lag)
-        if (token >= begin + u32(lag) && token - lag < end)
-            store8(d_u + u64(token - lag) * sizes.channels + channel, pending[lag - 1], count);
+        if (last >= begin + u32(lag) && last - lag < end)
+            store8(d_u + u64(last - lag) * sizes.channels + channel, pending[lag - 1], count);
     if (!Weight) return;
     float* partial = d_weight_partial + (u64(blockIdx.y) * sizes.channels + channel) * TAPS;
 #pragma unroll

@@ -14,10 +14,6 @@ struct Copy {
     size_t wanted, given;  // bytes of the destination, and of them from the source; the rest become zero
 };
 
-inline void aligned_or_fault(const void* address, size_t bytes, const char* what) {
-    if (uintptr_t(address) % bytes) fault("misaligned: %s of %zu bytes at %p", what, bytes, address);
-}
-
 inline void begin_copy(const Copy& copy, const char* what) {
     check_write(array_at(copy.to, copy.wanted, what), copy.to, copy.wanted, Cell::pending);
 }

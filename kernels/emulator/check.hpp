@@ -6,7 +6,7 @@
 //     2.4 asks for 1e-2 forward, 2e-2 for gradients) and 1e-5 for fp32;
 //   - and number by number within `each` of its own size plus the buffer's root mean square, so that one wrong number in
 //     a large buffer cannot hide.
-// Results are poisoned before each run, so a number that was not written is not a number.
+// Results are poisoned before each run, so a number that was not written is not a number. Bank conflicts are told, not refused.
 #pragma once
 #include "../device/bf16.cuh"
 #include "memory.hpp"
@@ -220,6 +220,8 @@ inline int finish() {
         std::printf("%-52s %3d cases  %.1e (limit %.0e)  each %.1e (limit %.0e)  %s\n", row.what.c_str(), row.cases, row.relative_l2,
                     row.limit.relative_l2, row.each, row.limit.each, row.failed ? "FAILED" : "ok");
     }
+    if (emulator::bank_conflicts)
+        std::printf("  %ld passes over the banks of shared memory more than needed\n", emulator::bank_conflicts);
     return bad ? 1 : 0;
 }
 

@@ -39,11 +39,6 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
-inline unsigned __float_as_uint(float value) {
-    unsigned bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 

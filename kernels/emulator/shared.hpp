@@ -1,7 +1,7 @@
 // Shared memory that knows what was done to it.
 //
-// `Shared<T, N>` is what `SHARED` declares. Every access by index, and every one that the tensor-core operations make
-// by address, is held against a shadow of the array, two bytes a cell:
+// `Shared<T>` is what `SHARED` declares. Every access by index, and every one that the operations of `device/` make by
+// address, is held against a shadow of the array, two bytes a cell:
 //   - an index outside the array, an address outside every array;
 //   - reading what no thread of this block has written, or what `cp.async` has not yet delivered;
 //   - a race: two threads touch a cell, one of them writing, with no barrier between. `__syncthreads` orders the block,
@@ -44,12 +44,10 @@ struct Access {
 
 inline std::vector<SharedArray*> shared_arrays;
 inline std::vector<Access> accesses;
-inline long bank_conflicts, shared_wavefronts;  // since `reset_counts`
+inline long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
 
-inline void reset_counts() { bank_conflicts = shared_wavefronts = 0; }
-
-// Passes over the banks that lanes accessing `width` bytes each need; 16-byte accesses go by eight lanes, 8-byte by sixteen.
-inline void count_wavefronts(const std::vector<Access>& together) {
+// Adds the passes that lanes accessing `width` bytes each need beyond the fewest possible; 16-byte accesses go by eight lanes, 8-byte by sixteen.
+inline void count_passes(const std::vector<Access>& together) {
     const int width = together[0].width, lanes_at_once = width > 8 ? 8 : width > 4 ? 16 : 32;
     for (int first = 0; first < LANES; first += lanes_at_once) {
         std::map<int, std::set<uintptr_t>> words_of_bank;
@@ -64,7 +62,6 @@ inline void count_wavefronts(const std::vector<Access>& together) {
         if (words.empty()) continue;
         size_t passes = 0;
         for (const auto& [bank, in_bank] : words_of_bank) passes = std::max(passes, in_bank.size());
-        shared_wavefronts += long(passes);
         bank_conflicts += long(passes - (words.size() + BANKS - 1) / BANKS);
     }
 }
@@ -76,7 +73,7 @@ inline void count_bank_conflicts() {
         const int execution = executions[{access.place, access.thread}]++;
         groups[{access.place, access.thread / LANES, execution}].push_back(access);
     }
-    for (const auto& [key, together] : groups) count_wavefronts(together);
+    for (const auto& [key, together] : groups) count_passes(together);
     accesses.clear();
 }
 
@@ -86,6 +83,10 @@ inline void forget_shared() {
         std::fill(array->cells.begin(), array->cells.end(), Cell{});
         array->used_by = nullptr;
     }
+}
+
+inline void aligned_or_fault(const void* address, size_t bytes, const char* what) {
+    if (uintptr_t(address) % bytes) fault("misaligned: %s of %zu bytes at %p", what, bytes, address);
 }
 
 inline SharedArray& array_at(const void* address, size_t width, const char* what) {
@@ -144,6 +145,25 @@ inline void note_access(const void* place, const void* address, size_t width) {
     accesses.push_back({place, current(), uintptr_t(address), int(width)});
 }
 
+// A value at an address inside an array of another type.
+template <class T>
+__attribute__((noinline)) T load_shared(const void* at) {
+    aligned_or_fault(at, sizeof(T), "load from shared memory");
+    note_access(__builtin_return_address(0), at, sizeof(T));
+    check_read(array_at(at, sizeof(T), "load from shared memory"), at, sizeof(T));
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    return value;
+}
+
+template <class T>
+__attribute__((noinline)) void store_shared(void* at, const T& value) {
+    aligned_or_fault(at, sizeof(T), "store to shared memory");
+    note_access(__builtin_return_address(0), at, sizeof(T));
+    check_write(array_at(at, sizeof(T), "store to shared memory"), at, sizeof(T));
+    std::memcpy(at, &value, sizeof(T));
+}
+
 template <class T>
 class Shared {
     SharedArray array;
@@ -168,7 +188,6 @@ class Shared {
             return *this;
         }
         Element& operator=(const Element& other) { return *this = T(other); }
-        Element& operator+=(const T& value) { return *this = T(*this) + value; }
         T* operator&() const { return at; }
     };
 

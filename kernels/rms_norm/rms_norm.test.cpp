@@ -98,7 +98,9 @@ static void run(unsigned rows, unsigned width, float offset) {
 int main() {
     for (unsigned rows : {1, 63, 64, 65, 130})
         for (unsigned width : {7, 70, 192}) run(rows, width, 1.0f);
-    run(5, 2048, 1.0f);
+    // More rows than blocks, and several warps: one row's sums must not meet the next one's.
+    run(16, 520, 1.0f);
+    run(9, 2048, 1.0f);
     run(3, 5120, 0.0f);
     run(2, 8192, 1.0f);
     return finish();
