@@ -105,7 +105,7 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
     Err(PlanError::BadValue {
         key: "preset",
         place: "the preset's name".into(),
-        value: escape(&name.chars().take(80).collect::<String>()),
+        value: escape(&name.chars().take(80).collect::<String>()).into_owned(),
         expects: expects.into(),
     })
 }
@@ -179,7 +179,7 @@ pub fn find(preset: &Answer<String>, user: &UserPresets) -> Result<PresetSource,
     let known = PRESETS.iter().map(|shipped| shipped.name).chain(user.names.iter().map(String::as_str));
     Err(PlanError::UnknownPreset {
         place: setting.place(preset.origin),
-        name: escape(&name.chars().take(80).collect::<String>()),
+        name: escape(&name.chars().take(80).collect::<String>()).into_owned(),
         known: known.collect::<Vec<_>>().join(", "),
     })
 }

@@ -69,7 +69,7 @@ pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanE
             Err(PlanError::BadValue {
                 key: "name",
                 place: setting("name").place(*origin),
-                value: escape(value),
+                value: escape(value).into_owned(),
                 expects: "a folder's name: at most 200 bytes, no separator, no dot in front".into(),
             })
         }

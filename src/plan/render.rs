@@ -2,6 +2,7 @@
 //!
 //! Pure: text out, no terminal asked. Words that come from users, data or models are escaped here.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::answers::Origin;
@@ -85,18 +86,43 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Text from outside made safe for a terminal: control characters and those that turn or hide text become `\u{…}`.
-pub fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
+/// A character that a terminal, or the bidirectional algorithm, would obey instead of showing, or that hides.
+pub fn is_active(c: char) -> bool {
+    c.is_control() // C0, DEL and C1 (which some terminals take for ESC sequences)
+        || matches!(c,
+            '\u{ad}'                      // soft hyphen
+            | '\u{61c}'                   // Arabic letter mark
+            | '\u{180e}'                  // Mongolian vowel separator
+            | '\u{200b}'                  // zero-width space
+            | '\u{200e}' | '\u{200f}'     // left-to-right and right-to-left marks
+            | '\u{2028}' | '\u{2029}'     // line and paragraph separators
+            | '\u{202a}'..='\u{202e}'     // bidi embeddings and overrides
+            | '\u{2060}'..='\u{206f}'     // invisible operators, bidi isolates, deprecated formats
+            | '\u{feff}'                  // byte order mark
+            | '\u{fff9}'..='\u{fffb}'     // interlinear annotation
+            | '\u{e0000}'..='\u{e007f}'   // tags, which spell invisible text
+        )
+    // Zero-width joiner and non-joiner (200c, 200d) stay: Persian, Indic scripts and emoji need them.
+}
+
+/// The text with active characters spelled out: `\n`, `\t`, `\u{1b}`.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_active) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{061c}');
-        if c.is_control() || hides {
-            let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
-        } else {
-            safe.push(c);
+        match c {
+            '\n' => safe.push_str("\\n"),
+            '\r' => safe.push_str("\\r"),
+            '\t' => safe.push_str("\\t"),
+            c if is_active(c) => {
+                let _ = write!(safe, "\\u{{{:x}}}", u32::from(c)); // a String takes everything
+            }
+            c => safe.push(c),
         }
     }
-    safe
+    Cow::Owned(safe)
 }
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
@@ -130,7 +156,7 @@ pub fn explain(plan: &Plan, width: usize) -> String {
     let head = format!("{:key$}  {:value$}  {:origin$}  reason", "what", "value", "origin");
     let _ = writeln!(text, "{}", head.trim_end());
     for row in &advice.explain {
-        let shown = if row.value.is_empty() { "–".to_owned() } else { escape(&row.value) };
+        let shown = if row.value.is_empty() { "–".into() } else { escape(&row.value) };
         let reason = wrap(&escape(&row.reason), room);
         // A value too wide for its column (a path) has a line of its own, so that the columns stay straight.
         let first = if shown.chars().count() > value {
@@ -286,18 +312,13 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "18447 PB");
         assert_eq!(count(24_315), "24,315");
         assert_eq!(count(100), "100");
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
         assert_eq!(parameters(1_881_800_000), "1.88 B");
         assert_eq!(parameters(640), "640");
         assert_eq!(flops(8.21e9), "8.21 GFLOP");
         assert_eq!(percent(0.02), "2.0 %");
         assert_eq!(duration(37_500.0), "10 h 25 min");
         assert_eq!(duration(f64::NAN), "–");
-    }
-
-    #[test]
-    fn text_that_would_steer_a_terminal_is_shown_instead() {
-        assert_eq!(escape("a\u{1b}[31mb\u{202e}c"), "a\\u{1b}[31mb\\u{202e}c");
-        assert_eq!(escape("Größe 模型"), "Größe 模型");
     }
 
     #[test]

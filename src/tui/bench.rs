@@ -49,7 +49,7 @@ pub struct ScreenCost {
 /// through the panels.
 ///
 /// # Errors
-/// As [`measure_screen`].
+/// An error of the encoding; the counting itself cannot fail.
 pub fn measure_dashboard() -> io::Result<ScreenCost> {
     let c = KeyCode::Char;
     let (left, right) = (KeyCode::Left, KeyCode::Right);
@@ -107,13 +107,7 @@ fn long_run() -> RunView {
 
 /// Draws the app at `size`, presses every key (one that wants to leave is an ordinary frame here), then lets `idle_ticks`
 /// pass.
-///
-/// # Errors
-/// An error of the encoding; the counting itself cannot fail.
-///
-/// # Panics
-/// Without any key there is nothing to measure.
-pub fn measure_screen(
+fn measure_screen(
     app: &mut dyn App,
     size: Size,
     theme: &Theme,

@@ -7,14 +7,14 @@
 //! | [`runs_list`] | all runs of a folder |
 //! | [`report`] | one run as a self-contained HTML page |
 //! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
-//! | [`screen`], [`chart`] | what the full screens are made of |
+//! | [`screen`] | what the full screens share |
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which nothing that came
 //! from data, models or file names can move the cursor, change colours or reorder what is shown ([`escape`]).
 //! It must not know tensors, the hub, or how a machine is measured: the program asks those and tells the screens.
 
 pub mod bench;
-pub mod chart;
+mod chart;
 pub mod dashboard;
 mod escape;
 mod finding;

@@ -1,20 +1,9 @@
 //! Numbers as people read them. What nobody measured is `–`.
 
+pub use sparktune_plan::render::count;
+
 /// Shown where there is no value.
 pub(crate) const UNKNOWN: &str = "–";
-
-/// `1,234,567`
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
 
 /// `3.1 GiB`
 #[allow(clippy::cast_precision_loss)] // two digits are shown
@@ -66,16 +55,6 @@ mod tests {
 
     #[test]
     fn numbers_read_well_at_their_edges() {
-        let counts = [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_234_567, "1,234,567"),
-            (u64::MAX, "18,446,744,073,709,551,615"),
-        ];
-        for (n, shown) in counts {
-            assert_eq!(count(n), shown);
-        }
         for (n, shown) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -29,7 +29,7 @@ use ratatui::widgets::{Block, Widget};
 use sparktune_runlog::Bucket;
 use unicode_width::UnicodeWidthStr;
 
-pub use columns::{Summary, Window, summary};
+pub use columns::{Window, summary};
 pub(crate) use sparkline::{Column, blocks, sparkline};
 pub use unit::Unit;
 

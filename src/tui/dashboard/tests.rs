@@ -11,7 +11,7 @@ use sparktune_runlog::{
 };
 
 use super::*;
-use crate::screen::picture::{self, NO_COLOUR, TRUE_COLOUR};
+use crate::screen::picture::{self, ASCII, NO_COLOUR, TRUE_COLOUR};
 
 const NAME: &str = "20261120T132730Z-qwen3.5-2b-lora-3fa9";
 
@@ -236,7 +236,7 @@ fn text(dashboard: &mut Dashboard) -> String {
 
 #[test]
 fn before_the_first_step_the_phase_and_its_progress_are_shown() {
-    picture::check("dashboard-early", &mut Story::early().dashboard(Liveness::Running));
+    picture::check_state("dashboard-early", &mut Story::early().dashboard(Liveness::Running));
 }
 
 #[test]
@@ -244,13 +244,14 @@ fn a_run_midway_shows_its_course_with_evals_checkpoints_nan_and_what_was_replace
     let mut dashboard = Story::running(2480);
     dashboard.seen_warnings = 1;
     picture::check("dashboard-running", &mut dashboard);
+    picture::check_one("dashboard-running-ascii", &picture::drawn(&mut dashboard, 80, 24, &ASCII));
     picture::check_one("dashboard-running-60x16", &picture::drawn(&mut dashboard, 60, 16, &TRUE_COLOUR));
     picture::check_one("dashboard-running-200x56", &picture::drawn(&mut dashboard, 200, 56, &TRUE_COLOUR));
 }
 
 #[test]
 fn a_crashed_run_says_so_and_what_to_do() {
-    picture::check("dashboard-crashed", &mut Story::until(1640).dashboard(Liveness::Crashed));
+    picture::check_state("dashboard-crashed", &mut Story::until(1640).dashboard(Liveness::Crashed));
 }
 
 #[test]
@@ -268,7 +269,7 @@ fn a_stalled_run_is_named_with_what_to_do() {
 #[test]
 fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
     let story = Story::until(4000).finish(Outcome::Completed, None);
-    picture::check(
+    picture::check_state(
         "dashboard-finished",
         &mut story.dashboard(Liveness::Finished { outcome: Outcome::Completed }),
     );
@@ -278,7 +279,7 @@ fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
 fn a_frozen_screen_with_a_crosshair_reads_values_of_one_column() {
     let mut dashboard = Story::running(2480);
     press(&mut dashboard, "c←←←←←←←←←← ");
-    picture::check("dashboard-frozen", &mut dashboard);
+    picture::check_state("dashboard-frozen", &mut dashboard);
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn another_run_is_laid_over() {
     (1..=2300).for_each(|step| other.step(step));
     dashboard.other = Some(Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known));
     press(&mut dashboard, "y");
-    picture::check("dashboard-compare", &mut dashboard);
+    picture::check_state("dashboard-compare", &mut dashboard);
 }
 
 #[test]
@@ -634,7 +635,7 @@ proptest! {
 fn the_help_lists_every_key_and_any_key_closes_it() {
     let mut dashboard = Story::running(300);
     press(&mut dashboard, "?");
-    picture::check("dashboard-help", &mut dashboard);
+    picture::check_state("dashboard-help", &mut dashboard);
     let small = picture::dump(&picture::drawn(&mut dashboard, 60, 16, &NO_COLOUR));
     for (_, table) in GROUPS {
         for binding in table.iter().filter(|binding| !binding.shown.is_empty()) {
@@ -653,7 +654,7 @@ fn the_help_lists_every_key_and_any_key_closes_it() {
 fn stopping_asks_once() {
     let mut dashboard = Story::running(2480);
     press(&mut dashboard, "s");
-    picture::check("dashboard-stop", &mut dashboard);
+    picture::check_state("dashboard-stop", &mut dashboard);
     press(&mut dashboard, "n");
     assert!(dashboard.asks.is_empty() && dashboard.overlay.is_none());
     dashboard.here.known.liveness = None;

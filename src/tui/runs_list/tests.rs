@@ -10,7 +10,7 @@ use sparktune_runlog::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::screen::picture::{self, NO_COLOUR, TRUE_COLOUR, drawn};
+use crate::screen::picture::{self, ASCII, NO_COLOUR, TRUE_COLOUR, drawn};
 
 /// The moment of the pictures.
 const NOW_US: u64 = 1_763_645_250_000_000;
@@ -181,10 +181,11 @@ fn every_state_has_its_row_its_word_and_its_glyph() {
     let (root, _lease) = some_runs();
     let mut list = posed(&root);
     picture::check("runs", &mut list);
+    picture::check_one("runs-ascii", &drawn(&mut list, 80, 24, &ASCII));
     press(&mut list, KeyCode::Down);
     press(&mut list, KeyCode::Down);
-    picture::check("runs-crashed", &mut list);
-    picture::check_one("runs-smallest", &drawn(&mut list, 60, 16, &TRUE_COLOUR));
+    picture::check_state("runs-crashed", &mut list);
+    picture::check_one("runs-60x16", &drawn(&mut list, 60, 16, &TRUE_COLOUR));
 }
 
 #[test]
@@ -193,10 +194,10 @@ fn the_questions_before_deleting_say_what_would_be_lost() {
     let mut list = posed(&root);
     choose(&mut list, "0c31");
     press(&mut list, KeyCode::Char('x'));
-    picture::check("runs-delete", &mut list);
+    picture::check_state("runs-delete", &mut list);
     press(&mut list, KeyCode::Char('y'));
     type_in(&mut list, "0c3");
-    picture::check("runs-delete-for-good", &mut list);
+    picture::check_state("runs-delete-for-good", &mut list);
 }
 
 #[test]
@@ -204,13 +205,13 @@ fn help_filter_and_an_empty_folder() {
     let (root, _lease) = some_runs();
     let mut list = posed(&root);
     press(&mut list, KeyCode::Char('?'));
-    picture::check("runs-help", &mut list);
+    picture::check_state("runs-help", &mut list);
     press(&mut list, KeyCode::Char('?'));
     press(&mut list, KeyCode::Char('/'));
     type_in(&mut list, "qwen LORA 2b");
-    picture::check("runs-filter", &mut list);
+    picture::check_state("runs-filter", &mut list);
     let mut empty = RunsList::at(RunsRoot::new("/nowhere/at/all"), NOW_US);
-    picture::check("runs-empty", &mut empty);
+    picture::check_state("runs-empty", &mut empty);
 }
 
 #[test]

@@ -161,6 +161,7 @@ fn spell_out(buffer: &mut Buffer) {
             "·" => "|",
             "…" => "~",
             "×" => "x",
+            "÷" => "/",
             "→" => ">",
             "≈" => "~",
             "°" => " ",
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_help_shows_every_key_of_its_tables() {
-        picture::check("help", &mut Help);
+        picture::check_state("help", &mut Help);
     }
 
     #[test]

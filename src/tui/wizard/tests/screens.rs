@@ -1,28 +1,21 @@
 //! Every page as a picture: `INSTA_UPDATE=always` draws them anew.
 
-use ratatui::buffer::Buffer;
-
 use super::*;
-use crate::screen::picture::{TRUE_COLOUR, check, check_one};
-
-/// The screen at 80×24, in colour.
-fn small(rig: &mut Rig) -> Buffer {
-    drawn(&mut rig.wizard, 80, 24, &TRUE_COLOUR)
-}
+use crate::screen::picture::{ASCII, TRUE_COLOUR, check, check_one, check_state};
 
 #[test]
 fn the_machine_page() {
     let mut rig = Rig::ready();
     check("wizard-machine", &mut rig.wizard);
     let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop()), ..World::default() });
-    check_one("wizard-machine-looking", &small(&mut rig));
+    check_state("wizard-machine-looking", &mut rig.wizard);
     rig.settle();
-    check("wizard-machine-without-gpu", &mut rig.wizard);
+    check_state("wizard-machine-without-gpu", &mut rig.wizard);
     let machine =
         Err("NVML answers nothing: the driver was updated and not loaded again. Restart the machine".into());
     let mut rig = Rig::new(Setup::default(), World { machine, ..World::default() });
     rig.settle();
-    check_one("wizard-machine-failed", &small(&mut rig));
+    check_state("wizard-machine-failed", &mut rig.wizard);
 }
 
 #[test]
@@ -31,15 +24,15 @@ fn the_model_page() {
     rig.take();
     check("wizard-model", &mut rig.wizard);
     rig.enter();
-    check_one("wizard-model-checking", &small(&mut rig));
+    check_state("wizard-model-checking", &mut rig.wizard);
     rig.press(KeyCode::Char('/'));
     rig.text("3.5-9");
-    check_one("wizard-model-search", &small(&mut rig));
+    check_state("wizard-model-search", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('o'));
     rig.text("qwen/qwen3.5-");
     rig.press(KeyCode::Tab);
-    check_one("wizard-model-other", &small(&mut rig));
+    check_state("wizard-model-other", &mut rig.wizard);
 
     let refused = |_: &str| {
         Err("config.json: model_type `qwen3_5_moe` is not supported. Trainable here: qwen3_5, qwen3, qwen2, llama, mistral (dense, not quantised)".to_owned())
@@ -50,7 +43,7 @@ fn the_model_page() {
     );
     rig.take();
     rig.take();
-    check_one("wizard-model-refused", &small(&mut rig));
+    check_state("wizard-model-refused", &mut rig.wizard);
 
     let odd = |name: &str| {
         Ok(ModelFound {
@@ -63,12 +56,12 @@ fn the_model_page() {
         Rig::with(&[("model", "allenai/Olmo-3-1025-7B")], World { model: Box::new(odd), ..World::default() });
     rig.take();
     rig.take();
-    check_one("wizard-model-unknown", &small(&mut rig));
+    check_state("wizard-model-unknown", &mut rig.wizard);
 
     let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop()), ..World::default() });
     rig.settle();
     rig.take();
-    check_one("wizard-model-on-cpu", &small(&mut rig));
+    check_state("wizard-model-on-cpu", &mut rig.wizard);
 }
 
 #[test]
@@ -81,7 +74,7 @@ fn the_data_page() {
     rig.text("work/");
     rig.settle();
     rig.press(KeyCode::Tab);
-    check_one("wizard-data-path", &small(&mut rig));
+    check_state("wizard-data-path", &mut rig.wizard);
 
     let mut rig = Rig::with(GIVEN, World::default());
     rig.take();
@@ -101,14 +94,14 @@ fn the_data_page() {
         };
         rig.send(ticket, Told::Progress(progress));
     }
-    check_one("wizard-data-reading", &small(&mut rig));
+    check_state("wizard-data-reading", &mut rig.wizard);
     rig.send(ticket, Told::Data(Ok(Box::new(data()))));
     check("wizard-data", &mut rig.wizard);
     rig.press(KeyCode::Char('p'));
     check("wizard-data-preview", &mut rig.wizard);
     rig.press(KeyCode::Char('t'));
     rig.press(KeyCode::Right);
-    check_one("wizard-data-preview-hostile", &small(&mut rig));
+    check_state("wizard-data-preview-hostile", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('w'));
     rig.settle();
@@ -121,7 +114,7 @@ fn the_data_page() {
     let mut rig = Rig::with(GIVEN, World { data: Box::new(failed), ..World::default() });
     rig.take();
     rig.take();
-    check_one("wizard-data-failed", &small(&mut rig));
+    check_state("wizard-data-failed", &mut rig.wizard);
 
     let mut rig = Rig::with(
         &GIVEN[..1],
@@ -132,7 +125,7 @@ fn the_data_page() {
         },
     );
     rig.to(Page::Data);
-    check_one("wizard-data-nothing", &small(&mut rig));
+    check_state("wizard-data-nothing", &mut rig.wizard);
 }
 
 #[test]
@@ -140,29 +133,30 @@ fn the_plan_page() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Plan);
     check("wizard-plan", &mut rig.wizard);
+    check_one("wizard-plan-ascii", &drawn(&mut rig.wizard, 80, 24, &ASCII));
     rig.press(KeyCode::Down);
-    check_one("wizard-plan-pack-length", &small(&mut rig));
+    check_state("wizard-plan-pack-length", &mut rig.wizard);
     rig.text("8192");
-    check("wizard-plan-typing", &mut rig.wizard);
+    check_state("wizard-plan-typing", &mut rig.wizard);
     rig.text("0000000");
-    check_one("wizard-plan-wrong", &small(&mut rig));
+    check_state("wizard-plan-wrong", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('c'));
-    check("wizard-plan-cost", &mut rig.wizard);
+    check_state("wizard-plan-cost", &mut rig.wizard);
     rig.press(KeyCode::Char('c'));
     rig.press(KeyCode::Char('a'));
     check_one("wizard-plan-all", &drawn(&mut rig.wizard, 132, 40, &TRUE_COLOUR));
     rig.press(KeyCode::Char('p'));
     rig.settle();
-    check_one("wizard-presets", &small(&mut rig));
+    check_state("wizard-presets", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('P'));
     rig.text("taken");
     rig.take();
-    check_one("wizard-preset-exists", &small(&mut rig));
+    check_state("wizard-preset-exists", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('?'));
-    check_one("wizard-plan-help", &small(&mut rig));
+    check_state("wizard-plan-help", &mut rig.wizard);
 
     let mut found = laptop();
     found.facts.disk_free_bytes = None;
@@ -171,7 +165,7 @@ fn the_plan_page() {
         World { machine: Ok(found), ..World::default() },
     );
     rig.to(Page::Plan);
-    check_one("wizard-plan-does-not-fit", &small(&mut rig));
+    check_state("wizard-plan-does-not-fit", &mut rig.wizard);
 }
 
 #[test]
@@ -212,10 +206,10 @@ fn the_review_and_the_start() {
     );
     check("wizard-starting", &mut rig.wizard);
     rig.press(KeyCode::Char('q'));
-    check_one("wizard-leave", &small(&mut rig));
+    check_state("wizard-leave", &mut rig.wizard);
     rig.press(KeyCode::Esc);
     rig.send(ticket, Told::Started(Err("the run needs 21 GB on disk and 3.1 GB are free.\nFree some space, or point --runs-dir at a larger disk".into())));
-    check_one("wizard-start-failed", &small(&mut rig));
+    check_state("wizard-start-failed", &mut rig.wizard);
 }
 
 #[test]
@@ -233,5 +227,5 @@ fn the_question_whether_to_continue() {
     let draft = Draft { page: Page::Plan, answers: flags(GIVEN) };
     let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
     rig.settle();
-    check("wizard-continue", &mut rig.wizard);
+    check_state("wizard-continue", &mut rig.wizard);
 }
