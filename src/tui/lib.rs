@@ -15,6 +15,7 @@ pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
+mod shell;
 pub mod wizard;
 mod wrap;
 
@@ -24,3 +25,4 @@ pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};
 pub use quantity::{bytes, count, duration, loss};
 pub use runs_table::{RunRow, runs_table};
+pub use shell::run_argument;
