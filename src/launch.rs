@@ -97,9 +97,18 @@ impl Provenance {
             model_commit: commit,
             train_tokens_blake3: hash(&prepared.train)?,
             eval_tokens_blake3: hash(&prepared.eval)?,
-            machine: sparktune_telemetry::MachineFacts::gather(),
+            machine: machine_without_neighbours(),
         })
     }
+}
+
+/// Who else used the GPU when the run began is nobody's business later: a run folder is handed on.
+fn machine_without_neighbours() -> sparktune_telemetry::MachineFacts {
+    let mut machine = sparktune_telemetry::MachineFacts::gather();
+    for gpu in &mut machine.gpus {
+        gpu.users = None;
+    }
+    machine
 }
 
 /// BLAKE3 of this program.

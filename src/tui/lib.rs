@@ -1,7 +1,17 @@
-//! What people see of a run on a terminal, as lines: for pipes, CI logs, dumb terminals and scripts.
+//! What people see of a run: full screens on a terminal, plain lines for pipes and scripts, a page for a browser.
 //!
-//! Enters: events and views of the run log. Leaves: text in which nothing that came from data or models can move the
-//! cursor, change colours or reorder what is shown. No colour, no width: a line is as long as what it says.
+//! | module | what it shows |
+//! |---|---|
+//! | [`wizard`] | the questions before a run |
+//! | [`dashboard`] | one run, live |
+//! | [`runs_list`] | all runs of a folder |
+//! | [`report`] | one run as a self-contained HTML page |
+//! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
+//! | [`screen`], [`chart`] | what the full screens are made of |
+//!
+//! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which nothing that came
+//! from data, models or file names can move the cursor, change colours or reorder what is shown ([`escape`]).
+//! It must not know tensors, the hub, or how a machine is measured: the program asks those and tells the screens.
 
 pub mod bench;
 pub mod chart;
@@ -16,6 +26,7 @@ pub mod runs_list;
 mod runs_table;
 pub mod screen;
 mod shell;
+mod state;
 pub mod wizard;
 mod wrap;
 

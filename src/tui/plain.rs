@@ -8,6 +8,7 @@ use sparktune_runlog::{
 use crate::escape::escape;
 use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
 use crate::shell::run_argument;
+use crate::state::outcome_word;
 
 /// Characters of a generation that are shown; the log has all of it.
 const SAMPLE_CHARS: usize = 300;
@@ -164,15 +165,6 @@ fn run_finished(finished: &RunFinished) -> Vec<String> {
     parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
     parts.extend(finished.outputs.iter().map(|output| escape(output).into_owned()));
     parts
-}
-
-pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Completed => "completed",
-        Outcome::Stopped => "stopped",
-        Outcome::Failed => "failed",
-        Outcome::Unknown => "ended",
-    }
 }
 
 /// One sentence: how the run stands and what to do next.

@@ -7,8 +7,8 @@ use sparktune_runlog::{Liveness, Result, RunDir, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use crate::escape::escape;
-use crate::plain::outcome_word;
 use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
+use crate::state::State;
 
 /// What is known of a run at a glance; serialises for `runs --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -89,7 +89,7 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
-            row.liveness.map_or("unreadable", state_word).to_owned(),
+            State::of(row.liveness).word.to_owned(),
             or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
             or_unknown(row.loss_nats, loss),
             or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
@@ -114,18 +114,6 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
         }
     }
     table
-}
-
-/// The state in a word or two.
-pub(crate) fn state_word(liveness: Liveness) -> &'static str {
-    match liveness {
-        Liveness::NotStarted => "not started",
-        Liveness::Running => "running",
-        Liveness::Stalled { .. } => "stalled",
-        Liveness::Crashed => "crashed",
-        Liveness::Gone => "gone",
-        Liveness::Finished { outcome } => outcome_word(outcome),
-    }
 }
 
 #[allow(clippy::cast_precision_loss)]

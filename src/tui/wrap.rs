@@ -3,13 +3,17 @@
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// The text in lines of at most `width` columns, broken at spaces, and within a word only where it is wider than a line.
-/// For escaped text, which has no line breaks of its own.
+/// The text in lines of at most `width` columns, broken at spaces. A word wider than a line is broken after `/` and `-`,
+/// and anywhere where that is not enough. For escaped text, which has no line breaks of its own.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in text.split_inclusive(' ') {
+    let words = text.split_inclusive(' ').flat_map(|word| {
+        let breaks: &[char] = if word.trim_end_matches(' ').width() > width { &['/', '-'] } else { &[] };
+        word.split_inclusive(breaks)
+    });
+    for word in words {
         let wide = word.trim_end_matches(' ').width();
         if used > 0 && used + wide > width {
             lines.push(String::new());
@@ -38,22 +42,29 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
 
 /// The text in at most `width` columns; what is cut off is told by `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
+    cut_to(text, width, 0, "…")
+}
+
+/// The text in at most `width` columns, `dots` for what is cut off. The last `end` characters stay, where they leave room
+/// for a beginning.
+pub(crate) fn cut_to(text: &str, width: usize, end: usize, dots: &str) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
+    let Some(room) = width.checked_sub(dots.width()) else { return ".".repeat(width) };
+    let end = end.checked_sub(1).and_then(|nth| text.grapheme_indices(true).nth_back(nth));
+    let (head, tail) = text.split_at(end.map_or(text.len(), |(at, _)| at));
+    let (head, tail) = if tail.width() * 2 < width { (head, tail) } else { (text, "") };
     let mut shown = String::new();
-    let mut used = 1;
-    for grapheme in text.graphemes(true) {
+    let mut used = tail.width();
+    for grapheme in head.graphemes(true) {
         used += grapheme.width();
-        if used > width {
+        if used > room {
             break;
         }
         shown.push_str(grapheme);
     }
-    if width > 0 {
-        shown.push('…');
-    }
-    shown
+    shown + dots + tail
 }
 
 #[cfg(test)]
@@ -65,6 +76,8 @@ mod tests {
     fn lines_break_at_spaces_and_only_words_wider_than_a_line_within() {
         assert_eq!(wrap("what to do next", 7), ["what to", "do next"]);
         assert_eq!(wrap("a abcdefgh b", 4), ["a", "abcd", "efgh", "b"]);
+        assert_eq!(wrap("in /home/you/my-runs", 10), ["in /home/", "you/my-", "runs"]);
+        assert_eq!(wrap("a re-run", 8), ["a re-run"]);
         assert_eq!(wrap("  two  spaces", 20), ["  two  spaces"]);
         assert_eq!(wrap("世界世界", 5), ["世界", "世界"]);
         assert_eq!(wrap("", 5), [""]);
@@ -78,6 +91,16 @@ mod tests {
         assert_eq!(cut("世界世界", 4), "世…");
         assert_eq!(cut("ab", 1), "…");
         assert_eq!(cut("ab", 0), "");
+        assert_eq!(cut_to("latest one", 6, 0, "..."), "lat...");
+        assert_eq!(cut_to("latest one", 2, 0, "..."), "..");
+    }
+
+    #[test]
+    fn the_end_of_what_is_cut_stays_where_a_beginning_has_room_too() {
+        let name = "qwen3.5-0.8b-instruct-lora-1a2b";
+        assert_eq!(cut_to(name, 20, 5, "…"), "qwen3.5-0.8b-i…-1a2b");
+        assert_eq!(cut_to(name, 10, 5, "…"), "qwen3.5-0…");
+        assert_eq!(cut_to("ab", 1, 5, "…"), "…");
     }
 
     proptest! {
@@ -88,7 +111,9 @@ mod tests {
             prop_assert!(lines.iter().all(|line| line.width() <= width), "{lines:?}");
             let solid = |text: &str| text.replace(' ', "");
             prop_assert_eq!(solid(&lines.concat()), solid(&text));
-            prop_assert!(cut(&text, width).width() <= width);
+            for end in [0, 5, 50] {
+                prop_assert!(cut_to(&text, width, end, "…").width() <= width);
+            }
         }
     }
 }

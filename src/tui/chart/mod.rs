@@ -30,7 +30,7 @@ use sparktune_runlog::Bucket;
 use unicode_width::UnicodeWidthStr;
 
 pub use columns::{Summary, Window, summary};
-pub use sparkline::sparkline;
+pub(crate) use sparkline::{Column, blocks, sparkline};
 pub use unit::Unit;
 
 use crate::screen::{Colours, Role, Theme};

@@ -8,32 +8,53 @@ use super::columns::{Window, columns};
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 8] = ['_', '.', ',', '-', '=', '+', '*', '#'];
 
-/// The curve in `width` characters, oldest left: the mean of each column from the lowest to the highest, a gap where
-/// nothing was measured, and `×` (`!` without Unicode) where values were not finite.
-pub fn sparkline(buckets: &[Bucket], width: usize, unicode: bool) -> String {
+/// What stands in one column of a curve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Column {
+    /// Nothing was measured.
+    Nothing,
+    /// A value that is not finite.
+    NotFinite,
+    /// A value by its place between the lowest (0) and the highest (1).
+    Share(f64),
+}
+
+/// The columns in `height` rows, top row first: a gap where nothing was measured, a cross at the foot of what was not
+/// finite.
+pub(crate) fn blocks(columns: &[Column], height: usize, unicode: bool) -> Vec<String> {
+    let glyphs = if unicode { BLOCKS } else { ASCII };
+    let top = (8 * height).saturating_sub(1) as f64;
+    let cell = |column: &Column, floor: usize| match *column {
+        Column::NotFinite if floor == 0 => '×',
+        Column::Nothing | Column::NotFinite => ' ',
+        Column::Share(share) => match ((share * top).round() as usize + 1).saturating_sub(floor) {
+            0 => ' ',
+            eighths => glyphs[eighths.min(8) - 1],
+        },
+    };
+    (0..height).rev().map(|row| columns.iter().map(|column| cell(column, 8 * row)).collect()).collect()
+}
+
+/// The curve in `width` characters, oldest left: the mean of each column from the lowest to the highest.
+pub(crate) fn sparkline(buckets: &[Bucket], width: usize, unicode: bool) -> String {
     let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else { return String::new() };
     let window = Window { from: first.first_step, to: last.last_step.max(first.first_step) };
     // Few steps do not need the whole width.
     let width = width.min(buckets.len());
     let columns = columns(buckets, window, width);
-    let means = columns.iter().map(|column| column.as_ref().and_then(|c| c.mean()));
-    let axis = Axis::of(means.clone().flatten(), false, 0.0);
-    let glyphs = if unicode { BLOCKS } else { ASCII };
-    columns
+    let means = columns.iter().flatten().filter_map(|column| column.mean());
+    let axis = Axis::of(means, false, 0.0);
+    let columns: Vec<Column> = columns
         .iter()
-        .zip(means)
-        .map(|(column, mean)| match (column, mean.zip(axis)) {
-            (Some(column), _) if column.nonfinite > 0 => {
-                if unicode {
-                    '×'
-                } else {
-                    '!'
-                }
+        .map(|column| match column {
+            Some(column) if column.nonfinite > 0 => Column::NotFinite,
+            Some(column) => {
+                column.mean().zip(axis).map_or(Column::Nothing, |(m, a)| Column::Share(a.fraction(m)))
             }
-            (_, Some((mean, axis))) => glyphs[(axis.fraction(mean) * 7.0).round() as usize],
-            _ => ' ',
+            None => Column::Nothing,
         })
-        .collect()
+        .collect();
+    blocks(&columns, 1, unicode).concat()
 }
 
 #[cfg(test)]
@@ -48,7 +69,7 @@ mod tests {
         assert_eq!(sparkline(series(&values).buckets(), 4, true), "▁▃▆█");
         let odd = series(&[(0, 1.0), (1, f64::NAN), (2, 2.0), (9, 2.0)]);
         assert_eq!(sparkline(odd.buckets(), 4, true), "×  █");
-        assert_eq!(sparkline(odd.buckets(), 4, false), "!  #");
+        assert_eq!(sparkline(odd.buckets(), 4, false), "×  #");
         assert_eq!(sparkline(&[], 10, true), "");
         assert_eq!(sparkline(series(&[(5, 3.0)]).buckets(), 10, true).chars().count(), 1);
     }

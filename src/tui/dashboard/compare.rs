@@ -2,14 +2,18 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::Rect;
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Clear, Paragraph};
 use sparktune_runlog::{RunDir, RunsRoot};
 
 use crate::escape::escape;
-use crate::screen::{Role, Theme};
+use crate::screen::{Popup, Role, Theme};
 use crate::wrap::cut;
+
+/// Most runs that are listed at once.
+const ROWS: u16 = 14;
+/// Most columns of a name.
+const WIDEST: usize = 60;
 
 /// The list of other runs, newest first.
 #[derive(Debug)]
@@ -62,34 +66,20 @@ impl Picker {
 
     /// Draws the list over `area`.
     pub fn draw(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        let place =
-            area.centered(Constraint::Max(66), Constraint::Max(self.runs.len().clamp(1, 14) as u16 + 2));
-        let rows = usize::from(place.height.saturating_sub(2)).max(1);
+        let rows = usize::from(area.height.saturating_sub(2).clamp(1, ROWS));
         let first = (self.cursor + 1).saturating_sub(rows);
         let mut lines: Vec<Line<'_>> = Vec::new();
         if let Some(none) = &self.none {
-            lines.push(Line::styled(format!(" {none}"), theme.style(Role::Dim)));
+            lines.push(Line::styled(none.clone(), theme.style(Role::Dim)));
         }
         for (i, run) in self.runs.iter().enumerate().skip(first).take(rows) {
             let here = i == self.cursor;
             let mark = if here { theme.glyph("▸", ">") } else { " " };
-            let name = cut(&escape(&run.name()), usize::from(place.width.saturating_sub(6)));
+            let name = cut(&escape(&run.name()), WIDEST.min(usize::from(area.width.saturating_sub(6))));
             let role = if here { Role::Selected } else { Role::Text };
-            lines.push(Line::styled(format!(" {mark} {name} "), theme.style(role)));
+            lines.push(Line::styled(format!("{mark} {name}"), theme.style(role)));
         }
-        let block = Block::bordered()
-            .border_set(theme.border())
-            .border_style(theme.style(Role::Accent))
-            .title(" lay over which run? ")
-            .title_bottom(
-                Line::from(if theme.unicode {
-                    " ↑ ↓ ⏎  esc closes "
-                } else {
-                    " Up Down Enter  esc closes "
-                })
-                .right_aligned(),
-            );
-        frame.render_widget(Clear, place);
-        frame.render_widget(Paragraph::new(lines).block(block), place);
+        let keys = "↑ ↓ ⏎  esc closes";
+        Popup { title: "lay over which run?", role: Role::Accent, lines, keys }.draw(frame, area, theme);
     }
 }

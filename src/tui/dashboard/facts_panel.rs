@@ -6,9 +6,9 @@ use sparktune_runlog::{Attempt, RunDir};
 
 use super::Known;
 use crate::escape::escape;
-use crate::plain::outcome_word;
 use crate::quantity::{clock, count, loss, or_unknown};
 use crate::screen::{Role, Theme};
+use crate::state::outcome_word;
 use crate::wrap::wrap;
 
 /// More of a page than this is not shown.

@@ -8,9 +8,10 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
 use crate::escape::escape;
-use crate::plain::{outcome_word, standing};
+use crate::plain::standing;
 use crate::quantity::{bytes, count, duration, loss, or_unknown};
 use crate::screen::{Role, Theme};
+use crate::state::State;
 use crate::wrap::{cut, wrap};
 
 /// A drift of the finish below this share of the time left is none.
@@ -40,33 +41,22 @@ pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer:
 
 /// The run's name and its state in a word.
 pub(super) fn name(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
-    let (glyph, word, role) = state(dash, theme);
+    let state = state(dash);
     let left = vec![Span::styled(escape(&dash.here.name).into_owned(), theme.style(Role::Title))];
     let mut right = Vec::new();
     if dash.frozen.is_some() {
         right.push(Span::styled("frozen", theme.style(Role::Warn)));
         right.push(Span::raw("  "));
     }
-    right.push(Span::styled(format!("{glyph} {word}"), theme.style(role)));
+    right.push(Span::styled(state.said(theme), theme.style(state.role)));
     row(left, right, area, buffer);
 }
 
-fn state(dash: &Dashboard, theme: &Theme) -> (&'static str, String, Role) {
-    let (unicode, ascii, word, role) = match dash.shown().liveness {
-        None if dash.here.trouble.is_some() => ("▲", "!", "unreadable", Role::Bad),
-        None => ("◌", ".", "reading", Role::Dim),
-        Some(Liveness::NotStarted) => ("◌", ".", "not started", Role::Dim),
-        Some(Liveness::Running) => ("●", "*", "running", Role::Good),
-        Some(Liveness::Stalled { .. }) => ("▲", "!", "stalled", Role::Warn),
-        Some(Liveness::Crashed) => ("✖", "X", "crashed", Role::Bad),
-        Some(Liveness::Gone) => ("✖", "X", "gone", Role::Bad),
-        Some(Liveness::Finished { outcome }) => match outcome {
-            Outcome::Completed => ("✔", "+", outcome_word(outcome), Role::Good),
-            Outcome::Failed => ("✖", "X", outcome_word(outcome), Role::Bad),
-            Outcome::Stopped | Outcome::Unknown => ("■", "=", outcome_word(outcome), Role::Warn),
-        },
-    };
-    (theme.glyph(unicode, ascii), word.to_owned(), role)
+fn state(dash: &Dashboard) -> State {
+    match dash.shown().liveness {
+        None if dash.here.trouble.is_none() => State::READING,
+        liveness => State::of(liveness),
+    }
 }
 
 /// Model, method, device; attempt and how long it has been going.

@@ -36,12 +36,12 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Clear, Padding, Paragraph, Widget};
+use ratatui::widgets::{Block, Widget};
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
 
 use crate::chart::Window;
 use crate::plain::standing;
-use crate::screen::{App, Input, Next, Role, Theme, action, help, hints, rows};
+use crate::screen::{App, Input, Next, Popup, Role, Theme, action, help, hints, rows};
 use crate::wrap::cut;
 use ask::Ask;
 use compare::{Picked, Picker};
@@ -489,18 +489,11 @@ fn inside(area: Rect) -> Rect {
 }
 
 fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-    let place = area.centered(Constraint::Max(54), Constraint::Max(5));
-    let block = Block::bordered()
-        .border_set(theme.border())
-        .border_style(theme.style(Role::Warn))
-        .padding(Padding::horizontal(1))
-        .title(" stop this run? ")
-        .title_bottom(Line::from(" y stop   n go on ").right_aligned());
     let lines = vec![
         Line::raw("It writes a checkpoint and ends; nothing is lost."),
         Line::raw("`sparktune resume` goes on from there, with the"),
         Line::raw("same losses as if it had never been stopped."),
     ];
-    frame.render_widget(Clear, place);
-    frame.render_widget(Paragraph::new(lines).block(block), place);
+    Popup { title: "stop this run?", role: Role::Warn, lines, keys: "y stop   n go on" }
+        .draw(frame, area, theme);
 }

@@ -9,8 +9,9 @@ use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
 use super::{LINE_CHARS, absent, figures, said};
-use crate::plain::{outcome_word, standing};
+use crate::plain::standing;
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
+use crate::state::State;
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     page.element("header", &[], |page| {
@@ -31,15 +32,13 @@ fn state(page: &mut Markup, run: &ReportInput) {
         Ok(liveness) => *liveness,
         Err(problem) => return absent(page, &format!("How the run stands is not known: {problem}")),
     };
-    let (class, word) = match liveness {
-        Liveness::NotStarted => ("pill", "not started"),
-        Liveness::Running => ("pill live", "running"),
-        Liveness::Stalled { .. } => ("pill warn", "stalled"),
-        Liveness::Crashed => ("pill bad", "crashed"),
-        Liveness::Gone => ("pill bad", "gone"),
-        Liveness::Finished { outcome: Outcome::Completed } => ("pill good", "completed"),
-        Liveness::Finished { outcome: Outcome::Failed } => ("pill bad", "failed"),
-        Liveness::Finished { outcome } => ("pill", outcome_word(outcome)),
+    let word = State::of(Some(liveness)).word;
+    let class = match liveness {
+        Liveness::Running => "pill live",
+        Liveness::Stalled { .. } => "pill warn",
+        Liveness::Crashed | Liveness::Gone | Liveness::Finished { outcome: Outcome::Failed } => "pill bad",
+        Liveness::Finished { outcome: Outcome::Completed } => "pill good",
+        Liveness::NotStarted | Liveness::Finished { .. } => "pill",
     };
     let argument = clip(&run.argument, LINE_CHARS);
     let next = match liveness {

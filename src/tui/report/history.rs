@@ -6,8 +6,8 @@ use super::input::ReportInput;
 use super::markup::Markup;
 use super::times::moment;
 use super::{MOST_ROWS, absent, left_out, said, section, table};
-use crate::plain::outcome_word;
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
+use crate::state::outcome_word;
 
 /// The warnings, newest first.
 pub(super) fn warnings(page: &mut Markup, run: &ReportInput) {

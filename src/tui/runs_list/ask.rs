@@ -2,14 +2,17 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Padding, Paragraph, Wrap};
 use sparktune_runlog::{Checkpoints, RunDir};
 
 use crate::escape::escape;
 use crate::quantity::bytes;
-use crate::screen::{Role, TextInput, Theme};
+use crate::screen::{Popup, Role, TextInput, Theme};
+use crate::wrap::wrap;
+
+/// Most columns of a line.
+const WIDEST: usize = 86;
 
 /// A question that is open.
 #[derive(Debug)]
@@ -103,8 +106,12 @@ impl Ask {
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+        let room = usize::from(area.width).saturating_sub(4).min(WIDEST);
+        let in_role = |text: &str, role| {
+            wrap(text, room).into_iter().map(move |line| Line::styled(line, theme.style(role)))
+        };
         let name = self.run.name();
-        let name = Line::styled(escape(&name).into_owned(), theme.style(Role::Title));
+        let name = escape(&name);
         let dim = |text: &str| Line::styled(text.to_owned(), theme.style(Role::Dim));
         let keys = |yes: &str, no: &str| {
             let accent = theme.style(Role::Accent);
@@ -116,27 +123,26 @@ impl Ask {
                 no.into(),
             ])
         };
-        let (title, role, lines) = match &self.stage {
+        let (title, role, below) = match &self.stage {
             Stage::Stop => (
-                " stop this run? ",
+                "stop this run?",
                 Role::Warn,
                 vec![
-                    name,
                     dim("It saves a checkpoint and ends; r continues it from there."),
                     Line::default(),
                     keys("stop it", "lets it go on"),
                 ],
             ),
             Stage::Delete(loss) => (
-                " delete this run? ",
+                "delete this run?",
                 Role::Bad,
-                vec![
-                    name,
-                    Line::raw(loss.clone()),
-                    dim("This cannot be undone."),
-                    Line::default(),
-                    keys("go on to delete it", "keeps it"),
-                ],
+                in_role(loss, Role::Text)
+                    .chain([
+                        dim("This cannot be undone."),
+                        Line::default(),
+                        keys("go on to delete it", "keeps it"),
+                    ])
+                    .collect(),
             ),
             Stage::DeleteForGood { word, typed, wrong } => {
                 let accent = theme.style(Role::Accent);
@@ -147,28 +153,17 @@ impl Ask {
                 } else {
                     dim("Enter deletes it for good, Esc keeps it")
                 };
-                let what =
-                    if name.to_string().ends_with(word.as_str()) { "the end of its name, " } else { "" };
+                let what = if name.ends_with(word.as_str()) { "the end of its name, " } else { "" };
                 let ask = vec![
                     Span::raw(format!("Type {what}")),
                     Span::styled(word.clone(), accent),
                     Span::raw(":"),
                 ];
-                (" delete it for good? ", Role::Bad, vec![name, Line::from(ask), Line::from(input), under])
+                ("delete it for good?", Role::Bad, vec![Line::from(ask), Line::from(input), under])
             }
         };
-        let wide = lines.iter().map(Line::width).max().unwrap_or(0).clamp(40, 90) as u16 + 4;
-        let wide = wide.min(area.width);
-        let room = usize::from(wide.saturating_sub(4)).max(1);
-        let high: usize = lines.iter().map(|line| line.width().max(1).div_ceil(room)).sum();
-        let place = area.centered(Constraint::Length(wide), Constraint::Max(high as u16 + 2));
-        let block = Block::bordered()
-            .border_set(theme.border())
-            .border_style(theme.style(role))
-            .padding(Padding::horizontal(1))
-            .title(title);
-        frame.render_widget(Clear, place);
-        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), place);
+        let lines = in_role(&name, Role::Title).chain(below).collect();
+        Popup { title, role, lines, keys: "" }.draw(frame, area, theme);
     }
 }
 

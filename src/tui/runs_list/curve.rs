@@ -1,42 +1,18 @@
 //! The end of a loss curve as columns of blocks.
 
-/// The bar of a cell that is `eighths` full, 1 to 8.
-const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Heights that ASCII can tell apart.
-const ASCII: [char; 4] = ['_', '-', '=', '#'];
+use crate::chart::{Column, blocks};
 
 /// The newest values as `width` columns in `height` rows, top row first. Several values share a column; one that is not
 /// finite (`None`) is a cross. A curve that does not change is a low line.
 pub(super) fn rows(values: &[Option<f64>], width: usize, height: usize, unicode: bool) -> Vec<String> {
-    let columns = columns(values, width);
-    let finite = || columns.iter().flatten().copied();
+    let means = columns(values, width);
+    let finite = || means.iter().flatten().copied();
     let low = finite().fold(f64::INFINITY, f64::min);
     let high = finite().fold(f64::NEG_INFINITY, f64::max);
-    let top = 8 * height - 1;
-    let eighths = |value: f64| {
-        let share = if high > low { (value - low) / (high - low) } else { 0.0 };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-        let level = (share * top as f64).round() as usize; // 0 to top
-        level + 1
-    };
-    let cell = |column: &Option<f64>, floor: usize| match column {
-        None if floor == 0 => {
-            if unicode {
-                '×'
-            } else {
-                'x'
-            }
-        }
-        None => ' ',
-        Some(value) => match eighths(*value).saturating_sub(floor) {
-            0 => ' ',
-            full => {
-                let full = full.min(8);
-                if unicode { BLOCKS[full - 1] } else { ASCII[(full - 1) / 2] }
-            }
-        },
-    };
-    (0..height).rev().map(|row| columns.iter().map(|column| cell(column, 8 * row)).collect()).collect()
+    let share = |mean: f64| if high > low { (mean - low) / (high - low) } else { 0.0 };
+    let columns: Vec<Column> =
+        means.iter().map(|mean| mean.map_or(Column::NotFinite, |mean| Column::Share(share(mean)))).collect();
+    blocks(&columns, height, unicode)
 }
 
 /// At most `width` means over runs of equal length; a run with a value that is not finite is none.
@@ -63,9 +39,9 @@ mod tests {
     fn a_falling_curve_falls_and_a_gap_is_marked() {
         let values: Vec<_> = (0..8).map(|i| Some(f64::from(8 - i))).collect();
         assert_eq!(rows(&values, 8, 1, true), ["█▇▆▅▄▃▂▁"]);
-        assert_eq!(rows(&values, 8, 1, false), ["##==--__"]);
+        assert_eq!(rows(&values, 8, 1, false), ["#*+=-,._"]);
         assert_eq!(rows(&[Some(1.0), None, Some(1.0)], 8, 1, true), ["▁×▁"]);
-        assert_eq!(rows(&[None], 8, 2, false), [" ", "x"]);
+        assert_eq!(rows(&[None], 8, 2, false), [" ", "×"]);
         assert_eq!(rows(&[], 8, 1, true), [""]);
     }
 

@@ -6,13 +6,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Padding, Paragraph};
 
 use super::curve;
-use super::fit::split;
 use super::shelf::Look;
-use super::table::{state_glyph, when};
+use super::table::when;
 use crate::escape::escape;
 use crate::quantity::bytes;
-use crate::runs_table::state_word;
 use crate::screen::{Role, Theme};
+use crate::state::State;
+use crate::wrap::wrap;
 
 /// Rows of the curve.
 const CURVE_HEIGHT: usize = 6;
@@ -32,17 +32,16 @@ pub(super) fn draw(look: &Look, now_us: u64, frame: &mut Frame<'_>, area: Rect, 
 
 fn lines(look: &Look, now_us: u64, wide: usize, theme: &Theme) -> Vec<Line<'static>> {
     let in_role = |text: &str, role| {
-        split(text, wide)
+        wrap(text, wide)
             .into_iter()
             .map(move |part| Line::styled(part, theme.style(role)))
             .collect::<Vec<_>>()
     };
     let mut lines = in_role(&look.name, Role::Title);
     let Some(row) = &look.row else { return lines };
-    let (glyph, role) = state_glyph(row.liveness, theme);
-    let state = row.liveness.map_or("unreadable", state_word);
+    let state = State::of(row.liveness);
     lines.push(Line::from(vec![
-        Span::styled(format!("{glyph} {state}"), theme.style(role)),
+        Span::styled(state.said(theme), theme.style(state.role)),
         Span::styled(format!("  {}", when(look, now_us)), theme.style(Role::Dim)),
     ]));
     lines.extend(in_role(&look.stands, Role::Text));
@@ -56,7 +55,7 @@ fn lines(look: &Look, now_us: u64, wide: usize, theme: &Theme) -> Vec<Line<'stat
     let folder = ("folder", escape(&row.path.display().to_string()).into_owned());
     for (label, value) in look.facts.iter().chain([&size, &folder]) {
         // A long value goes on below itself.
-        for (n, part) in split(value, wide.saturating_sub(LABEL)).into_iter().enumerate() {
+        for (n, part) in wrap(value, wide.saturating_sub(LABEL)).into_iter().enumerate() {
             let label = if n == 0 { label } else { "" };
             let label = Span::styled(format!("{label:<LABEL$}"), theme.style(Role::Dim));
             lines.push(Line::from(vec![label, Span::raw(part)]));

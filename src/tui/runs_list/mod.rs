@@ -7,7 +7,6 @@
 mod ask;
 mod curve;
 mod detail;
-mod fit;
 mod keys;
 mod shelf;
 mod table;
@@ -26,8 +25,8 @@ use self::ask::{Answer, Ask};
 use self::keys::{Do, KEYS};
 use self::shelf::{Look, Shelf};
 use crate::escape::escape;
-use crate::runs_table::state_word;
 use crate::screen::{App, Input, Next, TextInput, Theme, action};
+use crate::state::State;
 
 /// What the user wants done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -281,10 +280,7 @@ impl RunsList {
                 return Next::Draw;
             }
             (Do::Stop, state) => {
-                format!(
-                    "{name} is not being trained ({}): there is nothing to stop",
-                    state.map_or("unreadable", state_word)
-                )
+                format!("{name} is not being trained ({}): there is nothing to stop", State::of(state).word)
             }
             (_, _) => match free_to_delete(&run) {
                 Ok(()) => {

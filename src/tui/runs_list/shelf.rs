@@ -7,9 +7,9 @@ use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, Ru
 
 use super::ask::outputs;
 use crate::escape::escape;
-use crate::plain::outcome_word;
 use crate::quantity::{count, duration, loss};
-use crate::runs_table::{RunRow, glance, state_word};
+use crate::runs_table::{RunRow, glance};
+use crate::state::{State, outcome_word};
 
 /// Reading ends for this tick once it took this long.
 const BUDGET: Duration = Duration::from_millis(40);
@@ -111,7 +111,7 @@ impl Look {
 
     /// Whether name, state or model has this word, which is in lower case.
     pub(super) fn mentions(&self, word: &str) -> bool {
-        let state = self.row.as_ref().map_or("", |row| row.liveness.map_or("unreadable", state_word));
+        let state = self.row.as_ref().map_or("", |row| State::of(row.liveness).word);
         let model = self.facts.iter().find(|(label, _)| *label == MODEL).map_or("", |(_, model)| model);
         [&self.name, state, model].iter().any(|text| text.to_lowercase().contains(word))
     }

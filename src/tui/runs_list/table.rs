@@ -3,14 +3,14 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use sparktune_runlog::{Liveness, Outcome};
+use unicode_width::UnicodeWidthStr;
 
-use super::fit::place;
 use super::shelf::Look;
 use super::{Order, curve};
 use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
-use crate::runs_table::state_word;
 use crate::screen::{Role, Theme};
+use crate::state::State;
+use crate::wrap::cut_to;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
@@ -96,10 +96,20 @@ pub(super) fn heading(width: u16, order: Order, theme: &Theme) -> Line<'static> 
     for (column, wide) in columns(usize::from(width).saturating_sub(MARK)) {
         let (title, sorted) = column.title();
         let arrow = if sorted == Some(order) { theme.glyph("▾", "v") } else { "" };
-        let title = place(&format!("{title}{arrow}"), wide, column.is_number(), theme);
+        let title = place(&format!("{title}{arrow}"), wide, column.is_number());
         spans.push(Span::styled(title + " ", theme.style(Role::Dim)));
     }
     Line::from(spans)
+}
+
+/// The last characters of a name, which tell runs of one model apart: `-1a2b`.
+const NAME_END: usize = 5;
+
+/// The text in exactly `wide` columns.
+fn place(text: &str, wide: usize, right: bool) -> String {
+    let text = cut_to(text, wide, NAME_END, "…");
+    let gap = " ".repeat(wide.saturating_sub(text.width()));
+    if right { gap + &text } else { text + &gap }
 }
 
 /// Columns of the mark before the row under the cursor.
@@ -111,7 +121,7 @@ pub(super) fn row(look: &Look, area: Rect, chosen: bool, now_us: u64, theme: &Th
     let mut spans = vec![Span::styled(mark.to_owned(), theme.style(Role::Accent))];
     for (column, wide) in columns(usize::from(area.width).saturating_sub(MARK)) {
         let (text, role) = cell(look, column, wide, now_us, theme);
-        spans.push(Span::styled(place(&text, wide, column.is_number(), theme), theme.style(role)));
+        spans.push(Span::styled(place(&text, wide, column.is_number()), theme.style(role)));
         spans.push(Span::raw(" "));
     }
     if chosen {
@@ -134,8 +144,8 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
     match column {
         Column::Name => (look.short_name().to_owned(), Role::Text),
         Column::State => {
-            let (glyph, role) = state_glyph(row.liveness, theme);
-            (format!("{glyph} {}", row.liveness.map_or("unreadable", state_word)), role)
+            let state = State::of(row.liveness);
+            (state.said(theme), state.role)
         }
         Column::Share => {
             let share = row.step.zip(row.total_steps).filter(|(_, total)| *total > 0);
@@ -175,21 +185,6 @@ fn age(s: u64) -> String {
     }
 }
 
-/// A glyph and a role for a state, those of the dashboard; the word stands beside it.
-pub(super) fn state_glyph<'a>(liveness: Option<Liveness>, theme: &Theme) -> (&'a str, Role) {
-    let (unicode, ascii, role) = match liveness {
-        None | Some(Liveness::Gone) => ("?", "?", Role::Warn),
-        Some(Liveness::NotStarted) => ("◌", ".", Role::Dim),
-        Some(Liveness::Running) => ("●", "*", Role::Good),
-        Some(Liveness::Stalled { .. }) => ("▲", "!", Role::Warn),
-        Some(Liveness::Crashed) => ("✖", "X", Role::Bad),
-        Some(Liveness::Finished { outcome: Outcome::Completed }) => ("✔", "+", Role::Good),
-        Some(Liveness::Finished { outcome: Outcome::Failed }) => ("✖", "X", Role::Bad),
-        Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => ("■", "=", Role::Warn),
-    };
-    (theme.glyph(unicode, ascii), role)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +201,17 @@ mod tests {
             let columns = columns(width);
             let used: usize = columns.iter().map(|(_, wide)| wide + 1).sum();
             assert!(used <= width + 1, "{width}: {columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_as_wide_as_its_column_whatever_stands_in_it() {
+        assert_eq!(place("7", 3, true), "  7");
+        for wide in 0..30 {
+            for text in ["世界世界世界世界世界世界", "👩\u{200d}🚀👩\u{200d}🚀👩\u{200d}🚀", "plain", ""]
+            {
+                assert_eq!(place(text, wide, true).width(), wide, "{text} in {wide}");
+            }
         }
     }
 

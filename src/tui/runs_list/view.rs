@@ -1,19 +1,18 @@
 //! The screen: header, rows, the pane where there is room, one line of words, the keys.
 
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use sparktune_runlog::Liveness;
 
-use super::fit::{shorten, split};
 use super::keys::KEYS;
 use super::shelf::Look;
 use super::{RunsList, detail, table};
 use crate::escape::escape;
 use crate::quantity::count;
 use crate::screen::{Role, Theme, help, hints, rows};
+use crate::wrap::{cut, cut_to, wrap};
 
 /// Rows that are no runs: header, headings, words, keys.
 pub(super) const FIXED_ROWS: usize = 5;
@@ -57,9 +56,6 @@ pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     if list.helping {
         help(frame, area, theme, &[("runs", rows(KEYS))]);
     }
-    if !theme.unicode {
-        spell_out(frame.buffer_mut());
-    }
 }
 
 fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
@@ -85,7 +81,7 @@ fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, t
     ]);
     let room = usize::from(area.width).saturating_sub(left.width() + 2);
     let folder = list.shelf.root.path().display().to_string();
-    let folder = shorten(&escape(&folder), room, room / 2, theme);
+    let folder = cut_to(&escape(&folder), room, room / 2, "…");
     frame.render_widget(left, area);
     frame.render_widget(Line::styled(folder, theme.style(Role::Dim)).right_aligned(), area);
 }
@@ -121,9 +117,13 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
 /// A message, the filter while it is typed or in force, or how the chosen run stands.
 fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let told = |text: &str, role| {
-        let mut parts = split(text, usize::from(width));
-        let rest = parts.split_off(parts.len().min(usize::from(WORDS) - 1)).concat();
-        parts.push(shorten(&rest, usize::from(width), 0, theme));
+        let mut parts = wrap(text, usize::from(width));
+        if parts.len() > usize::from(WORDS) {
+            parts.truncate(WORDS.into());
+            if let Some(last) = parts.last_mut() {
+                *last = cut(&format!("{last} …"), width.into());
+            }
+        }
         parts.into_iter().map(|part| Line::styled(part, theme.style(role))).collect()
     };
     if let Some(message) = &list.message {
@@ -137,17 +137,4 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         return vec![Line::from(spans)];
     }
     told(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
-}
-
-/// The few signs of our own that a terminal without Unicode lacks. Names stay as they are.
-fn spell_out(buffer: &mut Buffer) {
-    for cell in &mut buffer.content {
-        let ascii = match cell.symbol() {
-            "–" => "-",
-            "·" => "|",
-            "…" => "~",
-            _ => continue,
-        };
-        cell.set_symbol(ascii);
-    }
 }

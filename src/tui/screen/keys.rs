@@ -2,11 +2,11 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Padding, Paragraph};
 use unicode_width::UnicodeWidthStr;
 
+use super::popup::Popup;
 use super::theme::{Role, Theme};
 
 /// A key with its modifiers. Shift counts only for keys that are no characters: `G` is a character of its own.
@@ -80,7 +80,8 @@ pub fn hint_line(
     Line::from(spans)
 }
 
-fn ascii_keys(shown: &str, theme: &Theme) -> String {
+/// Keys as they are written where there are no arrows.
+pub(super) fn ascii_keys(shown: &str, theme: &Theme) -> String {
     if theme.unicode {
         return shown.to_owned();
     }
@@ -120,17 +121,7 @@ pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, V
             ]));
         }
     }
-    let wide = lines.iter().map(Line::width).max().unwrap_or(0).max(24) as u16 + 4;
-    let high = lines.len() as u16 + 2;
-    let place = area.centered(Constraint::Max(wide), Constraint::Max(high));
-    let block = Block::bordered()
-        .border_set(theme.border())
-        .border_style(theme.style(Role::Accent))
-        .padding(Padding::horizontal(1))
-        .title(" keys ")
-        .title_bottom(Line::from(" any key closes this ").right_aligned());
-    frame.render_widget(Clear, place);
-    frame.render_widget(Paragraph::new(lines).block(block), place);
+    Popup { title: "keys", role: Role::Accent, lines, keys: "any key closes this" }.draw(frame, area, theme);
 }
 
 #[cfg(test)]

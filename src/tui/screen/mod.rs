@@ -4,6 +4,7 @@
 //! else. Neither knows of the terminal, so tests drive both without one.
 
 mod keys;
+mod popup;
 mod run;
 mod terminal;
 mod text_input;
@@ -15,6 +16,7 @@ pub(crate) mod picture;
 pub use ratatui::Frame;
 
 pub use keys::{Binding, Key, action, ctrl, help, hint_line, hints, key, rows, shift};
+pub(crate) use popup::Popup;
 pub use run::{App, Input, Left, MIN_HEIGHT, MIN_WIDTH, Next, draw, run};
 pub use terminal::{Terminal, can_fill_the_screen, restore};
 pub use text_input::TextInput;

@@ -11,7 +11,7 @@ use sparktune_plan::render::bytes;
 
 use super::asked::Asked;
 use super::desk::{Ask, Entry, EntryKind, Listing, Reply, Told};
-use super::keys::Keys;
+use super::keys::{Keys, down, enter, first, last, up};
 use super::lines::{draw, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::path_line::PathLine;
 use super::state::State;
@@ -69,13 +69,7 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "take the file, or what is marked; open the folder",
-        hint: Some("take, open"),
-        action: Act::Take,
-    },
+    enter("take the file, or what is marked; open the folder", "take, open", Act::Take),
     Binding {
         keys: &[key(KeyCode::Char(' '))],
         shown: "space",
@@ -111,34 +105,10 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("type a path"),
         action: Act::Path,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "down",
-        hint: None,
-        action: Act::Down,
-    },
-    Binding {
-        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
-        shown: "g",
-        help: "first",
-        hint: None,
-        action: Act::First,
-    },
-    Binding {
-        keys: &[key(KeyCode::End), key(KeyCode::Char('G'))],
-        shown: "G",
-        help: "last",
-        hint: None,
-        action: Act::Last,
-    },
+    up("up", Act::Up),
+    down("down", None, Act::Down),
+    first(Act::First),
+    last(Act::Last),
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
@@ -156,13 +126,7 @@ enum Typing {
 }
 
 const FILTER_KEYS: &[Binding<Typing>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "back to the list",
-        hint: Some("to the list"),
-        action: Typing::Take,
-    },
+    enter("back to the list", "to the list", Typing::Take),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
@@ -173,13 +137,7 @@ const FILTER_KEYS: &[Binding<Typing>] = &[
 ];
 
 const PATH_KEYS: &[Binding<Typing>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "take it; a folder that ends in / is opened",
-        hint: Some("take it"),
-        action: Typing::Take,
-    },
+    enter("take it; a folder that ends in / is opened", "take it", Typing::Take),
     Binding {
         keys: &[key(KeyCode::Tab)],
         shown: "tab",

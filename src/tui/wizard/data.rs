@@ -11,7 +11,7 @@ use sparktune_plan::{Answer, DataFormat};
 use super::browser::{Browsed, Browser};
 use super::desk::{DataFound, Reply};
 use super::histogram;
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, percent, wrap, wrapped};
 use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
 use super::rejected::RejectedList;
@@ -53,13 +53,7 @@ enum Act {
 }
 
 const FOUND_KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "go on with this data",
-        hint: Some("go on"),
-        action: Act::GoOn,
-    },
+    enter("go on with this data", "go on", Act::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('p'))],
         shown: "p",
@@ -109,20 +103,8 @@ const FOUND_KEYS: &[Binding<Act>] = &[
         hint: None,
         action: Act::TakeAll,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "scroll up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "scroll down",
-        hint: None,
-        action: Act::Down,
-    },
+    up("scroll up", Act::Up),
+    down("scroll down", None, Act::Down),
 ];
 
 #[derive(Debug, Clone, Copy)]

@@ -64,6 +64,62 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     },
 ];
 
+/// `⏎`
+pub(super) const fn enter<A>(help: &'static str, hint: &'static str, action: A) -> Binding<A> {
+    Binding { keys: const { &[key(KeyCode::Enter)] }, shown: "⏎", help, hint: Some(hint), action }
+}
+
+/// `↑ k`
+pub(super) const fn up<A>(help: &'static str, action: A) -> Binding<A> {
+    Binding {
+        keys: const { &[key(KeyCode::Up), key(KeyCode::Char('k'))] },
+        shown: "↑ k",
+        help,
+        hint: None,
+        action,
+    }
+}
+
+/// `↓ j`; its hint speaks for both directions.
+pub(super) const fn down<A>(help: &'static str, hint: Option<&'static str>, action: A) -> Binding<A> {
+    Binding {
+        keys: const { &[key(KeyCode::Down), key(KeyCode::Char('j'))] },
+        shown: "↓ j",
+        help,
+        hint,
+        action,
+    }
+}
+
+/// `g`
+pub(super) const fn first<A>(action: A) -> Binding<A> {
+    let keys = const { &[key(KeyCode::Home), key(KeyCode::Char('g'))] };
+    Binding { keys, shown: "g", help: "first", hint: None, action }
+}
+
+/// `G`
+pub(super) const fn last<A>(action: A) -> Binding<A> {
+    let keys = const { &[key(KeyCode::End), key(KeyCode::Char('G'))] };
+    Binding { keys, shown: "G", help: "last", hint: None, action }
+}
+
+/// `pgup`
+pub(super) const fn page_up<A>(action: A) -> Binding<A> {
+    Binding {
+        keys: const { &[key(KeyCode::PageUp)] },
+        shown: "pgup",
+        help: "a screen up",
+        hint: None,
+        action,
+    }
+}
+
+/// `pgdn`, and the space bar.
+pub(super) const fn page_down<A>(action: A) -> Binding<A> {
+    let keys = const { &[key(KeyCode::PageDown), key(KeyCode::Char(' '))] };
+    Binding { keys, shown: "pgdn", help: "a screen down", hint: None, action }
+}
+
 /// The keys that mean something now: for the hint line, and for the help.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {

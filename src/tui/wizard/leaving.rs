@@ -8,10 +8,9 @@ use ratatui::text::Line;
 use super::desk::Draft;
 use super::keys::Keys;
 use super::lines::{fit, fit_end, inked, wrapped};
-use super::popup::popup;
 use super::state::State;
 use crate::escape::escape;
-use crate::screen::{Binding, Role, Theme, action, key};
+use crate::screen::{Binding, Popup, Role, Theme, action, key};
 
 /// A question about the wizard itself.
 pub(super) enum Leaving {
@@ -128,7 +127,7 @@ impl Leaving {
                 lines.push(Line::default());
                 lines.push(inked(theme, Role::Text, "c  continue where you left off"));
                 lines.push(inked(theme, Role::Text, "n  start anew"));
-                popup(frame, area, theme, "continue?", lines);
+                Popup { title: "continue?", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
             }
             Self::Leave { answered, starting } => {
                 let mut words = match answered {
@@ -148,7 +147,8 @@ impl Leaving {
                 if *answered {
                     lines.push(inked(theme, Role::Text, "d  leave and throw the answers away"));
                 }
-                popup(frame, area, theme, "leave the wizard?", lines);
+                Popup { title: "leave the wizard?", role: Role::Accent, lines, keys: "" }
+                    .draw(frame, area, theme);
             }
         }
     }

@@ -9,6 +9,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::escape::escape;
 use crate::screen::{Role, Theme};
+use crate::wrap::cut_to;
 
 /// Text in a role. What comes from outside has to be escaped before.
 pub(super) fn ink(theme: &Theme, role: Role, text: impl Into<String>) -> Span<'static> {
@@ -27,22 +28,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'static>>)
 
 /// At most `width` columns of the text, its end replaced by dots where it is longer.
 pub(super) fn fit(text: &str, width: usize, theme: &Theme) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let dots = theme.glyph("…", "...");
-    let room = width.saturating_sub(dots.width());
-    let mut kept = String::new();
-    let mut used = 0;
-    for grapheme in text.graphemes(true) {
-        used += grapheme.width();
-        if used > room {
-            break;
-        }
-        kept.push_str(grapheme);
-    }
-    kept.push_str(dots);
-    if kept.width() <= width { kept } else { ".".repeat(width) }
+    cut_to(text, width, 0, theme.glyph("…", "..."))
 }
 
 /// Like [`fit`], but the beginning gives way: paths are told by their end.

@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use unicode_width::UnicodeWidthStr;
 
 use super::desk::{Finding, MachineFound, Severity};
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, up};
 use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
 use super::state::State;
 use crate::escape::escape;
@@ -28,13 +28,7 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "go on",
-        hint: Some("go on"),
-        action: Act::GoOn,
-    },
+    enter("go on", "go on", Act::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('d'))],
         shown: "d",
@@ -49,20 +43,8 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("look again"),
         action: Act::Again,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "scroll up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "scroll down",
-        hint: None,
-        action: Act::Down,
-    },
+    up("scroll up", Act::Up),
+    down("scroll down", None, Act::Down),
 ];
 
 impl MachinePage {

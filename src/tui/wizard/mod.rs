@@ -20,7 +20,6 @@ mod model;
 mod model_table;
 mod mtp;
 mod path_line;
-mod popup;
 mod presets;
 mod preview;
 mod recommendation;

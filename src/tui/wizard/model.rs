@@ -8,7 +8,7 @@ use sparktune_plan::render::{bytes, parameters};
 use sparktune_plan::{Catalog, CatalogModel, Outlook, Outlooks};
 
 use super::desk::{ModelFound, Reply, Told};
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, first, last, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::model_table::{Columns, ascii, cache_cell, method_in_words, row_cell, speed_cell};
 use super::path_line::PathLine;
@@ -66,41 +66,11 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "take it: its config.json is checked, nothing else is fetched yet",
-        hint: Some("take it"),
-        action: Act::Take,
-    },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "down",
-        hint: None,
-        action: Act::Down,
-    },
-    Binding {
-        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
-        shown: "g",
-        help: "first",
-        hint: None,
-        action: Act::First,
-    },
-    Binding {
-        keys: &[key(KeyCode::End), key(KeyCode::Char('G'))],
-        shown: "G",
-        help: "last",
-        hint: None,
-        action: Act::Last,
-    },
+    enter("take it: its config.json is checked, nothing else is fetched yet", "take it", Act::Take),
+    up("up", Act::Up),
+    down("down", None, Act::Down),
+    first(Act::First),
+    last(Act::Last),
     Binding {
         keys: &[key(KeyCode::Char('/'))],
         shown: "/",
@@ -139,13 +109,7 @@ enum Typing {
 }
 
 const SEARCH_KEYS: &[Binding<Typing>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "back to the list",
-        hint: Some("to the list"),
-        action: Typing::Take,
-    },
+    enter("back to the list", "to the list", Typing::Take),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
@@ -156,13 +120,7 @@ const SEARCH_KEYS: &[Binding<Typing>] = &[
 ];
 
 const OTHER_KEYS: &[Binding<Typing>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "check it",
-        hint: Some("check it"),
-        action: Typing::Take,
-    },
+    enter("check it", "check it", Typing::Take),
     Binding {
         keys: &[key(KeyCode::Tab)],
         shown: "tab",

@@ -8,7 +8,7 @@ use sparktune_plan::render::{bytes, duration, parameters};
 use sparktune_plan::{Mtp, Setting};
 
 use super::cost::{basis, shown_s, total_s};
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, up};
 use super::lines::{draw, fit, ink, inked, wrapped};
 use super::recommendation::not_yet;
 use super::state::State;
@@ -36,27 +36,9 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "go on with this choice",
-        hint: Some("go on"),
-        action: Act::GoOn,
-    },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "choice above",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "choice below",
-        hint: Some("choose"),
-        action: Act::Down,
-    },
+    enter("go on with this choice", "go on", Act::GoOn),
+    up("choice above", Act::Up),
+    down("choice below", Some("choose"), Act::Down),
     Binding {
         keys: &[key(KeyCode::Char('r'))],
         shown: "r",

@@ -9,12 +9,11 @@ use sparktune_plan::{Answers, Method, Origin};
 
 use super::asked::Asked;
 use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
-use super::keys::Keys;
+use super::keys::{Keys, down, enter, up};
 use super::lines::{fit, ink, inked, left, selected, window, wrapped};
-use super::popup::popup;
 use super::state::{OF_ONE_RUN, State};
 use crate::escape::escape;
-use crate::screen::{Binding, Role, TextInput, Theme, action, key};
+use crate::screen::{Binding, Popup, Role, TextInput, Theme, action, key};
 
 #[derive(Debug, Clone, Copy)]
 enum Act {
@@ -25,13 +24,7 @@ enum Act {
 }
 
 const LIST_KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "load it",
-        hint: Some("load it"),
-        action: Act::Take,
-    },
+    enter("load it", "load it", Act::Take),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
@@ -39,20 +32,8 @@ const LIST_KEYS: &[Binding<Act>] = &[
         hint: Some("none"),
         action: Act::Close,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "down",
-        hint: None,
-        action: Act::Down,
-    },
+    up("up", Act::Up),
+    down("down", None, Act::Down),
 ];
 
 /// The presets there are, one of them to be loaded.
@@ -129,7 +110,7 @@ impl PresetList {
             }
             _ => vec![inked(theme, Role::Dim, "looking for presets")],
         };
-        popup(frame, area, theme, "load a preset", lines);
+        Popup { title: "load a preset", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
     }
 }
 
@@ -164,13 +145,7 @@ enum Naming {
 }
 
 const NAME_KEYS: &[Binding<Naming>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "save; once more replaces an older one",
-        hint: Some("save"),
-        action: Naming::Save,
-    },
+    enter("save; once more replaces an older one", "save", Naming::Save),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
@@ -266,7 +241,7 @@ impl SavePreset {
             let words = "Keeps what you, your files and the preset have said; model and data are left out.";
             lines.extend(wrapped(theme, Role::Dim, words, width));
         }
-        popup(frame, area, theme, "save as a preset", lines);
+        Popup { title: "save as a preset", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
     }
 }
 

@@ -11,7 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 use super::desk::{DataFound, Example};
-use super::keys::Keys;
+use super::keys::{Keys, down, page_down, page_up, up};
 use super::lines::{draw, fit, from_row, ink, inked};
 use super::state::State;
 use crate::escape::escape;
@@ -64,34 +64,10 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("other example"),
         action: Act::Before,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "scroll up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "scroll down",
-        hint: Some("scroll"),
-        action: Act::Down,
-    },
-    Binding {
-        keys: &[key(KeyCode::PageUp)],
-        shown: "pgup",
-        help: "a screen up",
-        hint: None,
-        action: Act::PageUp,
-    },
-    Binding {
-        keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
-        shown: "pgdn",
-        help: "a screen down",
-        hint: None,
-        action: Act::PageDown,
-    },
+    up("scroll up", Act::Up),
+    down("scroll down", Some("scroll"), Act::Down),
+    page_up(Act::PageUp),
+    page_down(Act::PageDown),
 ];
 
 /// Columns of the margin: `context│`.

@@ -8,7 +8,7 @@ use sparktune_plan::{Answers, Origin, Setting};
 use unicode_width::UnicodeWidthStr;
 
 use super::cost::{Cost, curve_lines, memory_lines, time_lines};
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, up};
 use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
 use super::state::State;
@@ -51,27 +51,9 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "go on with these values",
-        hint: Some("go on"),
-        action: Act::GoOn,
-    },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "value above",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "value below",
-        hint: None,
-        action: Act::Down,
-    },
+    enter("go on with these values", "go on", Act::GoOn),
+    up("value above", Act::Up),
+    down("value below", None, Act::Down),
     Binding {
         keys: &[
             key(KeyCode::Right),

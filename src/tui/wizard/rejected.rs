@@ -9,7 +9,7 @@ use sparktune_plan::render::count;
 
 use super::asked::Asked;
 use super::desk::{Ask, RejectedPage, Reply, Told};
-use super::keys::Keys;
+use super::keys::{Keys, down, first, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, selected, window, wrap, wrapped};
 use super::state::State;
 use crate::escape::escape;
@@ -44,20 +44,8 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("back to the data"),
         action: Act::Close,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "line before",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "next line",
-        hint: Some("next"),
-        action: Act::Down,
-    },
+    up("line before", Act::Up),
+    down("next line", Some("next"), Act::Down),
     Binding {
         keys: &[key(KeyCode::PageUp)],
         shown: "pgup",
@@ -72,13 +60,7 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("next hundred"),
         action: Act::PageDown,
     },
-    Binding {
-        keys: &[key(KeyCode::Home), key(KeyCode::Char('g'))],
-        shown: "g",
-        help: "first",
-        hint: None,
-        action: Act::First,
-    },
+    first(Act::First),
 ];
 
 impl RejectedList {

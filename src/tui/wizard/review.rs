@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::command;
 use super::cost::{basis, memory_lines, shown_s, total_s};
-use super::keys::{Did, Keys};
+use super::keys::{Did, Keys, down, enter, page_down, page_up, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
 use super::recommendation::not_yet;
 use super::settings::origin_word;
@@ -37,13 +37,7 @@ enum Act {
 }
 
 const KEYS: &[Binding<Act>] = &[
-    Binding {
-        keys: &[key(KeyCode::Enter)],
-        shown: "⏎",
-        help: "start: fetch what is missing, then train",
-        hint: Some("start"),
-        action: Act::Start,
-    },
+    enter("start: fetch what is missing, then train", "start", Act::Start),
     Binding {
         keys: &[key(KeyCode::Char('c'))],
         shown: "c",
@@ -51,34 +45,10 @@ const KEYS: &[Binding<Act>] = &[
         hint: Some("command line"),
         action: Act::Command,
     },
-    Binding {
-        keys: &[key(KeyCode::Up), key(KeyCode::Char('k'))],
-        shown: "↑ k",
-        help: "scroll up",
-        hint: None,
-        action: Act::Up,
-    },
-    Binding {
-        keys: &[key(KeyCode::Down), key(KeyCode::Char('j'))],
-        shown: "↓ j",
-        help: "scroll down",
-        hint: Some("scroll"),
-        action: Act::Down,
-    },
-    Binding {
-        keys: &[key(KeyCode::PageUp)],
-        shown: "pgup",
-        help: "a screen up",
-        hint: None,
-        action: Act::PageUp,
-    },
-    Binding {
-        keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
-        shown: "pgdn",
-        help: "a screen down",
-        hint: None,
-        action: Act::PageDown,
-    },
+    up("scroll up", Act::Up),
+    down("scroll down", Some("scroll"), Act::Down),
+    page_up(Act::PageUp),
+    page_down(Act::PageDown),
     Binding {
         keys: &[key(KeyCode::Char('P'))],
         shown: "P",

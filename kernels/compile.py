@@ -1,0 +1,147 @@
+"""Compiles the device sources with NVRTC, which needs no GPU, and tells what each kernel takes.
+
+Owns: the one string a kernel is handed to NVRTC as (its `.cuh` with quoted includes written in their places, the way
+the trainer does it), the architectures, and the table `RESOURCES.md`. Called by `compile.sh`, which finds the library.
+
+    compile.py LIBNVRTC            prints the table and writes RESOURCES.md
+    compile.py LIBNVRTC --check    compares with RESOURCES.md; exit code 1 when a kernel spills, grew, or is not in it
+"""
+
+import ctypes
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TABLE = HERE / "RESOURCES.md"
+ARCHITECTURES = ("sm_121a", "sm_90a")
+COLUMNS = ("registers", "shared", "spills", "stack")
+HEAD = """\
+# What the kernels take
+
+Written by `kernels/compile.sh` (NVRTC {version}), compared by `kernels/compile.sh --check`. Per architecture: registers a thread /
+static shared bytes a block / spilled bytes (stores + loads) / stack bytes a thread.
+
+"""
+
+
+def flattened(path, seen):
+    """The text of a source, each quoted include replaced by the file's text the first time and by nothing afterwards."""
+    seen.add(path)
+    text = []
+    for line in path.read_text().splitlines():
+        include = re.match(r'\s*#include "(.+)"', line)
+        if include:
+            wanted = (path.parent / include.group(1)).resolve()
+            if wanted not in seen and wanted.suffix == ".cuh":
+                text.append(flattened(wanted, seen))
+        elif line.strip() != "#pragma once":
+            text.append(line)
+    return "\n".join(text)
+
+
+class Nvrtc:
+    def __init__(self, library):
+        self.library = ctypes.CDLL(library)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    def compile(self, name, source, architecture):
+        """The log of the compilation with the report of ptxas; raises with the log when it fails."""
+        program = ctypes.c_void_p()
+        self.library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
+        options = [f"--gpu-architecture={architecture}", "-lineinfo", "--ptxas-options=-v"]
+        array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        failed = self.library.nvrtcCompileProgram(program, len(options), array)
+        size = ctypes.c_size_t()
+        self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        self.library.nvrtcGetProgramLog(program, log)
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        if failed:
+            raise SystemExit(f"{name} does not compile for {architecture}:\n{log.value.decode()}")
+        return log.value.decode()
+
+
+def resources(log):
+    """Kernel → {registers, shared, spills, stack} from a ptxas report."""
+    found = {}
+    for part in log.split("Compiling entry function '")[1:]:
+        kernel = part.split("'")[0]
+        stack, stores, loads = map(
+            int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part).groups()
+        )
+        shared = re.search(r"(\d+) bytes smem", part)
+        found[kernel] = {
+            "registers": int(re.search(r"Used (\d+) registers", part).group(1)),
+            "shared": int(shared.group(1)) if shared else 0,
+            "spills": stores + loads,
+            "stack": stack,
+        }
+    return found
+
+
+def measured(nvrtc):
+    """Kernel → [resources for each architecture], in the order of the sources."""
+    table = {}
+    for path in sorted(HERE.glob("*/*.cuh")):
+        if path.parent.name == "device":
+            continue
+        source = flattened(path, set())
+        for architecture in ARCHITECTURES:
+            for kernel, taken in resources(nvrtc.compile(path.name, source, architecture)).items():
+                table.setdefault(kernel, []).append(taken)
+    return table
+
+
+def rendered(table, version):
+    cell = lambda taken: " / ".join(str(taken[column]) for column in COLUMNS)
+    lines = ["| kernel | " + " | ".join(ARCHITECTURES) + " |", "|---|" + "---|" * len(ARCHITECTURES)]
+    lines += [f"| {kernel} | " + " | ".join(map(cell, taken)) + " |" for kernel, taken in table.items()]
+    return HEAD.format(version=version) + "\n".join(lines) + "\n"
+
+
+def committed():
+    table = {}
+    for line in TABLE.read_text().splitlines() if TABLE.exists() else []:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 1 + len(ARCHITECTURES) and "/" in cells[1]:
+            table[cells[0]] = [dict(zip(COLUMNS, map(int, cell.split("/")))) for cell in cells[1:]]
+    return table
+
+
+def complaints(table, before):
+    for kernel, taken in table.items():
+        for place, (architecture, now) in enumerate(zip(ARCHITECTURES, taken)):
+            if now["spills"]:
+                yield f"{kernel} spills {now['spills']} bytes on {architecture}"
+            if kernel not in before:
+                continue
+            for column in ("registers", "shared", "stack"):
+                was = before[kernel][place][column]
+                if now[column] > was:
+                    yield f"{kernel} takes {now[column]} {column} on {architecture}, {was} in {TABLE.name}"
+        if kernel not in before:
+            yield f"{kernel} is not in {TABLE.name}"
+    yield from (f"{kernel} is in {TABLE.name} but no source has it" for kernel in before.keys() - table.keys())
+
+
+def main():
+    nvrtc = Nvrtc(sys.argv[1])
+    table = measured(nvrtc)
+    text = rendered(table, nvrtc.version)
+    print(text[text.index("| kernel") :], end="")
+    if sys.argv[2:] != ["--check"]:
+        TABLE.write_text(text)
+        return 0
+    found = list(complaints(table, committed()))
+    for complaint in found:
+        print(f"error: {complaint}", file=sys.stderr)
+    if found:
+        print("If that is meant, run kernels/compile.sh and commit RESOURCES.md with the reason.", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

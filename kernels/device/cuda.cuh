@@ -1,0 +1,26 @@
+// What every device source starts from: CUDA's own names under NVRTC and nvcc, the warp emulator's under a host compiler.
+//
+// Owns the few spellings that differ between the two. Everything else in a `.cuh` is plain CUDA C++ that needs no header
+// of the toolkit, so that a kernel is one string: its file with the files it includes in quotes written in their places.
+#pragma once
+
+#ifdef __CUDACC__
+// A kernel for blocks of at most `threads`, optionally with the least number of blocks a multiprocessor should hold.
+// Host code finds it by its plain name.
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#define DEVICE __device__ __forceinline__
+// An array in shared memory. Index it, or take `&name[i]`; the emulator watches every access.
+#define SHARED(type, name, count) __shared__ __align__(128) type name[count]
+#else
+#include "../emulator/cuda.hpp"
+#endif
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// Rows times width exceeds 32 bits for long packs.
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+DEVICE int lane_index() { return int(threadIdx.x) % WARP; }
+DEVICE int warp_index() { return int(threadIdx.x) / WARP; }

@@ -1,0 +1,32 @@
+// The gradient of the embedding table, added into `d_weight [V, width]` fp32 row by row, without atomics: the host sorts the
+// tokens by id (stably), one block adds all tokens of one id in the order of the row.
+//
+// `tokens [T]`: indices into `d_y [T, width]`, sorted by id; `starts [ids + 1]`: where each distinct id begins in it;
+// `distinct_ids [ids]`. Rows of ids that do not occur are not touched. Adding lets a tied head write first.
+// Launch: 256 threads, blocks (ids, ceil(width / 2048)).
+#pragma once
+#include "../device/bf16.cuh"
+
+struct EmbeddingSizes {
+    u32 ids, width;
+};
+
+KERNEL(256) embedding_backward(const bf16* __restrict__ d_y, const u32* __restrict__ tokens,
+                               const u32* __restrict__ starts, const u32* __restrict__ distinct_ids,
+                               float* __restrict__ d_weight, const EmbeddingSizes sizes) {
+    const int first = int(blockIdx.y * blockDim.x + threadIdx.x) * 8, count = int(sizes.width) - first;
+    if (count <= 0) return;
+    Eight sum = zeros();
+    const u32 end = starts[blockIdx.x + 1];
+#pragma unroll 4
+    for (u32 at = starts[blockIdx.x]; at < end; ++at) {
+        const Eight dy = load8(d_y + u64(tokens[at]) * sizes.width + first, count);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum.at[i] += dy.at[i];
+    }
+    float* row = d_weight + u64(distinct_ids[blockIdx.x]) * sizes.width + first;
+    const Eight before = load8(row, count);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum.at[i] += before.at[i];
+    store8(row, sum, count);
+}
