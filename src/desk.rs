@@ -277,9 +277,9 @@ fn start(answers: &Answers, listener: &ToWizard) -> Result<PathBuf, Failure> {
     let job = job::plan(answers, listener)?;
     let run = launch::make_run(job, listener)?;
     if listener.cancel.load(Ordering::Relaxed) {
-        let name = run.name();
+        let run = sparktune_tui::run_argument(&run);
         return Err(Failure::usage(format!(
-            "cancelled before the first step; `sparktune resume {name}` starts it"
+            "cancelled before the first step; `sparktune resume {run}` starts it"
         )));
     }
     launch::start(&run)?;

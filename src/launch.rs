@@ -1,8 +1,8 @@
 //! From a plan to a running trainer: fetch the weights, make the run folder, start the process, follow it to its end.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Action, Liveness, Outcome, RunDir, RunView, RunsRoot};
 use sparktune_tui::screen::can_fill_the_screen;
-use sparktune_tui::{Ended, Output, escape, follow, how_it_stands};
+use sparktune_tui::{Ended, Output, escape, follow, how_it_stands, run_argument};
 
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupts;
@@ -58,12 +58,17 @@ fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     }
 }
 
-/// Token files are replaced by rename and never written in place, so a link is as good as a copy.
+/// Token files are replaced by rename and never written in place, so a link is as good as a copy. Either is the user's
+/// alone; a link whose mode is another user's to say becomes a copy.
 fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    let private = || fs::set_permissions(to, Permissions::from_mode(0o600));
     if fs::hard_link(from, to).is_ok() {
-        return Ok(());
+        if private().is_ok() {
+            return Ok(());
+        }
+        fs::remove_file(to).map_err(|error| Failure::io("replace", to, &error))?;
     }
-    fs::copy(from, to).map(drop).map_err(|error| Failure::io("copy data to", to, &error))
+    fs::copy(from, to).and_then(|_| private()).map_err(|error| Failure::io("copy data to", to, &error))
 }
 
 /// What a run was made from and by.
@@ -227,7 +232,7 @@ pub fn run_attempt(run: &RunDir, how: Following, interrupts: &Interrupts) -> Res
         follow(run, output, attempt, &mut out, &mut notes, |_| trainer.goes_on(interrupts.count()))?;
     drop(out);
     let Ended::Enough { liveness, view } = followed else {
-        note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+        note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run_argument(run)));
         return Ok(Exit::Done);
     };
     let exit = match trainer.ended {
@@ -235,7 +240,7 @@ pub fn run_attempt(run: &RunDir, how: Following, interrupts: &Interrupts) -> Res
         None => {
             note(&format!(
                 "left the trainer to itself: it saves a checkpoint and ends. `sparktune watch {}` looks at it",
-                run.name()
+                run_argument(run)
             ));
             Exit::Stopped
         }
@@ -271,9 +276,10 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
         }
         Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
-            "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {0}` writes them again",
+            "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {}` writes them again",
             run.name(),
-            run.outputs().display()
+            run.outputs().display(),
+            run_argument(run)
         ))),
         _ => Ok(()),
     }
@@ -286,11 +292,11 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
 pub fn say_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     let view = RunView::replay(run)?;
     let liveness = view.liveness(run)?;
-    note(&how_it_stands(&run.name(), liveness, &view));
+    note(&how_it_stands(run, liveness, &view));
     match liveness {
         Liveness::Finished { outcome: Outcome::Completed } => say_what_came_out(run, &view),
         liveness if liveness.is_live() => {
-            note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+            note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run_argument(run)));
         }
         _ => {}
     }
@@ -302,9 +308,9 @@ fn after_the_screen(trainer: &mut Trainer<'_>, attempt: u32) -> Result<Exit, Fai
     let run = trainer.run;
     let status = trainer.child.try_wait().ok().flatten();
     let view = RunView::replay(run)?;
-    note(&how_it_stands(&run.name(), view.liveness(run)?, &view));
+    note(&how_it_stands(run, view.liveness(run)?, &view));
     let Some(status) = status else {
-        note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run.name()));
+        note(&format!("the trainer goes on; `sparktune watch {}` looks at it", run_argument(run)));
         return Ok(Exit::Done);
     };
     let exit = told(run, attempt, status, &view);
@@ -335,7 +341,7 @@ fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit 
             if signal == Signal::KILL.as_raw() { " (often the system, when memory runs out)" } else { "" };
         note(&format!(
             "error: the trainer was ended by signal {signal}{cause}. `sparktune resume {}` continues; its log is {}",
-            run.name(),
+            run_argument(run),
             log.display()
         ));
         return if outside { Exit::Stopped } else { Exit::Bug };

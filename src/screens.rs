@@ -140,12 +140,16 @@ impl App for WithNews {
     fn update(&mut self, input: Input) -> Next {
         let is_tick = input == Input::Tick;
         let next = self.list.update(input);
+        // Not after a key: what it did could not be read, and a message taken out while leaving would be lost.
+        if !is_tick || next == Next::Leave {
+            return next;
+        }
         match self.news.try_recv() {
-            Ok(news) if is_tick && next != Next::Leave => {
+            Ok(news) => {
                 self.list.say(&news);
                 Next::Draw
             }
-            _ => next,
+            Err(_) => next,
         }
     }
 

@@ -8,8 +8,9 @@ use serde::Serialize;
 use sparktune_runlog::{
     Action, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView, RunsRoot, now_us, request,
 };
-use sparktune_tui::{Output, RunRow, follow, how_it_stands, runs_table};
+use sparktune_tui::{Output, RunRow, follow, how_it_stands, run_argument, runs_table};
 
+use super::trainer::private_files;
 use crate::answers::runs_dir;
 use crate::cli::{ExportArgs, ResumeArgs, RunName, RunsArgs, StopArgs, WatchArgs};
 use crate::failure::{Exit, Failure};
@@ -78,9 +79,10 @@ pub fn resume(args: ResumeArgs) -> Result<Exit, Failure> {
         }
         Liveness::Finished { outcome: Outcome::Completed } => {
             note(&format!(
-                "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {0}` writes them again",
+                "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {}` writes them again",
                 run.name(),
-                run.outputs().display()
+                run.outputs().display(),
+                run_argument(&run)
             ));
             if args.json {
                 print_json(&Summary::of_run(&run, liveness, &view))?;
@@ -141,7 +143,7 @@ pub fn stop(args: StopArgs) -> Result<Exit, Failure> {
     if args.json {
         print_json(&Summary::of_run(&run, liveness, &view))?;
     } else {
-        print(&format!("{}\n", how_it_stands(&run.name(), liveness, &view)))?;
+        print(&format!("{}\n", how_it_stands(&run, liveness, &view)))?;
     }
     Ok(Exit::Done)
 }
@@ -158,6 +160,7 @@ struct Exported {
 /// A run without a whole checkpoint, or one that is being trained.
 pub fn export(args: ExportArgs) -> Result<Exit, Failure> {
     let run = find(RunName { run: args.run, runs_dir: args.runs_dir })?;
+    private_files();
     let outputs = sparktune_train::export_run(&run, args.best)?;
     if args.json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;

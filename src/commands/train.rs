@@ -1,6 +1,7 @@
 //! `train`, `plan`, `--demo`, `--dry-run`: the way from answers to a run.
 
 use sparktune_plan::{Plan, render};
+use sparktune_tui::run_argument;
 
 use crate::answers;
 use crate::cli::{PlanArgs, TrainArgs};
@@ -51,7 +52,7 @@ fn start(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
     let run = launch::make_run(job, &listener)?;
     note(&format!("run   {}", run.path().display()));
     if interrupts.count() > 0 {
-        note(&format!("stopped before the first step; `sparktune resume {}` starts it", run.name()));
+        note(&format!("stopped before the first step; `sparktune resume {}` starts it", run_argument(&run)));
         return Ok(Exit::Stopped);
     }
     let plain = args.plain || args.non_interactive;

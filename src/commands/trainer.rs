@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::fs::Mode;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_plan::{Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
@@ -26,6 +27,7 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only where this process
     // leads a group already, as when someone starts it by hand.
     let _ = rustix::process::setsid();
+    let usual = private_files();
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
     let stop = Arc::new(AtomicBool::new(false));
@@ -34,6 +36,8 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     let finished = sparktune_train::train(&run, &stop)?;
+    // What it measured is for everybody who trains here.
+    rustix::process::umask(usual);
     match finished.outcome {
         Outcome::Completed => {
             if let Err(failure) = remember_speed(&run) {
@@ -44,6 +48,12 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
         Outcome::Stopped => Ok(Exit::Stopped),
         Outcome::Failed | Outcome::Unknown => Ok(Exit::Bug),
     }
+}
+
+/// From here on, whatever is made in a run folder is its user's alone: weights and outputs tell of the data. Returns the
+/// mask that was in force.
+pub(super) fn private_files() -> Mode {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO)
 }
 
 /// Adds the speed of this run to the rates beside it, for the next plan.

@@ -5,6 +5,7 @@
 //! checkpoints and averages fall back to what they were.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -326,13 +327,23 @@ impl RunView {
     /// As [`EventTailer::poll`].
     pub fn glance(run: &RunDir) -> Result<RunView> {
         let mut view = RunView::default();
-        let Some(last) = run.attempts()?.pop() else { return Ok(view) };
+        let (mut first, mut room) = (None, GLANCE_BYTES);
+        // A resume that has just begun leaves the telling to the attempts before it.
+        for attempt in run.attempts()?.into_iter().rev() {
+            first = Some(attempt);
+            let bytes = fs::metadata(run.event_file(attempt)).map_or(0, |file| file.len());
+            if bytes >= room {
+                break;
+            }
+            room -= bytes;
+        }
+        let Some(first) = first else { return Ok(view) };
         let mut tailer = EventTailer::new(run);
-        tailer.begin(last);
+        tailer.begin(first);
         // The first events say what the attempt is.
         let head = tailer.poll_with(Limit { lines: 8, ..Limit::default() }, |event, _| view.apply(&event))?;
         if !head.at_end {
-            tailer.skip_to_last(last, GLANCE_BYTES);
+            tailer.skip_to_last(first, room);
             view.catch_up(&mut tailer)?;
         }
         Ok(view)

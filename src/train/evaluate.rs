@@ -64,7 +64,7 @@ impl Evaluation {
             target_tokens += subject.target_tokens(&row) as u64;
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
-                session.progress("eval", done + 1, self.packs.len(), "packs");
+                session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
         let loss = sum / target_tokens.max(1) as f64;

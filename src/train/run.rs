@@ -168,7 +168,7 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     session.phase("load", format!("reading the weights of {}", plan.model.id));
     let device = device(&plan)?;
     let mut model = fresh_model(&plan, &base, &device, &mut |done, total| {
-        session.progress("load", done, total, "layers");
+        session.progress("load", done as u64, total as u64, "layers");
     })?;
     let head = match plan.mtp {
         MtpChoice::None => None,

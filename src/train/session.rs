@@ -65,11 +65,11 @@ impl<'a> Session<'a> {
         self.events.emit(Kind::Phase(Phase { phase: phase.into(), detail: Some(detail.into()) }));
     }
 
-    pub(crate) fn progress(&self, phase: &str, done: usize, total: usize, unit: &str) {
+    pub(crate) fn progress(&self, phase: &str, done: u64, total: u64, unit: &str) {
         self.events.emit(Kind::Progress(Progress {
             phase: phase.into(),
-            done: done as u64,
-            total: Some(total as u64),
+            done,
+            total: Some(total),
             unit: unit.into(),
         }));
     }

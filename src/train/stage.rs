@@ -258,12 +258,14 @@ fn one_step(
                 ..Step::default()
             });
         }
-        // Steps of the head would break the text model's curve: they are told in words, now and then.
+        // Steps of the head would break the text model's curve: each is told as progress, for an hour without a word
+        // would look like a trainer that hangs; their loss in words, now and then.
         Stage::Mtp => {
             let total = batches.total_steps();
             if step == 1 || step == total || step.is_multiple_of((total / 10).max(1)) {
                 session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
             }
+            session.progress("mtp", step, total, "steps");
         }
     }
     Ok(())

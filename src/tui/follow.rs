@@ -74,12 +74,12 @@ pub fn follow(
         if !more {
             // The state as of the events just printed: the view knows the outcome only now.
             let liveness = view.liveness(run)?;
-            note(notes, &how_it_stands(&run.name(), liveness, &view));
+            note(notes, &how_it_stands(run, liveness, &view));
             return Ok(Ended::Enough { liveness, view: Box::new(view) });
         }
         if matches!(liveness, Liveness::Stalled { .. }) != stalled {
             stalled = !stalled;
-            note(notes, &how_it_stands(&run.name(), liveness, &view));
+            note(notes, &how_it_stands(run, liveness, &view));
         }
         std::thread::sleep(PAUSE);
     }

@@ -201,6 +201,9 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     let page = run.canonicalize().unwrap().join("report.html");
     assert_eq!(Path::new(said.out.trim_end()), page);
     assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    // So is all the rest: checkpoints, outputs and the data say what was learnt from.
+    let open = Command::new("find").arg(&run).args(["-perm", "/077"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&open.stdout), "");
     let text = std::fs::read_to_string(&page).unwrap();
     for part in
         ["completed", "Training loss from step 1 to 3", "Every value with its reason", "train_tokens_blake3"]

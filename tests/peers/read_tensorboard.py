@@ -127,7 +127,6 @@ for tag, points in expected.items():
 
 there = set(classic.Tags()["scalars"]) | set(classic.Tags()["tensors"])
 assert there == {tag for tag, points in expected.items() if points}, there
-assert attempts == 1 or purged > 0 or not any(expected.values()), "a resume that did nothing again: nothing was purged"
 print(
     f"{attempts} attempt(s), {logged} records: {scalars} scalars and {texts} texts under {len(there)} tags as in the events; "
     f"{purged} points purged by a resume; last loss {expected['loss/train'][-1] if expected['loss/train'] else 'none'}"

@@ -38,10 +38,12 @@ fn leaving_the_dashboard_by_key_or_by_signal_gives_the_terminal_back_and_leaves_
 fn a_connection_that_is_lost_ends_the_watcher_and_not_the_run() {
     let world = World::new();
     let run = world.paused();
-    watching(&world).hang_up();
+    let watcher = watching(&world).hang_up();
+    assert!(watcher.success(), "a closed window is no bug: {watcher:?}");
     let list = world.open(["runs"]);
     list.wait_for(RUNS);
-    list.hang_up();
+    let list = list.hang_up();
+    assert!(list.success(), "{list:?}");
     assert!(Lease::is_held(&run).unwrap(), "the trainer goes on");
 }
 

@@ -94,6 +94,16 @@ fn every_example_is_in_one_of_the_two_files_with_its_tokens_mask_and_line() {
 }
 
 #[test]
+fn nobody_else_looks_into_the_folder() {
+    use std::os::unix::fs::PermissionsExt;
+    let scene = Scene::new();
+    scene.write(&[example(1), example(2)]);
+    let prepared = scene.prepare();
+    let folder = prepared.train.parent().unwrap();
+    assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn growing_the_file_moves_no_old_example() {
     let scene = Scene::new();
     let all: Vec<String> = (0..300).map(example).collect();

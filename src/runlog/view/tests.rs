@@ -210,6 +210,30 @@ fn a_glance_at_a_long_run_agrees_with_its_replay_about_where_it_stands() {
 }
 
 #[test]
+fn a_glance_at_a_run_that_was_just_resumed_has_its_curve_and_checkpoints() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path().join("r")).unwrap();
+    for (from, to) in [(1, 8_000), (7_001, 7_003)] {
+        let lease = Lease::acquire(&run).unwrap();
+        let writer = EventWriter::open(&lease).unwrap();
+        let resumed_from_step = (from > 1).then_some(from - 1);
+        writer.emit(Kind::RunStarted(RunStarted { resumed_from_step, ..RunStarted::default() }));
+        for step in from..=to {
+            writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
+            if step == 7_000 {
+                let checkpoint = CheckpointCommitted { step, ..CheckpointCommitted::default() };
+                writer.emit(Kind::CheckpointCommitted(checkpoint));
+            }
+        }
+    }
+    let view = RunView::glance(&run).unwrap();
+    assert_eq!(view.steps_done(), 7_003);
+    assert_eq!(view.checkpoints.back().unwrap().step, 7_000);
+    assert!(view.charts.loss.buckets().iter().map(|bucket| bucket.count).sum::<u64>() > 1_000);
+    assert_eq!(view.attempts.len(), 2);
+}
+
+#[test]
 fn device_samples_alone_are_no_sign_of_work() {
     let mut log = Log::new();
     log.start(None);

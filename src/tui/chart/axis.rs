@@ -36,6 +36,12 @@ impl Axis {
         Some(Self { lo, hi, log: false })
     }
 
+    /// Moved down, so that values which never exceed `most` are not shown as if they could.
+    pub fn below(self, most: f64) -> Self {
+        let above = (self.hi - most).max(0.0);
+        if self.log { self } else { Self { lo: self.lo - above, hi: self.hi - above, ..self } }
+    }
+
     /// 0 at the bottom, 1 at the top; always within.
     pub fn fraction(&self, value: f64) -> f64 {
         let share = if self.log {
@@ -161,6 +167,8 @@ mod tests {
         assert!(axis.fraction(100.01) - axis.fraction(100.0) < 0.02);
         let percent = Axis::of([0.0, 1.0].into_iter(), false, 10.0).unwrap();
         assert_eq!((percent.fraction(0.0), percent.fraction(1.0)), (0.0, 0.1));
+        let full = Axis::of([100.0].into_iter(), false, 10.0).unwrap().below(100.0);
+        assert_eq!((full.fraction(90.0), full.fraction(100.0)), (0.0, 1.0));
     }
 
     proptest! {

@@ -188,7 +188,10 @@ impl Chart<'_> {
                 }
             }
         }
-        let axis = Axis::of(values.iter().copied(), self.log, self.unit.least_span())?;
+        let mut axis = Axis::of(values.iter().copied(), self.log, self.unit.least_span())?;
+        if let Some(most) = self.unit.most().filter(|most| values.iter().all(|value| value <= most)) {
+            axis = axis.below(most);
+        }
         let has_marks = !self.marks.is_empty() && inner.height > 3;
         let height = inner.height - u16::from(has_marks);
         let scale = self.unit.scale(axis.largest());

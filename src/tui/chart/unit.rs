@@ -53,6 +53,11 @@ impl Unit {
         }
     }
 
+    /// What no value exceeds.
+    pub(super) fn most(self) -> Option<f64> {
+        (self == Unit::Percent).then_some(100.0)
+    }
+
     /// What the labels of an axis up to `largest` are counted in, and its letter.
     pub(super) fn scale(self, largest: f64) -> (f64, &'static str) {
         let scales: &[(f64, &str)] = match self {
@@ -84,7 +89,9 @@ fn label(value: f64, step: f64, letter: &str) -> String {
     let distance = if step > 0.0 { step } else { value.abs() };
     let digits = (-distance.log10() - 1e-9).ceil().max(0.0);
     if digits > 3.0 || value.abs() >= 1e5 {
-        return format!("{value:.0e}{letter}");
+        // `1.5e-3` beside `2.0e-3`.
+        let places = value.abs().log10().floor() - (distance.log10() + 1e-9).floor();
+        return format!("{value:.*e}{letter}", places.clamp(0.0, 3.0) as usize);
     }
     let places = digits as usize;
     format!("{value:.places$}{letter}")
@@ -115,6 +122,7 @@ mod tests {
             (Unit::Nats, &[1.3, 1.35], 0.05, &["1.30", "1.35"]),
             (Unit::Nats, &[0.5, 1.0, 20.0], 0.0, &["0.5", "1", "20"]),
             (Unit::LearningRate, &[0.0, 1e-4, 2e-4], 1e-4, &["0", "1e-4", "2e-4"]),
+            (Unit::LearningRate, &[5e-4, 1e-3, 1.5e-3, 2e-3], 5e-4, &["5e-4", "1.0e-3", "1.5e-3", "2.0e-3"]),
             (Unit::TokensPerSecond, &[3000.0, 4000.0], 1000.0, &["3000", "4000"]),
             (Unit::TokensPerSecond, &[0.0, 20_000.0], 20_000.0, &["0", "20k"]),
             (Unit::Norm, &[1e300], 1e300, &["1e288T"]),

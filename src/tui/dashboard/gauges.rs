@@ -4,6 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 use sparktune_runlog::{Bucket, RunView};
+use unicode_width::UnicodeWidthStr;
 
 use super::header::{bar, row};
 use crate::chart::{Unit, sparkline};
@@ -16,6 +17,8 @@ const WIDTH: u16 = 25;
 struct Gauge<'a> {
     label: &'static str,
     value: String,
+    /// The value where there is little room.
+    brief: String,
     meter: Meter<'a>,
 }
 
@@ -32,43 +35,33 @@ enum Meter<'a> {
 /// The gauges of what was measured, the most telling first.
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     let charts = &view.charts;
-    let mut gauges = vec![Gauge {
-        label: "tok/s",
-        value: or_unknown(view.tokens_per_s(), |rate| Unit::TokensPerSecond.say(rate)),
-        meter: Meter::Course(charts.tokens_per_s.buckets()),
-    }];
+    let gauge = |label, value: String, meter| Gauge { label, brief: value.clone(), value, meter };
+    let speed = or_unknown(view.tokens_per_s(), |rate| Unit::TokensPerSecond.say(rate));
+    let mut gauges = vec![gauge("tok/s", speed, Meter::Course(charts.tokens_per_s.buckets()))];
     let device = view.device.clone().unwrap_or_default();
     let percent = |n: Option<f64>| or_unknown(n, |n| Unit::Percent.say(n));
     gauges.push(match (device.mem_used_bytes, device.mem_total_bytes) {
         (Some(used), Some(total)) if total > 0 => Gauge {
             label: "memory",
             value: of(&bytes(used), &bytes(total)),
+            brief: bytes(used),
             meter: Meter::Share { share: used as f64 / total as f64, warn: 0.9, bad: 0.96 },
         },
-        _ => Gauge {
-            label: "memory",
-            value: or_unknown(view.last_step.as_ref().and_then(|s| s.mem_used_bytes), bytes),
-            meter: Meter::Course(charts.mem_used_bytes.buckets()),
-        },
+        _ => gauge(
+            "memory",
+            or_unknown(view.last_step.as_ref().and_then(|s| s.mem_used_bytes), bytes),
+            Meter::Course(charts.mem_used_bytes.buckets()),
+        ),
     });
     if let Some(gpu) = device.gpus.first() {
         let clock = gpu.sm_clock_mhz.map(|mhz| format!(" {mhz} MHz")).unwrap_or_default();
-        gauges.push(Gauge {
-            label: "GPU",
-            value: format!("{}{clock}", percent(gpu.busy_percent.map(f64::from))),
-            meter: share(gpu.busy_percent.map_or(0.0, f64::from), 2.0, 2.0),
-        });
+        let busy = gpu.busy_percent.map(f64::from);
+        gauges.push(gauge("GPU", format!("{}{clock}", percent(busy)), share(busy.unwrap_or(0.0), 2.0, 2.0)));
     }
-    gauges.push(Gauge {
-        label: "CPU",
-        value: percent(device.cpu_percent),
-        meter: share(device.cpu_percent.unwrap_or(0.0), 2.0, 2.0),
-    });
-    gauges.push(Gauge {
-        label: "memory pressure",
-        value: percent(device.mem_pressure_some_percent),
-        meter: share(device.mem_pressure_some_percent.unwrap_or(0.0), 0.05, 0.2),
-    });
+    let cpu = device.cpu_percent;
+    gauges.push(gauge("CPU", percent(cpu), share(cpu.unwrap_or(0.0), 2.0, 2.0)));
+    let pressure = device.mem_pressure_some_percent;
+    gauges.push(gauge("memory pressure", percent(pressure), share(pressure.unwrap_or(0.0), 0.05, 0.2)));
     gauges
 }
 
@@ -91,7 +84,9 @@ pub(super) fn draw(view: &RunView, area: Rect, buffer: &mut Buffer, theme: &Them
     for (i, gauge) in (0..).zip(gauges.iter().take(usize::from(n))) {
         let place = Rect { x: area.x + i * wide, width: wide - 2, ..area }.intersection(area);
         let label = vec![Span::styled(gauge.label, theme.style(Role::Dim))];
-        row(label, vec![Span::styled(gauge.value.clone(), theme.style(Role::Title))], place, buffer);
+        let fits = gauge.label.width() + 1 + gauge.value.width() <= usize::from(place.width);
+        let value = if fits { gauge.value.clone() } else { gauge.brief.clone() };
+        row(label, vec![Span::styled(value, theme.style(Role::Title))], place, buffer);
         if area.height < 2 {
             continue;
         }

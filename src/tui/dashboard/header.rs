@@ -3,12 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use sparktune_runlog::{Eta, Liveness, Outcome, Phase, RunView};
+use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
 use crate::escape::escape;
-use crate::plain::how_it_stands;
+use crate::plain::standing;
 use crate::quantity::{bytes, count, duration, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::state::State;
@@ -24,7 +24,16 @@ const NARROW: u16 = 72;
 pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer: &mut Buffer) {
     let (left, right) = (Line::from(left), Line::from(right));
     let wide = right.width() as u16;
-    buffer.set_line(area.x, area.y, &left, area.width.saturating_sub(wide + u16::from(wide > 0)));
+    let room = area.width.saturating_sub(wide + u16::from(wide > 0));
+    buffer.set_line(area.x, area.y, &left, room);
+    if left.width() > usize::from(room) && room > 0 {
+        buffer.set_string(
+            area.x + room - 1,
+            area.y,
+            "…",
+            left.spans.last().map(|s| s.style).unwrap_or_default(),
+        );
+    }
     if wide <= area.width {
         buffer.set_line(area.right() - wide, area.y, &right, wide);
     }
@@ -51,7 +60,7 @@ fn state(dash: &Dashboard) -> State {
 }
 
 /// Model, method, device; attempt and how long it has been going.
-pub(super) fn model(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+pub(super) fn model(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let view = &known.view;
     let Some(attempt) = view.attempts.back() else { return };
     let started = &attempt.started;
@@ -60,10 +69,7 @@ pub(super) fn model(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Them
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(escape).collect();
     let since = view.last_event_us.unwrap_or(0).saturating_sub(attempt.started_us);
     let time = duration(since as f64 / 1e6);
-    let time = match known.liveness.is_none_or(Liveness::is_live) {
-        true => format!("{time} so far"),
-        false => format!("took {time}"),
-    };
+    let time = if live { format!("{time} so far") } else { format!("took {time}") };
     let right = if attempt.number > 1 { format!("attempt {}, {time}", attempt.number) } else { time };
     let dim = theme.style(Role::Dim);
     row(vec![Span::styled(parts.join(" · "), dim)], vec![Span::styled(right, dim)], area, buffer);
@@ -114,11 +120,6 @@ fn how_far(view: &RunView) -> (String, Option<f64>, String) {
     if view.attempts.is_empty() {
         return (String::new(), None, String::new());
     }
-    if let Some((done, total)) = view.phase.as_ref().filter(|phase| phase.phase == "mtp").and_then(counted) {
-        let share = share(done, total);
-        let words = format!("step {} of {}{}", count(done), count(total), percent(share).unwrap_or_default());
-        return (escape(phase).into_owned(), share, words);
-    }
     let (done, total) = (view.steps_done(), view.total_steps());
     let share = total.and_then(|total| share(done, total));
     let epochs = view.attempts.back().and_then(|attempt| attempt.started.epochs);
@@ -140,7 +141,7 @@ fn how_far(view: &RunView) -> (String, Option<f64>, String) {
 }
 
 /// The time left with its formula and its drift; before and after training, what is being done.
-pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let view = &known.view;
     let dim = theme.style(Role::Dim);
     let spans = if let Some(finished) = view.finished() {
@@ -153,7 +154,7 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
             .best_eval()
             .map(|best| format!(" · best eval {} at step {}", loss(best.loss_nats), count(best.step)));
         vec![Span::raw(losses), Span::styled(best.unwrap_or_default(), dim)]
-    } else if let (Some(step), false) = (&view.last_step, known.liveness.is_none_or(Liveness::is_live)) {
+    } else if let (Some(step), false) = (&view.last_step, live) {
         // Nothing is left while nobody trains.
         let checkpoint = view.checkpoints.back().map(|checkpoint| escape(&checkpoint.name).into_owned());
         let words = format!(" · last checkpoint {}", or_unknown(checkpoint, |name| name));
@@ -169,7 +170,7 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
         vec![
             Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title)),
             Span::styled(formula, dim),
-            drift(&eta, theme),
+            drift(&eta, area.width < NARROW, theme),
         ]
     } else {
         let detail = view.phase.as_ref().and_then(|phase| phase.detail.as_deref()).unwrap_or_default();
@@ -180,25 +181,19 @@ pub(super) fn eta(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme)
     row(spans, Vec::new(), area, buffer);
 }
 
-/// `step 30 of 120, …`: the steps of the MTP head are told in words, for they are none of the run's.
-fn counted(phase: &Phase) -> Option<(u64, u64)> {
-    let mut words = phase.detail.as_deref()?.split([' ', ',']).skip_while(|word| *word != "step").skip(1);
-    let done = words.next()?.parse().ok()?;
-    Some((done, words.nth(1)?.parse().ok()?))
-}
-
 fn trains(view: &RunView) -> bool {
     view.phase.as_ref().is_none_or(|phase| matches!(phase.phase.as_str(), "train" | "eval"))
 }
 
-fn drift(eta: &Eta, theme: &Theme) -> Span<'static> {
+fn drift(eta: &Eta, narrow: bool, theme: &Theme) -> Span<'static> {
     let Some(drift) = eta.drift_s else { return Span::raw("") };
     let much = (eta.seconds * SAME).max(10.0);
     if drift.abs() < much {
         return Span::styled(", as first told", theme.style(Role::Dim));
     }
     let (word, role) = if drift > 0.0 { ("later", Role::Warn) } else { ("sooner", Role::Good) };
-    Span::styled(format!(", {} {word} than first told", duration(drift.abs())), theme.style(role))
+    let than = if narrow { "" } else { " than first told" };
+    Span::styled(format!(", {} {word}{than}", duration(drift.abs())), theme.style(role))
 }
 
 /// `412 ms`, `9.5 s`
@@ -241,10 +236,10 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
         said.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
     }
     for ask in &dash.asks {
-        said.push(ask.words(dash.here.known.liveness.is_none_or(Liveness::is_live)));
+        said.push(ask.words(dash.here.may_be_live()));
     }
     if let Some(liveness) = known.liveness {
-        said.extend(standing(dash, known, liveness));
+        said.extend(state_in_words(dash, known, liveness));
     }
     if dash.new_warnings() > 0
         && let Some(warning) = known.newest_warning()
@@ -270,10 +265,8 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
 }
 
 /// A state that needs words: what happened and what to do.
-fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role, String)> {
-    let said = how_it_stands(&dash.here.name, liveness, &known.view);
-    let prefix = format!("{}: ", escape(&dash.here.name));
-    let said = said.strip_prefix(&prefix).unwrap_or(&said);
+fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role, String)> {
+    let said = standing(&dash.here.argument, liveness, &known.view);
     let attempt = known.view.attempts.back().map_or(1, |attempt| attempt.number);
     let log = || {
         let inside = format!("logs/trainer-{attempt:04}.log");
@@ -281,12 +274,12 @@ fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role
     };
     match liveness {
         Liveness::Running => None,
-        Liveness::NotStarted => Some((Role::Dim, said.to_owned())),
-        Liveness::Gone => Some((Role::Bad, said.to_owned())),
+        Liveness::NotStarted => Some((Role::Dim, said)),
+        Liveness::Gone => Some((Role::Bad, said)),
         Liveness::Stalled { .. } => {
-            let name = escape(&dash.here.name);
+            let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
-                format!("; if it does not answer, end {trainer} and `sparktune resume {name}`")
+                format!("; if it does not answer, end {trainer} and `sparktune resume {run}`")
             });
             let end = end.unwrap_or_default();
             Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))
@@ -311,7 +304,7 @@ fn standing(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role
         }
         Liveness::Finished { outcome } => {
             let role = if outcome == Outcome::Failed { Role::Bad } else { Role::Warn };
-            Some((role, said.to_owned()))
+            Some((role, said))
         }
     }
 }

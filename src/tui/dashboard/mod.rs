@@ -40,8 +40,9 @@ use ratatui::widgets::{Block, Widget};
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
 
 use crate::chart::Window;
-use crate::plain::how_it_stands;
+use crate::plain::standing;
 use crate::screen::{App, Input, Next, Popup, Role, Theme, action, help, hints, rows};
+use crate::wrap::cut;
 use ask::Ask;
 use compare::{Picked, Picker};
 use facts_panel::Facts;
@@ -171,8 +172,13 @@ impl Dashboard {
     pub fn how_it_stands(&self) -> String {
         match (&self.here.trouble, self.here.known.liveness) {
             (Some(trouble), _) => trouble.clone(),
-            (None, Some(liveness)) => how_it_stands(&self.here.name, liveness, &self.here.known.view),
-            (None, None) => format!("{}: its log was not read to the end", crate::escape(&self.here.name)),
+            (None, liveness) => {
+                let words = liveness.map_or_else(
+                    || "its log was not read to the end".to_owned(),
+                    |liveness| standing(&self.here.argument, liveness, &self.here.known.view),
+                );
+                format!("{}: {words}", crate::escape(&self.here.name))
+            }
         }
     }
 
@@ -293,7 +299,7 @@ impl Dashboard {
             }
             Do::Scroll(scroll) => self.scroll(scroll),
             // Whoever may be training is not stopped by one key.
-            Do::Stop if self.here.known.liveness.is_none_or(Liveness::is_live) => {
+            Do::Stop if self.here.may_be_live() => {
                 self.overlay = Some(Overlay::ConfirmStop);
             }
             Do::Stop => self.ask(Action::Stop),
@@ -406,15 +412,20 @@ impl App for Dashboard {
         let places = self.places(area);
         let known = self.shown();
         let buffer = frame.buffer_mut();
+        let live = known.liveness.map_or(self.here.trouble.is_none(), Liveness::is_live);
         header::name(self, places.name, buffer, theme);
         if places.model.height > 0 {
-            header::model(known, places.model, buffer, theme);
+            header::model(known, live, places.model, buffer, theme);
         }
         header::progress(known, places.progress, buffer, theme);
-        header::eta(known, places.eta, buffer, theme);
+        header::eta(known, live, places.eta, buffer, theme);
         header::tabs(self, places.tabs, buffer, theme);
         let said = header::banner(self, places.banner.width);
-        for ((role, text), row) in said.into_iter().zip(places.banner.rows()) {
+        let (all, room) = (said.len(), usize::from(places.banner.height));
+        for (i, ((role, mut text), row)) in said.into_iter().zip(places.banner.rows()).enumerate() {
+            if i + 1 == room && all > room {
+                text = format!("{} …", cut(&text, usize::from(row.width).saturating_sub(2)));
+            }
             buffer.set_stringn(row.x, row.y, text, usize::from(row.width), theme.style(role));
         }
         match self.tab {

@@ -11,6 +11,7 @@ use sparktune_runlog::{
 use crate::escape::escape;
 use crate::plain::event_words;
 use crate::screen::Role;
+use crate::shell::run_argument;
 
 /// Bound of one look, so that keys stay alive while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
@@ -59,6 +60,8 @@ pub(super) struct News {
 pub(super) struct Reading {
     /// As users call it, not escaped.
     pub name: String,
+    /// What `sparktune resume` takes, fit for a shell and a terminal.
+    pub argument: String,
     pub known: Known,
     /// Why no more can be read, in words.
     pub trouble: Option<String>,
@@ -73,7 +76,7 @@ impl Reading {
     /// Begins to read a run and looks once.
     pub fn open(run: RunDir) -> Self {
         let (name, tailer) = (run.name(), EventTailer::new(&run));
-        let mut reading = Self::of(name, Known::default());
+        let mut reading = Self { argument: run_argument(&run), ..Self::of(name, Known::default()) };
         reading.source = Some((run, tailer));
         reading.look();
         reading
@@ -81,7 +84,13 @@ impl Reading {
 
     /// A run that is not in a folder.
     pub fn of(name: String, known: Known) -> Self {
-        Self { name, known, trouble: None, behind: false, bytes: 0, source: None }
+        let argument = escape(&name).into_owned();
+        Self { name, argument, known, trouble: None, behind: false, bytes: 0, source: None }
+    }
+
+    /// Nothing says that no trainer is at work.
+    pub fn may_be_live(&self) -> bool {
+        self.known.liveness.is_none_or(Liveness::is_live)
     }
 
     /// The folder that is read.
@@ -103,7 +112,7 @@ impl Reading {
         let Some((run, mut tailer)) = self.source.take() else { return news };
         let before = (self.known.liveness, self.trouble.clone(), self.behind);
         self.read(&mut tailer, &mut news);
-        let was_live = self.known.liveness.is_none_or(Liveness::is_live);
+        let was_live = self.may_be_live();
         let mut liveness = self.judge(&run);
         if was_live && !liveness.is_some_and(Liveness::is_live) && !self.behind {
             // The trainer's last words may have come between reading and judging.
@@ -112,7 +121,8 @@ impl Reading {
         }
         // Nothing can be said of how a run ended whose log was not read to its end.
         let unread = self.behind || self.trouble.is_some();
-        self.known.liveness = liveness.filter(|liveness| !unread || liveness.is_live() && !self.behind);
+        self.known.liveness = liveness
+            .filter(|liveness| !unread || *liveness == Liveness::Gone || liveness.is_live() && !self.behind);
         self.source = Some((run, tailer));
         news.changed |= before != (self.known.liveness, self.trouble.clone(), self.behind);
         news

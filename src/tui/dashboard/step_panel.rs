@@ -71,12 +71,16 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
 }
 
 fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
+    let rest = match (parts.forward_ms, parts.backward_ms) {
+        (None, None) => "forward and backward, not told apart here",
+        _ => "what is not measured on its own",
+    };
     [
         ("data", parts.data_ms, "waiting for the next batch"),
         ("forward", parts.forward_ms, "activations and loss"),
         ("backward", parts.backward_ms, "gradients"),
         ("optimizer", parts.optimizer_ms, "clipping and AdamW"),
-        ("rest", Some(parts.rest_ms), "what is not measured on its own"),
+        ("rest", Some(parts.rest_ms), rest),
     ]
 }
 

@@ -437,10 +437,12 @@ fn plan() -> Plan {
 fn a_phase_that_is_no_training_has_a_bar_of_its_own() {
     let mut story = Story::until(400);
     story.phase("mtp", "training the MTP head, 120 steps");
-    story.phase("mtp", "step 30 of 120, loss 2.1234");
+    story.phase("mtp", "step 24 of 120, loss 2.1234");
+    let progress = Progress { phase: "mtp".into(), done: 30, total: Some(120), unit: "steps".into() };
+    story.tell(2_000, Kind::Progress(progress));
     let mut dashboard = story.dashboard(Liveness::Running);
     let screen = text(&mut dashboard);
-    assert!(screen.contains("step 30 of 120 · 25 %") && screen.contains("loss 2.1234"), "{screen}");
+    assert!(screen.contains("30 of 120 steps · 25 %") && screen.contains("loss 2.1234"), "{screen}");
     assert!(!screen.contains(" left ="), "{screen}");
     press(&mut dashboard, "2");
     let screen = text(&mut dashboard);

@@ -49,7 +49,8 @@ impl Zoom {
     pub fn zoom_out(&mut self, newest: u64) {
         let window = self.window(newest);
         let width = steps(window).saturating_mul(2);
-        if width >= newest {
+        // A run that went on since it was zoomed into is whole again after as many keys.
+        if width >= newest / 4 * 3 {
             *self = Self::default();
             return;
         }
@@ -106,6 +107,17 @@ mod tests {
         for _ in 0..3 {
             zoom.zoom_out(2000);
         }
+        assert!(zoom.is_whole());
+    }
+
+    #[test]
+    fn zooming_out_as_often_as_in_shows_the_whole_of_a_run_that_went_on_meanwhile() {
+        let mut zoom = Zoom::default();
+        zoom.zoom_in(475, None);
+        zoom.zoom_in(475, None);
+        zoom.zoom_out(490);
+        assert!(!zoom.is_whole());
+        zoom.zoom_out(499);
         assert!(zoom.is_whole());
     }
 

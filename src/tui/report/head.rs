@@ -9,8 +9,7 @@ use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
 use super::{LINE_CHARS, absent, figures, said};
-use crate::escape::escape;
-use crate::plain::how_it_stands;
+use crate::plain::standing;
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 use crate::state::State;
 
@@ -41,27 +40,26 @@ fn state(page: &mut Markup, run: &ReportInput) {
         Liveness::Finished { outcome: Outcome::Completed } => "pill good",
         Liveness::NotStarted | Liveness::Finished { .. } => "pill",
     };
-    let name = clip(&run.name, LINE_CHARS);
+    let argument = clip(&run.argument, LINE_CHARS);
     let next = match liveness {
-        Liveness::NotStarted => format!("`sparktune resume {name}` starts it."),
+        Liveness::NotStarted => format!("`sparktune resume {argument}` starts it."),
         Liveness::Running => {
-            format!("`sparktune watch {name}` shows it live; this page does not change by itself.")
+            format!("`sparktune watch {argument}` shows it live; this page does not change by itself.")
         }
         Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
         Liveness::Stalled { .. } => format!(
-            "Look into logs/ in the run folder; `sparktune stop {name}` asks the trainer to save and end. \
-             If it does not react, end its process; `sparktune resume {name}` then continues."
+            "Look into logs/ in the run folder; `sparktune stop {argument}` asks the trainer to save and end. \
+             If it does not react, end its process; `sparktune resume {argument}` then continues."
         ),
         _ => String::new(),
     };
     page.element("p", &[("class", "state")], |page| {
         page.leaf("span", &[("class", class)], word);
         page.element("span", &[("dir", "auto")], |page| {
-            let sentence = how_it_stands(&name, liveness, &run.view);
-            // The name stands above, and the word beside.
-            let sentence = sentence.strip_prefix(&format!("{}: ", escape(&name))).unwrap_or(&sentence);
+            let sentence = standing(&argument, liveness, &run.view);
+            // The word stands beside.
             let sentence =
-                sentence.strip_prefix(word).unwrap_or(sentence).trim_start_matches([',', ';', ' ']);
+                sentence.strip_prefix(word).unwrap_or(&sentence).trim_start_matches([',', ';', ' ']);
             page.sentence(&clip(sentence, 3 * LINE_CHARS));
             page.text(if next.is_empty() { "" } else { ". " });
             page.sentence(&next);

@@ -11,6 +11,7 @@ use sparktune_plan::Plan;
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, now_us};
 
 use super::times::Times;
+use crate::shell::run_argument;
 
 /// Bytes of a file that are read at most; the program's own files are far smaller.
 const MOST_BYTES: u64 = 4 << 20;
@@ -23,8 +24,10 @@ pub type Part<T> = Result<T, String>;
 /// Everything the page shows.
 #[derive(Debug, Clone)]
 pub struct ReportInput {
-    /// The run's name, as `sparktune watch` takes it.
+    /// The run's name.
     pub name: String,
+    /// The run, as `sparktune watch` takes it.
+    pub argument: String,
     /// The run folded from its events, as far as they could be read.
     pub view: RunView,
     /// Measured times of all attempts.
@@ -63,6 +66,7 @@ impl ReportInput {
     pub fn read(run: &RunDir) -> Self {
         let mut input = ReportInput {
             name: run.name(),
+            argument: run_argument(run),
             view: RunView::default(),
             times: Times::default(),
             liveness: Ok(Liveness::NotStarted),

@@ -5,6 +5,7 @@
 //! [`Terminal::is_there`].
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
@@ -30,7 +31,8 @@ pub fn can_fill_the_screen() -> bool {
 
 /// The whole screen, one at a time; or, with [`Terminal::onto`], what a screen of some size would be sent.
 pub struct Terminal<W: Write = BufWriter<Stdout>> {
-    inner: ratatui::Terminal<CrosstermBackend<W>>,
+    /// Never dropped: its own drop shows the cursor, which [`restore`] does, and panics where the terminal is gone.
+    inner: ManuallyDrop<ratatui::Terminal<CrosstermBackend<W>>>,
     /// It took the screen and has to give it back.
     took: bool,
 }
@@ -44,7 +46,10 @@ impl Terminal {
     pub fn enter() -> io::Result<Self> {
         // A frame is one write.
         let out = BufWriter::with_capacity(64 * 1024, io::stdout());
-        let terminal = Self { inner: ratatui::Terminal::new(CrosstermBackend::new(out))?, took: true };
+        let terminal = Self {
+            inner: ManuallyDrop::new(ratatui::Terminal::new(CrosstermBackend::new(out))?),
+            took: true,
+        };
         take()?;
         Ok(terminal)
     }
@@ -86,7 +91,7 @@ impl<W: Write> Terminal<W> {
         let viewport = Viewport::Fixed(Rect::from((Position::ORIGIN, size)));
         let backend = CrosstermBackend::new(out);
         Ok(Self {
-            inner: ratatui::Terminal::with_options(backend, TerminalOptions { viewport })?,
+            inner: ManuallyDrop::new(ratatui::Terminal::with_options(backend, TerminalOptions { viewport })?),
             took: false,
         })
     }

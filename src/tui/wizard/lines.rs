@@ -167,7 +167,8 @@ mod tests {
             prop_assert!(fit(&escape(&text), width, &ASCII).width() <= width);
             prop_assert!(fit_end(&escape(&text), width, &ASCII).width() <= width);
             for line in wrap(&text, width) {
-                prop_assert!(line.width() <= width, "{line:?}");
+                // One character with marks that take columns too may be wider than any line.
+                prop_assert!(line.width() <= width || line.graphemes(true).count() == 1, "{line:?}");
             }
         }
     }

@@ -170,16 +170,17 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     for step in 1..=1000 {
         writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
     }
-    let name = run.name();
+    // It lies elsewhere than in `runs`, so its path is what finds it.
+    let named = run.path().display().to_string();
     let page = html(&ReportInput::read(&run));
     let live = words(&page);
-    for expected in ["running", "of 4,000", "Time left", "goes on", &format!("sparktune watch {name}")] {
+    for expected in ["running", "of 4,000", "Time left", "goes on", &format!("sparktune watch {named}")] {
         assert!(live.contains(expected), "{expected:?} is not on the page:\n{live}");
     }
     assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));
     drop((writer, lease));
     let crashed = words(&html(&ReportInput::read(&run)));
-    for expected in ["crashed", "after step 1,000", "see logs/", &format!("sparktune resume {name}")] {
+    for expected in ["crashed", "after step 1,000", "see logs/", &format!("sparktune resume {named}")] {
         assert!(crashed.contains(expected), "{expected:?} is not on the page:\n{crashed}");
     }
     assert!(!crashed.contains("Time left"));
