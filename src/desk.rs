@@ -12,12 +12,12 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
+use sparktune_data::{PreviewOptions, RejectedList, Step, preview};
 use sparktune_plan::{Answer, Answers, Architecture, Catalog, Origin, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
-    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound,
-    ModelFound, PresetFound, Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
+    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Finding, Listing, MachineFound, ModelFound,
+    PresetFound, Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
 };
 
 use crate::answers::{self, runs_dir_of, state_folder};
@@ -183,12 +183,10 @@ impl Desk {
             max_example_tokens: Some(job::max_example_tokens(answers, &facts)),
             ..PreviewOptions::default()
         };
-        let preview = preview(&inputs, &tokenizer, &options)?;
         Ok(DataFound {
             facts: job::data_facts(&prepared, answers.eval_data.is_none())?,
             report: prepared.report,
-            think_block: preview.empty_think_block,
-            preview: preview.examples.into_iter().map(example).collect(),
+            preview: preview(&inputs, &tokenizer, &options)?,
         })
     }
 
@@ -196,7 +194,7 @@ impl Desk {
         match &mut *held(&self.rejected) {
             Some((path, list, total)) => Ok(RejectedPage {
                 offset,
-                rows: list.page(offset, limit, SHOWN_BYTES)?.into_iter().map(|line| line.rejected).collect(),
+                rows: list.page(offset, limit, SHOWN_BYTES)?,
                 total: *total,
                 file: Some(path.clone()),
             }),
@@ -207,29 +205,6 @@ impl Desk {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// As one text with the ranges that each policy trains.
-fn example(previewed: Previewed) -> Example {
-    let ranges = |spans: &[Span]| {
-        let mut at = 0;
-        let mut ranges = Vec::new();
-        for span in spans {
-            if span.trained {
-                ranges.push(at..at + span.text.len());
-            }
-            at += span.text.len();
-        }
-        ranges
-    };
-    Example {
-        place: format!("{}:{}", previewed.place.file, previewed.place.line),
-        text: previewed.train.spans.iter().map(|span| span.text.as_str()).collect(),
-        trained_with_think: ranges(&previewed.train.spans),
-        trained_without_think: ranges(&previewed.skip.spans),
-        tokens: previewed.tokens.into(),
-        cut: false,
-    }
 }
 
 fn catalog() -> Vec<CacheState> {
@@ -277,10 +252,9 @@ fn start(answers: &Answers, listener: &ToWizard) -> Result<PathBuf, Failure> {
     let job = job::plan(answers, listener)?;
     let run = launch::make_run(job, listener)?;
     if listener.cancel.load(Ordering::Relaxed) {
-        let name = run.name();
-        return Err(Failure::usage(format!(
-            "cancelled before the first step; `sparktune resume {name}` starts it"
-        )));
+        // It holds nothing yet that the next start does not find elsewhere.
+        run.delete()?;
+        return Err(Failure::usage("cancelled before the first step"));
     }
     launch::start(&run)?;
     forget_draft();

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod chart;
 pub mod dashboard;
 mod escape;
+mod example_text;
 mod finding;
 mod follow;
 mod plain;
@@ -19,6 +20,7 @@ pub mod wizard;
 mod wrap;
 
 pub use escape::{escape, escape_json};
+pub use example_text::example_lines;
 pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};

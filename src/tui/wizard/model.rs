@@ -10,7 +10,7 @@ use sparktune_plan::{Catalog, CatalogModel, Outlook, Outlooks};
 use super::desk::{ModelFound, Reply, Told};
 use super::keys::{Did, Keys};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
-use super::model_table::{Columns, ascii, cache_cell, method_in_words, row_cell, speed_cell};
+use super::model_table::{Columns, ascii, cache_cell, method_in_words, missing_cell, row_cell, speed_cell};
 use super::path_line::PathLine;
 use super::starting::progress_lines;
 use super::state::State;
@@ -451,7 +451,12 @@ impl ModelPage {
         let outlook = self.outlook(name);
         let (size, here) = match row {
             Row::Known(model) => (bytes(model.weight_bytes), cache_cell(state.cached(name), model, theme)),
-            _ => (String::new(), String::new()),
+            _ => match state.model.here().filter(|found| found.name == name) {
+                Some(found) => {
+                    (bytes(found.facts.checkpoint_bytes), missing_cell(found.missing_bytes, theme))
+                }
+                None => (String::new(), String::new()),
+            },
         };
         let id = columns.id;
         let mut spans = vec![ink(theme, Role::Accent, mark)];
