@@ -311,7 +311,7 @@ fn is_data_file(path: &Path) -> bool {
 }
 
 /// Shipped presets, then the user's.
-fn presets() -> Vec<PresetFound> {
+pub fn presets() -> Vec<PresetFound> {
     let user = answers::user_presets();
     let read = |name: &String| {
         let path = user.path(name).map_err(|error| error.to_string())?;
@@ -336,7 +336,11 @@ fn presets() -> Vec<PresetFound> {
     shipped.chain(own).collect()
 }
 
-fn save_preset(name: &str, toml: &str, replace: bool) -> Result<SaveOutcome, Failure> {
+/// Writes a preset of the user's own.
+///
+/// # Errors
+/// A name that no preset can have, or a folder that cannot be written.
+pub fn save_preset(name: &str, toml: &str, replace: bool) -> Result<SaveOutcome, Failure> {
     let user = answers::user_presets();
     if user.folder.as_os_str().is_empty() {
         return Err(Failure::usage("presets cannot be kept: neither XDG_CONFIG_HOME nor HOME is set"));

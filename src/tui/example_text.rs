@@ -19,6 +19,9 @@ pub fn example_lines(example: &Rendering, width: usize) -> Vec<String> {
     for (trained, text) in stretches {
         let mut name = if trained { "trained" } else { "context" };
         let text = text.strip_suffix('\n').unwrap_or(&text);
+        if text.is_empty() {
+            continue;
+        }
         for line in text.split('\n') {
             for row in wrap(&escape(line.trim_end_matches('\r')), width.saturating_sub(10).max(1)) {
                 lines.push(format!("{name:7} | {row}"));
@@ -42,6 +45,7 @@ mod tests {
             span("<|im_start|>", false),
             span("user\nhi \u{1b}[2J\n", false),
             span("Hello there, this is long\n\nbye", true),
+            span("\n", false),
         ];
         assert_eq!(
             example_lines(&Rendering { target_tokens: 4, spans }, 24),

@@ -17,9 +17,6 @@ use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
-/// The size the original recipe was tuned on: where to begin on a GPU.
-const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
-
 #[derive(Default)]
 pub(super) struct ModelPage {
     selected: usize,
@@ -220,8 +217,8 @@ impl ModelPage {
         let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
         let on_gpu = state.machine.here().is_some_and(|machine| !machine.facts.gpus.is_empty());
         let models = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
-        if on_gpu && fits(RECOMMENDED) {
-            return Some(RECOMMENDED);
+        if on_gpu && fits(Catalog::RECOMMENDED) {
+            return Some(Catalog::RECOMMENDED);
         }
         models().find(|id| fits(id)).or_else(|| models().next())
     }
