@@ -12,12 +12,12 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sparktune_data::{PreviewOptions, Previewed, RejectedList, Span, Step, preview};
+use sparktune_data::{PreviewOptions, RejectedList, Step, preview};
 use sparktune_plan::{Answer, Answers, Architecture, Catalog, Origin, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
-    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Example, Finding, Listing, MachineFound,
-    ModelFound, PresetFound, Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
+    Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Finding, Listing, MachineFound, ModelFound,
+    PresetFound, Progress, Recent, RejectedPage, Reply, Request, SaveOutcome, Ticket, Told, Unit,
 };
 
 use crate::answers::{self, runs_dir_of, state_folder};
@@ -183,12 +183,10 @@ impl Desk {
             max_example_tokens: Some(job::max_example_tokens(answers, &facts)),
             ..PreviewOptions::default()
         };
-        let preview = preview(&inputs, &tokenizer, &options)?;
         Ok(DataFound {
             facts: job::data_facts(&prepared, answers.eval_data.is_none())?,
             report: prepared.report,
-            think_block: preview.empty_think_block,
-            preview: preview.examples.into_iter().map(example).collect(),
+            preview: preview(&inputs, &tokenizer, &options)?,
         })
     }
 
@@ -196,7 +194,7 @@ impl Desk {
         match &mut *held(&self.rejected) {
             Some((path, list, total)) => Ok(RejectedPage {
                 offset,
-                rows: list.page(offset, limit, SHOWN_BYTES)?.into_iter().map(|line| line.rejected).collect(),
+                rows: list.page(offset, limit, SHOWN_BYTES)?,
                 total: *total,
                 file: Some(path.clone()),
             }),
@@ -207,29 +205,6 @@ impl Desk {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// As one text with the ranges that each policy trains.
-fn example(previewed: Previewed) -> Example {
-    let ranges = |spans: &[Span]| {
-        let mut at = 0;
-        let mut ranges = Vec::new();
-        for span in spans {
-            if span.trained {
-                ranges.push(at..at + span.text.len());
-            }
-            at += span.text.len();
-        }
-        ranges
-    };
-    Example {
-        place: format!("{}:{}", previewed.place.file, previewed.place.line),
-        text: previewed.train.spans.iter().map(|span| span.text.as_str()).collect(),
-        trained_with_think: ranges(&previewed.train.spans),
-        trained_without_think: ranges(&previewed.skip.spans),
-        tokens: previewed.tokens.into(),
-        cut: false,
-    }
 }
 
 fn catalog() -> Vec<CacheState> {
@@ -277,10 +252,9 @@ fn start(answers: &Answers, listener: &ToWizard) -> Result<PathBuf, Failure> {
     let job = job::plan(answers, listener)?;
     let run = launch::make_run(job, listener)?;
     if listener.cancel.load(Ordering::Relaxed) {
-        let run = sparktune_tui::run_argument(&run);
-        return Err(Failure::usage(format!(
-            "cancelled before the first step; `sparktune resume {run}` starts it"
-        )));
+        // It holds nothing yet that the next start does not find elsewhere.
+        run.delete()?;
+        return Err(Failure::usage("cancelled before the first step"));
     }
     launch::start(&run)?;
     forget_draft();
@@ -337,7 +311,7 @@ fn is_data_file(path: &Path) -> bool {
 }
 
 /// Shipped presets, then the user's.
-fn presets() -> Vec<PresetFound> {
+pub fn presets() -> Vec<PresetFound> {
     let user = answers::user_presets();
     let read = |name: &String| {
         let path = user.path(name).map_err(|error| error.to_string())?;
@@ -362,7 +336,11 @@ fn presets() -> Vec<PresetFound> {
     shipped.chain(own).collect()
 }
 
-fn save_preset(name: &str, toml: &str, replace: bool) -> Result<SaveOutcome, Failure> {
+/// Writes a preset of the user's own.
+///
+/// # Errors
+/// A name that no preset can have, or a folder that cannot be written.
+pub fn save_preset(name: &str, toml: &str, replace: bool) -> Result<SaveOutcome, Failure> {
     let user = answers::user_presets();
     if user.folder.as_os_str().is_empty() {
         return Err(Failure::usage("presets cannot be kept: neither XDG_CONFIG_HOME nor HOME is set"));

@@ -1,5 +1,8 @@
 //! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is fetched.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use sparktune_data::token_file::TokenFile;
@@ -207,7 +210,9 @@ pub fn prepare_data(
         max_example_tokens: Some(max_example_tokens(answers, model)),
         eval,
     };
-    let folder = cache_folder(&runs_dir_of(answers), tokenizer, &inputs, &options);
+    let cache = runs_dir_of(answers).join(".tokens");
+    private_folder(&cache).map_err(|error| Failure::io("create", &cache, &error))?;
+    let folder = cache.join(cache_key(tokenizer, &inputs, &options));
     Ok(prepare(&inputs, tokenizer, &options, &folder, listener)?)
 }
 
@@ -226,17 +231,21 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
 /// Share of rejected lines that ends a run where nobody said another; the plan's own rule.
 pub const MAX_REJECTED: f64 = 0.01;
 
+/// Makes a folder that nobody else looks in: tokens and rejected lines are the user's text.
+fn private_folder(folder: &Path) -> io::Result<()> {
+    folder.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare` knows.
-fn cache_folder(
-    runs_dir: &Path,
-    tokenizer: &ChatTokenizer,
-    inputs: &[PathBuf],
-    options: &PrepareOptions,
-) -> PathBuf {
+fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOptions) -> String {
     let absolute: Vec<PathBuf> =
         inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let key = format!("{} {absolute:?} {options:?}", tokenizer.fingerprint());
-    runs_dir.join(".tokens").join(&blake3::hash(key.as_bytes()).to_hex()[..16])
+    blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
 fn refused(prepared: &Prepared, max_rejected: f64) -> Failure {

@@ -33,8 +33,9 @@ pub fn make_run(job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
     place_model(&mut plan, &folder, snapshot.commit.as_deref());
 
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
+    let toml = plan.to_toml()?;
     let run = RunsRoot::new(&plan.runs_dir).create(&label, plan.method.kind().word())?;
-    run.write_plan(&plan.to_toml()?)?;
+    run.write_plan(&toml)?;
     run.write_provenance(&Provenance::of(&plan, snapshot.commit, &prepared)?)?;
     let data = run.data();
     let report = prepared.train.with_file_name("report.json");

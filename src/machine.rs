@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use sparktune_telemetry::{GpuFacts, GpuUser, MachineFacts};
-use sparktune_tui::{Finding, Severity, bytes};
+use sparktune_tui::{Finding, Severity, bytes, escape};
 
 const GIB: u64 = 1 << 30;
 /// A desktop's share of a GPU: less than this is not worth a word.
@@ -36,6 +36,16 @@ pub fn findings(
     findings.push(trains_on(facts, has_cuda));
     findings.push(disk(runs_dir, disk_free_bytes));
     findings
+}
+
+/// A finding as text of its own lines; `mark` stands before what was found, `width` is that of the first column.
+pub fn text(finding: &Finding, mark: &str, width: usize) -> String {
+    let Finding { what, found, advice, severity } = finding;
+    let advice = advice.as_ref().map_or(String::new(), |advice| {
+        let sign = if *severity == Severity::Problem { "!" } else { "·" };
+        format!("{:width$}  {sign} {}\n", "", escape(advice))
+    });
+    format!("{what:width$}  {mark}{}\n{advice}", escape(found))
 }
 
 fn known(value: &Option<String>) -> &str {

@@ -1,12 +1,16 @@
 //! One question at a time, without a full screen: inquire on a terminal that can move its cursor, numbered lines on one
 //! that cannot (`TERM=dumb`, some screen readers).
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 use std::path::{MAIN_SEPARATOR, Path};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use inquire::autocompletion::Replacement;
 use inquire::validator::Validation;
 use inquire::{Autocomplete, CustomUserError, InquireError, Select, Text};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use sparktune_tui::escape;
 
 use crate::failure::Failure;
@@ -16,22 +20,23 @@ use crate::output::{columns, note, stderr_is_lively};
 const PAGE: usize = 12;
 
 /// Asks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Prompter {
     lively: bool,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Prompter {
-    /// As lively as the terminal allows.
-    pub fn new() -> Self {
-        Self { lively: stderr_is_lively() }
+    /// As lively as the terminal allows. `interrupted` becomes true with Ctrl-C, where the terminal makes a signal of it.
+    pub fn new(interrupted: Arc<AtomicBool>) -> Self {
+        Self { lively: stderr_is_lively(), interrupted }
     }
 
     /// One of several; `usual` is chosen by pressing Enter.
     ///
     /// # Errors
     /// The question was declined.
-    pub fn choose(self, question: &str, choices: &[String], usual: usize) -> Result<usize, Failure> {
+    pub fn choose(&self, question: &str, choices: &[String], usual: usize) -> Result<usize, Failure> {
         // A choice that wraps is hard to tell from two. Two columns are the cursor's.
         let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
         let fitting = |choice: &String| escape(choice).chars().take(room).collect();
@@ -47,7 +52,7 @@ impl Prompter {
             let known = text.trim().parse().ok().filter(|n| (1..=choices.len()).contains(n));
             known.ok_or_else(|| format!("a number from 1 to {} is needed", choices.len()))
         };
-        let said = line(question, &(usual + 1).to_string(), |text| number(text).map(drop))?;
+        let said = self.line(question, &(usual + 1).to_string(), |text| number(text).map(drop))?;
         Ok(number(&said).unwrap_or(usual + 1) - 1)
     }
 
@@ -56,14 +61,14 @@ impl Prompter {
     /// # Errors
     /// The question was declined.
     pub fn text(
-        self,
+        &self,
         question: &str,
         usual: &str,
         help: &str,
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Result<String, Failure> {
         if !self.lively {
-            return line(&format!("{question} ({help})"), usual, check);
+            return self.line(&format!("{question} ({help})"), usual, check);
         }
         loop {
             let mut text = Text::new(question).with_help_message(help).with_autocomplete(Paths);
@@ -83,14 +88,14 @@ impl Prompter {
     /// # Errors
     /// The question was declined.
     pub fn value(
-        self,
+        &self,
         question: &str,
         usual: &str,
         help: &str,
         check: impl Fn(&str) -> Result<(), String> + Clone + 'static,
     ) -> Result<String, Failure> {
         if !self.lively {
-            return line(&format!("{question} ({help})"), usual, check);
+            return self.line(&format!("{question} ({help})"), usual, check);
         }
         let validator = move |text: &str| -> Result<Validation, CustomUserError> {
             Ok(match check(text) {
@@ -105,25 +110,54 @@ impl Prompter {
             .prompt()
             .map_err(declined)
     }
-}
 
-/// Prints the question, reads a line, and asks again until `check` is content. The end of the input declines.
-fn line(question: &str, usual: &str, check: impl Fn(&str) -> Result<(), String>) -> Result<String, Failure> {
-    loop {
-        let mut out = io::stderr();
-        let shown = if usual.is_empty() { String::new() } else { format!(" [{}]", escape(usual)) };
-        let _ = write!(out, "{question}{shown}: ").and_then(|()| out.flush());
-        let mut said = String::new();
-        match io::stdin().lock().read_line(&mut said) {
-            Ok(0) | Err(_) => return Err(declined(InquireError::OperationCanceled)),
-            Ok(_) => {}
+    /// Prints the question, reads a line, and asks again until `check` is content. The end of the input declines.
+    fn line(
+        &self,
+        question: &str,
+        usual: &str,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<String, Failure> {
+        loop {
+            let mut out = io::stderr();
+            let shown = if usual.is_empty() { String::new() } else { format!(" [{}]", escape(usual)) };
+            let _ = write!(out, "{question}{shown}: ").and_then(|()| out.flush());
+            let Some(said) = self.read_line() else { return Err(declined(InquireError::OperationCanceled)) };
+            let said = said.trim_end_matches(['\r', '\n']);
+            let said = if said.trim().is_empty() { usual } else { said };
+            match check(said) {
+                Ok(()) => return Ok(said.to_owned()),
+                Err(why) => note(&format!("  {}", escape(&why))),
+            }
         }
-        let said = said.trim_end_matches(['\r', '\n']);
-        let said = if said.trim().is_empty() { usual } else { said };
-        match check(said) {
-            Ok(()) => return Ok(said.to_owned()),
-            Err(why) => note(&format!("  {}", escape(&why))),
+    }
+
+    /// A line of standard input; nothing at its end, and after Ctrl-C, which a plain read would not notice.
+    fn read_line(&self) -> Option<String> {
+        const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let stdin = io::stdin();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            if self.interrupted.load(Ordering::Relaxed) {
+                note("");
+                return None;
+            }
+            match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+            // One byte at a time: what follows the line is for the next question.
+            let mut byte = [0];
+            match rustix::io::read(&stdin, &mut byte) {
+                Ok(0) if line.is_empty() => return None,
+                Ok(0) => break,
+                Ok(_) => line.extend(byte),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
         }
+        Some(String::from_utf8_lossy(&line).into_owned())
     }
 }
 

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_model::{Checkpoint, Gradients, Model, Row};
 use sparktune_telemetry::{MachineFacts, disk_free_bytes};
-use sparktune_tui::{Finding, Severity, escape};
+use sparktune_tui::{Finding, Severity};
 
 use crate::answers::{demo_folder, runs_dir};
 use crate::cli::DoctorArgs;
@@ -66,17 +66,12 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
 }
 
 fn text(line: &Line, width: usize) -> String {
-    let Finding { what, found, advice, severity } = &line.finding;
     let mark = match line.passed {
         None => "",
         Some(true) => "passed: ",
         Some(false) => "FAILED: ",
     };
-    let advice = advice.as_ref().map_or(String::new(), |advice| {
-        let sign = if *severity == Severity::Problem { "!" } else { "·" };
-        format!("{:width$}  {sign} {}\n", "", escape(advice))
-    });
-    format!("{what:width$}  {mark}{}\n{advice}", escape(found))
+    machine::text(&line.finding, mark, width)
 }
 
 /// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model.

@@ -12,6 +12,7 @@ use crate::job;
 use crate::launch::{self, Following, Summary};
 use crate::output::{columns, note, print, print_json};
 use crate::progress::OnStderr;
+use crate::prompts::Prompter;
 use crate::screens::Screens;
 
 /// Columns of a table that is not printed on a terminal.
@@ -33,15 +34,16 @@ pub fn train(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
 fn start(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
+    let ask = Prompter::new(interrupts.flag());
     let answers = answers::gather(args.settings.0, args.demo)?;
     let missing = !sparktune_plan::missing(&answers).is_empty();
     let may_ask = !args.non_interactive && !args.json && !args.demo && answers::can_ask();
     let job = match may_ask && (missing || front_door) {
-        true if args.dry_run => interview::complete(&mut answers.clone(), &listener)?,
+        true if args.dry_run => interview::complete(&ask, &mut answers.clone(), &listener)?,
         true if Following::suited(args.plain, false) == Following::Screen => {
             return Screens::open()?.wizard(answers);
         }
-        true => interview::interview(&mut answers.clone(), &listener)?,
+        true => interview::interview(&ask, &mut answers.clone(), &listener)?,
         false => job::plan(&answers, &listener)?,
     };
     if args.dry_run {
@@ -69,7 +71,7 @@ pub fn plan(args: PlanArgs) -> Result<Exit, Failure> {
     let mut answers = answers::gather(args.settings.0, args.demo)?;
     let missing = !sparktune_plan::missing(&answers).is_empty();
     let job = match missing && !args.non_interactive && !args.json && answers::can_ask() {
-        true => interview::complete(&mut answers, &listener)?,
+        true => interview::complete(&Prompter::new(interrupts.flag()), &mut answers, &listener)?,
         false => job::plan(&answers, &listener)?,
     };
     show(&job.plan, args.json, args.explain)?;

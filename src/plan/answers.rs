@@ -250,14 +250,22 @@ impl Answers {
         }
     }
 
+    /// The answers but for those that `is_out` says by their origin and name.
+    #[must_use]
+    pub fn without(&self, is_out: impl Fn(Origin, &str) -> bool) -> Self {
+        let mut kept = self.clone();
+        for setting in SETTINGS {
+            if self.origin(setting.key).is_some_and(|origin| is_out(origin, setting.name)) {
+                kept.forget(setting.key);
+            }
+        }
+        kept
+    }
+
     /// The answers of one origin alone: what was said on the command line and on screens, for a draft.
     #[must_use]
     pub fn only(&self, origin: Origin) -> Self {
-        let mut answers = self.clone();
-        for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key) != Some(origin)) {
-            answers.forget(setting.key);
-        }
-        answers
+        self.without(|other, _| other != origin)
     }
 
     /// As the text of a preset, grouped like `plan.toml`, with what was answered and nothing else. Origins are not

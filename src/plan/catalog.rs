@@ -72,6 +72,9 @@ pub struct RecipeRate {
 }
 
 impl Catalog {
+    /// The size the original recipe was tuned on: where to begin on a GPU.
+    pub const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
+
     /// Reads a catalog.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::render::{bytes, duration};
 use crate::values::Value;
 
 macro_rules! choice {
@@ -90,6 +91,40 @@ choice! {
         /// Left out of the output.
         None = "none",
     } expects "trained, default or none"
+}
+
+impl Mtp {
+    /// What it is good for, in a few sentences.
+    pub const fn benefit(self) -> &'static str {
+        match self {
+            Self::Trained => {
+                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
+                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
+            }
+            Self::Default => {
+                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
+                 model has moved from it, the fewer guesses are accepted."
+            }
+            Self::None => {
+                "The head is left out: for servers that do not use it. It can be had again only by training anew."
+            }
+        }
+    }
+
+    /// What it costs, in words. `mtp_s`: the seconds that training the head takes, where they can be told; `head_bytes`: its
+    /// size on disk.
+    pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
+        match (self, mtp_s) {
+            (Self::Trained, Some(seconds)) => {
+                format!("costs {}, within the memory of the main training", duration(seconds))
+            }
+            (Self::Trained, None) => {
+                "costs one more pass over the data, within the memory of the main training".to_owned()
+            }
+            (Self::Default, _) => "costs no time".to_owned(),
+            (Self::None, _) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
+        }
+    }
 }
 
 choice! {

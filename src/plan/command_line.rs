@@ -6,10 +6,10 @@ use crate::error::PlanError;
 use crate::values::Value;
 
 /// What a line that stands alone must name, wherever the answer came from.
-const ALWAYS: [&str; 3] = ["preset", "model.id", "data.train"];
+const ALWAYS: [&str; 4] = ["preset", "name", "model.id", "data.train"];
 
-/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), the preset, the
-/// model and the data; settings that have no flag stand before it as variables. Everything else is decided again from the
+/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), the preset, the name,
+/// the model and the data; settings that have no flag stand before it as variables. Everything else is decided again from the
 /// same files and variables. Words are quoted for a POSIX shell.
 ///
 /// # Errors

@@ -17,6 +17,10 @@ pub struct Preset {
     pub toml: &'static str,
 }
 
+/// Names of the answers that say what a run is made from, not how: presets of the user leave them out.
+pub const OF_ONE_RUN: [&str; 9] =
+    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
+
 /// All shipped presets, in the order they are listed.
 pub const PRESETS: &[Preset] = &[
     Preset {

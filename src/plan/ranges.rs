@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers};
 use crate::error::PlanError;
@@ -92,6 +93,31 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
             what: format!("none of the {} tokens carries loss: there is nothing to learn from", count(data.total_tokens)),
             fix: "Every conversation needs an assistant turn with content; `sparktune check` shows what was read".into(),
         });
+    }
+    Ok(())
+}
+
+/// A plan is text, and so are the paths in it.
+pub(crate) fn check_paths(answers: &Answers) -> Result<(), PlanError> {
+    let paths = |answer: &Option<Answer<Vec<PathBuf>>>| {
+        answer.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
+    };
+    let runs_dir = answers.runs_dir.iter().map(|answer| answer.value.clone()).collect();
+    for (key, paths) in [
+        ("data.train", paths(&answers.data)),
+        ("data.eval", paths(&answers.eval_data)),
+        ("runs_dir", runs_dir),
+    ] {
+        if let Some(path) = paths.iter().find(|path| path.to_str().is_none()) {
+            return Err(PlanError::Data {
+                key,
+                what: format!(
+                    "the name of {} is not UTF-8 text, and a plan cannot hold it",
+                    escape(&path.display().to_string())
+                ),
+                fix: "Rename it, or give another".into(),
+            });
+        }
     }
     Ok(())
 }

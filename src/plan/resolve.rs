@@ -13,7 +13,7 @@ use crate::eta;
 use crate::facts::Facts;
 use crate::fit::{Fit, Wish};
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
-use crate::ranges::{check_data, check_ranges, model_limit};
+use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::render::{bytes, count, escape, parameters, percent};
 use crate::rows::Lengths;
 
@@ -42,6 +42,7 @@ pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     if !missing.is_empty() {
         return Err(PlanError::Missing(missing));
     }
+    check_paths(answers)?;
     check_ranges(answers, facts)?;
     check_data(facts)?;
     Resolver { answers, facts, explain: Vec::new() }.plan()

@@ -17,6 +17,7 @@ pub mod bench;
 mod chart;
 pub mod dashboard;
 mod escape;
+mod example_text;
 mod finding;
 mod follow;
 mod plain;
@@ -31,6 +32,7 @@ pub mod wizard;
 mod wrap;
 
 pub use escape::{escape, escape_json};
+pub use example_text::example_lines;
 pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, how_it_stands};

@@ -109,16 +109,26 @@ const FOUND_KEYS: &[Binding<Act>] = &[
 
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
+    GoOn,
     Cancel,
 }
 
-const WAITING_KEYS: &[Binding<Waiting>] = &[Binding {
-    keys: &[key(KeyCode::Char('x')), key(KeyCode::Char('o'))],
-    shown: "x",
-    help: "cancel, and choose other data",
-    hint: Some("cancel"),
-    action: Waiting::Cancel,
-}];
+const WAITING_KEYS: &[Binding<Waiting>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "go on, once it is read",
+        hint: None,
+        action: Waiting::GoOn,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('x')), key(KeyCode::Char('o'))],
+        shown: "x",
+        help: "cancel, and choose other data",
+        hint: Some("cancel"),
+        action: Waiting::Cancel,
+    },
+];
 
 impl DataPage {
     pub fn keys(&self, state: &State) -> Keys {
@@ -153,19 +163,21 @@ impl DataPage {
             View::Browse => self.browse_key(event, state),
             View::Found => self.found_key(event, state),
             View::Preview => match self.preview.key(event, state) {
-                Some(closed) => self.closed(closed),
+                Some(closed) => self.closed(closed, state),
                 None => Did::Passed,
             },
             View::Rejected => match self.rejected.key(event, state) {
-                Some(closed) => self.closed(closed),
+                Some(closed) => self.closed(closed, state),
                 None => Did::Passed,
             },
         }
     }
 
-    fn closed(&mut self, closed: bool) -> Did {
+    fn closed(&mut self, closed: bool, state: &mut State) -> Did {
         if closed {
             self.view = View::Found;
+            // The think policy may have been switched there.
+            state.count_again();
         }
         Did::Done
     }
@@ -193,6 +205,7 @@ impl DataPage {
     fn found_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
         if state.data.wait().is_some() {
             return match action(WAITING_KEYS, event) {
+                Some(Waiting::GoOn) => Did::Next,
                 Some(Waiting::Cancel) => {
                     state.cancel_data();
                     self.browse(state);
@@ -211,7 +224,10 @@ impl DataPage {
                 self.view = View::Rejected;
                 self.rejected.open(state);
             }
-            Act::Think if found => switch_think(state),
+            Act::Think if found => {
+                switch_think(state);
+                state.count_again();
+            }
             Act::Format => next_format(state),
             Act::Again => state.read_data_again(),
             Act::TakeAll => state.take_what_is_left(),
@@ -302,7 +318,7 @@ impl DataPage {
 
 /// Room for the figures, and beside them for an example where the screen is wide.
 fn parts(data: &DataFound, area: Rect) -> (Rect, Option<Rect>) {
-    if area.width < 108 || data.preview.is_empty() {
+    if area.width < 108 || data.preview.examples.is_empty() {
         return (area, None);
     }
     let [figures, _, beside] = area.layout(&Layout::horizontal([
@@ -381,11 +397,12 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
         count(facts.target_tokens),
         percent(facts.target_share())
     );
+    let words = if state.recount.wait().is_some() { format!("{words}; counting again") } else { words };
     lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
     let policy = format!(
         "{}{}",
         policy_in_words(data, think(state)),
-        if data.think_block.is_some() { " (t)" } else { "" }
+        if data.preview.empty_think_block.is_some() { " (t)" } else { "" }
     );
     lines.push(inked(theme, Role::Dim, fit(&policy, width, theme)));
     for finding in report.findings().iter().take(4) {

@@ -12,10 +12,9 @@
 //!   wrapped: the wizard does both.
 
 use std::ffi::OsString;
-use std::ops::Range;
 use std::path::PathBuf;
 
-use sparktune_data::{Rejected, Report};
+use sparktune_data::{KeptLine, Preview, Report};
 use sparktune_plan::{Answers, Architecture, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
 
 use super::Page;
@@ -287,27 +286,8 @@ pub struct DataFound {
     pub facts: DataFacts,
     /// What was found on the way. Counts by kind say how many lines were rejected.
     pub report: Report,
-    /// Some examples as the model will see them, from the start of the data.
-    pub preview: Vec<Example>,
-    /// The empty think block that the chat template inserts, where it inserts one: then the think policy is worth asking.
-    pub think_block: Option<String>,
-}
-
-/// An example as the model will see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Example {
-    /// Where it stands: `train.jsonl:12`.
-    pub place: String,
-    /// Its rendering, all of it or a generous beginning.
-    pub text: String,
-    /// Bytes of the text that carry loss when an inserted think block is a target; ascending, at borders of characters.
-    pub trained_with_think: Vec<Range<usize>>,
-    /// The same when an inserted think block is context only.
-    pub trained_without_think: Vec<Range<usize>>,
-    /// Its length in tokens, all of it.
-    pub tokens: u64,
-    /// The text was cut here.
-    pub cut: bool,
+    /// Some examples as the model will see them.
+    pub preview: Preview,
 }
 
 /// Some of the rejected lines.
@@ -316,7 +296,7 @@ pub struct RejectedPage {
     /// As asked for.
     pub offset: u64,
     /// In the order of the data; fewer than asked for only at the end.
-    pub rows: Vec<Rejected>,
+    pub rows: Vec<KeptLine>,
     /// How many rejected lines there are in all.
     pub total: u64,
     /// The file that holds them all.

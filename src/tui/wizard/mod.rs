@@ -37,6 +37,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
+use sparktune_plan::presets::OF_ONE_RUN;
 use sparktune_plan::{Answers, Origin};
 
 use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
@@ -52,7 +53,7 @@ use presets::{PresetList, SavePreset};
 use recommendation::PlanPage;
 use review::ReviewPage;
 use starting::Starting;
-use state::{OF_ONE_RUN, State, without};
+use state::State;
 
 /// The questions in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,23 +252,24 @@ impl Wizard {
         }
     }
 
+    /// What lies over the page takes every key: one that means nothing there must not reach the page below.
     fn over_key(&mut self, event: &KeyEvent, ctrl_c: bool) -> Option<Next> {
         let closed = match self.over.as_mut()? {
-            Over::Help => true,
+            Over::Help => Some(true),
             Over::Leaving(leaving) => {
                 // Somebody who insists is let go.
                 let choice = if ctrl_c { Some(leaving.insisted()) } else { leaving.key(event) };
-                return Some(self.chose(choice?));
+                return Some(choice.map_or(Next::Keep, |choice| self.chose(choice)));
             }
             _ if ctrl_c => return Some(self.ask_to_leave()),
-            Over::Presets(list) => list.key(event, &mut self.state)?,
-            Over::Save(save) => save.key(event, &mut self.state)?,
+            Over::Presets(list) => list.key(event, &mut self.state),
+            Over::Save(save) => save.key(event, &mut self.state),
         };
-        if closed {
+        if closed == Some(true) {
             self.over = None;
             self.after_answer();
         }
-        Some(Next::Draw)
+        Some(if closed.is_some() { Next::Draw } else { Next::Keep })
     }
 
     fn chose(&mut self, choice: Choice) -> Next {
@@ -558,7 +560,7 @@ fn draft_of(page: Page, answers: &Answers) -> Draft {
         Origin::Preset => !OF_ONE_RUN.contains(&name),
         _ => true,
     };
-    Draft { page, answers: without(answers, is_out) }
+    Draft { page, answers: answers.without(is_out) }
 }
 
 impl App for Wizard {

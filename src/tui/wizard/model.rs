@@ -10,15 +10,12 @@ use sparktune_plan::{Catalog, CatalogModel, Outlook, Outlooks};
 use super::desk::{ModelFound, Reply, Told};
 use super::keys::{Did, Keys, down, enter, first, last, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
-use super::model_table::{Columns, ascii, cache_cell, method_in_words, row_cell, speed_cell};
+use super::model_table::{Columns, ascii, cache_cell, method_in_words, missing_cell, row_cell, speed_cell};
 use super::path_line::PathLine;
 use super::starting::progress_lines;
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
-
-/// The size the original recipe was tuned on: where to begin on a GPU.
-const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
 
 #[derive(Default)]
 pub(super) struct ModelPage {
@@ -178,8 +175,8 @@ impl ModelPage {
         let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
         let on_gpu = state.machine.here().is_some_and(|machine| !machine.facts.gpus.is_empty());
         let models = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
-        if on_gpu && fits(RECOMMENDED) {
-            return Some(RECOMMENDED);
+        if on_gpu && fits(Catalog::RECOMMENDED) {
+            return Some(Catalog::RECOMMENDED);
         }
         models().find(|id| fits(id)).or_else(|| models().next())
     }
@@ -409,7 +406,12 @@ impl ModelPage {
         let outlook = self.outlook(name);
         let (size, here) = match row {
             Row::Known(model) => (bytes(model.weight_bytes), cache_cell(state.cached(name), model, theme)),
-            _ => (String::new(), String::new()),
+            _ => match state.model.here().filter(|found| found.name == name) {
+                Some(found) => {
+                    (bytes(found.facts.checkpoint_bytes), missing_cell(found.missing_bytes, theme))
+                }
+                None => (String::new(), String::new()),
+            },
         };
         let id = columns.id;
         let mut spans = vec![ink(theme, Role::Accent, mark)];

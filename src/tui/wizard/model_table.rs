@@ -71,13 +71,21 @@ pub(super) fn speed_cell(outlook: &MethodOutlook) -> String {
 
 pub(super) fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) -> String {
     match cached {
-        Cached::Whole { .. } => format!("{}here", theme.glyph("✓ ", "")),
+        Cached::Whole { .. } => missing_cell(0, theme),
         Cached::Part { bytes: part } => {
             let share = (part as f64 / model.weight_bytes.max(1) as f64).min(0.99);
             format!("{:.0} % here", share * 100.0)
         }
-        Cached::Nothing if theme.unicode => format!("↓ {}", bytes(model.weight_bytes)),
-        Cached::Nothing => "to fetch".to_owned(),
+        Cached::Nothing => missing_cell(model.weight_bytes, theme),
+    }
+}
+
+/// What is still to be fetched.
+pub(super) fn missing_cell(missing_bytes: u64, theme: &Theme) -> String {
+    match missing_bytes {
+        0 => format!("{}here", theme.glyph("✓ ", "")),
+        bytes_left if theme.unicode => format!("↓ {}", bytes(bytes_left)),
+        _ => "to fetch".to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
-use sparktune_plan::render::{bytes, duration, parameters};
+use sparktune_plan::render::parameters;
 use sparktune_plan::{Mtp, Setting};
 
 use super::cost::{basis, shown_s, total_s};
@@ -16,15 +16,9 @@ use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
 pub(super) struct MtpPage {
-    /// Time of the whole run for each choice, or why it cannot be had.
-    costs: Vec<(Mtp, Result<Times, String>)>,
+    /// Seconds that each choice takes, where they can be told, or why it cannot be had.
+    costs: Vec<(Mtp, Result<Option<f64>, String>)>,
     recommended: Option<Mtp>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    total_s: Option<f64>,
-    mtp_s: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,14 +61,8 @@ impl MtpPage {
         self.costs.clear();
         for choice in Mtp::ALL {
             let Some(plan) = state.plan_with(setting(), Some(choice.word())) else { return };
-            let times = plan.map_err(|problem| problem.text).map(|plan| {
-                let time = plan.advice.map(|advice| advice.time);
-                Times {
-                    total_s: time.as_ref().and_then(total_s),
-                    mtp_s: time.as_ref().and_then(|time| time.mtp_s),
-                }
-            });
-            self.costs.push((*choice, times));
+            let seconds = plan.map(|plan| plan.advice.and_then(|advice| advice.time.mtp_s));
+            self.costs.push((*choice, seconds.map_err(|problem| problem.text)));
         }
         self.recommended = state.plan_with(setting(), None).and_then(Result::ok).map(|plan| plan.mtp);
     }
@@ -129,8 +117,8 @@ impl MtpPage {
             lines.extend(wrapped(theme, Role::Dim, &words, width));
             lines.push(Line::default());
         }
-        for (choice, times) in &self.costs {
-            lines.extend(self.choice(*choice, times, plan.mtp == *choice, head * 2, width, roomy, theme));
+        for (choice, seconds) in &self.costs {
+            lines.extend(self.choice(*choice, seconds, plan.mtp == *choice, head * 2, width, roomy, theme));
         }
         draw(frame, area, lines);
     }
@@ -139,7 +127,7 @@ impl MtpPage {
     fn choice(
         &self,
         choice: Mtp,
-        times: &Result<Times, String>,
+        seconds: &Result<Option<f64>, String>,
         chosen: bool,
         head_bytes: u64,
         width: usize,
@@ -148,18 +136,9 @@ impl MtpPage {
     ) -> Vec<Line<'static>> {
         let mark = if chosen { theme.glyph("● ", "(*) ") } else { theme.glyph("○ ", "( ) ") };
         let star = if self.recommended == Some(choice) { ", recommended" } else { "" };
-        let cost = match times {
+        let cost = match seconds {
             Err(_) => "not possible".to_owned(),
-            Ok(Times { total_s, mtp_s }) => match (choice, mtp_s, total_s) {
-                (Mtp::Trained, Some(mtp), _) => {
-                    format!("costs {}, within the memory of the main training", duration(*mtp))
-                }
-                (Mtp::Trained, None, _) => {
-                    "costs one more pass over the data, within the memory of the main training".to_owned()
-                }
-                (Mtp::Default, ..) => "costs no time".to_owned(),
-                (Mtp::None, ..) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
-            },
+            Ok(seconds) => choice.cost(*seconds, head_bytes),
         };
         let title = format!("{mark}{}{star}", choice.word());
         let role = if chosen { Role::Accent } else { Role::Title };
@@ -171,22 +150,9 @@ impl MtpPage {
                 fit(&format!(": {cost}"), width.saturating_sub(title.chars().count()), theme),
             ),
         ])];
-        let benefit = match (choice, times) {
-            (_, Err(problem)) => problem.as_str(),
-            (Mtp::Trained, _) => {
-                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
-                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
-            }
-            (Mtp::Default, _) => {
-                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
-                 model has moved from it, the fewer guesses are accepted."
-            }
-            (Mtp::None, _) => {
-                "The head is left out: for servers that do not use it. It can be had again only by training anew."
-            }
-        };
+        let benefit = seconds.as_ref().err().map_or(choice.benefit(), String::as_str);
         let indent = 4;
-        let shown = roomy || chosen || times.is_err();
+        let shown = roomy || chosen || seconds.is_err();
         let benefit = wrapped(theme, Role::Dim, benefit, width.saturating_sub(indent));
         for line in benefit.into_iter().filter(|_| shown) {
             let style = line.style;

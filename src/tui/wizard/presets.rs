@@ -4,14 +4,14 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
-use sparktune_plan::presets::{check_name, text};
+use sparktune_plan::presets::{OF_ONE_RUN, check_name, text};
 use sparktune_plan::{Answers, Method, Origin};
 
 use super::asked::Asked;
 use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
 use super::keys::{Keys, down, enter, up};
 use super::lines::{fit, ink, inked, left, selected, window, wrapped};
-use super::state::{OF_ONE_RUN, State};
+use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Popup, Role, TextInput, Theme, action, key};
 
@@ -198,8 +198,7 @@ impl SavePreset {
             self.problem = Some(error.to_string());
             return;
         }
-        let mut answers = state.answers.clone();
-        OF_ONE_RUN.iter().for_each(|name| answers.clear(name));
+        let answers = state.answers.without(|_, name| OF_ONE_RUN.contains(&name));
         match text(&about(state), &answers) {
             Ok(toml) => {
                 let replace = self.exists.as_ref() == Some(&name);

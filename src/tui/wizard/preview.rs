@@ -5,12 +5,13 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
+use sparktune_data::{Pick, Previewed, Rendering};
 use sparktune_plan::render::count;
 use sparktune_plan::{Answer, Think};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::desk::{DataFound, Example};
+use super::desk::DataFound;
 use super::keys::{Keys, down, page_down, page_up, up};
 use super::lines::{draw, fit, from_row, ink, inked};
 use super::state::State;
@@ -100,7 +101,7 @@ impl Preview {
     /// Takes a key; `None` when it means nothing here, true when the preview is to be closed.
     pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
-        let examples = state.data.here().map_or(0, |data| data.preview.len());
+        let examples = state.data.here().map_or(0, |data| data.preview.examples.len());
         let page = usize::from(state.size.height).saturating_sub(8).max(1);
         let most = self.length(state).saturating_sub(page);
         match act {
@@ -120,19 +121,19 @@ impl Preview {
     /// Rows that the example takes on this screen.
     fn length(&self, state: &State) -> usize {
         let width = usize::from(state.size.width).saturating_sub(2 + MARGIN);
-        let example = state.data.here().and_then(|data| data.preview.get(self.example));
-        example.map_or(0, |example| rows(example, think(state), width).len())
+        let example = state.data.here().and_then(|data| data.preview.examples.get(self.example));
+        example.map_or(0, |example| rows(under(example, think(state)), width).len())
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let Some(data) = state.data.here() else { return };
         let width = usize::from(area.width);
-        let Some(example) = data.preview.get(self.example) else {
+        let Some(example) = data.preview.examples.get(self.example) else {
             return draw(frame, area, vec![inked(theme, Role::Dim, "there is no example to show")]);
         };
         let [head, text] = area.layout(&Layout::vertical([Constraint::Length(3), Constraint::Min(1)]));
         draw(frame, head, self.head(example, data, state, width, theme));
-        let all = rows(example, think(state), width.saturating_sub(MARGIN));
+        let all = rows(under(example, think(state)), width.saturating_sub(MARGIN));
         let shown = from_row(self.scroll, all.len(), usize::from(text.height));
         let lines = all[shown].iter().map(|row| row.line(theme)).collect();
         draw(frame, text, lines);
@@ -140,19 +141,29 @@ impl Preview {
 
     fn head(
         &self,
-        example: &Example,
+        example: &Previewed,
         data: &DataFound,
         state: &State,
         width: usize,
         theme: &Theme,
     ) -> Vec<Line<'static>> {
+        let pick = match example.pick {
+            Pick::First => "",
+            Pick::Middle => " (from the middle)",
+            Pick::Longest => " (the longest)",
+        };
+        let trains = match under(example, think(state)).target_tokens {
+            // Nothing but an inserted block that is context.
+            0 => "rejected under this policy".to_owned(),
+            targets => format!("{} trained", count(targets.into())),
+        };
         let first = format!(
-            "example {} of {}: {}, {} tokens{}",
+            "example {} of {}{pick}: {}:{}, {} tokens, {trains}",
             self.example + 1,
-            data.preview.len(),
-            escape(&example.place),
-            count(example.tokens),
-            if example.cut { ", only its beginning is shown" } else { "" }
+            data.preview.examples.len(),
+            escape(&example.place.file),
+            example.place.line,
+            count(example.tokens.into()),
         );
         let policy = policy_in_words(data, think(state));
         vec![
@@ -167,11 +178,19 @@ impl Preview {
 }
 
 /// What the think policy does to this data.
-pub(super) fn policy_in_words(data: &DataFound, think: Think) -> String {
-    match (&data.think_block, think) {
-        (None, _) => "The template inserts no think block: the think policy changes nothing".into(),
-        (Some(_), Think::Skip) => "think = skip: an inserted empty think block is context only".into(),
-        (Some(_), Think::Train) => "think = train: an inserted empty think block is trained too".into(),
+pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
+    match (&data.preview.empty_think_block, think) {
+        (None, _) => "The template inserts no think block: there is nothing to choose",
+        (Some(_), Think::Skip) => "think = skip: the inserted think block is context",
+        (Some(_), Think::Train) => "think = train: the inserted think block is trained",
+    }
+}
+
+/// An example as it is under a think policy.
+fn under(example: &Previewed, think: Think) -> &Rendering {
+    match think {
+        Think::Train => &example.train,
+        Think::Skip => &example.skip,
     }
 }
 
@@ -183,8 +202,8 @@ pub(super) fn excerpt(
     height: usize,
     theme: &Theme,
 ) -> Vec<Line<'static>> {
-    let Some(example) = data.preview.first() else { return Vec::new() };
-    let all = rows(example, think, width.saturating_sub(MARGIN));
+    let Some(example) = data.preview.examples.first() else { return Vec::new() };
+    let all = rows(under(example, think), width.saturating_sub(MARGIN));
     all.iter().take(height).map(|row| row.line(theme)).collect()
 }
 
@@ -259,20 +278,15 @@ impl Row {
 }
 
 /// The example in rows of at most `width` columns; what would move the cursor is spelled out, line breaks are obeyed.
-fn rows(example: &Example, think: Think, width: usize) -> Vec<Row> {
+fn rows(example: &Rendering, width: usize) -> Vec<Row> {
     let width = width.max(1);
-    let targets = match think {
-        Think::Train => &example.trained_with_think,
-        Think::Skip => &example.trained_without_think,
-    };
-    let mut targets = targets.iter().peekable();
     let mut rows = Vec::new();
     let mut row = Row::default();
-    for (at, grapheme) in example.text.grapheme_indices(true) {
-        while targets.peek().is_some_and(|target| target.end <= at) {
-            targets.next();
-        }
-        let is_trained = targets.peek().is_some_and(|target| target.contains(&at));
+    let graphemes = example
+        .spans
+        .iter()
+        .flat_map(|span| span.text.graphemes(true).map(|grapheme| (span.trained, grapheme)));
+    for (is_trained, grapheme) in graphemes {
         if grapheme == "\n" || grapheme == "\r\n" {
             row.trained_break = is_trained;
             rows.push(std::mem::take(&mut row));
@@ -302,38 +316,36 @@ mod tests {
 
     use super::*;
 
-    fn example(text: &str, trained: &[&str]) -> Example {
-        let find = |part: &&str| text.find(part).map(|at| at..at + part.len()).unwrap();
-        Example {
-            place: "train.jsonl:1".into(),
-            text: text.into(),
-            trained_with_think: trained.iter().map(find).collect(),
-            trained_without_think: trained.iter().skip(1).map(find).collect(),
-            tokens: 9,
-            cut: false,
-        }
+    fn rendering(pieces: &[(bool, &str)]) -> Rendering {
+        let span = |(trained, text): &(bool, &str)| sparktune_data::Span {
+            text: (*text).into(),
+            trained: *trained,
+            special: false,
+            left_out: false,
+        };
+        Rendering { target_tokens: 9, spans: pieces.iter().map(span).collect() }
     }
 
     #[test]
-    fn what_is_trained_is_marked_to_the_character_and_follows_the_policy() {
-        let example =
-            example("user: hi\nbot: <think></think>\n\nHello\u{1b}[2J", &["<think></think>", "Hello"]);
-        let kinds = |think| {
-            let rows = rows(&example, think, 40);
-            let of = |row: &Row| {
-                row.pieces().iter().map(|(t, p)| format!("{}{p}", if *t { "+" } else { "-" })).collect()
-            };
-            rows.iter().map(of).collect::<Vec<String>>()
+    fn what_is_trained_is_marked_to_the_character() {
+        let example = rendering(&[
+            (false, "user: hi\nbot: "),
+            (true, "<think></think>"),
+            (false, "\n\n"),
+            (true, "Hello"),
+            (false, "\u{1b}[2J"),
+        ]);
+        let of = |row: &Row| {
+            row.pieces().iter().map(|(t, p)| format!("{}{p}", if *t { "+" } else { "-" })).collect()
         };
-        assert_eq!(kinds(Think::Train), ["-user: hi", "-bot: +<think></think>", "", "+Hello-\\u{1b}[2J"]);
-        assert_eq!(kinds(Think::Skip), ["-user: hi", "-bot: <think></think>", "", "+Hello-\\u{1b}[2J"]);
+        let kinds: Vec<String> = rows(&example, 40).iter().map(of).collect();
+        assert_eq!(kinds, ["-user: hi", "-bot: +<think></think>", "", "+Hello-\\u{1b}[2J"]);
     }
 
     proptest! {
         #[test]
         fn rows_keep_their_width_and_lose_nothing(text in any::<String>(), width in 2usize..30) {
-            let example = example(&text, &[]);
-            let rows = rows(&example, Think::Train, width);
+            let rows = rows(&rendering(&[(false, &text)]), width);
             prop_assert!(rows.iter().all(|row| row.width <= width));
             let shown: String = rows.iter().flat_map(|row| row.cells.iter().map(|(_, text)| text.as_str())).collect();
             prop_assert_eq!(shown, escape(&text.replace("\r\n", "").replace('\n', "")).into_owned());

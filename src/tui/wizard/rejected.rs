@@ -4,7 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sparktune_data::Rejected;
+use sparktune_data::{KeptLine, Rejected};
 use sparktune_plan::render::count;
 
 use super::asked::Asked;
@@ -135,7 +135,7 @@ impl RejectedList {
         let mut lines = vec![inked(theme, Role::Title, fit(&head, width, theme))];
         let rows = usize::from(list.height).saturating_sub(1);
         lines.extend(window(self.selected, page.rows.len(), rows).map(|i| {
-            let line = row(&page.rows[i], width, theme);
+            let line = row(&page.rows[i].rejected, width, theme);
             if i == self.selected { selected(&line, width, theme) } else { line }
         }));
         draw(frame, list, lines);
@@ -158,12 +158,13 @@ fn row(rejected: &Rejected, width: usize, theme: &Theme) -> Line<'static> {
 }
 
 fn view_chosen(
-    rejected: &Rejected,
+    line: &KeptLine,
     page: &RejectedPage,
     width: usize,
     height: usize,
     theme: &Theme,
 ) -> Vec<Line<'static>> {
+    let KeptLine { rejected, cut } = line;
     let reason = &rejected.rejection;
     let what = match reason.field.as_str() {
         "" => reason.reason.clone(),
@@ -175,7 +176,10 @@ fn view_chosen(
     let file =
         page.file.as_ref().map(|file| format!("all of them are in {}", escape(&file.display().to_string())));
     let room = height.saturating_sub(lines.len() + file.iter().len());
-    let text: String = rejected.text.chars().take(width * room.max(1)).collect();
+    let mut text: String = rejected.text.chars().take(width * room.max(1)).collect();
+    if *cut {
+        text.push_str(" …");
+    }
     lines.extend(
         wrap(&text.replace('\n', " "), width)
             .into_iter()

@@ -165,8 +165,8 @@ impl ReviewPage {
 /// What will be done, how long it takes and what it needs.
 fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    let label = |words: &str| ink(theme, Role::Dim, left(words, 9, theme));
-    let room = width.saturating_sub(9);
+    let label = |words: &str| ink(theme, Role::Dim, left(words, 8, theme));
+    let room = width.saturating_sub(8);
     let line = |name: &str, role: Role, words: &str| {
         let rows = wrap(words, room);
         rows.into_iter()
@@ -184,11 +184,16 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
                 0 => "all of it is here".to_owned(),
                 missing => format!("{} to be fetched", bytes(missing)),
             };
-            format!("{}, {} parameters, {fetch}", found.name, parameters(found.facts.text_parameters()))
+            format!(
+                "{}, {} parameters, {fetch}",
+                escape(&found.name),
+                parameters(found.facts.text_parameters())
+            )
         },
     );
     lines.extend(line("model", Role::Title, &model));
-    let paths: Vec<_> = plan.data.train.iter().map(|path| state.shown(path)).collect();
+    // A line break in a name is none on the screen.
+    let paths: Vec<_> = plan.data.train.iter().map(|path| escape(&state.shown(path)).into_owned()).collect();
     let examples = state.data.here().map_or_else(String::new, |data| {
         format!(", {} examples, {} tokens", count(data.facts.examples), count(data.facts.total_tokens))
     });

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use ratatui::layout::Size;
+use sparktune_plan::presets::OF_ONE_RUN;
 use sparktune_plan::{
     Answer, Answers, Architecture, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
 };
@@ -19,10 +20,6 @@ use super::desk::{
     Told,
 };
 use crate::screen::Role;
-
-/// Answers that say what a run is made from, not how: presets of the user leave them out.
-pub(super) const OF_ONE_RUN: [&str; 9] =
-    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
 
 /// Why there is no plan for the answers as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,17 +43,6 @@ type DataKey = (ModelKey, Vec<PathBuf>);
 
 /// The names of further answers that the data is read by; a change of these is counted again when a page is left.
 const COUNTED_BY: [&str; 4] = ["format", "think", "max-example-tokens", "eval-data"];
-
-/// The answers but for those that `is_out` says by their origin and name.
-pub(super) fn without(answers: &Answers, is_out: impl Fn(Origin, &str) -> bool) -> Answers {
-    let mut kept = answers.clone();
-    for setting in SETTINGS {
-        if kept.origin(setting.key).is_some_and(|origin| is_out(origin, setting.name)) {
-            kept.clear(setting.name);
-        }
-    }
-    kept
-}
 
 /// What the pages share.
 pub(super) struct State {
@@ -93,7 +79,7 @@ pub(super) struct State {
 impl State {
     pub fn new(answers: Answers, folder: PathBuf, home: Option<PathBuf>, outbox: Sender<Request>) -> Self {
         let mut state = Self {
-            below: without(&answers, |origin, _| origin == Origin::Flag),
+            below: answers.without(|origin, _| origin == Origin::Flag),
             answers,
             folder,
             home,
@@ -237,7 +223,7 @@ impl State {
     }
 
     fn counting(&self) -> Answers {
-        without(&self.answers, |_, name| !COUNTED_BY.contains(&name))
+        self.answers.without(|_, name| !COUNTED_BY.contains(&name))
     }
 
     /// Counts the data again, in the background, where an answer has changed that it is read by.
@@ -321,7 +307,7 @@ impl State {
     /// Takes back all answers of the user but those that say what the run is made from.
     pub fn take_back_all(&mut self) {
         self.answers =
-            without(&self.answers, |origin, name| origin == Origin::Flag && !OF_ONE_RUN.contains(&name));
+            self.answers.without(|origin, name| origin == Origin::Flag && !OF_ONE_RUN.contains(&name));
         self.fall_back();
         self.replan();
     }
@@ -335,8 +321,8 @@ impl State {
     /// answers of the user do.
     pub fn use_preset(&mut self, name: &str, preset: Answers) -> usize {
         let of_last = |origin, name: &str| origin == Origin::Preset && !OF_ONE_RUN.contains(&name);
-        self.below = preset.merge(without(&self.below, of_last));
-        self.answers = without(&self.answers, of_last);
+        self.below = preset.merge(self.below.without(of_last));
+        self.answers = self.answers.without(of_last);
         self.fall_back();
         self.answers.preset = Some(Answer::flag(name.to_owned()));
         self.replan();
@@ -346,16 +332,18 @@ impl State {
 
     /// Starts over from other answers.
     pub fn start_from(&mut self, answers: Answers) {
-        self.below = without(&answers, |origin, _| origin == Origin::Flag);
+        self.below = answers.without(|origin, _| origin == Origin::Flag);
         self.answers = answers;
     }
 
-    /// Why the data cannot be trained on as it is: too much of it was rejected, or nothing is left.
+    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or its
+    /// name is none that a plan can hold.
     pub fn data_refused(&self) -> Option<String> {
         let report = &self.data.here()?.report;
         let most = self.answers.max_rejected.as_ref().map_or(0.01, |answer| answer.value);
         if !report.exceeds(most) {
-            return None;
+            let problem = self.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
+            return problem.map(|problem| problem.text.clone());
         }
         if report.examples == 0 && report.rejected == 0 {
             return Some("there is no example in it: every line is blank, or there is none".into());
@@ -370,8 +358,9 @@ impl State {
 
     /// Raises the limit on rejected lines to what was found.
     pub fn take_what_is_left(&mut self) {
-        let Some(report) = self.data.here().map(|data| &data.report).filter(|report| report.examples > 0)
-        else {
+        let most = self.answers.max_rejected.as_ref().map_or(0.01, |answer| answer.value);
+        let report = self.data.here().map(|data| &data.report);
+        let Some(report) = report.filter(|report| report.examples > 0 && report.exceeds(most)) else {
             return;
         };
         // The next whole percent.

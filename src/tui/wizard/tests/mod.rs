@@ -5,15 +5,14 @@ mod screens;
 mod walk;
 
 use std::ffi::OsString;
-use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sparktune_data::{
-    FileReport, Finding as DataFinding, Format, Kind, LengthReport, Place, Rejected, Rejection,
-    RejectionCount, Report, TokenCounts, Unit as LengthUnit,
+    FileReport, Finding as DataFinding, Format, KeptLine, Kind, LengthReport, Pick, Place, Preview,
+    Previewed, Rejected, Rejection, RejectionCount, Rendering, Report, Span, TokenCounts, Unit as LengthUnit,
 };
 use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{
@@ -387,35 +386,38 @@ fn data() -> DataFound {
             ..Report::default()
         },
         facts,
-        preview: vec![example(1), example(2)],
-        think_block: Some("<think>\n\n</think>\n\n".into()),
+        preview: Preview {
+            examples: vec![example(1), example(2)],
+            empty_think_block: Some(THINK_BLOCK.into()),
+            ..Preview::default()
+        },
     }
 }
 
-fn example(line: u64) -> Example {
+const THINK_BLOCK: &str = "<think>\n\n</think>\n\n";
+
+fn example(line: u64) -> Previewed {
     let question = match line {
         1 => "My order 4711 has not arrived. What can I do?",
         _ => "Grüße! \u{1b}[2J世界 \u{202e}drow",
     };
     let answer = "I am sorry about that. Orders usually take three days; yours was sent yesterday, so it should be with \
                   you tomorrow.\nIf it is not, write again and we send another one.<|im_end|>";
-    let text = format!(
+    let before = format!(
         "<|im_start|>system\nYou are the support of a small shop. Be brief and kind.<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n\
-         <|im_start|>assistant\n<think>\n\n</think>\n\n{answer}\n"
+         <|im_start|>assistant\n"
     );
-    let span = |part: &str| -> Range<usize> {
-        let at = text.find(part).unwrap();
-        at..at + part.len()
+    let under = |think| {
+        let pieces = [(before.as_str(), false), (THINK_BLOCK, think), (answer, true), ("\n", false)];
+        let span = |(text, trained): (&str, bool)| Span {
+            text: text.into(),
+            trained,
+            special: false,
+            left_out: false,
+        };
+        Rendering { target_tokens: if think { 41 } else { 37 }, spans: pieces.map(span).into() }
     };
-    let (block, said) = (span("<think>\n\n</think>\n\n"), span(answer));
-    Example {
-        place: format!("sets/train.jsonl:{line}"),
-        trained_with_think: std::iter::once(block.start..said.end).collect(),
-        trained_without_think: vec![said],
-        tokens: 97,
-        cut: false,
-        text,
-    }
+    Previewed { place: place(line), pick: Pick::First, tokens: 97, train: under(true), skip: under(false) }
 }
 
 fn rejected(offset: u64, limit: usize) -> RejectedPage {
@@ -447,7 +449,7 @@ fn rejected(offset: u64, limit: usize) -> RejectedPage {
             "{{\"messages\":[{{\"role\":\"user\",\"content\":\"hello \u{1b}[31m{i}\"}},{{\"role\":\"bot\"}}]}}"
         ),
     };
-    let rows = (offset..total).take(limit).map(row).collect();
+    let rows = (offset..total).take(limit).map(|i| KeptLine { rejected: row(i), cut: false }).collect();
     RejectedPage { offset, rows, total, file: Some("/work/runs/.tokens/1a2b/rejected.jsonl".into()) }
 }
 

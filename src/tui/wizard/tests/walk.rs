@@ -668,3 +668,46 @@ fn the_command_line_is_shown_alone_and_says_what_the_answers_say() {
     rig.press(KeyCode::Esc);
     rig.sees("Is this right?");
 }
+
+#[test]
+fn a_key_that_means_nothing_in_a_question_does_not_reach_the_page_below() {
+    let draft = Draft { page: Page::Model, answers: flags(&[("rank", "64")]) };
+    let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
+    rig.press(KeyCode::Char('d'));
+    rig.settle();
+    rig.sees("continue where you left off");
+    assert!(!rig.log.contains(&Ask::Demo), "the demo was filled in behind the question");
+}
+
+#[test]
+fn data_without_bad_lines_keeps_its_limit_and_a_name_that_no_plan_holds_is_refused_at_once() {
+    let good = |_: &Answers| {
+        let mut found = data();
+        found.report.rejected = 0;
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(good), ..World::default() });
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('m'));
+    assert_eq!(rig.wizard.state.answers.max_rejected, None);
+    let odd = PathBuf::from(OsString::from_vec(b"tr\xffin.jsonl".to_vec()));
+    rig.wizard.state.choose_data(vec![odd]);
+    rig.wizard.state.chase(Page::Data);
+    rig.settle();
+    rig.take();
+    assert_eq!(rig.page(), Page::Data);
+    rig.sees("is not UTF-8 text");
+}
+
+#[test]
+fn a_switched_think_policy_is_counted_and_enter_while_reading_says_so() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('t'));
+    rig.sees("counting again");
+    let again = rig.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(()));
+    assert_eq!(again.len(), 1);
+    rig.press(KeyCode::Char('u'));
+    rig.enter();
+    rig.sees("the data is still being read");
+}
