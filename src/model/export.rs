@@ -251,7 +251,9 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
         if name == "config.json" {
             fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
-            fs::copy(&path, &to).map_err(ModelError::io(&to))?;
+            // The bytes alone: who may read the copy is for the process to say, not for the mode of the original.
+            let bytes = fs::read(&path).map_err(ModelError::io(&path))?;
+            fs::write(&to, bytes).map_err(ModelError::io(&to))?;
         }
     }
     Ok(())
