@@ -110,7 +110,7 @@ impl Desk {
             Ask::Rejected { offset, limit } => {
                 Told::Rejected(self.rejected_lines(offset, limit).map_err(|failure| failure.text))
             }
-            Ask::Presets => Told::Presets(presets()),
+            Ask::Presets { also } => Told::Presets(presets(also)),
             Ask::SavePreset { name, toml, replace } => {
                 Told::Saved(save_preset(&name, &toml, replace).map_err(|failure| failure.text))
             }
@@ -310,8 +310,8 @@ fn is_data_file(path: &Path) -> bool {
     [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
 }
 
-/// Shipped presets, then the user's.
-pub fn presets() -> Vec<PresetFound> {
+/// Shipped presets, then the user's, then the one that is wanted in any case, where it is another file.
+pub fn presets(also: Option<String>) -> Vec<PresetFound> {
     let user = answers::user_presets();
     let read = |name: &String| {
         let path = user.path(name).map_err(|error| error.to_string())?;
@@ -333,7 +333,14 @@ pub fn presets() -> Vec<PresetFound> {
         toml: text.clone(),
         shipped: false,
     });
-    shipped.chain(own).collect()
+    let mut all: Vec<PresetFound> = shipped.chain(own).collect();
+    if let Some(name) = also.filter(|name| all.iter().all(|preset| preset.name != *name))
+        && let Ok(presets::PresetSource::File(path)) = presets::find(&Answer::flag(name.clone()), &user)
+    {
+        let toml = fs::read_to_string(&path).map_err(|error| Failure::io("read", &path, &error).text);
+        all.push(PresetFound { name, about: String::new(), toml, shipped: false });
+    }
+    all
 }
 
 /// Writes a preset of the user's own.

@@ -165,7 +165,7 @@ fn change(ask: &Prompter, answers: &mut Answers, job: &mut Job) -> Result<After,
 
 /// Puts a preset in the place of the last one; what the user said in other ways still counts more.
 fn load(ask: &Prompter, answers: &mut Answers, job: &mut Job) -> Result<After, Failure> {
-    let presets = desk::presets();
+    let presets = desk::presets(None);
     let offers: Vec<String> = presets
         .iter()
         .map(|preset| {

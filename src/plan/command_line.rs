@@ -108,9 +108,11 @@ mod tests {
         answers.set("model", "Qwen/Qwen3.5-2B", Origin::UserFile).unwrap();
         answers.set("preset", "quick", Origin::Environment).unwrap();
         answers.set("epochs", "1", Origin::Preset).unwrap();
+        // The demo's: it is in no preset's file.
+        answers.set("name", "demo", Origin::Preset).unwrap();
         assert_eq!(
             command_line(&answers).unwrap(),
-            "SPARKTUNE_RECOMPUTE=true sparktune train --non-interactive --preset quick --model Qwen/Qwen3.5-2B \
+            "SPARKTUNE_RECOMPUTE=true sparktune train --non-interactive --preset quick --name demo --model Qwen/Qwen3.5-2B \
              --data 'a b.jsonl' --data c.jsonl --rank 16 --learning-rate 2e-4"
         );
     }

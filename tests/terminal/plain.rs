@@ -2,7 +2,7 @@
 
 use crate::pty::{Left, Pty};
 use crate::sparktune::checkpoint;
-use crate::words::{DATA, ENTER, MODEL, PROMPTS};
+use crate::words::{CTRL_C, DATA, DATA_IS_RIGHT, ENTER, MODEL, PROMPTS, WIZARD};
 use crate::world::{World, kill_trainer, steps_done, wait};
 
 /// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`.
@@ -57,6 +57,7 @@ fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     let mut pty = world.open_with(["--plain"], (160, 50), &env);
     let asked = answer_all(&mut pty, model.to_str().unwrap(), "train.jsonl");
     assert!(asked.len() >= 2, "the model and the data were asked for: {asked:?}");
+    assert!(asked.iter().any(|question| question == DATA_IS_RIGHT), "the data was shown: {asked:?}");
     let run = world.the_run();
     wait("a checkpoint", || (steps_done(&run) > 20).then_some(()));
     kill_trainer(&run);
@@ -67,4 +68,15 @@ fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     assert!(left.text.contains("completed"), "{}", left.text);
     assert!(!left.raw.contains(&b'\x1b'), "plain lines carry no control sequences");
     assert_eq!((steps_done(&run), run.attempts().unwrap()), (600, vec![1, 2]));
+}
+
+#[test]
+fn ctrl_c_leaves_the_questions_of_a_dumb_terminal() {
+    let world = World::new();
+    let mut pty = world.open_with(["--plain"], (100, 60), &[("TERM", "dumb")]);
+    pty.wait_for(WIZARD[0]);
+    pty.wait_for("Model: [");
+    pty.press(CTRL_C);
+    let Left { text, .. } = pty.left().exits(2);
+    assert!(text.contains("nothing was started"), "{text}");
 }

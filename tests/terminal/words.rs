@@ -37,5 +37,7 @@ pub const TOO_SMALL: &str = "too small";
 /// `MODEL` and `DATA` stand for the paths.
 pub const PROMPTS: [(&str, &str); 4] =
     [("Model:", "another"), ("Id or folder", MODEL), ("Training data", DATA), ("Data", DATA)];
+/// The plain question under what was found in the data; Enter goes on.
+pub const DATA_IS_RIGHT: &str = "Is this data right?";
 pub const MODEL: &str = "<model>";
 pub const DATA: &str = "<data>";

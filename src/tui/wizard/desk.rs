@@ -78,7 +78,10 @@ pub enum Ask {
         limit: usize,
     },
     /// The presets there are, shipped ones first: [`Told::Presets`].
-    Presets,
+    Presets {
+        /// One that is wanted in any case: it may be the path of a file.
+        also: Option<String>,
+    },
     /// Keep these answers as a preset: [`Told::Saved`].
     SavePreset {
         /// As typed: a plain name, from which the file is named.
@@ -137,7 +140,7 @@ pub enum Told {
     Data(Result<Box<DataFound>, String>),
     /// To [`Ask::Rejected`].
     Rejected(Result<RejectedPage, String>),
-    /// To [`Ask::Presets`]. One that cannot be read is listed, with the reason.
+    /// To [`Ask::Presets`], the one wanted in any case included where there is one. One that cannot be read is listed, with the reason.
     Presets(Vec<PresetFound>),
     /// To [`Ask::SavePreset`].
     Saved(Result<SaveOutcome, String>),

@@ -32,7 +32,7 @@ const KEYS: &[Binding<Act>] = &[
     Binding {
         keys: &[key(KeyCode::Char('d'))],
         shown: "d",
-        help: "fill in the demo: a tiny model and its data, about two minutes on the CPU",
+        help: "fill in the demo: a tiny model and its data, about two minutes",
         hint: Some("demo"),
         action: Act::Demo,
     },

@@ -291,7 +291,8 @@ impl Wizard {
         let same = said.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
         self.state.answers = draft.answers.clone().merge(said);
         if let Some(name) = preset.filter(|_| !same) {
-            self.preset_of_draft = Some((name, self.state.expect(Ask::Presets)));
+            let presets = self.state.expect(Ask::Presets { also: Some(name.clone()) });
+            self.preset_of_draft = Some((name, presets));
         }
         self.kept = draft.clone();
         self.is_kept = true;

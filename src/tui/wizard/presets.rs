@@ -44,7 +44,7 @@ pub(super) struct PresetList {
 
 impl PresetList {
     pub fn open(state: &mut State) -> Self {
-        Self { presets: state.expect(Ask::Presets), selected: 0 }
+        Self { presets: state.expect(Ask::Presets { also: None }), selected: 0 }
     }
 
     pub fn keys(&self) -> Keys {

@@ -136,7 +136,16 @@ impl Rig {
             Ask::List { folder } => Told::Listing((world.listing)(folder)),
             Ask::Data { answers } => Told::Data((world.data)(answers).map(Box::new)),
             Ask::Rejected { offset, limit } => Told::Rejected(Ok(rejected(*offset, *limit))),
-            Ask::Presets => Told::Presets(presets()),
+            Ask::Presets { also } => {
+                let file = |name: &String| PresetFound {
+                    name: name.clone(),
+                    about: String::new(),
+                    toml: Ok("[method]\nrank = 4\n".into()),
+                    shipped: false,
+                };
+                let also = also.iter().filter(|name| name.ends_with(".toml")).map(file);
+                Told::Presets(presets().into_iter().chain(also).collect())
+            }
             Ask::SavePreset { name, replace, .. } => {
                 let path = PathBuf::from(format!("/home/me/.config/sparktune/presets/{name}.toml"));
                 let exists = name == "taken" && !replace;

@@ -711,3 +711,15 @@ fn a_switched_think_policy_is_counted_and_enter_while_reading_says_so() {
     rig.enter();
     rig.sees("the data is still being read");
 }
+
+#[test]
+fn a_draft_whose_preset_is_a_file_goes_on_with_it() {
+    let answers =
+        flags(&[("model", "Qwen/Qwen3.5-2B"), ("data", "sets/train.jsonl"), ("preset", "./mine.toml")]);
+    let draft = Some(Draft { page: Page::Plan, answers });
+    let mut rig = Rig::new(Setup { draft, ..Setup::default() }, World::default());
+    rig.settle();
+    rig.press(KeyCode::Char('c'));
+    rig.settle();
+    assert_eq!(rig.wizard.state.answers.get("rank").unwrap(), ("4".to_owned(), Origin::Preset));
+}
