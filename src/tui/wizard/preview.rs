@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_keep_their_width_and_lose_nothing(text in any::<String>(), width in 2usize..30) {
+        fn rows_keep_their_width_and_lose_nothing(text in any::<String>(), width in 8usize..30) {
             let rows = rows(&rendering(&[(false, &text)]), width);
             prop_assert!(rows.iter().all(|row| row.width <= width));
             let shown: String = rows.iter().flat_map(|row| row.cells.iter().map(|(_, text)| text.as_str())).collect();
