@@ -10,13 +10,15 @@ use sparktune_plan::{Answer, Answers, Origin, SETTINGS, Setting};
 
 const AFTER_HELP: &str = "\
 Begin:
+  sparktune                                                 the wizard: one question at a time, all answered already
   sparktune --demo                                          the whole job on a shipped tiny model
   sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
   sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
   sparktune watch                                           look at the newest run; leaving never touches it
+  sparktune runs                                            all runs: watch, resume, export, delete
 
-Without a command, flags mean `train`. Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory,
-5 stopped and resumable, 70 bug in sparktune.";
+Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere. Exit codes:
+0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.";
 
 /// Fine-tune small language models on the machine under your desk.
 #[derive(Debug, Parser)]

@@ -47,7 +47,7 @@ pub fn run(cli: Cli) -> Result<Exit, Failure> {
 pub fn welcome() -> ExitCode {
     note(
         "\
-sparktune fine-tunes small language models on this machine.
+sparktune fine-tunes small language models on this machine. On a terminal, the bare name opens the wizard.
 
   sparktune --demo                                          see the whole job on a shipped tiny model
   sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?

@@ -72,24 +72,17 @@ pub fn resume(args: ResumeArgs) -> Result<Exit, Failure> {
     let run = find(args.run)?;
     let view = RunView::replay(&run)?;
     let liveness = view.liveness(&run)?;
-    match liveness {
-        Liveness::Running | Liveness::Stalled { .. } => {
-            let holder = sparktune_runlog::Lease::holder_of(&run);
-            return Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into());
-        }
-        Liveness::Finished { outcome: Outcome::Completed } => {
-            note(&format!(
-                "{} is completed: there is nothing to resume. Its outputs are in {}; `sparktune export {}` writes them again",
-                run.name(),
-                run.outputs().display(),
-                run_argument(&run)
-            ));
+    let completed = liveness == Liveness::Finished { outcome: Outcome::Completed };
+    match launch::may_resume(&run) {
+        // A script that resumes whatever there is has what it wanted.
+        Err(completion) if completed => {
+            note(&completion.text);
             if args.json {
                 print_json(&Summary::of_run(&run, liveness, &view))?;
             }
             return Ok(Exit::Done);
         }
-        _ => {}
+        may => may?,
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
     if began_with.is_ok_and(|hash| launch::build_hash().is_ok_and(|ours| ours != hash)) {
