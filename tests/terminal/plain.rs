@@ -5,9 +5,14 @@ use crate::sparktune::checkpoint;
 use crate::words::{CTRL_C, DATA, DATA_IS_RIGHT, ENTER, MODEL, PROMPTS, WIZARD};
 use crate::world::{World, kill_trainer, steps_done, wait};
 
-/// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`.
+/// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`. It is drawn whole when its
+/// last line is there, the help in brackets.
 fn question(text: &str) -> Option<String> {
-    text.lines().rev().find_map(|line| line.strip_prefix("? ").map(str::to_owned))
+    let (helped, question) = text.lines().rev().fold((false, None), |(helped, found), line| match found {
+        Some(_) => (helped, found),
+        None => (helped || line.starts_with('['), line.strip_prefix("? ").map(str::to_owned)),
+    });
+    question.filter(|_| helped)
 }
 
 /// Answers every prompt, those without a usable default as told, until lines of events come.
@@ -27,7 +32,9 @@ fn answer_all(pty: &mut Pty, model: &str, data: &str) -> Vec<String> {
             pty.press(&answer);
             // The end of what was typed is shown before Enter takes it.
             let end: String = answer.chars().skip(answer.chars().count().saturating_sub(6)).collect();
-            pty.wait_for(&end);
+            pty.wait_until("what was typed", |text| {
+                self::question(text).is_some_and(|question| question.trim_end().ends_with(&end))
+            });
         }
         pty.press(ENTER);
     }
