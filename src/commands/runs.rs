@@ -8,7 +8,7 @@ use serde::Serialize;
 use sparktune_runlog::{
     Action, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView, RunsRoot, now_us, request,
 };
-use sparktune_tui::{Output, RunRow, follow, how_it_stands, run_argument, runs_table};
+use sparktune_tui::{Output, RunRow, follow, how_it_stands, runs_table};
 
 use super::trainer::private_files;
 use crate::answers::runs_dir;
