@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
         let (outbox, asked) = mpsc::channel();
-        let mut state = State::new(Answers::default(), "/work".into(), Some("/home/me".into()), outbox);
+        let mut state = State::new(Answers::default(), "/desk".into(), Some("/home/me".into()), outbox);
         let mut line = PathLine::new("~/da", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
         let request = asked.try_iter().last().unwrap();
         assert_eq!(request.ask, Ask::List { folder: "/home/me/".into() });

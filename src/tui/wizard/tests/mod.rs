@@ -57,9 +57,9 @@ impl Default for World {
             model: Box::new(|name| Ok(model(name))),
             data: Box::new(|_| Ok(data())),
             listing: Box::new(|folder| Ok(listing(folder))),
-            started: Ok("/work/runs/20261120T1700-qwen-lora-1a2b".into()),
+            started: Ok("/desk/runs/20261120T1700-qwen-lora-1a2b".into()),
             recent: Recent {
-                data: vec!["/work/sets/support.jsonl".into()],
+                data: vec!["/desk/sets/support.jsonl".into()],
                 models: vec!["/models/mine".into()],
             },
         }
@@ -70,7 +70,7 @@ impl Rig {
     fn new(setup: Setup, world: World) -> Self {
         let (ask, asked) = mpsc::channel();
         let (tell, told) = mpsc::channel();
-        let setup = Setup { folder: "/work".into(), home: Some("/home/me".into()), ..setup };
+        let setup = Setup { folder: "/desk".into(), home: Some("/home/me".into()), ..setup };
         let mut rig = Self {
             wizard: Wizard::new(setup, ask, told),
             asked,
@@ -253,7 +253,7 @@ fn spark() -> MachineFound {
             finding("memory", "119 GB of 128 GB available, unified: shared by processor and GPU", Good, None),
             finding("driver", "580.95.05, CUDA up to 13.0", Good, None),
             finding("CUDA headers", "13.0, in /usr/local/cuda/include", Good, None),
-            finding("disk", "1.2 TB free for /work/runs", Good, None),
+            finding("disk", "1.2 TB free for /desk/runs", Good, None),
             finding(
                 "other users",
                 "python3 (pid 4711) holds 8.2 GB of the GPU",
@@ -288,7 +288,7 @@ fn laptop() -> MachineFound {
             finding("processor", "8 threads usable", Good, None),
             finding(
                 "disk",
-                "310 MB free for /work/runs",
+                "310 MB free for /desk/runs",
                 Problem,
                 Some(
                     "free some space, or point --runs-dir at a larger disk: a checkpoint of the smallest model takes 1.9 GB",
@@ -459,7 +459,7 @@ fn rejected(offset: u64, limit: usize) -> RejectedPage {
         ),
     };
     let rows = (offset..total).take(limit).map(|i| KeptLine { rejected: row(i), cut: false }).collect();
-    RejectedPage { offset, rows, total, file: Some("/work/runs/.tokens/1a2b/rejected.jsonl".into()) }
+    RejectedPage { offset, rows, total, file: Some("/desk/runs/.tokens/1a2b/rejected.jsonl".into()) }
 }
 
 fn entry(name: impl Into<OsString>, kind: EntryKind, bytes: Option<u64>) -> Entry {
@@ -471,7 +471,7 @@ fn entry(name: impl Into<OsString>, kind: EntryKind, bytes: Option<u64>) -> Entr
 /// A folder with names that try to do harm.
 fn listing(folder: &Path) -> Listing {
     let entries = match folder.to_str() {
-        Some("/work") => vec![
+        Some("/desk") => vec![
             Entry { is_data: true, ..entry("sets", EntryKind::Folder, None) },
             Entry { is_model: true, ..entry("models", EntryKind::Folder, None) },
             entry("notes.txt", EntryKind::File, Some(1200)),

@@ -201,8 +201,8 @@ fn files_are_found_marked_and_read_together_whatever_their_names() {
         Ask::Data { answers } => Some(answers.data.as_ref().unwrap().value.clone()),
         _ => None,
     });
-    let odd = PathBuf::from("/work").join(OsString::from_vec(b"not\xffutf8.jsonl".to_vec()));
-    assert_eq!(chosen, [vec![odd, "/work/chats.jsonl".into()]]);
+    let odd = PathBuf::from("/desk").join(OsString::from_vec(b"not\xffutf8.jsonl".to_vec()));
+    assert_eq!(chosen, [vec![odd, "/desk/chats.jsonl".into()]]);
 }
 
 #[test]
