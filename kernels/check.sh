@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the device sources on the CPU: each kernels/<op>/<op>.test.cpp, and the emulator's own test, built with g++ and run.
+# Runs the device sources on the CPU: each kernels/<op>/<op>.test.cpp, and the tests of the emulator and of the emulated CUDA device
+# (emulator/driver), built with g++ and run.
 #
-#   kernels/check.sh [NAME...]    all tests, or those of the named folders (emulator, silu_mul, ...)
+#   kernels/check.sh [NAME...]    all tests, or those of the named folders (emulator, driver, silu_mul, ...)
 #
 # Prints one row per result of a kernel with the largest error over all its cases. The exit code is 1 when a test failed
 # or did not build. Needs g++ and nothing else; takes half a minute on two cores.
@@ -23,7 +24,7 @@ shopt -s nullglob
 tests=()
 if (($#)); then
     for name in "$@"; do
-        found=("$here/$name"/*test.cpp)
+        found=("$here/$name"/*test.cpp "$here/emulator/$name"/*test.cpp)
         ((${#found[@]})) || {
             echo "kernels/$name has no test of its device source." >&2
             exit 2
@@ -31,7 +32,7 @@ if (($#)); then
         tests+=("${found[@]}")
     done
 else
-    tests=("$here"/*/*test.cpp)
+    tests=("$here"/*/*test.cpp "$here"/emulator/*/*test.cpp)
 fi
 
 # check SOURCE: builds and runs one test; its output goes to NAME.txt, NAME.ok says that it passed.

@@ -5,6 +5,10 @@ the trainer does it), the architectures, and the table `RESOURCES.md`. Called by
 
     compile.py LIBNVRTC            prints the table and writes RESOURCES.md
     compile.py LIBNVRTC --check    compares with RESOURCES.md; exit code 1 when a kernel spills, grew, or is not in it
+    compile.py LIBNVRTC NAME...    prints the rows of the named folders and writes nothing
+
+A source that is made for several shapes says so in a line `// Compiled with: HEAD_DIM=256; HEAD_DIM=128`: the words before each
+semicolon become `#define`s in front of the text, as the trainer puts them there, and rows of their own.
 """
 
 import ctypes
@@ -82,16 +86,24 @@ def resources(log):
     return found
 
 
-def measured(nvrtc):
+def shapes(source):
+    """The `#define`s each compilation of a source starts with: (words for the table, text)."""
+    named = re.search(r"^// Compiled with: (.+)$", source, re.MULTILINE)
+    for words in named.group(1).split(";") if named else [""]:
+        yield words.strip(), "".join(f"#define {word.replace('=', ' ')}\n" for word in words.split())
+
+
+def measured(nvrtc, folders):
     """Kernel → [resources for each architecture], in the order of the sources."""
     table = {}
     for path in sorted(HERE.glob("*/*.cuh")):
-        if path.parent.name == "device":
+        if path.parent.name == "device" or (folders and path.parent.name not in folders):
             continue
         source = flattened(path, set())
-        for architecture in ARCHITECTURES:
-            for kernel, taken in resources(nvrtc.compile(path.name, source, architecture)).items():
-                table.setdefault(kernel, []).append(taken)
+        for words, defines in shapes(source):
+            for architecture in ARCHITECTURES:
+                for kernel, taken in resources(nvrtc.compile(path.name, defines + source, architecture)).items():
+                    table.setdefault(f"{kernel} {words}".strip(), []).append(taken)
     return table
 
 
@@ -129,11 +141,14 @@ def complaints(table, before):
 
 def main():
     nvrtc = Nvrtc(sys.argv[1])
-    table = measured(nvrtc)
+    check = sys.argv[2:] == ["--check"]
+    folders = [] if check else sys.argv[2:]
+    table = measured(nvrtc, folders)
     text = rendered(table, nvrtc.version)
     print(text[text.index("| kernel") :], end="")
-    if sys.argv[2:] != ["--check"]:
-        TABLE.write_text(text)
+    if not check:
+        if not folders:
+            TABLE.write_text(text)
         return 0
     found = list(complaints(table, committed()))
     for complaint in found:

@@ -3,6 +3,7 @@
 #
 #   kernels/compile.sh            writes kernels/RESOURCES.md
 #   kernels/compile.sh --check    fails when a kernel spills or takes more than RESOURCES.md says
+#   kernels/compile.sh NAME...    shows what the kernels of the named folders take (silu_mul, ...)
 #
 # NVRTC comes from PyPI, once, into SPARKTUNE_NVRTC (default: target/nvrtc-VERSION, about 220 MB). Where it cannot be had
 # the reason is printed after `skipped:` and the exit code is 77.
@@ -13,10 +14,12 @@ here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 version=13.0.88
 cache=${SPARKTUNE_NVRTC:-${CARGO_TARGET_DIR:-$here/../target}/nvrtc-$version}
 
-if (($# > 1)) || { (($# == 1)) && [[ $1 != --check ]]; }; then
-    printf 'usage: %s [--check]\n' "$0" >&2
-    exit 2
-fi
+for name in "$@"; do
+    [[ $name == --check && $# == 1 ]] || [[ $name != -* && -d $here/$name ]] || {
+        printf 'usage: %s [--check | NAME...]\n' "$0" >&2
+        exit 2
+    }
+done
 
 skip() {
     printf 'skipped: %s\n' "$1"

@@ -5,6 +5,11 @@
 // As in torch (QWEN35_SPEC 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and `p ← p - lr · m̂ / (sqrt(v̂) + eps)`.
 // Gradient, master weight and both moments are fp32; the bf16 weight that training computes with is written beside them.
 // Every sum has a fixed order. 30 bytes a parameter in `adamw_update`, 4 in `adamw_squares`.
+//
+// A norm that is not finite is the flag of a lost step: `adamw_update` then writes nothing, so that the parameters outlive it and the host
+// may read the norm as late as it likes.
+//
+// `accumulate` and `accumulate_bf16` add up the gradients of micro-batches.
 #pragma once
 #include "../device/bf16.cuh"
 #include "../device/reduce.cuh"
@@ -23,7 +28,9 @@ struct AdamWClipSizes {
 
 struct AdamWUpdateSizes {
     u64 count;
-    float beta1, beta2, eps;
+    float beta1, beta2;
+    float rest1, rest2;  // 1 - beta, rounded from double
+    float eps;
     float step_size;   // lr / (1 - beta1^t)
     float root_scale;  // 1 / sqrt(1 - beta2^t)
     float decay;       // 1 - lr · weight_decay
@@ -51,7 +58,7 @@ KERNEL(256) adamw_squares(const float* __restrict__ gradient, float* __restrict_
 }
 
 // Launch: 256 threads, one block. `result` = [norm of the scaled gradient, factor on the gradient].
-// The factor is not finite when the norm is not; the trainer looks at the norm before it believes the step.
+// The factor is not a number when the norm is not finite.
 KERNEL(256) adamw_clip(const float* __restrict__ partial, float* __restrict__ result, const AdamWClipSizes sizes) {
     SHARED(double, sums, 256);
     double sum = 0.0;
@@ -65,30 +72,68 @@ KERNEL(256) adamw_clip(const float* __restrict__ partial, float* __restrict__ re
         const float norm = float(sqrt(double(sums[0]))) * sizes.gradient_scale;
         const float factor = sizes.clip_norm / (norm + 1e-6f);
         result[0] = norm;
-        // Written so that a norm that is not a number stays one.
-        result[1] = sizes.gradient_scale * (factor >= 1.0f ? 1.0f : factor);
+        // `norm - norm` is zero, or not a number.
+        result[1] = sizes.gradient_scale * (factor >= 1.0f ? 1.0f : factor) + (norm - norm);
     }
 }
 
-// Launch: 256 threads, ceil(count / 2048) blocks.
-KERNEL(256) adamw_update(const float* __restrict__ gradient, const float* __restrict__ clip, float* __restrict__ master,
-                         float* __restrict__ moment1, float* __restrict__ moment2, bf16* __restrict__ weight,
-                         const AdamWUpdateSizes sizes) {
+template <bool Narrow>
+DEVICE void updated(const float* gradient, const float* clip, float* master, float* moment1, float* moment2, bf16* narrow,
+                    const AdamWUpdateSizes& sizes) {
     const u64 first = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
     if (first >= sizes.count) return;
     const int count = int(min(u64(8), sizes.count - first));
     const float scale = clip[1];
+    if (scale != scale) return;
     const Eight g = load8(gradient + first, count);
     Eight p = load8(master + first, count), m = load8(moment1 + first, count), v = load8(moment2 + first, count);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float scaled = g.at[i] * scale;
-        m.at[i] = sizes.beta1 * m.at[i] + (1.0f - sizes.beta1) * scaled;
-        v.at[i] = sizes.beta2 * v.at[i] + (1.0f - sizes.beta2) * (scaled * scaled);
+        m.at[i] = sizes.beta1 * m.at[i] + sizes.rest1 * scaled;
+        v.at[i] = sizes.beta2 * v.at[i] + sizes.rest2 * (scaled * scaled);
         p.at[i] = p.at[i] * sizes.decay - sizes.step_size * m.at[i] / (sqrtf(v.at[i]) * sizes.root_scale + sizes.eps);
     }
     store8(master + first, p, count);
     store8(moment1 + first, m, count);
     store8(moment2 + first, v, count);
-    store8(weight + first, p, count);
+    if (Narrow) store8(narrow + first, p, count);
+}
+
+// Launch: 256 threads, ceil(count / 2048) blocks. `narrow`: the weight that training computes with.
+KERNEL(256) adamw_update(const float* __restrict__ gradient, const float* __restrict__ clip, float* __restrict__ master,
+                         float* __restrict__ moment1, float* __restrict__ moment2, bf16* __restrict__ narrow,
+                         const AdamWUpdateSizes sizes) {
+    updated<true>(gradient, clip, master, moment1, moment2, narrow, sizes);
+}
+
+// The same for parameters that training computes with in fp32.
+KERNEL(256) adamw_update_wide(const float* __restrict__ gradient, const float* __restrict__ clip, float* __restrict__ master,
+                              float* __restrict__ moment1, float* __restrict__ moment2, const AdamWUpdateSizes sizes) {
+    updated<false>(gradient, clip, master, moment1, moment2, nullptr, sizes);
+}
+
+struct AccumulateSizes {
+    u64 count;
+};
+
+template <class Number>
+DEVICE void accumulate_eight(const Number* addend, float* total, u64 numbers) {
+    const u64 first = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+    if (first >= numbers) return;
+    const int count = int(min(u64(8), numbers - first));
+    const Eight x = load8(addend + first, count);
+    Eight sum = load8(total + first, count);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum.at[i] += x.at[i];
+    store8(total + first, sum, count);
+}
+
+// `total += addend`. Launch: 256 threads, ceil(count / 2048) blocks.
+KERNEL(256) accumulate(const float* __restrict__ addend, float* __restrict__ total, const AccumulateSizes sizes) {
+    accumulate_eight(addend, total, sizes.count);
+}
+
+KERNEL(256) accumulate_bf16(const bf16* __restrict__ addend, float* __restrict__ total, const AccumulateSizes sizes) {
+    accumulate_eight(addend, total, sizes.count);
 }

@@ -45,7 +45,7 @@ static void run(size_t first, size_t second, float clip) {
             LAUNCH(adamw_clip, 1, 256, partial.data(), result.data(), {partials[0] + partials[1], gradient_scale, clip, 0});
             for (int i = 0; i < 2; ++i) {
                 const float decay = float(1 - lr * (i ? 0 : weight_decay));
-                const AdamWUpdateSizes sizes{gradient[i]->size(), float(beta1), float(beta2), float(eps),
+                const AdamWUpdateSizes sizes{gradient[i]->size(), float(beta1), float(beta2), float(1 - beta1), float(1 - beta2), float(eps),
                                              float(lr / (1 - std::pow(beta1, step))), float(1 / std::sqrt(1 - std::pow(beta2, step))), decay};
                 LAUNCH(adamw_update, blocks_of(gradient[i]->size(), 2048), 256, gradient[i]->data(), result.data(), master[i]->data(),
                        m[i]->data(), v[i]->data(), weight[i]->data(), sizes);
@@ -83,13 +83,39 @@ static void run(size_t first, size_t second, float clip) {
     }
 }
 
-// A gradient with an infinity must not pass for a step.
-static void a_norm_that_is_not_finite_is_seen() {
-    Case c("adamw", "infinite gradient");
-    auto& partial = c.given<float>("partial", {1.0f, std::numeric_limits<float>::quiet_NaN(), 2.0f});
+// A gradient that is not finite must not pass for a step, with or without clipping.
+static void a_norm_that_is_not_finite_changes_nothing(float bad, float clip) {
+    Case c("adamw", "gradient that is not finite");
+    auto given = Case::some<float>(70, 1);
+    given[33] = bad;
+    auto& gradient = c.given<float>("gradient", given);
+    auto& partial = c.result<float>("partial", 1);
     auto& result = c.result<float>("result", 2);
-    LAUNCH(adamw_clip, 1, 256, partial.data(), result.data(), {3u, 1.0f, 1.0f, 0u});
-    if (std::isfinite(result[0]) || std::isfinite(result[1])) failed("adamw: not finite", "norm or factor looks finite");
+    auto& master = c.state<float>("master", Case::some<float>(70, 2));
+    auto& m = c.state<float>("m", Case::some<float>(70, 3));
+    auto& v = c.state<float>("v", Case::some<float>(70, 4));
+    auto& weight = c.state<bf16>("weight", Case::some<bf16>(70, 5));
+    const Numbers before[4] = {numbers(master), numbers(m), numbers(v), numbers(weight)};
+    c.run([&] {
+        LAUNCH(adamw_squares, 1, 256, gradient.data(), partial.data(), {70, 0});
+        LAUNCH(adamw_clip, 1, 256, partial.data(), result.data(), {1u, 0.5f, clip, 0u});
+        LAUNCH(adamw_update, 1, 256, gradient.data(), result.data(), master.data(), m.data(), v.data(), weight.data(),
+               {70, 0.9f, 0.95f, 0.1f, 0.05f, 1e-8f, 1e-2f, 1.0f, 0.99f});
+    });
+    if (std::isfinite(result[0])) failed("adamw: not finite", "the norm looks finite");
+    if (numbers(master) != before[0] || numbers(m) != before[1] || numbers(v) != before[2] || numbers(weight) != before[3])
+        failed("adamw: not finite", "a lost step was taken");
+}
+
+template <class Number>
+static void gradients_add_up(void (*kernel)(const Number*, float*, AccumulateSizes), size_t count) {
+    Case c("adamw", std::to_string(count) + " numbers");
+    auto& addend = c.random<Number>("addend", count, 1);
+    auto& total = c.state<float>("total", Case::some<float>(count, 2, 3.0));
+    Numbers want = numbers(total);
+    c.run([&] { LAUNCH(kernel, blocks_of(count, 2048), 256, addend.data(), total.data(), {count}); });
+    for (size_t i = 0; i < count; ++i) want[i] += value(addend[i]);
+    c.expect("accumulate", total, want);
 }
 
 int main() {
@@ -97,6 +123,11 @@ int main() {
     for (size_t count : {1, 7, 8, 63, 65, 2049}) run(count, 130, 1.0f);
     run(40000, 16385, 0.5f);
     run(65, 64, none);
-    a_norm_that_is_not_finite_is_seen();
+    for (float clip : {1.0f, none})
+        for (float bad : {none, -none, std::numeric_limits<float>::quiet_NaN()}) a_norm_that_is_not_finite_changes_nothing(bad, clip);
+    for (size_t count : {1, 7, 2051}) {
+        gradients_add_up(accumulate, count);
+        gradients_add_up(accumulate_bf16, count);
+    }
     return finish();
 }

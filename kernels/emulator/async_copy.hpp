@@ -42,8 +42,9 @@ struct Mbarrier {
     std::vector<Copy> copies;
 };
 
-inline std::map<int, CopyQueue> copy_queues;          // by thread
-inline std::map<const void*, Mbarrier> mbarriers;     // by address
+EMULATOR_STATE std::map<int, CopyQueue> copy_queues;          // by thread
+EMULATOR_STATE std::map<const void*, Mbarrier> mbarriers;     // by address
+#ifndef EMULATOR_MODULE
 inline const bool copies_forgotten_between_blocks = [] {
     on_block_start.push_back([] {
         copy_queues.clear();
@@ -51,6 +52,7 @@ inline const bool copies_forgotten_between_blocks = [] {
     });
     return true;
 }();
+#endif
 
 inline void cp_async(void* to, const void* from, size_t wanted, size_t given) {
     aligned_or_fault(to, wanted, "cp.async to");

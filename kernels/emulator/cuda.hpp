@@ -85,4 +85,4 @@ inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask,
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
 
 // `LAUNCH(kernel, blocks, threads, arguments...)` runs a kernel as the host would.
-#define LAUNCH(kernel, blocks, threads, ...) emulator::launch(#kernel, blocks, threads, [&] { kernel(__VA_ARGS__); })
+#define LAUNCH(kernel, blocks, threads, ...) emulator::launch(#kernel, blocks, dim3(threads), [&] { kernel(__VA_ARGS__); })

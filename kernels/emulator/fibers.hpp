@@ -1,32 +1,30 @@
 // The threads of a block as fibers, and everything they wait for: barriers of the block, of a named group, of a warp, and
 // exchanges between lanes.
 //
-// A fiber runs until it waits or ends; the scheduler lets waiting ones go when all they wait for are there. When nobody can
-// go on, it tells who waits for what. One block runs at a time, so a launch means the same every time; `backwards`
-// turns the order of blocks and threads round, and a kernel whose result depends on that has a race.
+// A fiber runs until it waits; the scheduler lets waiting ones go when all they wait for are there. A fiber whose thread has
+// ended goes on with the next thread that has not begun, so a kernel that never waits is a plain loop. When nobody can go on,
+// the scheduler tells who waits for what. One block runs at a time, so a launch means the same every time; `backwards` turns
+// the order of blocks and threads round, and a kernel whose result depends on that has a race.
 //
 // Stricter than CUDA on purpose: a thread that has ended never counts as arrived.
 #pragma once
-#include "fault.hpp"
+#include "stacks.hpp"
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <string>
-#include <ucontext.h>
 #include <vector>
 
 namespace emulator {
 
 constexpr int LANES = 32;
-constexpr size_t STACK_BYTES = 64 << 10;
 constexpr int NAMED_BARRIERS = 16;
 
-enum class Wait { nothing, block, named, warp, exchange, condition, ended };
+enum class Wait : unsigned char { nothing, block, named, warp, exchange, active, condition, ended, unbegun };
 
 struct Fiber {
-    ucontext_t context;
-    std::vector<char> stack;
+    Stack stack;  // where the thread waits
     Wait wait;
     const char* at;       // the call that waits
     unsigned mask;        // warp, exchange: lanes that take part
@@ -39,29 +37,51 @@ struct Deposit {
     alignas(16) unsigned char bytes[32];
 };
 
-inline std::vector<Fiber> fibers;
-inline std::vector<Deposit> deposited, published;  // per thread
-inline std::vector<unsigned> warp_epoch;           // per warp: warp barriers passed
-inline unsigned block_epoch;                       // block barriers passed
-inline ucontext_t scheduler;
-inline std::function<void()> body;
-inline bool backwards = false;
+EMULATOR_STATE std::vector<Fiber> fibers;
+EMULATOR_STATE std::vector<Deposit> deposited, published;  // per thread
+EMULATOR_STATE std::vector<unsigned> warp_epoch;           // per warp: warp barriers passed
+EMULATOR_STATE unsigned block_epoch;                       // block barriers passed
+EMULATOR_STATE Stack scheduler;
+EMULATOR_STATE std::function<void()> body;
+EMULATOR_STATE bool backwards;
+EMULATOR_STATE int begun;                  // threads of this block that have begun
+EMULATOR_STATE int free_stack;             // the first that no thread of this block has had
 
 // Filled by the parts that watch memory: called when a block starts, and when a barrier opens or a block ends.
-inline std::vector<std::function<void()>> on_block_start, on_barrier;
+EMULATOR_STATE std::vector<std::function<void()>> on_block_start, on_barrier;
 
-inline int current() { return int(threadIdx.x); }
+inline int current() { return int(thread_index); }
 inline int current_lane() { return current() % LANES; }
+
+inline void run_as(int thread) {
+    thread_index = unsigned(thread);
+    if (unsigned(thread) < blockDim.x) threadIdx = {unsigned(thread), 0, 0};
+    else threadIdx = {thread_index % blockDim.x, thread_index / blockDim.x % blockDim.y, thread_index / (blockDim.x * blockDim.y)};
+}
 
 inline void wait_for(Wait wait) {
     Fiber& self = fibers[current()];
     self.wait = wait;
-    swapcontext(&self.context, &scheduler);
+    switch_stack(self.stack, scheduler);
 }
 
-inline void enter() {
-    body();
-    wait_for(Wait::ended);
+// The order in which threads begin.
+inline int thread_at(int place) { return backwards ? int(fibers.size()) - 1 - place : place; }
+
+// What a fiber does: one thread after the other, for as long as none of them waits.
+inline void run_threads() {
+    for (;;) {
+        body();
+        Fiber& self = fibers[current()];
+        self.wait = Wait::ended;
+        if (begun == int(fibers.size())) {
+            switch_stack(self.stack, scheduler);  // not to come back
+            continue;
+        }
+        const int next = thread_at(begun++);
+        fibers[next].wait = Wait::nothing;
+        run_as(next);
+    }
 }
 
 inline void block_barrier() {
@@ -88,6 +108,15 @@ inline void meet(Wait wait, unsigned mask, const char* at) {
 }
 
 inline void warp_barrier(unsigned mask) { meet(Wait::warp, mask, "__syncwarp"); }
+
+// The lanes of the warp that come to the same place of the program (`line`) before the warp can do nothing else.
+inline unsigned active_mask(int line) {
+    Fiber& self = fibers[current()];
+    self.at = "__activemask";
+    self.barrier = line;
+    wait_for(Wait::active);
+    return self.mask;
+}
 
 // Goes on when `condition` holds. Waiting is all it does, so a condition that never comes true is a deadlock.
 inline void wait_until(std::function<bool()> condition, const char* at) {
@@ -142,6 +171,24 @@ inline bool release_warp(int warp) {
     return released;
 }
 
+// Tells the lanes of a warp that ask who is active, once no lane of it can do anything else.
+inline bool release_active(int warp) {
+    const int first = warp * LANES, last = std::min<int>(first + LANES, int(fibers.size()));
+    for (int leader = first; leader < last; ++leader) {
+        if (fibers[leader].wait != Wait::active) continue;
+        unsigned mask = 0;
+        for (int other = first; other < last; ++other)
+            if (fibers[other].wait == Wait::active && fibers[other].barrier == fibers[leader].barrier) mask |= 1u << (other - first);
+        for (int other = first; other < last; ++other)
+            if (mask >> (other - first) & 1) {
+                fibers[other].mask = mask;
+                fibers[other].wait = Wait::nothing;
+            }
+        return true;
+    }
+    return false;
+}
+
 inline bool release_block() {
     for (const Fiber& fiber : fibers)
         if (fiber.wait != Wait::block) return false;
@@ -189,56 +236,73 @@ inline bool release_conditions() {
     fault("deadlock:%s", who.c_str());
 }
 
+// Lets go who may. True when somebody can; `opened` when a barrier did. `waits` has a bit for each kind somebody waits for.
+inline bool release(unsigned waits, bool& opened) {
+    const auto waited = [waits](Wait wait) { return (waits >> int(wait) & 1) != 0; };
+    const int warps = (int(fibers.size()) + LANES - 1) / LANES;
+    bool released = false;
+    for (int warp = 0; warp < warps; ++warp) {
+        bool here = (waited(Wait::warp) || waited(Wait::exchange)) && release_warp(warp);
+        if (!here && waited(Wait::active)) here = release_active(warp);
+        released |= here;
+    }
+    for (int named = 0; waited(Wait::named) && named < NAMED_BARRIERS; ++named) opened |= release_named(named);
+    if (waited(Wait::block)) opened |= release_block();
+    if (waited(Wait::condition)) opened |= release_conditions();
+    return released || opened;
+}
+
 inline void run_block() {
-    const int threads = int(fibers.size()), warps = (threads + LANES - 1) / LANES;
-    warp_epoch.assign(warps, 0);
+    const int threads = int(fibers.size());
+    warp_epoch.assign((threads + LANES - 1) / LANES, 0);
     block_epoch = 0;
+    begun = free_stack = 0;
     for (Fiber& fiber : fibers) {
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = &scheduler;
-        fiber.wait = Wait::nothing;
+        fiber.wait = Wait::unbegun;
         fiber.at = "";
-        makecontext(&fiber.context, enter, 0);
     }
     for (auto& call : on_block_start) call();
+    in_kernel = true;
+    while (begun < threads) {
+        const int thread = thread_at(begun++);
+        fibers[thread].wait = Wait::nothing;
+        run_as(thread);
+        switch_stack(scheduler, new_stack(free_stack++, run_threads));
+    }
+    in_kernel = false;
     for (;;) {
-        bool ended = true;
-        for (int i = 0; i < threads; ++i) {
-            const int thread = backwards ? threads - 1 - i : i;
-            if (fibers[thread].wait == Wait::nothing) {
-                threadIdx = {unsigned(thread), 0, 0};
-                in_kernel = true;
-                swapcontext(&scheduler, &fibers[thread].context);
-                in_kernel = false;
-            }
-            ended &= fibers[thread].wait == Wait::ended;
+        unsigned waits = 0;
+        for (const Fiber& fiber : fibers) waits |= 1u << int(fiber.wait);
+        if (waits == 1u << int(Wait::ended)) break;
+        bool opened = false;
+        if (!release(waits, opened)) deadlock();
+        if (opened) {
+            ++block_epoch;
+            for (auto& call : on_barrier) call();
         }
-        if (ended) break;
-        bool released = false, barrier = false;
-        for (int warp = 0; warp < warps; ++warp) released |= release_warp(warp);
-        for (int named = 0; named < NAMED_BARRIERS; ++named) barrier |= release_named(named);
-        barrier |= release_block();
-        barrier |= release_conditions();
-        if (!released && !barrier) deadlock();
-        if (!barrier) continue;
-        ++block_epoch;
-        for (auto& call : on_barrier) call();
+        in_kernel = true;
+        for (int place = 0; place < threads; ++place) {
+            const int thread = thread_at(place);
+            if (fibers[thread].wait != Wait::nothing) continue;
+            run_as(thread);
+            switch_stack(scheduler, fibers[thread].stack);
+        }
+        in_kernel = false;
     }
     for (auto& call : on_barrier) call();
 }
 
 // Runs `call` as every thread of every block, one block after the other.
-inline void launch(const char* name, dim3 blocks, unsigned threads, std::function<void()> call) {
+inline void launch(const char* name, dim3 blocks, dim3 threads, std::function<void()> call) {
     kernel_name = name;
-    if (threads == 0 || threads > 1024) fault("a block of %u threads: 1 to 1024 are possible", threads);
+    const unsigned threads_of_block = threads.x * threads.y * threads.z;
+    if (threads_of_block == 0 || threads_of_block > MOST_THREADS)
+        fault("a block of %u threads: 1 to %u are possible", threads_of_block, MOST_THREADS);
     body = std::move(call);
     gridDim = blocks;
-    blockDim = dim3(threads);
-    fibers.resize(threads);
-    for (Fiber& fiber : fibers) fiber.stack.resize(STACK_BYTES);
-    deposited.resize((threads + LANES - 1) / LANES * LANES);
+    blockDim = threads;
+    fibers.resize(threads_of_block);
+    deposited.resize((threads_of_block + LANES - 1) / LANES * LANES);
     published.resize(deposited.size());
     const unsigned count = blocks.x * blocks.y * blocks.z;
     for (unsigned i = 0; i < count; ++i) {
@@ -246,7 +310,7 @@ inline void launch(const char* name, dim3 blocks, unsigned threads, std::functio
         blockIdx = {index % blocks.x, index / blocks.x % blocks.y, index / blocks.x / blocks.y};
         run_block();
     }
-    kernel_name = "";
+    kernel_name = nullptr;
 }
 
 }  // namespace emulator

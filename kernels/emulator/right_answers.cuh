@@ -3,6 +3,7 @@
 // They are compiled offline with the ops, so what the emulator runs is also what NVRTC accepts; and they show how the
 // operations are written. Nothing launches them in training.
 #pragma once
+#include "../device/f16.cuh"
 #include "../device/reduce.cuh"
 #include "../device/shared.cuh"
 #include "../device/tensor_core.cuh"
@@ -50,6 +51,16 @@ DEVICE void product(const bf16* a, const bf16* b, float* c, int k) {
 KERNEL(128) product_padded(const bf16* a, const bf16* b, float* c, int k) { product<40>(a, b, c, k); }
 
 KERNEL(128) product_not_padded(const bf16* a, const bf16* b, float* c, int k) { product<32>(a, b, c, k); }
+
+// C [16, 8] = A [16, 16] · B [8, 16]ᵀ in f16, each lane packing its own fragments.
+KERNEL(32) product_of_halves(const float* a, const float* b, float* c) {
+    const int row = lane_index() / 4, column = lane_index() % 4 * 2;
+    const auto pair = [](const float* matrix, int row, int column) { return pack_f16(matrix[row * 16 + column], matrix[row * 16 + column + 1]); };
+    const u32 of_a[4] = {pair(a, row, column), pair(a, row + 8, column), pair(a, row, column + 8), pair(a, row + 8, column + 8)};
+    float sums[4] = {};
+    mma_f16(sums, of_a, pair(b, row, column), pair(b, row, column + 8));
+    for (int i = 0; i < 4; ++i) c[(row + 8 * (i / 2)) * 8 + column + i % 2] = sums[i] + 0.0f * unpack_f16(of_a[i]).x;
+}
 
 KERNEL(32) transpose(u32* out) {
     SHARED(bf16, tile, 32 * 8);

@@ -229,6 +229,22 @@ static long product_is_right(const char* what, void (*kernel)(const bf16*, const
     return emulator::bank_conflicts;
 }
 
+static void product_of_halves_is_right() {
+    // Eighths are exact in f16 and not all of them in bf16.
+    std::vector<float> of_a, of_b;
+    for (int i = 0; i < 256; ++i) of_a.push_back(float(i * 7 % 256 + 1024) / 8);
+    for (int i = 0; i < 128; ++i) of_b.push_back(float(i * 5 % 128) / 8 - 7);
+    Case c("emulator", "16 x 8 x 16");
+    auto& a = c.given<float>("a", of_a);
+    auto& b = c.given<float>("b", of_b);
+    auto& out = c.result<float>("c", 128);
+    c.run([&] { LAUNCH(product_of_halves, 1, 32, a.data(), b.data(), out.data()); });
+    Numbers want(128);
+    for (int i = 0; i < 128; ++i)
+        for (int at = 0; at < 16; ++at) want[i] += double(a[i / 8 * 16 + at]) * b[i % 8 * 16 + at];
+    c.expect("product of halves", out, want);
+}
+
 template <int STRIDE, class T>
 DEVICE void strided() {
     SHARED(T, line, 32 * STRIDE);
@@ -286,6 +302,7 @@ static void right() {
     // pass, for its two rows overlap in four banks. Rows of 64 bytes: the copies are free, each of the 480 matrices needs three.
     holds("bank conflicts of padded rows", product_is_right("emulator, padded", product_padded) == 2 * 192);
     holds("bank conflicts of rows that are not padded", product_is_right("emulator, not padded", product_not_padded) == 2 * 3 * 480);
+    product_of_halves_is_right();
     holds("stride 1 has no conflict", conflicts<1, float>() == 0);
     holds("stride 2 needs one pass more", conflicts<2, float>() == 1);
     holds("stride 32 needs 31 passes more", conflicts<32, float>() == 31);
@@ -306,6 +323,17 @@ static void rounding() {
             nearer &= emulator::bf16_bits(__uint_as_float(word + 0x7fff)) == (bits | sign);
             nearer &= emulator::bf16_bits(__uint_as_float(word + 0x8001)) == ((bits + 1) | sign);
         }
+    bool halves = true;
+    for (u32 bits = 0; bits < 0x7c00; ++bits)
+        for (u32 sign : {0u, 0x8000u}) {
+            const float here = emulator::f16_value(bits | sign), next = bits == 0x7bff ? 65536.0f : emulator::f16_value(bits + 1);
+            const float middle = (std::fabs(here) + next) / 2, way = sign ? -1.0f : 1.0f;
+            halves &= emulator::f16_bits(here) == (bits | sign);
+            halves &= emulator::f16_bits(way * middle) == ((bits + (bits & 1)) | sign);
+            halves &= emulator::f16_bits(way * std::nextafter(middle, 0.0f)) == (bits | sign);
+            halves &= emulator::f16_bits(way * std::nextafter(middle, 1e9f)) == ((bits + 1) | sign);
+        }
+    holds("f16 numbers stay and others go to the nearest, ties to even", halves);
     holds("a bf16 number stays what it is", same);
     holds("a tie goes to the even number", even);
     holds("all else goes to the nearer number", nearer);

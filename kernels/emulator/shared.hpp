@@ -14,7 +14,7 @@
 #include "fibers.hpp"
 #include <algorithm>
 #include <map>
-#include <set>
+#include <tuple>
 
 namespace emulator {
 
@@ -39,46 +39,53 @@ struct Access {
     const void* place;  // in the code
     int thread;
     uintptr_t address;
-    int width;
+    int width, execution;  // the n-th of this thread at this place since the last barrier
 };
 
-inline std::vector<SharedArray*> shared_arrays;
-inline std::vector<Access> accesses;
-inline long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
+EMULATOR_STATE std::vector<SharedArray*> shared_arrays;
+EMULATOR_STATE std::vector<Access> accesses;
+EMULATOR_STATE long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
+EMULATOR_STATE bool ignore_conflicts;
 
 // Adds the passes that lanes accessing `width` bytes each need beyond the fewest possible; 16-byte accesses go by eight lanes, 8-byte by sixteen.
-inline void count_passes(const std::vector<Access>& together) {
-    const int width = together[0].width, lanes_at_once = width > 8 ? 8 : width > 4 ? 16 : 32;
+inline void count_passes(const Access* begin, const Access* end) {
+    const int width = begin->width, lanes_at_once = width > 8 ? 8 : width > 4 ? 16 : 32;
+    static std::vector<uintptr_t> words;
     for (int first = 0; first < LANES; first += lanes_at_once) {
-        std::map<int, std::set<uintptr_t>> words_of_bank;
-        std::set<uintptr_t> words;
-        for (const Access& access : together) {
-            if (access.thread % LANES / lanes_at_once * lanes_at_once != first) continue;
-            for (uintptr_t word = access.address / 4; word <= (access.address + access.width - 1) / 4; ++word) {
-                words_of_bank[int(word % BANKS)].insert(word);
-                words.insert(word);
-            }
+        words.clear();
+        for (const Access* access = begin; access != end; ++access) {
+            if (access->thread % LANES / lanes_at_once * lanes_at_once != first) continue;
+            for (uintptr_t word = access->address / 4; word <= (access->address + access->width - 1) / 4; ++word) words.push_back(word);
         }
         if (words.empty()) continue;
-        size_t passes = 0;
-        for (const auto& [bank, in_bank] : words_of_bank) passes = std::max(passes, in_bank.size());
-        bank_conflicts += long(passes - (words.size() + BANKS - 1) / BANKS);
+        std::sort(words.begin(), words.end());
+        words.erase(std::unique(words.begin(), words.end()), words.end());
+        int in_bank[BANKS] = {};
+        for (const uintptr_t word : words) ++in_bank[word % BANKS];
+        bank_conflicts += *std::max_element(in_bank, in_bank + BANKS) - long((words.size() + BANKS - 1) / BANKS);
     }
 }
 
 inline void count_bank_conflicts() {
-    std::map<std::pair<const void*, int>, int> executions;                             // (place, thread) → so far
-    std::map<std::tuple<const void*, int, int>, std::vector<Access>> groups;           // (place, warp, execution)
-    for (const Access& access : accesses) {
-        const int execution = executions[{access.place, access.thread}]++;
-        groups[{access.place, access.thread / LANES, execution}].push_back(access);
+    const auto sorted = [](auto key) {
+        std::stable_sort(accesses.begin(), accesses.end(), [key](const Access& a, const Access& b) { return key(a) < key(b); });
+    };
+    sorted([](const Access& access) { return std::tuple(access.place, access.thread); });
+    for (size_t i = 1; i < accesses.size(); ++i)
+        if (accesses[i].place == accesses[i - 1].place && accesses[i].thread == accesses[i - 1].thread)
+            accesses[i].execution = accesses[i - 1].execution + 1;
+    const auto together = [](const Access& access) { return std::tuple(access.place, access.thread / LANES, access.execution); };
+    sorted(together);
+    for (size_t first = 0, last; first < accesses.size(); first = last) {
+        for (last = first; last < accesses.size() && together(accesses[last]) == together(accesses[first]);) ++last;
+        count_passes(&accesses[first], accesses.data() + last);
     }
-    for (const auto& [key, together] : groups) count_passes(together);
     accesses.clear();
 }
 
 inline void forget_shared() {
     for (SharedArray* array : shared_arrays) {
+        if (!array->used_by) continue;
         std::memset(array->bytes, 0xff, array->size);  // not a number in every float format
         std::fill(array->cells.begin(), array->cells.end(), Cell{});
         array->used_by = nullptr;
@@ -92,7 +99,7 @@ inline void aligned_or_fault(const void* address, size_t bytes, const char* what
 inline SharedArray& array_at(const void* address, size_t width, const char* what) {
     const auto* at = static_cast<const unsigned char*>(address);
     for (SharedArray* array : shared_arrays)
-        if (at >= array->bytes && at + width <= array->bytes + array->size) return *array;
+        if (array->used_by && at >= array->bytes && at + width <= array->bytes + array->size) return *array;
     fault("%s: %zu bytes outside every shared array", what, width);
 }
 
@@ -142,7 +149,7 @@ inline void check_write(SharedArray& array, const void* address, size_t width, C
 }
 
 inline void note_access(const void* place, const void* address, size_t width) {
-    accesses.push_back({place, current(), uintptr_t(address), int(width)});
+    if (!ignore_conflicts) accesses.push_back({place, current(), uintptr_t(address), int(width), 0});
 }
 
 // A value at an address inside an array of another type.
@@ -217,10 +224,12 @@ class Shared {
 };
 
 // Installs the hooks; part of every program that includes this.
+#ifndef EMULATOR_MODULE
 inline const bool watching = [] {
     on_block_start.push_back(forget_shared);
     on_barrier.push_back(count_bank_conflicts);
     return true;
 }();
+#endif
 
 }  // namespace emulator

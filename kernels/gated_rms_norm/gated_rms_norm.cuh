@@ -1,6 +1,6 @@
 // The norm behind the delta rule: RMSNorm of each value head with weight `w`, then `⊙ silu(z)` (QWEN35_SPEC 2.4 step 8).
 // `x, z [vectors, width]` with vectors = tokens · heads and width = the head's size, at most 256; `weight [width]`.
-// bf16 in and out, fp32 between.
+// bf16 in and out, fp32 weight and fp32 between.
 //
 // `lanes` neighbouring lanes share a vector, eight numbers each: the power of two that covers width / 8, at most 32.
 // Launch: 256 threads, any fixed number of blocks up to ceil(vectors · lanes / 256). Backward with the weight's gradient
@@ -16,7 +16,7 @@ struct GatedRmsNormSizes {
 };
 
 KERNEL(256) gated_rms_norm_forward(const bf16* __restrict__ x, const bf16* __restrict__ z,
-                                   const bf16* __restrict__ weight, bf16* __restrict__ y,
+                                   const float* __restrict__ weight, bf16* __restrict__ y,
                                    const GatedRmsNormSizes sizes) {
     const u32 group = threadIdx.x / sizes.lanes, groups = blockDim.x / sizes.lanes;
     const int first = int(threadIdx.x % sizes.lanes) * 8, wide = int(sizes.width) - first;
@@ -39,7 +39,7 @@ KERNEL(256) gated_rms_norm_forward(const bf16* __restrict__ x, const bf16* __res
 
 // As in RMSNorm with `p = dy ⊙ silu(z) ⊙ w`; `dz = dy ⊙ n ⊙ w ⊙ silu'(z)`, `dw = Σ dy ⊙ silu(z) ⊙ n`.
 template <bool Weight>
-DEVICE void gated_rms_norm_gradients(const bf16* x, const bf16* z, const bf16* weight, const bf16* d_y, bf16* d_x,
+DEVICE void gated_rms_norm_gradients(const bf16* x, const bf16* z, const float* weight, const bf16* d_y, bf16* d_x,
                                      bf16* d_z, float* d_weight_partial, const GatedRmsNormSizes& sizes) {
     const u32 group = threadIdx.x / sizes.lanes, groups = blockDim.x / sizes.lanes;
     const int first = int(threadIdx.x % sizes.lanes) * 8, wide = int(sizes.width) - first;
@@ -75,13 +75,13 @@ DEVICE void gated_rms_norm_gradients(const bf16* x, const bf16* z, const bf16* w
 }
 
 KERNEL(256) gated_rms_norm_backward(const bf16* __restrict__ x, const bf16* __restrict__ z,
-                                    const bf16* __restrict__ weight, const bf16* __restrict__ d_y,
+                                    const float* __restrict__ weight, const bf16* __restrict__ d_y,
                                     bf16* __restrict__ d_x, bf16* __restrict__ d_z, const GatedRmsNormSizes sizes) {
     gated_rms_norm_gradients<false>(x, z, weight, d_y, d_x, d_z, nullptr, sizes);
 }
 
 KERNEL(256) gated_rms_norm_backward_weight(const bf16* __restrict__ x, const bf16* __restrict__ z,
-                                           const bf16* __restrict__ weight, const bf16* __restrict__ d_y,
+                                           const float* __restrict__ weight, const bf16* __restrict__ d_y,
                                            bf16* __restrict__ d_x, bf16* __restrict__ d_z,
                                            float* __restrict__ d_weight_partial, const GatedRmsNormSizes sizes) {
     gated_rms_norm_gradients<true>(x, z, weight, d_y, d_x, d_z, d_weight_partial, sizes);

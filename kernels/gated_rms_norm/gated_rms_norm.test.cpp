@@ -28,7 +28,7 @@ static void run(unsigned tokens, unsigned heads, unsigned width, unsigned lanes)
     Case c("gated_rms_norm", std::to_string(tokens) + " x " + std::to_string(heads) + " x " + std::to_string(width));
     auto& x = c.random<bf16>("x", count, 1);
     auto& z = c.random<bf16>("z", count, 2, 4.0);
-    auto& weight = c.random<bf16>("weight", width, 3, 2.0);
+    auto& weight = c.random<float>("weight", width, 3, 2.0);
     auto& d_y = c.random<bf16>("d_y", count, 4);
     auto& y = c.result<bf16>("y", count);
     auto& d_x = c.result<bf16>("d_x", count);

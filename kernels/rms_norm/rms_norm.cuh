@@ -1,5 +1,5 @@
 // RMSNorm of whole rows with the residual add before it: `h = x + residual`, `y = h / rms(h) ⊙ (w + weight_offset)`
-// (QWEN35_SPEC 2.1); `weight_offset` is 1 for zero-centred weights. bf16 in and out, fp32 between.
+// (QWEN35_SPEC 2.1); `weight_offset` is 1 for zero-centred weights. bf16 in and out, fp32 weight and fp32 between.
 //
 // `h` is rounded to bf16 before it is normalised, as the stored residual stream is, so that backward, which starts from
 // the stored `h`, sees the same numbers. One block per row; a row stays in registers, so its width is at most
@@ -19,7 +19,7 @@ struct RmsNormSizes {
 constexpr int ROW_CHUNKS = 4;
 
 template <bool Add>
-DEVICE void rms_norm_row(const bf16* x, const bf16* residual, const bf16* weight, bf16* h, bf16* y,
+DEVICE void rms_norm_row(const bf16* x, const bf16* residual, const float* weight, bf16* h, bf16* y,
                          const RmsNormSizes& sizes) {
     const u64 row = u64(blockIdx.x) * sizes.width;
     Eight v[ROW_CHUNKS];
@@ -54,7 +54,7 @@ DEVICE void rms_norm_row(const bf16* x, const bf16* residual, const bf16* weight
 // With `n = h·s`, `s` the inverse RMS and `p = dy ⊙ (w + offset)`: `dx = s (p - n · mean(p ⊙ n))`, `dw = Σ dy ⊙ n`.
 // `Add`: `d_x += d_h`, the gradient that reaches `h` past the norm; `d_x` is then that of `x` and of `residual`.
 template <bool Add, bool Weight>
-DEVICE void rms_norm_row_backward(const bf16* h, const bf16* weight, const bf16* d_y, const bf16* d_h, bf16* d_x,
+DEVICE void rms_norm_row_backward(const bf16* h, const float* weight, const bf16* d_y, const bf16* d_h, bf16* d_x,
                                   float* d_weight_partial, const RmsNormSizes& sizes) {
     Eight d_weight[ROW_CHUNKS] = {};
     for (u32 index = blockIdx.x; index < sizes.rows; index += gridDim.x) {
@@ -100,36 +100,36 @@ DEVICE void rms_norm_row_backward(const bf16* h, const bf16* weight, const bf16*
     }
 }
 
-KERNEL(256) rms_norm_forward(const bf16* __restrict__ x, const bf16* __restrict__ weight, bf16* __restrict__ y,
+KERNEL(256) rms_norm_forward(const bf16* __restrict__ x, const float* __restrict__ weight, bf16* __restrict__ y,
                              const RmsNormSizes sizes) {
     rms_norm_row<false>(x, nullptr, weight, nullptr, y, sizes);
 }
 
 KERNEL(256) add_rms_norm_forward(const bf16* __restrict__ x, const bf16* __restrict__ residual,
-                                 const bf16* __restrict__ weight, bf16* __restrict__ h, bf16* __restrict__ y,
+                                 const float* __restrict__ weight, bf16* __restrict__ h, bf16* __restrict__ y,
                                  const RmsNormSizes sizes) {
     rms_norm_row<true>(x, residual, weight, h, y, sizes);
 }
 
-KERNEL(256) rms_norm_backward(const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ d_y,
+KERNEL(256) rms_norm_backward(const bf16* __restrict__ x, const float* __restrict__ weight, const bf16* __restrict__ d_y,
                               bf16* __restrict__ d_x, const RmsNormSizes sizes) {
     rms_norm_row_backward<false, false>(x, weight, d_y, nullptr, d_x, nullptr, sizes);
 }
 
-KERNEL(256) rms_norm_backward_weight(const bf16* __restrict__ x, const bf16* __restrict__ weight,
+KERNEL(256) rms_norm_backward_weight(const bf16* __restrict__ x, const float* __restrict__ weight,
                                      const bf16* __restrict__ d_y, bf16* __restrict__ d_x,
                                      float* __restrict__ d_weight_partial, const RmsNormSizes sizes) {
     rms_norm_row_backward<false, true>(x, weight, d_y, nullptr, d_x, d_weight_partial, sizes);
 }
 
-KERNEL(256) add_rms_norm_backward(const bf16* __restrict__ h, const bf16* __restrict__ weight,
+KERNEL(256) add_rms_norm_backward(const bf16* __restrict__ h, const float* __restrict__ weight,
                                   const bf16* __restrict__ d_y, const bf16* __restrict__ d_h, bf16* __restrict__ d_x,
                                   const RmsNormSizes sizes) {
     rms_norm_row_backward<true, false>(h, weight, d_y, d_h, d_x, nullptr, sizes);
 }
 
 // One block on a multiprocessor is enough to ask for: left to itself, ptxas would spill to fit two on sm_121a.
-KERNEL(256, 1) add_rms_norm_backward_weight(const bf16* __restrict__ h, const bf16* __restrict__ weight,
+KERNEL(256, 1) add_rms_norm_backward_weight(const bf16* __restrict__ h, const float* __restrict__ weight,
                                          const bf16* __restrict__ d_y, const bf16* __restrict__ d_h,
                                          bf16* __restrict__ d_x, float* __restrict__ d_weight_partial,
                                          const RmsNormSizes sizes) {

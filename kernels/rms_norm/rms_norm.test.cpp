@@ -48,7 +48,7 @@ static void run(unsigned rows, unsigned width, float offset) {
     Case c("rms_norm", std::to_string(rows) + " x " + std::to_string(width));
     auto& x = c.random<bf16>("x", count, 1);
     auto& residual = c.random<bf16>("residual", count, 2, 3.0);
-    auto& weight = c.random<bf16>("weight", width, 3, 0.5);
+    auto& weight = c.random<float>("weight", width, 3, 0.5);
     auto& d_y = c.random<bf16>("d_y", count, 4);
     auto& d_h = c.random<bf16>("d_h", count, 5);
     auto& y = c.result<bf16>("y", count);

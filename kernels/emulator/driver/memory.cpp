@@ -1,0 +1,196 @@
+// Memory of the device: mappings with a page behind that nobody may touch, filled with 0xff, or the byte that `EMULATED_CUDA_FILL` says,
+// until something is written. A result that depends on the byte comes from memory that was read before it was written.
+//
+// The fill is a mapped file, so that large allocations of which little is used cost little.
+#include "driver.hpp"
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace driver {
+
+struct Allocation {
+    size_t bytes;
+    char* mapping;
+    size_t mapped;
+};
+
+static std::map<Address, Allocation> allocations;
+static size_t used = 0;
+static constexpr size_t FILL_BYTES = 4 << 20, ALIGNMENT = 512;
+
+size_t used_memory() { return used; }
+
+// A file of 0xff bytes, to be mapped privately.
+static int fill() {
+    static const int file = [] {
+        const int made = memfd_create("unwritten device memory", MFD_CLOEXEC);
+        if (made < 0 || ftruncate(made, FILL_BYTES)) return -1;
+        void* bytes = mmap(nullptr, FILL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+        if (bytes == MAP_FAILED) return -1;
+        const char* byte = std::getenv("EMULATED_CUDA_FILL");
+        std::memset(bytes, byte ? std::atoi(byte) : 0xff, FILL_BYTES);
+        munmap(bytes, FILL_BYTES);
+        return made;
+    }();
+    return file;
+}
+
+static Result allocate(Address* address, size_t bytes) {
+    if (!address || bytes == 0) return INVALID_VALUE;
+    const size_t page = size_t(sysconf(_SC_PAGESIZE)), room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (room > total_memory() - used || fill() < 0) return OUT_OF_MEMORY;
+    const size_t pages = (room + page - 1) / page * page;
+    auto* mapping = static_cast<char*>(mmap(nullptr, pages + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (mapping == MAP_FAILED) return OUT_OF_MEMORY;
+    for (size_t at = 0; at < pages; at += FILL_BYTES) {
+        const size_t part = pages - at < FILL_BYTES ? pages - at : FILL_BYTES;
+        if (mmap(mapping + page + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fill(), 0) == MAP_FAILED) {
+            munmap(mapping, pages + 2 * page);
+            return OUT_OF_MEMORY;
+        }
+    }
+    *address = Address(uintptr_t(mapping + page + pages - room));
+    allocations[*address] = {room, mapping, pages + 2 * page};
+    used += room;
+    return SUCCESS;
+}
+
+static Result release(Address address) {
+    if (address == 0) return SUCCESS;
+    const auto found = allocations.find(address);
+    if (found == allocations.end()) return INVALID_VALUE;
+    munmap(found->second.mapping, found->second.mapped);
+    used -= found->second.bytes;
+    allocations.erase(found);
+    return SUCCESS;
+}
+
+bool on_device(Address at, size_t bytes) {
+    auto after = allocations.upper_bound(at);
+    if (after == allocations.begin()) return false;
+    --after;
+    return at + bytes <= after->first + after->second.bytes;
+}
+
+}  // namespace driver
+
+static void* host(Address address) { return reinterpret_cast<void*>(uintptr_t(address)); }
+
+// A copy of which one end or both lie on the device.
+static Result copy(Address to, bool to_device, Address from, bool from_device, size_t bytes) {
+    ON_DEVICE;
+    if (bytes == 0) return SUCCESS;
+    for (const auto& [at, device, what] : {std::tuple{to, to_device, "to"}, std::tuple{from, from_device, "from"}})
+        if (device && !driver::on_device(at, bytes)) {
+            std::fprintf(stderr, "emulated driver: a copy of %zu bytes %s %#llx is not inside one allocation\n", bytes, what, at);
+            return INVALID_VALUE;
+        }
+    std::memmove(host(to), host(from), bytes);
+    return SUCCESS;
+}
+
+template <class T>
+static Result fill_with(Address to, T value, size_t count) {
+    ON_DEVICE;
+    if (count == 0) return SUCCESS;
+    if (!driver::on_device(to, count * sizeof(T))) return INVALID_VALUE;
+    auto* at = static_cast<T*>(host(to));
+    for (size_t i = 0; i < count; ++i) at[i] = value;
+    return SUCCESS;
+}
+
+using Stream = void*;
+
+API Result cuMemAlloc_v2(Address* address, size_t bytes) {
+    ON_DEVICE;
+    return driver::allocate(address, bytes);
+}
+API Result cuMemAllocAsync(Address* address, size_t bytes, Stream) { return cuMemAlloc_v2(address, bytes); }
+API Result cuMemAllocFromPoolAsync(Address* address, size_t bytes, void*, Stream) { return cuMemAlloc_v2(address, bytes); }
+API Result cuMemAllocManaged(Address* address, size_t bytes, unsigned) { return cuMemAlloc_v2(address, bytes); }
+API Result cuMemFree_v2(Address address) {
+    ON_DEVICE;
+    return driver::release(address);
+}
+API Result cuMemFreeAsync(Address address, Stream) { return cuMemFree_v2(address); }
+
+API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
+    ON_DEVICE;
+    *total = driver::total_memory();
+    *free = *total - driver::used_memory();
+    return SUCCESS;
+}
+
+API Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return *memory || bytes == 0 ? SUCCESS : OUT_OF_MEMORY;
+}
+API Result cuMemAllocHost_v2(void** memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
+API Result cuMemFreeHost(void* memory) {
+    std::free(memory);
+    return SUCCESS;
+}
+
+API Result cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) { return copy(to, true, uintptr_t(from), false, bytes); }
+API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream) { return cuMemcpyHtoD_v2(to, from, bytes); }
+API Result cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) { return copy(uintptr_t(to), false, from, true, bytes); }
+API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream) { return cuMemcpyDtoH_v2(to, from, bytes); }
+API Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) { return copy(to, true, from, true, bytes); }
+API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream) { return cuMemcpyDtoD_v2(to, from, bytes); }
+API Result cuMemcpyPeerAsync(Address to, void*, Address from, void*, size_t bytes, Stream) { return cuMemcpyDtoD_v2(to, from, bytes); }
+API Result cuMemcpy(Address to, Address from, size_t bytes) {
+    return copy(to, driver::on_device(to, bytes), from, driver::on_device(from, bytes), bytes);
+}
+API Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream) { return cuMemcpy(to, from, bytes); }
+
+// CUDA_MEMCPY2D
+struct Copy2D {
+    size_t from_x, from_y;
+    unsigned from_type;
+    const void* from_host;
+    Address from_device;
+    void* from_array;
+    size_t from_pitch, to_x, to_y;
+    unsigned to_type;
+    void* to_host;
+    Address to_device;
+    void* to_array;
+    size_t to_pitch, width, height;
+};
+
+API Result cuMemcpy2D_v2(const Copy2D* what) {
+    constexpr unsigned HOST = 1, DEVICE = 2;
+    for (const unsigned type : {what->from_type, what->to_type})
+        if (type != HOST && type != DEVICE) return NOT_SUPPORTED;
+    const Address from = what->from_type == HOST ? uintptr_t(what->from_host) : what->from_device;
+    const Address to = what->to_type == HOST ? uintptr_t(what->to_host) : what->to_device;
+    for (size_t row = 0; row < what->height; ++row) {
+        const Result result = copy(to + (what->to_y + row) * what->to_pitch + what->to_x, what->to_type == DEVICE,
+                                   from + (what->from_y + row) * what->from_pitch + what->from_x, what->from_type == DEVICE, what->width);
+        if (result) return result;
+    }
+    return SUCCESS;
+}
+API Result cuMemcpy2DAsync_v2(const Copy2D* what, Stream) { return cuMemcpy2D_v2(what); }
+
+API Result cuMemsetD8_v2(Address to, unsigned char value, size_t count) { return fill_with(to, value, count); }
+API Result cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream) { return fill_with(to, value, count); }
+API Result cuMemsetD16_v2(Address to, unsigned short value, size_t count) { return fill_with(to, value, count); }
+API Result cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream) { return fill_with(to, value, count); }
+API Result cuMemsetD32_v2(Address to, unsigned value, size_t count) { return fill_with(to, value, count); }
+API Result cuMemsetD32Async(Address to, unsigned value, size_t count, Stream) { return fill_with(to, value, count); }
+
+// One pool, which is the device.
+static int the_pool;
+API Result cuDeviceGetDefaultMemPool(void** pool, int) {
+    *pool = &the_pool;
+    return SUCCESS;
+}
+API Result cuDeviceGetMemPool(void** pool, int) { return cuDeviceGetDefaultMemPool(pool, 0); }
+API Result cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+API Result cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }

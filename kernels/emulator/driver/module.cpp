@@ -1,0 +1,199 @@
+// Modules, kernels and launches. A mistake in a kernel is told on stderr and ends the launch; signals it raises count as mistakes.
+#include "module.hpp"
+#include "core.hpp"
+#include "driver.hpp"
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <map>
+#include <memory>
+#include <vector>
+
+using emulator::Launch;
+
+struct Function {
+    const emulator::Kernel* kernel;
+    size_t dynamic_shared;  // bytes a launch may ask for
+};
+
+struct Module {
+    const emulator::Module* content;
+    std::map<std::string, std::unique_ptr<Function>> functions;
+};
+
+static thread_local bool running = false;  // a launch, on this thread
+static struct sigaction before[NSIG];
+
+static void on_signal(int signal, siginfo_t* info, void* context) {
+    if (running) {
+        char message[160];
+        if (signal == SIGILL)
+            std::snprintf(message, sizeof message, "misaligned: a load or store at an address that is no multiple of its size");
+        else if (signal == SIGFPE)
+            std::snprintf(message, sizeof message, "an integer is divided by zero");
+        else
+            std::snprintf(message, sizeof message, "out of bounds: %p is in no memory of the device, or a thread has used up its stack",
+                          info->si_addr);
+        core::fault(message);
+    }
+    const struct sigaction& other = before[signal];
+    if (other.sa_flags & SA_SIGINFO) other.sa_sigaction(signal, info, context);
+    else if (other.sa_handler != SIG_DFL && other.sa_handler != SIG_IGN) other.sa_handler(signal);
+    else {
+        sigaction(signal, &other, nullptr);  // the instruction runs again and does what it would have done
+    }
+}
+
+static void watch_signals() {
+    static const bool done = [] {
+        struct sigaction action {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;  // the handler may not return
+        for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigaction(signal, &action, &before[signal]);
+        return true;
+    }();
+    (void)done;
+}
+
+// A stack for the handler of signals, where this thread has none: a fiber's may be what is used up.
+static void have_signal_stack() {
+    static thread_local std::unique_ptr<char[]> memory;
+    stack_t has{};
+    if (memory || sigaltstack(nullptr, &has) || !(has.ss_flags & SS_DISABLE)) return;
+    constexpr size_t BYTES = 64 << 10;
+    memory = std::make_unique<char[]>(BYTES);
+    stack_t stack{};
+    stack.ss_sp = memory.get();
+    stack.ss_size = BYTES;
+    sigaltstack(&stack, nullptr);
+}
+
+static Result load(Module** module, const std::string& image) {
+    const size_t head = std::strlen(emulator::IMAGE_HEAD);
+    if (image.compare(0, head, emulator::IMAGE_HEAD)) {
+        std::fprintf(stderr, "emulated driver: this is no module of the emulated NVRTC; real PTX cannot be run\n");
+        return INVALID_IMAGE;
+    }
+    const std::string path = image.substr(head, image.find('\n') - head);
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    const auto* content = library ? static_cast<const emulator::Module*>(dlsym(library, emulator::MODULE_SYMBOL)) : nullptr;
+    if (!content) {
+        std::fprintf(stderr, "emulated driver: cannot load a module: %s\n", dlerror());
+        return INVALID_IMAGE;
+    }
+    *module = new Module{content, {}};
+    return SUCCESS;
+}
+
+API Result cuModuleLoadData(Module** module, const void* image) {
+    ON_DEVICE;
+    return load(module, static_cast<const char*>(image));
+}
+API Result cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*, void**) { return cuModuleLoadData(module, image); }
+
+API Result cuModuleUnload(Module* module) {
+    ON_DEVICE;
+    delete module;  // its library stays: the emulator knows its shared arrays
+    return SUCCESS;
+}
+
+API Result cuModuleGetFunction(Function** function, Module* module, const char* name) {
+    ON_DEVICE;
+    for (size_t i = 0; i < module->content->count; ++i) {
+        const emulator::Kernel& kernel = module->content->kernels[i];
+        if (std::strcmp(kernel.name, name)) continue;
+        auto& found = module->functions[name];
+        if (!found) found = std::make_unique<Function>(Function{&kernel, driver::SHARED_PER_BLOCK});
+        *function = found.get();
+        return SUCCESS;
+    }
+    std::fprintf(stderr, "emulated driver: the module has no kernel %s\n", name);
+    return NOT_FOUND;
+}
+
+// The numbers are those of CUfunction_attribute.
+static constexpr int MOST_THREADS = 0, SHARED_BYTES = 1, REGISTERS = 4, PTX_VERSION = 5, BINARY_VERSION = 6, MOST_DYNAMIC_SHARED = 8;
+
+API Result cuFuncGetAttribute(int* value, int attribute, Function* function) {
+    ON_DEVICE;
+    const driver::Capability has = driver::capability();
+    switch (attribute) {
+        case MOST_THREADS: *value = function->kernel->most_threads ? int(function->kernel->most_threads) : 1024; break;
+        case REGISTERS: *value = 32; break;
+        case PTX_VERSION: case BINARY_VERSION: *value = has.major * 10 + has.minor; break;
+        case MOST_DYNAMIC_SHARED: *value = int(function->dynamic_shared); break;
+        case SHARED_BYTES: default: *value = 0;
+    }
+    return SUCCESS;
+}
+
+API Result cuFuncSetAttribute(Function* function, int attribute, int value) {
+    ON_DEVICE;
+    if (attribute != MOST_DYNAMIC_SHARED) return SUCCESS;
+    if (value < 0 || size_t(value) > driver::SHARED_PER_BLOCK_OPTED_IN) return INVALID_VALUE;
+    function->dynamic_shared = size_t(value);
+    return SUCCESS;
+}
+API Result cuFuncSetCacheConfig(Function*, int) { return SUCCESS; }
+
+API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function*, int threads, size_t) {
+    *blocks = threads > 0 ? 1536 / threads : 0;
+    return SUCCESS;
+}
+
+// Why a launch of this shape is refused; nothing when it is not.
+static std::string refusal(const Function& function, const Launch& launch) {
+    const unsigned long long threads = 1ull * launch.threads[0] * launch.threads[1] * launch.threads[2];
+    const unsigned most = function.kernel->most_threads ? function.kernel->most_threads : 1024;
+    if (threads == 0 || threads > most) return std::to_string(threads) + " threads a block, 1 to " + std::to_string(most) + " are possible";
+    if (!launch.blocks[0] || !launch.blocks[1] || !launch.blocks[2]) return "no blocks";
+    if (launch.blocks[0] > 2147483647u || launch.blocks[1] > 65535 || launch.blocks[2] > 65535) return "too many blocks";
+    if (launch.dynamic_shared > function.dynamic_shared)
+        return std::to_string(launch.dynamic_shared) + " bytes of shared memory, " + std::to_string(function.dynamic_shared) + " are allowed";
+    return "";
+}
+
+// A line for each launch in the file `EMULATED_CUDA_TRACE`: what, its blocks, its threads, its dynamic shared memory, microseconds.
+static void trace(const Launch& launch, double microseconds) {
+    static std::FILE* const file = [] {
+        const char* path = std::getenv("EMULATED_CUDA_TRACE");
+        return path ? std::fopen(path, "a") : nullptr;
+    }();
+    if (!file) return;
+    std::fprintf(file, "%s %u,%u,%u %u,%u,%u %zu %.0f\n", launch.name, launch.blocks[0], launch.blocks[1], launch.blocks[2], launch.threads[0],
+                 launch.threads[1], launch.threads[2], launch.dynamic_shared, microseconds);
+    std::fflush(file);
+}
+
+API Result cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                          unsigned block_z, unsigned shared, void*, void** arguments, void** extra) {
+    ON_DEVICE;
+    if (!function) return INVALID_HANDLE;
+    if (extra) return NOT_SUPPORTED;
+    watch_signals();
+    have_signal_stack();
+    const Launch launch{function->kernel->name, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, arguments};
+    const std::string why = refusal(*function, launch);
+    if (!why.empty()) {
+        std::fprintf(stderr, "emulated driver: %s cannot be launched: %s\n", function->kernel->name, why.c_str());
+        return INVALID_VALUE;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    running = true;
+    const bool good = function->kernel->run(launch, core::start);
+    running = false;
+    trace(launch, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    return good ? SUCCESS : LAUNCH_FAILED;
+}
+
+API Result cuLaunchCooperativeKernel(Function*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**) {
+    return NOT_SUPPORTED;
+}
+
+// Copies by descriptor are not emulated.
+API Result cuTensorMapEncodeTiled() { return NOT_SUPPORTED; }
+API Result cuTensorMapEncodeIm2col() { return NOT_SUPPORTED; }
+API Result cuTensorMapEncodeIm2colWide() { return NOT_SUPPORTED; }

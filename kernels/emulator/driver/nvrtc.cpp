@@ -1,0 +1,180 @@
+// The emulated NVRTC: `libnvrtc.so` whose compiler is g++ and whose PTX names a library that the emulated driver loads.
+//
+// Libraries are kept in `$EMULATED_CUDA_CACHE` (without it in `cache` beside this library) under a name made from the source,
+// and found again by later processes. Options for the device compiler mean nothing here and are ignored.
+#include "module.hpp"
+#include "source.hpp"
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fstream>
+#include <new>
+#include <spawn.h>
+#include <sstream>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+enum Result { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, COMPILATION = 6, INTERNAL_ERROR = 11 };
+
+struct Program {
+    std::string source, log, image;
+};
+
+static std::string folder_of_this_library() {
+    Dl_info info{};
+    dladdr(reinterpret_cast<void*>(&folder_of_this_library), &info);
+    const std::string path = info.dli_fname ? info.dli_fname : "./libnvrtc.so";
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
+    char* full = realpath(folder.c_str(), nullptr);
+    const std::string found = full ? full : folder;
+    std::free(full);
+    return found;
+}
+
+static uint64_t hash(const std::string& text, uint64_t seed) {
+    for (const unsigned char byte : text) seed = (seed ^ byte) * 0x100000001b3u;
+    return seed ^ seed >> 29;
+}
+
+static std::string content(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+// Runs g++ with what it says going to `log`; whether it succeeded.
+static bool run_compiler(std::vector<std::string> arguments, const std::string& log) {
+    std::vector<char*> words;
+    for (std::string& argument : arguments) words.push_back(argument.data());
+    words.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    pid_t compiler;
+    const int failed = posix_spawnp(&compiler, words[0], &actions, nullptr, words.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) {
+        std::ofstream(log) << "the emulated NVRTC needs g++: " << std::strerror(failed) << "\n";
+        return false;
+    }
+    int status = 0;
+    while (waitpid(compiler, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static Result compile(Program& program) {
+    static const std::string home = folder_of_this_library();
+    const char* chosen = std::getenv("EMULATED_CUDA_CACHE");
+    const std::string cache = chosen ? chosen : home + "/cache";
+    mkdir(cache.c_str(), 0755);
+    // Two hashes of 64 bits: EMULATOR_VERSION is that of the emulator's own sources.
+    char name[40];
+    std::snprintf(name, sizeof name, "%016llx%016llx", (unsigned long long)hash(EMULATOR_VERSION + program.source, 0xcbf29ce484222325u),
+                  (unsigned long long)hash(program.source, 0x9e3779b97f4a7c15u));
+    const std::string library = cache + "/" + name + ".so";
+    if (access(library.c_str(), R_OK)) {
+        static int compiled = 0;
+        const std::string mine = cache + "/" + name + "." + std::to_string(getpid()) + "." + std::to_string(__sync_fetch_and_add(&compiled, 1));
+        std::ofstream(mine + ".cpp") << nvrtc::host_source(program.source);
+        std::vector<std::string> command{"g++"};
+        std::istringstream flags(EMULATOR_FLAGS);
+        for (std::string flag; flags >> flag;) command.push_back(flag);
+        for (const std::string& argument : {std::string("-shared"), "-iquote" + home + "/emulator", "-I" + home + "/emulator/driver/include", std::string("-include"),
+                                            home + "/emulator/driver/kernel.hpp", mine + ".cpp", home + "/libcuda.so.1", std::string("-o"), mine + ".so"})
+            command.push_back(argument);
+        const bool good = run_compiler(command, mine + ".log");
+        program.log = content(mine + ".log");
+        unlink((mine + ".log").c_str());
+        if (!std::getenv("EMULATED_CUDA_KEEP")) unlink((mine + ".cpp").c_str());
+        if (!good) return COMPILATION;
+        if (std::rename((mine + ".so").c_str(), library.c_str())) {
+            program.log += "cannot write " + library + ": " + std::strerror(errno) + "\n";
+            return COMPILATION;
+        }
+    }
+    program.image = emulator::IMAGE_HEAD + library + "\n";
+    return SUCCESS;
+}
+
+static Result copy_out(const std::string& text, char* to) {
+    if (!to) return INVALID_INPUT;
+    std::memcpy(to, text.c_str(), text.size() + 1);
+    return SUCCESS;
+}
+
+API const char* nvrtcGetErrorString(Result result) {
+    switch (result) {
+        case SUCCESS: return "NVRTC_SUCCESS";
+        case INVALID_INPUT: return "NVRTC_ERROR_INVALID_INPUT";
+        case INVALID_PROGRAM: return "NVRTC_ERROR_INVALID_PROGRAM";
+        case COMPILATION: return "NVRTC_ERROR_COMPILATION";
+        default: return "NVRTC_ERROR_INTERNAL_ERROR";
+    }
+}
+
+API Result nvrtcVersion(int* major, int* minor) {
+    *major = 13;
+    *minor = 0;
+    return SUCCESS;
+}
+
+static constexpr int ARCHITECTURES[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+
+API Result nvrtcGetNumSupportedArchs(int* count) {
+    *count = int(sizeof ARCHITECTURES / sizeof *ARCHITECTURES);
+    return SUCCESS;
+}
+
+API Result nvrtcGetSupportedArchs(int* architectures) {
+    std::memcpy(architectures, ARCHITECTURES, sizeof ARCHITECTURES);
+    return SUCCESS;
+}
+
+API Result nvrtcCreateProgram(Program** program, const char* source, const char* /*name*/, int headers, const char* const* /*headers*/,
+                              const char* const* /*include names*/) {
+    if (!program || !source || headers) return INVALID_INPUT;
+    *program = new Program{source, "", ""};
+    return SUCCESS;
+}
+
+API Result nvrtcDestroyProgram(Program** program) {
+    if (!program || !*program) return INVALID_PROGRAM;
+    delete *program;
+    *program = nullptr;
+    return SUCCESS;
+}
+
+API Result nvrtcCompileProgram(Program* program, int /*count*/, const char* const* /*options*/) {
+    if (!program) return INVALID_PROGRAM;
+    try {
+        return compile(*program);
+    } catch (const std::exception& error) {
+        program->log += error.what();
+        return INTERNAL_ERROR;
+    }
+}
+
+API Result nvrtcGetProgramLogSize(Program* program, size_t* size) {
+    *size = program->log.size() + 1;
+    return SUCCESS;
+}
+API Result nvrtcGetProgramLog(Program* program, char* log) { return copy_out(program->log, log); }
+
+API Result nvrtcGetPTXSize(Program* program, size_t* size) {
+    *size = program->image.size() + 1;
+    return program->image.empty() ? INVALID_PROGRAM : SUCCESS;
+}
+API Result nvrtcGetPTX(Program* program, char* ptx) { return copy_out(program->image, ptx); }
+API Result nvrtcGetCUBINSize(Program* program, size_t* size) { return nvrtcGetPTXSize(program, size); }
+API Result nvrtcGetCUBIN(Program* program, char* cubin) { return nvrtcGetPTX(program, cubin); }

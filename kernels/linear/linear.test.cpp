@@ -1,0 +1,178 @@
+// The products of a linear layer, bias and splits on the emulator against double.
+#include "linear.cuh"
+#include "linear_sums.cuh"
+#include "../emulator/check.hpp"
+#include "../sum_rows/sum_rows.cuh"
+
+using namespace check;
+
+template <class Tile>
+static unsigned tiles(unsigned m, unsigned n) {
+    return (m + Tile::m - 1) / Tile::m * ((n + Tile::n - 1) / Tile::n);
+}
+
+// How a matrix lies in its buffer: as it is, or as some columns of a wider one.
+struct Within {
+    unsigned pitch, first;
+    Within(unsigned width, bool wider) : pitch(width + (wider ? 24 : 0)), first(wider ? 8 : 0) {}
+    size_t at(unsigned row, unsigned column) const { return first + size_t(row) * pitch + column; }
+};
+
+// C = scale · A · B, laid out as the layer's three products do.
+template <class Tile, Order A, Order B, class T>
+static void product(const char* name, unsigned m, unsigned n, unsigned k, bool wider = false, bool accumulate = false) {
+    Case c("linear", std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k));
+    const Within in_a(A == K_INNER ? k : m, wider), in_b(B == K_INNER ? k : n, wider), in_c(n, wider);
+    auto& a = c.random<bf16>("a", in_a.pitch * size_t(A == K_INNER ? m : k), 1);
+    auto& b = c.random<bf16>("b", in_b.pitch * size_t(B == K_INNER ? n : k), 2);
+    const auto before = Case::some<T>(in_c.pitch * size_t(m), 3, 4.0);
+    // What lies beside C stays.
+    auto& out = accumulate || wider ? c.state<T>("c", before) : c.result<T>("c", before.size());
+    const float scale = wider ? 0.5f : 1.0f;
+    const LinearSizes sizes{m,          n,          k, in_a.pitch, in_b.pitch, in_c.pitch, in_a.first,
+                            in_b.first, in_c.first, 2, k,          accumulate, scale};
+    emulator::bank_conflicts = 0;
+    c.run([&] {
+        LAUNCH((linear_tile<Tile, A, B, false>), tiles<Tile>(m, n), Tile::threads, a.data(), b.data(), nullptr, out.data(),
+               sizes);
+    });
+    if (emulator::bank_conflicts) failed("linear", "a bank of shared memory is met twice");
+
+    const Numbers as = numbers(a), bs = numbers(b);
+    Numbers want;
+    for (const T& x : before) want.push_back(value(x));
+    for (unsigned i = 0; i < m; ++i)
+        for (unsigned j = 0; j < n; ++j) {
+            double sum = 0;
+            for (unsigned at = 0; at < k; ++at)
+                sum +=
+                    as[A == K_INNER ? in_a.at(i, at) : in_a.at(at, i)] * bs[B == K_INNER ? in_b.at(j, at) : in_b.at(at, j)];
+            double& to = want[in_c.at(i, j)];
+            to = scale * sum + (accumulate ? to : 0.0);
+        }
+    c.expect(name, out, want);
+}
+
+template <class Tile>
+static void products(unsigned m, unsigned n, unsigned k, bool wider = false) {
+    product<Tile, K_INNER, K_INNER, bf16>("y", m, n, (k + 7) / 8 * 8, wider);
+    product<Tile, K_INNER, K_OUTER, bf16>("d_x", m, n, (k + 7) / 8 * 8, wider, wider);
+    product<Tile, K_OUTER, K_OUTER, float>("d_weight", (m + 7) / 8 * 8, n, k, wider, wider);
+}
+
+// A block that computes one tile of a row after the other, as who folds the columns of C does, and takes the sums by pairs.
+template <class Tile>
+static void row_of_tiles(const bf16* a, const bf16* b, float* out, unsigned m, unsigned n, unsigned k) {
+    for (unsigned column = 0; column < n; column += Tile::n) {
+        const GemmPlace place{blockIdx.x * Tile::m, column};
+        const GemmTerm terms[1] = {{a, b, k, k, k}};
+        Tile tile;
+        gemm_sums<Tile, K_INNER, K_INNER>(tile, terms, m, n, place);
+        for_each_pair(tile, place, [&](unsigned row, unsigned column, float x, float y) {
+            if (row >= m || column >= n) return;
+            out[size_t(row) * n + column] = x;
+            out[size_t(row) * n + column + 1] = y;
+        });
+    }
+}
+
+template <class Tile>
+static void rows_of_tiles(unsigned m, unsigned n, unsigned k) {
+    Case c("gemm_sums", std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k));
+    auto& a = c.random<bf16>("a", size_t(m) * k, 1);
+    auto& b = c.random<bf16>("b", size_t(n) * k, 2);
+    auto& out = c.result<float>("c", size_t(m) * n);
+    c.run([&] {
+        LAUNCH(row_of_tiles<Tile>, (m + Tile::m - 1) / Tile::m, Tile::threads, a.data(), b.data(), out.data(), m, n, k);
+    });
+    const Numbers as = numbers(a), bs = numbers(b);
+    Numbers want(out.size());
+    for (size_t i = 0; i < want.size(); ++i)
+        for (unsigned at = 0; at < k; ++at) want[i] += as[i / n * k + at] * bs[i % n * k + at];
+    c.expect("row of tiles", out, want);
+}
+
+// The kernels that are launched, with bias and with the tokens split.
+static void layer(unsigned rows, unsigned inputs, unsigned outputs, unsigned k_of_split) {
+    Case c("linear layer", std::to_string(rows) + " x " + std::to_string(inputs) + " -> " + std::to_string(outputs));
+    auto& x = c.random<bf16>("x", size_t(rows) * inputs, 1);
+    auto& weight = c.random<bf16>("weight", size_t(outputs) * inputs, 2);
+    auto& bias = c.random<bf16>("bias", outputs, 3);
+    auto& d_y = c.random<bf16>("d_y", size_t(rows) * outputs, 4);
+    auto& y = c.result<bf16>("y", size_t(rows) * outputs);
+    auto& y_with_bias = c.result<bf16>("y with bias", size_t(rows) * outputs);
+    auto& d_x = c.result<bf16>("d_x", size_t(rows) * inputs);
+    const unsigned splits = (rows + k_of_split - 1) / k_of_split, count = outputs * inputs, parts = 3,
+                   t = LinearTile::threads;
+    auto& partial = c.result<float>("partial", size_t(splits) * count);
+    auto& d_weight = c.result<float>("d_weight", count);
+    const auto gradient = Case::some<float>(count, 5);
+    auto& accumulated = c.state<float>("gradient", gradient);
+    auto& bias_partial = c.result<float>("bias partial", parts * outputs);
+    auto& d_bias = c.result<float>("d_bias", outputs);
+    const LinearSizes forward{rows, outputs, inputs, inputs, inputs, outputs, 0, 0, 0, 8, inputs, 0, 1.0f};
+    const LinearSizes input{rows, inputs, outputs, outputs, inputs, inputs, 0, 0, 0, 8, outputs, 0, 1.0f};
+    const LinearSizes of_weight{outputs, inputs, rows, outputs, inputs, inputs, 0, 0, 0, 8, k_of_split, 0, 1.0f};
+    c.run([&] {
+        LAUNCH(linear_forward, tiles<LinearTile>(rows, outputs), t, x.data(), weight.data(), y.data(), forward);
+        LAUNCH(linear_forward_bias, tiles<LinearTile>(rows, outputs), t, x.data(), weight.data(), bias.data(),
+               y_with_bias.data(), forward);
+        LAUNCH(linear_backward_input, tiles<LinearTile>(rows, inputs), t, d_y.data(), weight.data(), d_x.data(), input);
+        LAUNCH(linear_backward_weight, dim3(tiles<LinearTile>(outputs, inputs), 1, splits), t, d_y.data(), x.data(),
+               partial.data(), of_weight);
+        const SumSplitsSizes sum{splits, count, 0}, add{splits, count, 1};
+        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), d_weight.data(), sum);
+        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), accumulated.data(), add);
+        const LinearBiasSizes of_bias{rows, outputs};
+        LAUNCH(linear_backward_bias, dim3((outputs + 255) / 256, parts), 256, d_y.data(), bias_partial.data(), of_bias);
+        const SumRowsSizes of_parts{parts, outputs};
+        LAUNCH(sum_rows, (outputs + 31) / 32, 256, bias_partial.data(), d_bias.data(), of_parts);
+    });
+    const Numbers xs = numbers(x), ws = numbers(weight), bs = numbers(bias), dys = numbers(d_y);
+    Numbers ys(y.size()), with_bias, dx(d_x.size()), dw(count), added, db(outputs);
+    for (unsigned row = 0; row < rows; ++row)
+        for (unsigned j = 0; j < outputs; ++j) {
+            const double dy = dys[row * outputs + j];
+            db[j] += dy;
+            for (unsigned i = 0; i < inputs; ++i) {
+                ys[row * outputs + j] += xs[row * inputs + i] * ws[j * inputs + i];
+                dx[row * inputs + i] += dy * ws[j * inputs + i];
+                dw[j * inputs + i] += dy * xs[row * inputs + i];
+            }
+        }
+    for (size_t i = 0; i < ys.size(); ++i) with_bias.push_back(ys[i] + bs[i % outputs]);
+    for (size_t i = 0; i < count; ++i) added.push_back(dw[i] + gradient[i]);
+    c.expect("y", y, ys);
+    c.expect("y with bias", y_with_bias, with_bias);
+    c.expect("d_x", d_x, dx);
+    c.expect("d_weight of splits", d_weight, dw);
+    c.expect("d_weight accumulated", accumulated, added);
+    c.expect("d_bias", d_bias, db);
+}
+
+int main() {
+    using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
+    using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
+    using Square = GemmTile<64, 64, 64, 2, 2, 3>;
+    using Narrow = GemmTile<64, 16, 64, 4, 1, 4>;
+    using Flat = GemmTile<16, 64, 64, 1, 4, 4>;
+    // Fewer depths than stages, one more and several; odd edges; several columns and rows of tiles.
+    products<Wide>(1, 8, 1);
+    products<Wide>(130, 136, 63);
+    products<Wide>(64, 72, 193, true);
+    products<Wide>(300, 136, 40);
+    products<Wider>(130, 264, 130, true);
+    products<Square>(63, 8, 64);
+    products<Square>(130, 136, 65, true);
+    products<Square>(65, 72, 321);
+    products<Narrow>(130, 16, 130);
+    products<Narrow>(65, 24, 321, true);
+    products<Flat>(1, 136, 130);
+    products<Flat>(17, 72, 321, true);
+    // As many depths as stages: the next tile starts in the stage that was read last.
+    rows_of_tiles<Wide>(65, 264, 72);
+    rows_of_tiles<Square>(130, 200, 264);
+    for (unsigned rows : {1, 63, 130}) layer(rows, 72, 136, 40);
+    layer(65, 8, 264, 65);
+    return finish();
+}

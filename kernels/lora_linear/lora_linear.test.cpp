@@ -1,0 +1,212 @@
+// Linear layers with adapters that share their input, forward and backward on the emulator against double.
+#include "lora_linear.cuh"
+#include "../emulator/check.hpp"
+#include "../linear/linear.cuh"
+#include "../linear/linear_sums.cuh"
+
+using namespace check;
+
+struct Layer {
+    unsigned outputs, rank;
+    bool bias;
+};
+
+template <class Tile>
+static unsigned tiles(unsigned m, unsigned n) {
+    return (m + Tile::m - 1) / Tile::m * ((n + Tile::n - 1) / Tile::n);
+}
+
+// [rows, inner] · [columns, inner]ᵀ, or with `second` as [inner, columns].
+enum Turned { ROWS_OF_B, COLUMNS_OF_B };
+static Numbers times(const Numbers& a, const Numbers& b, size_t rows, size_t inner, size_t columns, Turned turned) {
+    Numbers c(rows * columns);
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t at = 0; at < inner; ++at)
+            for (size_t j = 0; j < columns; ++j)
+                c[i * columns + j] += a[i * inner + at] * (turned == ROWS_OF_B ? b[j * inner + at] : b[at * columns + j]);
+    return c;
+}
+
+static Numbers transposed(const Numbers& a, size_t rows, size_t columns) {
+    Numbers t(a.size());
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t j = 0; j < columns; ++j) t[j * rows + i] = a[i * columns + j];
+    return t;
+}
+
+static Numbers columns_of(const Numbers& a, size_t width, size_t first, size_t count) {
+    Numbers c;
+    for (size_t row = 0; row < a.size() / width; ++row)
+        c.insert(c.end(), &a[row * width + first], &a[row * width + first] + count);
+    return c;
+}
+
+static void add(Numbers& to, const Numbers& x, double scale = 1.0) {
+    for (size_t i = 0; i < to.size(); ++i) to[i] += scale * x[i];
+}
+
+template <class Tile>
+static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool accumulate) {
+    const float scale = 0.75f;
+    const unsigned k_of_split = 48, splits = (m + k_of_split - 1) / k_of_split;
+    unsigned ranks = 0;
+    std::string sizes = std::to_string(m) + " x " + std::to_string(k) + " ->";
+    for (const Layer& layer : layers) {
+        ranks += layer.rank;
+        sizes += " " + std::to_string(layer.outputs) + " r " + std::to_string(layer.rank);
+    }
+    Case c("lora_linear", sizes);
+    auto& x = c.random<bf16>("x", size_t(m) * k, 1);
+    auto& a = c.random<bf16>("A", size_t(ranks) * k, 2);
+    auto& u = c.result<bf16>("u", size_t(m) * ranks);
+    auto& d_u = c.result<bf16>("d_u", size_t(m) * ranks);
+    auto& d_a = c.result<float>("d_A", size_t(ranks) * k);
+    auto& d_a_partial = c.result<float>("d_A partial", size_t(splits) * ranks * k);
+    const auto before = Case::some<bf16>(size_t(m) * k, 3, 4.0);
+    auto& d_x = accumulate ? c.state<bf16>("d_x", before) : c.result<bf16>("d_x", before.size());
+    auto& nothing = c.random<bf16>("nothing", 8, 4);
+    struct Buffers {
+        Buffer<bf16>&weight, &b, &bias, &d_y, &y;
+        Buffer<float>&d_b, &d_b_partial;
+        unsigned pitch, first;
+    };
+    std::vector<Buffers> of;
+    for (const Layer& layer : layers) {
+        // The second layer reads and writes columns of wider buffers.
+        const unsigned wide = of.size() == 1, pitch = layer.outputs + 16 * wide, seed = 10 * unsigned(of.size() + 1);
+        of.push_back({c.random<bf16>("W", size_t(layer.outputs) * k, seed),
+                      c.random<bf16>("B", size_t(layer.outputs) * layer.rank, seed + 1),
+                      c.random<bf16>("bias", layer.outputs, seed + 2), c.random<bf16>("d_y", size_t(m) * pitch, seed + 3),
+                      c.state<bf16>("y", Case::some<bf16>(size_t(m) * pitch, seed + 4)),
+                      c.result<float>("d_B", size_t(layer.outputs) * layer.rank),
+                      c.result<float>("d_B partial", size_t(splits) * layer.outputs * layer.rank), pitch, 8 * wide});
+    }
+
+    c.run([&] {
+        const LinearSizes of_u{m, ranks, k, k, k, ranks, 0, 0, 0, 8, k, 0, scale};
+        LAUNCH((linear_tile<Tile, K_INNER, K_INNER, false>), tiles<Tile>(m, ranks), Tile::threads, x.data(), a.data(),
+               nullptr, u.data(), of_u);
+        LoraInputSizes input{m, k, ranks, 8, accumulate, {}, {}, {}};
+        const bf16 *d_ys[LORA_LAYERS], *weights[LORA_LAYERS];
+        for (unsigned i = 0; i < LORA_LAYERS; ++i) d_ys[i] = weights[i] = nothing.data();
+        for (unsigned i = 0, first = 0; i < layers.size(); first += layers[i++].rank) {
+            const auto [n, rank, bias] = layers[i];
+            const LoraForwardSizes forward{m, n, k, rank, ranks, first, of[i].pitch, of[i].first, 8};
+            if (bias)
+                LAUNCH((lora_forward_tile<Tile, true>), tiles<Tile>(m, n), Tile::threads, x.data(), of[i].weight.data(),
+                       u.data(), of[i].b.data(), of[i].bias.data(), of[i].y.data(), forward);
+            else
+                LAUNCH((lora_forward_tile<Tile, false>), tiles<Tile>(m, n), Tile::threads, x.data(), of[i].weight.data(),
+                       u.data(), of[i].b.data(), nullptr, of[i].y.data(), forward);
+            const LinearSizes of_d_u{m, rank, n, of[i].pitch, rank, ranks, of[i].first, 0, first, 8, n, 0, scale};
+            LAUNCH((linear_tile<Tile, K_INNER, K_OUTER, false>), tiles<Tile>(m, rank), Tile::threads, of[i].d_y.data(),
+                   of[i].b.data(), nullptr, d_u.data(), of_d_u);
+            const LinearSizes of_d_b{n, rank, m, of[i].pitch, ranks, rank, of[i].first, first, 0, 8, k_of_split, 0, 1.0f};
+            LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER, false>), dim3(tiles<Tile>(n, rank), 1, splits), Tile::threads,
+                   of[i].d_y.data(), u.data(), nullptr, of[i].d_b_partial.data(), of_d_b);
+            const SumSplitsSizes sum{splits, n * rank, 0};
+            LAUNCH(sum_splits, (n * rank + 1023) / 1024, 256, of[i].d_b_partial.data(), of[i].d_b.data(), sum);
+            // The first place stays empty when there is room.
+            const unsigned at = layers.size() < LORA_LAYERS ? i + 1 : i;
+            d_ys[at] = of[i].d_y.data();
+            weights[at] = of[i].weight.data();
+            input.outputs[at] = n;
+            input.d_y_pitch[at] = of[i].pitch;
+            input.d_y_first[at] = of[i].first;
+        }
+        LAUNCH(lora_input_tile<Tile>, tiles<Tile>(m, k), Tile::threads, d_ys, weights, d_u.data(), a.data(), d_x.data(),
+               input);
+        const LinearSizes of_d_a{ranks, k, m, ranks, k, k, 0, 0, 0, 8, k_of_split, 0, 1.0f};
+        LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER, false>), dim3(tiles<Tile>(ranks, k), 1, splits), Tile::threads,
+               d_u.data(), x.data(), nullptr, d_a_partial.data(), of_d_a);
+        const SumSplitsSizes sum{splits, ranks * k, 0};
+        LAUNCH(sum_splits, (ranks * k + 1023) / 1024, 256, d_a_partial.data(), d_a.data(), sum);
+    });
+
+    // What follows u and d_u from what was stored of them: they are rounded.
+    const Numbers xs = numbers(x), as = numbers(a), us = numbers(u), d_us = numbers(d_u);
+    Numbers want_u(us.size()), want_d_u, want_d_x(before.size());
+    add(want_u, times(xs, as, m, k, ranks, ROWS_OF_B), scale);
+    c.expect("u", u, want_u);
+    want_d_u.resize(us.size());
+    if (accumulate)
+        for (size_t i = 0; i < before.size(); ++i) want_d_x[i] = value(before[i]);
+    for (unsigned i = 0, first = 0; i < layers.size(); first += layers[i++].rank) {
+        const auto [n, rank, bias] = layers[i];
+        const Numbers w = numbers(of[i].weight), b = numbers(of[i].b),
+                      d_y = columns_of(numbers(of[i].d_y), of[i].pitch, of[i].first, n);
+        Numbers y = times(xs, w, m, k, n, ROWS_OF_B);
+        add(y, times(columns_of(us, ranks, first, rank), b, m, rank, n, ROWS_OF_B));
+        for (size_t at = 0; bias && at < y.size(); ++at) y[at] += value(of[i].bias[at % n]);
+        Numbers wide;
+        for (const bf16 old : Case::some<bf16>(size_t(m) * of[i].pitch, 10 * (i + 1) + 4)) wide.push_back(value(old));
+        for (size_t row = 0; row < m; ++row)
+            for (size_t j = 0; j < n; ++j) wide[row * of[i].pitch + of[i].first + j] = y[row * n + j];
+        c.expect("y", of[i].y, wide);
+        Numbers part(size_t(m) * rank);
+        add(part, times(d_y, b, m, n, rank, COLUMNS_OF_B), scale);
+        for (size_t row = 0; row < m; ++row)
+            for (size_t j = 0; j < rank; ++j) want_d_u[row * ranks + first + j] = part[row * rank + j];
+        add(want_d_x, times(d_y, w, m, n, k, COLUMNS_OF_B));
+        c.expect("d_B", of[i].d_b,
+                 times(transposed(d_y, m, n), columns_of(us, ranks, first, rank), n, m, rank, COLUMNS_OF_B));
+    }
+    c.expect("d_u", d_u, want_d_u);
+    add(want_d_x, times(d_us, as, m, ranks, k, COLUMNS_OF_B));
+    c.expect("d_x", d_x, want_d_x);
+    c.expect("d_A", d_a, times(transposed(d_us, m, ranks), xs, ranks, m, k, COLUMNS_OF_B));
+}
+
+// The kernels by their names: three layers, then one without an adapter.
+static void named() {
+    const unsigned m = 65, k = 72, n = 40, rank = 24, t = LoraTile::threads;
+    Case c("lora_linear named", "65 x 72 -> 40 r 24");
+    auto& x = c.random<bf16>("x", m * k, 1);
+    auto& weight = c.random<bf16>("W", n * k, 2);
+    auto& u = c.random<bf16>("u", m * rank, 3);
+    auto& b = c.random<bf16>("B", n * rank, 4);
+    auto& bias = c.random<bf16>("bias", n, 5);
+    auto& d_y = c.random<bf16>("d_y", m * n, 6);
+    auto& a = c.random<bf16>("A", rank * k, 7);
+    auto& y = c.result<bf16>("y", m * n);
+    auto& y_with_bias = c.result<bf16>("y with bias", m * n);
+    auto& d_x = c.result<bf16>("d_x", m * k);
+    auto& d_x_alone = c.result<bf16>("d_x without adapter", m * k);
+    const LoraForwardSizes forward{m, n, k, rank, rank, 0, n, 0, 8};
+    const LoraInputSizes three{m, k, rank, 8, 0, {n, 0, n, n}, {n, n, n, n}, {0, 0, 0, 0}};
+    const LoraInputSizes alone{m, k, 0, 8, 0, {n, 0, 0, 0}, {n, 0, 0, 0}, {0, 0, 0, 0}};
+    c.run([&] {
+        LAUNCH(lora_linear_forward, 1, t, x.data(), weight.data(), u.data(), b.data(), y.data(), forward);
+        LAUNCH(lora_linear_forward_bias, 1, t, x.data(), weight.data(), u.data(), b.data(), bias.data(), y_with_bias.data(),
+               forward);
+        LAUNCH(lora_linears_backward_input, 1, t, d_y.data(), weight.data(), d_y.data(), weight.data(), d_y.data(),
+               weight.data(), d_y.data(), weight.data(), u.data(), a.data(), d_x.data(), three);
+        LAUNCH(lora_linears_backward_input, 1, t, d_y.data(), weight.data(), d_y.data(), weight.data(), d_y.data(),
+               weight.data(), d_y.data(), weight.data(), u.data(), a.data(), d_x_alone.data(), alone);
+    });
+    Numbers ys = times(numbers(x), numbers(weight), m, k, n, ROWS_OF_B);
+    add(ys, times(numbers(u), numbers(b), m, rank, n, ROWS_OF_B));
+    c.expect("y", y, ys);
+    for (size_t i = 0; i < ys.size(); ++i) ys[i] += value(bias[i % n]);
+    c.expect("y", y_with_bias, ys);
+    const Numbers one = times(numbers(d_y), numbers(weight), m, n, k, COLUMNS_OF_B);
+    c.expect("d_x", d_x_alone, one);
+    Numbers all(one.size());
+    add(all, one, 3.0);
+    add(all, times(numbers(u), numbers(a), m, rank, k, COLUMNS_OF_B));
+    c.expect("d_x", d_x, all);
+}
+
+int main() {
+    using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
+    using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
+    using Square = GemmTile<64, 64, 64, 2, 2, 3>;
+    named();
+    run<Wide>(130, 72, {{136, 8, false}, {8, 16, true}, {72, 40, false}}, true);
+    run<Wider>(65, 136, {{264, 128, true}}, false);
+    run<Square>(1, 200, {{8, 8, false}}, false);
+    run<Square>(63, 72, {{40, 64, false}, {72, 8, false}}, true);
+    run<Square>(130, 136, {{72, 8, false}, {8, 24, true}, {136, 16, false}, {16, 8, false}}, false);
+    if (emulator::bank_conflicts) failed("lora_linear", "a bank of shared memory is met twice");
+    return finish();
+}
