@@ -30,12 +30,20 @@ pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
     if norm == 0.0 { difference.sqrt() as f32 } else { (difference / norm).sqrt() as f32 }
 }
 
-/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value and the
-/// gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each alone tracked.
-pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N], tolerance: f32) {
+/// Which inputs are tracked: all of them, then each alone.
+fn subsets<const N: usize>() -> Vec<[bool; N]> {
     let mut subsets: Vec<[bool; N]> = vec![[true; N]];
     subsets.extend((0..N).map(|i| std::array::from_fn(|j| i == j)));
-    for tracked in subsets {
+    subsets
+}
+
+/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value and the
+/// gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each alone tracked. The
+/// same on a CUDA device where there is one.
+pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N], tolerance: f32) {
+    #[cfg(feature = "cuda")]
+    on_cuda::agrees_with_reference(&op, &inputs);
+    for tracked in subsets::<N>() {
         let leaves = |tracked: [bool; N]| -> [Tensor<2>; N] {
             std::array::from_fn(|i| {
                 let leaf = inputs[i].clone().autodiff();
@@ -66,5 +74,68 @@ pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Te
                 ),
             }
         }
+    }
+}
+
+/// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use super::{Op, Tensor, apply, distance, random, subsets};
+    use burn::tensor::{DType, Device, DeviceType};
+
+    /// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
+    const VALUE: f32 = 1e-2;
+    const GRADIENT: f32 = 2e-2;
+
+    fn device() -> Option<Device> {
+        let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
+        if device.is_none() {
+            assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+            eprintln!("skipped on CUDA: there is no device");
+        }
+        device
+    }
+
+    pub(super) fn agrees_with_reference<O: Op<N>, const N: usize>(op: &O, inputs: &[Tensor<2>; N]) {
+        if !op.fits(inputs.each_ref().map(Tensor::dims)) {
+            return;
+        }
+        let Some(device) = device() else { return };
+        // Both sides start from the same numbers: those bf16 has.
+        let inputs = inputs.each_ref().map(|input| input.clone().cast(DType::BF16).cast(DType::F32));
+        for tracked in subsets::<N>() {
+            let leaf = |input: Tensor<2>, tracked: bool| {
+                let input = input.autodiff();
+                if tracked { input.require_grad() } else { input }
+            };
+            let on_host: [Tensor<2>; N] = std::array::from_fn(|i| leaf(inputs[i].clone(), tracked[i]));
+            let on_device: [Tensor<2>; N] = std::array::from_fn(|i| {
+                leaf(inputs[i].clone().to_device(&device).cast(DType::BF16), tracked[i])
+            });
+            let result = apply(op.clone(), on_device.clone());
+            let reference = op.reference(on_host.clone());
+            let found = to_host(result.clone());
+            let error = distance(&found, &reference.clone().inner());
+            assert!(error <= VALUE, "{op:?} on CUDA: value differs by {error:e}");
+
+            let [rows, columns] = reference.dims();
+            let seed = random(99, rows, columns).cast(DType::BF16).cast(DType::F32);
+            let seed_on_device = seed.clone().to_device(&device).cast(result.dtype()).autodiff();
+            let mut gradients = (result * seed_on_device).sum().backward();
+            let mut expected = (reference * seed.autodiff()).sum().backward();
+            for i in 0..N {
+                let (found, expected) =
+                    (on_device[i].grad_remove(&mut gradients), on_host[i].grad_remove(&mut expected));
+                assert_eq!(found.is_some(), tracked[i], "{op:?} on CUDA: gradient {i}");
+                if let (Some(found), Some(expected)) = (found, expected) {
+                    let error = distance(&to_host(found), &expected.inner());
+                    assert!(error <= GRADIENT, "{op:?} on CUDA: gradient {i} differs by {error:e}");
+                }
+            }
+        }
+    }
+
+    fn to_host(tensor: Tensor<2>) -> Tensor<2> {
+        Tensor::from_data(tensor.inner().into_data().convert::<f32>(), &Device::flex())
     }
 }

@@ -10,6 +10,8 @@
 pub mod adamw;
 pub mod causal_conv1d_silu;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod decay_gate;
 pub mod embedding;
 pub mod gated_delta_rule;
@@ -18,6 +20,7 @@ pub mod linear;
 pub mod linear_cross_entropy;
 pub mod lora_linear;
 mod matmul;
+pub mod norm_rope;
 mod op;
 pub mod packed_attention;
 pub mod rms_norm;
@@ -26,8 +29,10 @@ pub mod seed_gradient;
 pub mod sigmoid_gate;
 pub mod silu_mul;
 mod simd;
+mod table;
 
 #[cfg(test)]
 mod check;
 
-pub use op::{Op, apply};
+pub use op::{Op, apply, packed};
+pub use table::Table;

@@ -4,21 +4,23 @@
 //! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap `K-1`
 //! is the current token.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
 use crate::simd::sigmoid;
-use crate::{Op, apply};
+use crate::{Op, Table, apply};
 use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
-use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 struct CausalConv1dSilu {
     /// For each token, its position in its own example: how many earlier tokens the window may see.
-    position_ids: Arc<[u32]>,
+    position_ids: Table,
 }
 
 /// `u [T, C]`, `weight [C, K]`, `position_ids [T]` counting from 0 in each packed example → `[T, C]`.
-pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Arc<[u32]>) -> Tensor<2> {
+pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Table) -> Tensor<2> {
     apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
 }
 
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
     use crate::check::{agrees_with_reference, random};
 
-    fn positions(lengths: &[u32]) -> Arc<[u32]> {
+    fn positions(lengths: &[u32]) -> Table {
         lengths.iter().flat_map(|length| 0..*length).collect()
     }
 

@@ -1,5 +1,8 @@
 //! The decay of the delta rule's state: `g = -exp(A_log) · softplus(a + dt_bias)` (QWEN35_SPEC 2.4 step 6).
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
 use crate::{Op, apply};
 use burn::tensor::{Tensor, activation};
@@ -23,6 +26,8 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 impl Op<3> for DecayGate {
+    const F32_RESULT: bool = true;
+
     fn reference(&self, [a, a_log, dt_bias]: [Tensor<2>; 3]) -> Tensor<2> {
         (activation::softplus(a + dt_bias, 1.0) * a_log.exp()).neg()
     }

@@ -1,21 +1,23 @@
 //! Rows of the embedding table for the tokens of a row; the gradient is scattered back in token order.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, slice, tensor};
-use crate::{Op, apply};
+use crate::{Op, Table, apply};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
-use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 struct Embedding {
-    input_ids: Arc<[u32]>,
+    input_ids: Table,
 }
 
 /// `weight [V, H]`, `input_ids [T]`, each below `V` → `[T, H]`.
 ///
 /// # Panics
 /// When an id is not below `V`; the trainer checks ids against the model when it opens a token file.
-pub fn embedding(weight: Tensor<2>, input_ids: &Arc<[u32]>) -> Tensor<2> {
+pub fn embedding(weight: Tensor<2>, input_ids: &Table) -> Tensor<2> {
     apply(Embedding { input_ids: input_ids.clone() }, [weight])
 }
 
@@ -63,7 +65,7 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference_when_tokens_repeat() {
-        let input_ids: Arc<[u32]> = [3, 0, 3, 3, 9, 1].into();
+        let input_ids: Table = [3, 0, 3, 3, 9, 1].into();
         agrees_with_reference(Embedding { input_ids }, [random(1, 10, 7)], 1e-6);
     }
 }

@@ -2,22 +2,23 @@
 //! value and is read by each query; zero at the start of every packed example (QWEN35_SPEC 2.4 to 2.6).
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 
 pub use cpu::Dims;
 
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{on_cpu, primitive};
-use crate::{Op, apply};
+use crate::{Op, Table, apply};
 use burn::backend::Flex;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 use burn_flex::FlexTensor;
 use cpu::{InputGradients, Inputs, OutputGradients};
-use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 struct GatedDeltaRule {
     dims: Dims,
-    cu_seqlens: Arc<[u32]>,
+    cu_seqlens: Table,
 }
 
 /// `qkv [T, 2·Nk·dk + Nv·dv]` (after convolution, q and k not yet normalised), `g, beta [T, Nv]` → `[T, Nv·dv]`.
@@ -28,12 +29,15 @@ pub fn gated_delta_rule(
     qkv: Tensor<2>,
     g: Tensor<2>,
     beta: Tensor<2>,
-    cu_seqlens: &Arc<[u32]>,
+    cu_seqlens: &Table,
 ) -> Tensor<2> {
     apply(GatedDeltaRule { dims, cu_seqlens: cu_seqlens.clone() }, [qkv, g, beta])
 }
 
 /// Continues one example from `state [Nv·dk, dv]`: the outputs `[n, Nv·dv]` and the state after them; forward only.
+///
+/// Computed on the CPU wherever the other tensors lie, and the state stays there: one token is too little work for a
+/// device, and the only ones who decode are samples and the measure of a head's acceptance.
 pub fn continue_delta_rule(
     dims: Dims,
     qkv: Tensor<2>,
@@ -41,11 +45,8 @@ pub fn continue_delta_rule(
     beta: Tensor<2>,
     state: Tensor<2>,
 ) -> (Tensor<2>, Tensor<2>) {
-    if !on_cpu(&qkv) {
-        return recurrence(dims, qkv, g, beta, state);
-    }
-    let [rows, _] = qkv.dims();
-    let [qkv, g, beta, state] = [qkv, g, beta, state].map(primitive);
+    let ([rows, _], device, dtype) = (qkv.dims(), qkv.device(), qkv.dtype());
+    let [qkv, g, beta, state] = [qkv, g, beta, state].map(|x| primitive(on_host(x)));
     let mut out = vec![0.0; rows * dims.value_heads * dims.value_dim];
     let mut after = vec![0.0; slice(&state).len()];
     // Below a chunk the recurrence does less work than the chunked form.
@@ -60,7 +61,12 @@ pub fn continue_delta_rule(
     };
     step(inputs, &mut out, Some(&mut after));
     let after = tensor(after, dims.value_heads * dims.key_dim);
-    (Tensor::from_primitive::<Flex>(tensor(out, rows)), Tensor::from_primitive::<Flex>(after))
+    let out: Tensor<2> = Tensor::from_primitive::<Flex>(tensor(out, rows));
+    (out.cast(dtype).to_device(&device), Tensor::from_primitive::<Flex>(after))
+}
+
+fn on_host(tensor: Tensor<2>) -> Tensor<2> {
+    if on_cpu(&tensor) { tensor } else { tensor.to_device(&Device::flex()).cast(DType::F32) }
 }
 
 /// Token by token in plain tensor operations: outputs and final state of one example.

@@ -1,6 +1,9 @@
 //! The norm behind the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙ silu(z)`
 //! (QWEN35_SPEC 2.4 step 8).
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, fill_rows, for_rows2, slice, sum_rows, tensor};
 use crate::rms_norm::inverse_rms;
 use crate::simd::{dot, sigmoid};

@@ -1,5 +1,10 @@
 //! `y = x Wᵀ`. A frozen weight costs no gradient and keeps no input alive.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+#[cfg(feature = "cuda")]
+pub(crate) mod tile;
+
 use crate::cpu::{dims, matrix, product, tensor};
 use crate::{Op, apply};
 use burn::tensor::Tensor;
@@ -50,7 +55,7 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
-        for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64)] {
+        for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64), (1, 64, 16), (130, 72, 200)] {
             agrees_with_reference(Linear, [random(1, rows, input), random(2, output, input)], 1e-5);
         }
     }

@@ -3,6 +3,9 @@
 //! Done as one op so that the adapter is accumulated into the base product and no weight-shaped gradient is ever
 //! formed: with `u = x Aᵀ` and `e = s · dy B`, `dx = dy W + e A`, `dA = eᵀ x`, `dB = s · dyᵀ u`.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
 use crate::matmul::Matrix;
 use crate::{Op, apply};
@@ -69,7 +72,9 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
-        for (rows, input, output, rank) in [(1, 3, 5, 2), (17, 64, 70, 8), (130, 33, 2, 16)] {
+        for (rows, input, output, rank) in
+            [(1, 3, 5, 2), (17, 64, 70, 8), (130, 33, 2, 16), (1, 64, 16, 8), (130, 72, 200, 16)]
+        {
             let inputs = [
                 random(1, rows, input),
                 random(2, output, input),

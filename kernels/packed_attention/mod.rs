@@ -2,16 +2,17 @@
 //! (QWEN35_SPEC 2.3 and 2.6). Grouped heads, online softmax: no `T × T` matrix is ever held.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 
 pub use cpu::Dims;
 
 use crate::cpu::{dims, slice, tensor};
-use crate::op::{on_cpu, primitive};
-use crate::{Op, apply};
+use crate::op::{by_reference, on_cpu, primitive};
+use crate::{Op, Table, apply};
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
-use std::sync::Arc;
 
 /// What the attention of one row is told beside its tensors.
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub struct PackedAttention {
     /// Factor on the scores, usually `head_dim^-1/2`.
     pub scale: f32,
     /// Borders of the packed examples, `[0, …, T]`.
-    pub cu_seqlens: Arc<[u32]>,
+    pub cu_seqlens: Table,
     /// A query sees at most this many keys, itself included, when set.
     pub sliding_window: Option<usize>,
 }
@@ -44,11 +45,18 @@ pub fn cached_attention(
 ) -> Tensor<2> {
     let ([n, width], [keys, _]) = (q.dims(), k.dims());
     let device = q.device();
+    #[cfg(feature = "cuda")]
+    if !on_cpu(&q) {
+        let inputs = [&q, &k, &v].map(|x| crate::cuda::primitive(x.clone()));
+        if let Some(mixed) = cuda::cached(dims, scale, sliding_window, inputs) {
+            return crate::cuda::into_tensor(mixed);
+        }
+    }
     // The reference for other devices: the new queries are the last rows of a full causal attention.
     if !on_cpu(&q) {
-        let q = Tensor::cat(vec![Tensor::zeros([keys - n, width], &device), q], 0);
+        let q = Tensor::cat(vec![Tensor::zeros([keys - n, width], (&device, q.dtype())), q], 0);
         let op = PackedAttention { dims, scale, cu_seqlens: [0, keys as u32].into(), sliding_window };
-        return op.reference([q, k, v]).narrow(0, keys - n, n);
+        return by_reference(&op, [q, k, v]).narrow(0, keys - n, n);
     }
     let [q, k, v] = [q, k, v].map(primitive);
     let mut out = vec![0.0; n * width];
@@ -151,7 +159,7 @@ mod tests {
     fn value_and_gradients_agree_with_the_reference() {
         for borders in [&[0, 1][..], &[0, 17], &[0, 1, 2, 40, 103, 130]] {
             let rows = borders[borders.len() - 1] as usize;
-            for (heads, kv_heads, head_dim) in [(1, 1, 8), (4, 2, 32), (4, 1, 12)] {
+            for (heads, kv_heads, head_dim) in [(1, 1, 8), (4, 2, 32), (4, 1, 12), (3, 1, 16)] {
                 let inputs = [
                     random(1, rows, heads * head_dim),
                     random(2, rows, kv_heads * head_dim),

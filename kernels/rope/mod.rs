@@ -1,16 +1,18 @@
 //! Rotary position embedding on the leading `rotary_dim` numbers of each head, rotate-half pairing (QWEN35_SPEC 2.3).
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, for_rows, slice, tensor};
-use crate::{Op, apply};
+use crate::{Op, Table, apply};
 use burn::tensor::{Tensor, TensorData};
 use burn_flex::FlexTensor;
-use std::sync::Arc;
 
 /// Cosines and sines for every token of a row: `[T, rotary_dim / 2]` each.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    cos: Arc<[f32]>,
-    sin: Arc<[f32]>,
+    cos: Table<f32>,
+    sin: Table<f32>,
     rotary_dim: usize,
 }
 
@@ -28,12 +30,23 @@ impl RopeTable {
             rotary_dim: 2 * inverse_frequencies.len(),
         }
     }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn rotary_dim(&self) -> usize {
+        self.rotary_dim
+    }
+
+    /// Cosines and sines on the device of `beside`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_device(&self, beside: &crate::cuda::CudaTensor) -> [cubecl::server::Handle; 2] {
+        [self.cos.on_device(beside), self.sin.on_device(beside)]
+    }
 }
 
 #[derive(Clone, Debug)]
-struct Rope {
-    table: RopeTable,
-    head_dim: usize,
+pub(crate) struct Rope {
+    pub(crate) table: RopeTable,
+    pub(crate) head_dim: usize,
 }
 
 /// Rotates `x [T, N·head_dim]` by the angles of its tokens.
@@ -42,7 +55,14 @@ pub fn rope(x: Tensor<2>, table: &RopeTable, head_dim: usize) -> Tensor<2> {
 }
 
 impl Rope {
-    /// Rotates every head by its token's angle times `direction` (1, or -1 for the inverse).
+    /// Every head rotated by its token's angle times `direction` (1, or -1 for the inverse).
+    pub(crate) fn rotated(&self, x: &FlexTensor, direction: f32) -> FlexTensor {
+        let (rows, width) = dims(x);
+        let mut out = slice(x).to_vec();
+        self.rotate(&mut out, width, direction);
+        tensor(out, rows)
+    }
+
     fn rotate(&self, data: &mut [f32], width: usize, direction: f32) {
         let half = self.table.rotary_dim / 2;
         for_rows(
@@ -87,17 +107,11 @@ impl Op<1> for Rope {
     }
 
     fn forward(&self, [x]: [FlexTensor; 1], _: [bool; 1]) -> (FlexTensor, Vec<FlexTensor>) {
-        let (rows, width) = dims(&x);
-        let mut out = slice(&x).to_vec();
-        self.rotate(&mut out, width, 1.0);
-        (tensor(out, rows), Vec::new())
+        (self.rotated(&x, 1.0), Vec::new())
     }
 
     fn backward(&self, _: Vec<FlexTensor>, d_output: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
-        let (rows, width) = dims(&d_output);
-        let mut d_x = slice(&d_output).to_vec();
-        self.rotate(&mut d_x, width, -1.0);
-        [Some(tensor(d_x, rows))]
+        [Some(self.rotated(&d_output, -1.0))]
     }
 }
 

@@ -1,6 +1,9 @@
 //! A scalar whose gradient with respect to `y` is a given `dy`: how a reverse walk over recomputed layers starts each
 //! layer's backward where the next layer's ended.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, slice, tensor};
 use crate::simd::{dispatch, dot};
 use crate::{Op, apply};
@@ -16,6 +19,8 @@ pub fn seed_gradient(y: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
 }
 
 impl Op<2> for SeedGradient {
+    const F32_RESULT: bool = true;
+
     fn reference(&self, [y, dy]: [Tensor<2>; 2]) -> Tensor<2> {
         (y * dy).sum().reshape([1, 1])
     }

@@ -3,6 +3,9 @@
 //! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (QWEN35_SPEC 2.3), so the gate is
 //! read in place from the second half of each head.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
 use crate::simd::sigmoid;
 use crate::{Op, apply};

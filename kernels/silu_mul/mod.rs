@@ -1,5 +1,8 @@
 //! `silu(gate) ⊙ up`, the middle of the MLP. Both inputs and the result are `[T, I]`.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
 use crate::simd::sigmoid;
 use crate::{Op, apply};

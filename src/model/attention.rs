@@ -3,8 +3,9 @@
 use crate::cache::AttentionCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
+use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
-use sparktune_kernels::rms_norm::{head_rms_norm, rms_norm};
+use sparktune_kernels::rms_norm::rms_norm;
 use sparktune_kernels::rope::{RopeTable, rope};
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::model_config::ModelConfig;
@@ -81,19 +82,13 @@ impl Attention {
         let d = self.dims.head_dim;
         let q_and_gate = self.q_proj.forward(x.clone());
         let stride = if self.output_gate { 2 * d } else { d };
-        let q = match &self.q_norm {
-            Some(norm) => {
-                head_rms_norm(q_and_gate.clone(), norm.tensor(), stride, self.eps, self.zero_centred)
-            }
-            None => q_and_gate.clone(),
+        let rotate = |x: Tensor<2>, norm: &Option<Param>, stride: usize| match norm {
+            Some(norm) => norm_rope(x, norm.tensor(), table, stride, self.eps, self.zero_centred),
+            None => rope(x, table, d),
         };
-        let k = self.k_proj.forward(x.clone());
-        let k = match &self.k_norm {
-            Some(norm) => head_rms_norm(k, norm.tensor(), d, self.eps, self.zero_centred),
-            None => k,
-        };
-        let v = self.v_proj.forward(x);
-        Projected { q: rope(q, table, d), k: rope(k, table, d), v, q_and_gate }
+        let q = rotate(q_and_gate.clone(), &self.q_norm, stride);
+        let k = rotate(self.k_proj.forward(x.clone()), &self.k_norm, d);
+        Projected { q, k, v: self.v_proj.forward(x), q_and_gate }
     }
 
     fn gate_and_join(&self, mixed: Tensor<2>, q_and_gate: Tensor<2>) -> Tensor<2> {

@@ -3,10 +3,10 @@
 //! Knows the three key layouts of Qwen3.5 (QWEN35_SPEC 1.1): the prefix is decided by the keys, never by
 //! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
 
+use crate::weight_file::WeightFile;
 use crate::{ModelError, Param};
 use burn::tensor::Device;
 use half::{bf16, f16};
-use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     computed_as: Option<Architecture>,
     config_text: String,
-    shards: Vec<(PathBuf, Mmap)>,
+    shards: Vec<(PathBuf, WeightFile)>,
     tensors: BTreeMap<String, TensorInfo>,
     prefix: &'static str,
 }
@@ -60,15 +60,11 @@ impl Checkpoint {
         let mut shards = Vec::new();
         let mut tensors = BTreeMap::new();
         for path in shard_paths(dir)? {
-            let file = std::fs::File::open(&path).map_err(ModelError::io(&path))?;
-            // SAFETY: the map is read-only; a checkpoint being rewritten under a running trainer is outside what
-            // the program supports, and reads of a file cut short end in a signal rather than wrong numbers.
-            #[allow(unsafe_code)]
-            let map = unsafe { Mmap::map(&file) }.map_err(ModelError::io(&path))?;
+            let file = WeightFile::open(&path).map_err(ModelError::io(&path))?;
             let damaged = |reason: String| ModelError::Damaged { path: path.clone(), reason };
-            let parsed = SafeTensors::deserialize(&map).map_err(|e| damaged(e.to_string()))?;
+            let parsed = SafeTensors::deserialize(file.bytes()).map_err(|e| damaged(e.to_string()))?;
             for (name, view) in parsed.iter() {
-                let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+                let start = view.data().as_ptr() as usize - file.bytes().as_ptr() as usize;
                 let info = TensorInfo {
                     shard: shards.len(),
                     dtype: view.dtype(),
@@ -79,7 +75,7 @@ impl Checkpoint {
                     return Err(damaged(format!("the tensor `{name}` is in two shards")));
                 }
             }
-            shards.push((path, map));
+            shards.push((path, file));
         }
         let wrapped = tensors.keys().any(|name| name.starts_with(WRAPPED));
         let prefix = if wrapped { WRAPPED } else { PLAIN };
@@ -137,7 +133,7 @@ impl Checkpoint {
 
     /// The bytes of a tensor as stored, little-endian.
     pub fn bytes(&self, info: &TensorInfo) -> &[u8] {
-        &self.shards[info.shard].1[info.range.clone()]
+        &self.shards[info.shard].1.bytes()[info.range.clone()]
     }
 
     fn info(&self, stored: &str) -> Result<&TensorInfo, ModelError> {
@@ -179,15 +175,8 @@ impl Checkpoint {
     }
 
     /// Lets the system drop the pages of a tensor that was read, so that the file does not count twice in memory.
-    fn forget(&self, info: &TensorInfo) {
-        let map = &self.shards[info.shard].1;
-        // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when touched.
-        #[allow(unsafe_code)]
-        let result = unsafe {
-            map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, info.range.start, info.range.len())
-        };
-        // Advice that is not taken costs memory, not correctness.
-        drop(result);
+    pub(crate) fn forget(&self, info: &TensorInfo) {
+        self.shards[info.shard].1.forget(info.range.clone());
     }
 }
 

@@ -3,16 +3,16 @@
 use crate::attention::norm;
 use crate::layer::DecoderLayer;
 use crate::row::inverse_frequencies;
-use crate::{Cache, Checkpoint, Gradients, Linear, ModelError, Param, Row};
+use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
+use sparktune_kernels::Table;
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
-use sparktune_kernels::linear_cross_entropy::{cross_entropy_sum, linear_cross_entropy};
+use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
 use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::seed_gradient::seed_gradient;
 use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// A decoder with all its parameters on one device; frozen after loading.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Model {
     }
 
     /// Rows of the embedding for tokens, `[T, H]`.
-    pub(crate) fn embed(&self, input_ids: &Arc<[u32]>) -> Tensor<2> {
+    pub(crate) fn embed(&self, input_ids: &Table) -> Tensor<2> {
         embedding(self.embed_tokens.tensor(), input_ids)
     }
 
@@ -143,18 +143,19 @@ impl Model {
         norm(x, &self.norm, &self.config)
     }
 
-    /// Logits `[n, V]` of hidden states `[n, H]`: for a few rows, never for a whole training row.
-    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        linear(hidden, self.head())
+    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few rows, never for a whole training row.
+    pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
+        let logits = linear(hidden, self.head()).inner().into_data().convert::<f32>();
+        logits.try_to_vec().expect("was converted to f32")
     }
 
     /// The sum of the losses of a row's targets in nats, without gradients.
-    pub fn loss_sum(&self, row: &Row) -> f64 {
+    pub fn loss_sum(&self, row: &Row) -> Loss {
         if row.target_tokens() == 0 {
-            return 0.0;
+            return Loss::NONE;
         }
         let frozen = self.frozen();
-        cross_entropy_sum(frozen.hidden(row), frozen.head(), &row.targets)
+        Loss::new(linear_cross_entropy(frozen.hidden(row), frozen.head(), &row.targets, 1.0))
     }
 
     /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
@@ -167,9 +168,9 @@ impl Model {
         scale: f64,
         recompute: bool,
         gradients: &mut Gradients,
-    ) -> f64 {
+    ) -> Loss {
         if row.target_tokens() == 0 {
-            return 0.0;
+            return Loss::NONE;
         }
         if recompute {
             return self.recomputed_gradients(row, scale, gradients);
@@ -177,10 +178,10 @@ impl Model {
         let loss = linear_cross_entropy(self.hidden(row), self.head(), &row.targets, scale);
         let mut backward = loss.backward();
         self.visit(&mut |param| gradients.collect(param, &mut backward));
-        f64::from(loss.inner().into_scalar::<f32>())
+        Loss::new(loss)
     }
 
-    fn recomputed_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> f64 {
+    fn recomputed_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
         let table = self.rope_table(row);
         // Whether anything at or below the embedding's output is trained; if not, the first layer needs no input
         // gradient, exactly as in the walk without recompute.
@@ -217,7 +218,7 @@ impl Model {
             let mut backward = seed_gradient(self.embed(&row.input_ids), dy).backward();
             gradients.collect(&self.embed_tokens, &mut backward);
         }
-        f64::from(loss.inner().into_scalar::<f32>())
+        Loss::new(loss)
     }
 
     /// Continues one example: hidden states `[n, H]` after the final norm of `n` further tokens; updates `cache`.

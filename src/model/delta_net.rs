@@ -2,7 +2,7 @@
 
 use crate::cache::DeltaCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{DType, Device, Tensor, activation};
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
 use sparktune_kernels::decay_gate::decay_gate;
 use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta_rule};
@@ -65,7 +65,8 @@ impl DeltaNet {
 
     /// Log decay `g` and write strength `beta`, `[T, Nv]` each.
     pub(crate) fn gates(&self, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        let beta = activation::sigmoid(self.in_proj_b.forward(x.clone()));
+        // Gates are f32 on every device.
+        let beta = activation::sigmoid(self.in_proj_b.forward(x.clone()).cast(DType::F32));
         let g = decay_gate(self.in_proj_a.forward(x), self.a_log.tensor(), self.dt_bias.tensor());
         (g, beta)
     }
@@ -88,8 +89,11 @@ impl DeltaNet {
         let shape = &self.shape;
         let state = [shape.num_value_heads * shape.key_head_dim, shape.value_head_dim];
         DeltaCache {
-            window: Tensor::zeros([shape.conv_kernel_dim - 1, shape.conv_dim()], device),
-            state: Tensor::zeros(state, device),
+            window: Tensor::zeros(
+                [shape.conv_kernel_dim - 1, shape.conv_dim()],
+                (device, self.conv1d.tensor().dtype()),
+            ),
+            state: Tensor::zeros(state, &Device::flex()),
         }
     }
 

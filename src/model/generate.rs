@@ -40,11 +40,9 @@ pub(crate) fn last_argmax(model: &Model, hidden: Tensor<2>) -> u32 {
 
 /// The likeliest next token after each hidden state `[n, H]`; the first of equals.
 pub(crate) fn argmax(model: &Model, hidden: Tensor<2>) -> Vec<u32> {
-    let logits = model.logits(hidden);
-    let [_, vocabulary] = logits.dims();
-    let logits: Vec<f32> = logits.into_data().try_to_vec().expect("logits are f32");
-    logits
-        .chunks_exact(vocabulary)
+    model
+        .logits(hidden)
+        .chunks_exact(model.config().vocab_size)
         .map(|row| {
             let best = row
                 .iter()

@@ -1,7 +1,7 @@
 //! Gradients by parameter name, summed over the micro-batches of a step.
 
 use crate::Param;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use sparktune_kernels::adamw::accumulate;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ impl Gradients {
         let Some(gradient) = param.tensor().grad_remove(backward) else { return };
         let total = match self.sums.remove(param.name()) {
             Some(sum) => accumulate(sum, gradient),
-            None => gradient,
+            // An op that was computed by its reference gives a gradient as narrow as the parameter.
+            None => gradient.cast(DType::F32),
         };
         self.sums.insert(param.name().to_owned(), total);
     }
@@ -35,8 +36,8 @@ impl Gradients {
         self.sums.remove(name)
     }
 
-    /// L2 norm over all gradients; summed in double precision in the order of names.
-    pub fn norm(&self) -> f64 {
-        self.sums.values().map(|g| sparktune_kernels::adamw::sum_of_squares(g.clone())).sum::<f64>().sqrt()
+    /// All summed gradients, in the order of names.
+    pub fn all(&self) -> Vec<&Tensor<2>> {
+        self.sums.values().collect()
     }
 }

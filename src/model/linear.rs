@@ -1,7 +1,7 @@
 //! A linear layer with, possibly, a bias and an adapter.
 
 use crate::Param;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::linear::linear;
 use sparktune_kernels::lora_linear::lora_linear;
 
@@ -36,7 +36,10 @@ impl Linear {
             None => linear(x, self.weight.tensor()),
         };
         match &self.bias {
-            Some(bias) => y + bias.tensor(),
+            Some(bias) => {
+                let bias = bias.tensor().cast(y.dtype());
+                y + bias
+            }
             None => y,
         }
     }
@@ -49,9 +52,13 @@ impl Linear {
     /// The weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
     pub fn merged_weight(&self) -> Vec<f32> {
         let Some(Lora { a, b, scale }) = &self.lora else { return self.weight.to_vec() };
-        let delta = b.tensor().inner().matmul(a.tensor().inner()).mul_scalar(*scale);
-        let merged = self.weight.tensor().inner() + delta;
-        merged.into_data().try_to_vec().expect("parameters are f32")
+        // On the host wherever the model lies: the same device-independent numbers, and no wide copy on the device.
+        let [weight, a, b] = [&self.weight, a, b].map(|param| {
+            let data = TensorData::new(param.to_vec(), param.tensor().shape());
+            Tensor::<2>::from_data(data, &Device::flex())
+        });
+        let merged = weight + b.matmul(a).mul_scalar(*scale);
+        merged.into_data().try_to_vec().expect("host tensors are f32")
     }
 
     pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {

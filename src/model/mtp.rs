@@ -3,12 +3,12 @@
 use crate::attention::norm;
 use crate::cache::LayerCache;
 use crate::layer::DecoderLayer;
-use crate::{Checkpoint, Gradients, Linear, Model, ModelError, Param, Row};
+use crate::{Checkpoint, Gradients, Linear, Loss, Model, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
+use sparktune_kernels::Table;
 use sparktune_kernels::embedding::embedding;
-use sparktune_kernels::linear_cross_entropy::{Targets, cross_entropy_sum, linear_cross_entropy};
+use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 use sparktune_plan::model_config::LayerType;
-use std::sync::Arc;
 
 /// The head; it borrows embedding and output head of its [`Model`].
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Mtp {
 /// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed row; no pair and no target crosses a border.
 struct Pairs {
     /// `i` of each pair.
-    hidden_rows: Arc<[u32]>,
+    hidden_rows: Table,
     row: Row,
     targets: Targets,
 }
@@ -108,15 +108,10 @@ impl Mtp {
     }
 
     /// The sum of the losses in nats, without gradients.
-    pub fn loss_sum(&self, model: &Model, hidden: Tensor<2>, row: &Row) -> f64 {
-        let pairs = Pairs::new(row);
-        if pairs.targets.rows.is_empty() {
-            return 0.0;
-        }
+    pub fn loss_sum(&self, model: &Model, hidden: Tensor<2>, row: &Row) -> Loss {
         let mut frozen = self.clone();
         frozen.set_trainable(false);
-        let own = frozen.forward(model, hidden.inner(), &pairs);
-        cross_entropy_sum(own.inner(), model.head().inner(), &pairs.targets)
+        frozen.loss(&model.frozen(), hidden.inner(), row, 1.0).map_or(Loss::NONE, Loss::new)
     }
 
     /// `scale · Σ losses` with the trunk frozen; adds this head's gradients.
@@ -127,11 +122,11 @@ impl Mtp {
         row: &Row,
         scale: f64,
         gradients: &mut Gradients,
-    ) -> f64 {
-        let Some(loss) = self.loss(model, hidden.inner(), row, scale) else { return 0.0 };
+    ) -> Loss {
+        let Some(loss) = self.loss(model, hidden.inner(), row, scale) else { return Loss::NONE };
         let mut backward = loss.backward();
         self.visit(&mut |param| gradients.collect(param, &mut backward));
-        f64::from(loss.inner().into_scalar::<f32>())
+        Loss::new(loss)
     }
 
     pub(crate) fn empty_cache(&self, device: &Device) -> MtpCache {

@@ -1,15 +1,22 @@
 //! One tensor of the model that may be trained.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use sparktune_kernels::adamw::Weights;
+use sparktune_kernels::packed;
 
 /// A named parameter. Held as `[rows, columns]`: vectors as one row, a depthwise convolution as `[channels, taps]`.
+///
+/// On the CPU all numbers are f32. On other devices matrices are computed with in bf16, and what is trained, or was stored
+/// with more digits, keeps its f32 numbers beside; vectors (norms, biases, gates) stay f32.
 #[derive(Clone, Debug)]
 pub struct Param {
     name: String,
     /// The shape the checkpoint stores it in.
     shape: Vec<usize>,
-    /// Outside autodiff when frozen, a tracked leaf when trained.
+    /// What the forward pass uses. Outside autodiff when frozen, a tracked leaf when trained.
     value: Tensor<2>,
+    /// The f32 numbers behind a bf16 value, where they say more or are to be trained.
+    master: Option<Tensor<2>>,
 }
 
 impl Param {
@@ -23,8 +30,17 @@ impl Param {
             [n] => (1, *n),
             [rows, rest @ ..] => (*rows, rest.iter().product()),
         };
-        let value = Tensor::from_data(TensorData::new(data, [rows, columns]), &device.clone().inner());
-        Self { name: name.into(), shape: shape.to_vec(), value }
+        let (name, shape, device) = (name.into(), shape.to_vec(), device.clone().inner());
+        if device == Device::flex() || shape.len() < 2 {
+            let value = packed(Tensor::from_data(TensorData::new(data, [rows, columns]), &device));
+            return Self { name, shape, value, master: None };
+        }
+        // Narrowed on the host: the device never holds wide numbers that say no more.
+        let is_narrow = data.iter().all(|x| half::bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
+        let wide = TensorData::new(data, [rows, columns]);
+        let master = (!is_narrow).then(|| packed(Tensor::from_data(wide.clone(), &device)));
+        let value = Tensor::from_data(wide.convert_dtype(DType::BF16), (&device, DType::BF16));
+        Self { name, shape, value: packed(value), master }
     }
 
     /// Canonical name (see the crate's header).
@@ -47,10 +63,17 @@ impl Param {
         self.value.clone()
     }
 
+    /// The f32 numbers, outside autodiff.
+    pub fn wide(&self) -> Tensor<2> {
+        match &self.master {
+            Some(master) => master.clone(),
+            None => widened(self.value.clone().inner()),
+        }
+    }
+
     /// The value as host numbers.
     pub fn to_vec(&self) -> Vec<f32> {
-        let data = self.value.clone().inner().into_data();
-        data.try_to_vec().expect("parameters are f32")
+        self.wide().into_data().try_to_vec().expect("wide numbers are f32")
     }
 
     /// Whether gradients are computed for it.
@@ -58,20 +81,44 @@ impl Param {
         self.value.is_tracked()
     }
 
-    /// Starts or stops training it.
+    /// Starts or stops training it. What has been trained keeps its f32 numbers.
     pub fn set_trainable(&mut self, trainable: bool) {
         let value = self.value.clone().inner();
+        if trainable && self.master.is_none() && value.dtype() != DType::F32 {
+            self.master = Some(widened(value.clone()));
+        }
         self.value = if trainable { value.autodiff().require_grad() } else { value };
     }
 
-    /// Hands out the value for an update in place; [`Self::put`] must follow.
-    pub fn take(&mut self) -> Tensor<2> {
-        let empty = Tensor::zeros([1, 1], &self.value.device().inner());
-        std::mem::replace(&mut self.value, empty).inner()
+    /// Replaces the numbers of a trained parameter by those that `f` makes of them.
+    pub fn update(&mut self, f: impl FnOnce(Weights) -> Weights) {
+        let empty = Tensor::zeros([1, 1], &Device::flex());
+        let value = std::mem::replace(&mut self.value, empty).inner();
+        let Weights { master, narrow } = f(match self.master.take() {
+            Some(master) => Weights { master, narrow: Some(value) },
+            None => Weights { master: value, narrow: None },
+        });
+        let (value, master) = match narrow {
+            Some(narrow) => (narrow, Some(master)),
+            None => (master, None),
+        };
+        self.master = master;
+        self.value = value.autodiff().require_grad();
     }
 
-    /// Sets a new value of the same shape and makes it trainable or not.
-    pub fn put(&mut self, value: Tensor<2>, trainable: bool) {
-        self.value = if trainable { value.autodiff().require_grad() } else { value };
+    /// Sets new f32 numbers of the same shape and makes it trainable or not.
+    pub fn put(&mut self, numbers: Tensor<2>, trainable: bool) {
+        let dtype = self.value.dtype();
+        if dtype == DType::F32 {
+            self.value = packed(numbers);
+        } else {
+            self.value = packed(numbers.clone().cast(dtype));
+            self.master = Some(packed(numbers));
+        }
+        self.set_trainable(trainable);
     }
+}
+
+fn widened(tensor: Tensor<2>) -> Tensor<2> {
+    if tensor.dtype() == DType::F32 { tensor } else { packed(tensor.cast(DType::F32)) }
 }

@@ -1,5 +1,6 @@
 //! A packed row of tokens as the model wants it.
 
+use sparktune_kernels::Table;
 use sparktune_kernels::linear_cross_entropy::Targets;
 use sparktune_plan::model_config::Rope;
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `[T]`
-    pub input_ids: Arc<[u32]>,
+    pub input_ids: Table,
     /// `[T]`, from 0 in each example.
-    pub position_ids: Arc<[u32]>,
+    pub position_ids: Table,
     /// `[0, …, T]`
-    pub cu_seqlens: Arc<[u32]>,
+    pub cu_seqlens: Table,
     /// `[T]`: whether token `t` is to be predicted (from `t - 1`); false at the start of each example.
     pub loss_mask: Arc<[bool]>,
     /// Which rows predict which tokens.

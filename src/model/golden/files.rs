@@ -85,7 +85,7 @@ fn an_adapter_is_merged_into_its_linears_and_touches_nothing_else() {
     trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true }, 7);
     for linear in trained.linears_mut() {
         let b = &mut linear.lora.as_mut().unwrap().b;
-        let value = b.take() + 0.01;
+        let value = b.wide() + 0.01;
         b.put(value, true);
     }
     let out = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_trained_mtp_head_is_written() {
     let base = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
     let mut mtp = Mtp::load(&base, &Device::flex()).unwrap();
     mtp.visit_mut(&mut |param| {
-        let value = param.take() + 0.5;
+        let value = param.wide() + 0.5;
         param.put(value, false);
     });
     let out = tempfile::tempdir().unwrap();

@@ -26,7 +26,7 @@ fn hidden_states_and_logits_are_those_of_transformers() {
         let hidden = model.hidden(&row);
         let error = difference(&host(hidden.clone()), &golden.numbers(&format!("final_hidden_{n}")));
         assert!(error <= LOGITS, "final hidden of length {n} differs by {error:e}");
-        let error = difference(&host(model.logits(hidden)), &golden.numbers(&format!("logits_{n}")));
+        let error = difference(&model.logits(hidden), &golden.numbers(&format!("logits_{n}")));
         assert!(error <= LOGITS, "logits of length {n} differ by {error:e}");
     }
 }
@@ -97,7 +97,7 @@ fn the_text_only_bf16_layout_gives_the_logits_of_transformers() {
     let ids = names.iter().find(|name| name.starts_with("input_ids")).unwrap();
     let logits = names.iter().find(|name| name.starts_with("logits")).unwrap();
     let row = Row::single(&golden.ids(ids));
-    let error = difference(&host(model.logits(model.hidden(&row))), &golden.numbers(logits));
+    let error = difference(&model.logits(model.hidden(&row)), &golden.numbers(logits));
     assert!(error <= LOGITS, "logits differ by {error:e}");
 }
 
@@ -107,14 +107,14 @@ fn a_packed_row_gives_every_example_the_logits_it_has_alone() {
     let borders: Vec<u32> = golden.ids("cu_seqlens");
     let ids = golden.ids("input_ids");
     let row = Row::new(&ids, &borders, &vec![true; ids.len()]);
-    let logits = host(model.logits(model.hidden(&row)));
+    let logits = model.logits(model.hidden(&row));
     let error = difference(&logits, &golden.numbers("logits"));
     assert!(error <= LOGITS, "packed logits differ by {error:e}");
     let vocabulary = model.config().vocab_size;
     for border in borders.windows(2) {
         let (from, to) = (border[0] as usize, border[1] as usize);
         let alone = Row::single(&ids[from..to]);
-        let alone = host(model.logits(model.hidden(&alone)));
+        let alone = model.logits(model.hidden(&alone));
         let error = difference(&logits[from * vocabulary..to * vocabulary], &alone);
         // Not bit for bit: the blocking of a matrix product depends on the number of rows.
         assert!(error <= 5e-5, "example at {from} differs from itself alone by {error:e}");

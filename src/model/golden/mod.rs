@@ -1,6 +1,8 @@
 //! Parity with transformers and peft on the fixture sets (`tests/fixtures`, or the folder named by
 //! `SPARKTUNE_FIXTURES`). Tolerances are those of the reference's README.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod curves;
 mod decoding;
 mod files;

@@ -1,0 +1,93 @@
+//! How an op reaches its CUDA kernels: the trait it implements, device tensors, and the launch of a device source.
+//!
+//! Tensors here are contiguous and 16-byte aligned. Activations and matrices are bf16; vectors (norms, biases, gates),
+//! statistics and gradients of parameters are f32. Nothing here waits for the device.
+
+mod launch;
+mod source;
+mod tensor;
+
+pub(crate) use launch::{Kernel, Sizes, sizes};
+pub use tensor::CudaTensor;
+pub(crate) use tensor::{
+    as_bf16, as_f32, columns, contiguous, dims, empty, into_tensor, like, own, primitive, view, zeros,
+};
+
+use burn::tensor::DType;
+
+/// The kernels of an op for CUDA devices.
+pub trait OnCuda<const N: usize> {
+    /// Whether the kernels take inputs of these shapes; the op's reference is computed instead when not.
+    fn fits(&self, inputs: [[usize; 2]; N]) -> bool;
+
+    /// As [`Op::forward`](crate::Op::forward), on the device.
+    fn forward(&self, inputs: [CudaTensor; N], wanted: [bool; N]) -> (CudaTensor, Vec<CudaTensor>);
+
+    /// As [`Op::backward`](crate::Op::backward), on the device.
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_output: CudaTensor,
+        wanted: [bool; N],
+    ) -> [Option<CudaTensor>; N];
+}
+
+/// Launches a backward kernel and, where `parts` is the shape of one, hands it one more buffer to write: f32, a row of the
+/// weight's gradient from each block. Returns their sum in order, `[1, width]`.
+pub(crate) fn launch_with_parts(
+    kernel: Kernel,
+    beside: &CudaTensor,
+    parts: Option<[usize; 2]>,
+    sizes: Sizes,
+) -> Option<CudaTensor> {
+    let Some([blocks, width]) = parts else {
+        kernel.launch(sizes);
+        return None;
+    };
+    let partial = empty(beside, [blocks, width], DType::F32);
+    kernel.write(&partial).launch(sizes);
+    let total = empty(beside, [1, width], DType::F32);
+    Kernel::new("sum_rows/sum_rows.cuh", "sum_rows")
+        .blocks(width.div_ceil(32))
+        .threads(256)
+        .read(&partial)
+        .write(&total)
+        .launch(sizes![blocks as u32, width as u32]);
+    Some(total)
+}
+
+/// How many blocks share the rows of a weight gradient: enough to fill a device, and always the same for a shape.
+pub(crate) fn partial_blocks(groups: usize) -> usize {
+    groups.clamp(1, 256)
+}
+
+/// How many lanes share a vector of `width` numbers, eight numbers each.
+pub(crate) fn lanes(width: usize) -> usize {
+    width.div_ceil(8).next_power_of_two()
+}
+
+/// What a scalar result's forward kept as the gradients of its two inputs, times the gradient of the result, `[1, 1]`; not
+/// touched where that is one. `wanted` as in [`OnCuda::backward`].
+pub(crate) fn scaled(
+    saved: Vec<CudaTensor>,
+    d_output: CudaTensor,
+    wanted: [bool; 2],
+) -> [Option<CudaTensor>; 2] {
+    let factor = as_f32(d_output);
+    let mut saved = saved.into_iter().map(|gradient| scale_in_place(gradient, &factor));
+    let first = saved.next().filter(|_| wanted[0]);
+    [first, saved.next()]
+}
+
+/// `factor · x`, in place where nobody else reads `x`.
+fn scale_in_place(x: CudaTensor, factor: &CudaTensor) -> CudaTensor {
+    let ((rows, columns), wide) = (dims(&x), x.dtype == DType::F32);
+    let x = own(x);
+    Kernel::new("scale/scale.cuh", if wide { "scale_f32" } else { "scale_bf16" })
+        .blocks((rows * columns).div_ceil(2048))
+        .threads(256)
+        .read(factor)
+        .update(&x)
+        .launch(sizes![(rows * columns) as u64]);
+    x
+}

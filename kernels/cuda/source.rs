@@ -1,0 +1,142 @@
+//! The device sources as the compiler gets them: one string, quoted includes written in their places.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock, Mutex};
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../", $name)))),*]
+    };
+}
+
+/// Every device source by its path below `kernels/`.
+const FILES: &[(&str, &str)] = files![
+    "adamw/adamw.cuh",
+    "cast/cast.cuh",
+    "causal_conv1d_silu/causal_conv1d_silu.cuh",
+    "decay_gate/decay_gate.cuh",
+    "device/async_copy.cuh",
+    "device/bf16.cuh",
+    "device/cuda.cuh",
+    "device/f16.cuh",
+    "device/gemm.cuh",
+    "device/reduce.cuh",
+    "device/shared.cuh",
+    "device/silu.cuh",
+    "device/tensor_core.cuh",
+    "embedding/embedding.cuh",
+    "gated_delta_rule/backward.cuh",
+    "gated_delta_rule/chunk_matrices.cuh",
+    "gated_delta_rule/forward.cuh",
+    "gated_delta_rule/gated_delta_rule.cuh",
+    "gated_delta_rule/gradients.cuh",
+    "gated_delta_rule/state.cuh",
+    "gated_rms_norm/gated_rms_norm.cuh",
+    "linear/linear.cuh",
+    "linear/linear_sums.cuh",
+    "linear_cross_entropy/linear_cross_entropy.cuh",
+    "linear_cross_entropy/row_state.cuh",
+    "linear_cross_entropy/rows.cuh",
+    "lora_linear/lora_linear.cuh",
+    "norm_rope/norm_rope.cuh",
+    "packed_attention/backward.cuh",
+    "packed_attention/forward.cuh",
+    "packed_attention/packed_attention.cuh",
+    "rms_norm/rms_norm.cuh",
+    "rope/rope.cuh",
+    "scale/scale.cuh",
+    "sigmoid_gate/sigmoid_gate.cuh",
+    "silu_mul/silu_mul.cuh",
+    "sum_rows/sum_rows.cuh",
+];
+
+/// A source made for some shape: `#define`s, then the flattened file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) text: String,
+    /// Tells two texts apart.
+    pub(crate) hash: u64,
+}
+
+/// The name of a `#define` and what it stands for.
+pub(crate) type Define = (&'static str, String);
+
+/// The source at `path` for these shapes; made once.
+pub(crate) fn source(path: &'static str, defines: &[Define]) -> Arc<Source> {
+    type Made = HashMap<(&'static str, Vec<Define>), Arc<Source>>;
+    static MADE: LazyLock<Mutex<Made>> = LazyLock::new(Mutex::default);
+    let mut made = MADE.lock().expect("nothing panics while it holds the sources");
+    let key = (path, defines.to_vec());
+    Arc::clone(made.entry(key).or_insert_with(|| {
+        let mut text: String =
+            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        flatten(path, &mut Vec::new(), &mut text);
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Arc::new(Source { text, hash: hasher.finish() })
+    }))
+}
+
+/// Appends the file at `path`, each quoted include replaced by the file's text the first time and by nothing afterwards.
+fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
+    seen.push(path.to_owned());
+    let (_, file) = FILES.iter().find(|(name, _)| *name == path).expect("every device source is in the list");
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    for line in file.lines() {
+        let include = line.trim_start().strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        match include {
+            Some(name) if name.ends_with(".cuh") => {
+                let wanted = match name.strip_prefix("../") {
+                    Some(from_above) => from_above.to_owned(),
+                    None => format!("{folder}/{name}"),
+                };
+                if !seen.contains(&wanted) {
+                    flatten(&wanted, seen, text);
+                }
+            }
+            // The emulator's, behind an `#ifdef`: a device compiler does not have it.
+            Some(name) => {
+                text.push_str("#include \"");
+                text.push_str(name);
+                text.push_str("\"\n");
+            }
+            None if line.trim() == "#pragma once" => {}
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_device_source_of_the_crate_is_in_the_list() {
+        let kernels = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found: Vec<String> = Vec::new();
+        for folder in std::fs::read_dir(kernels).unwrap().map(Result::unwrap).filter(|f| f.path().is_dir()) {
+            for file in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+                let name = file.path().strip_prefix(kernels).unwrap().to_string_lossy().into_owned();
+                if name.ends_with(".cuh") && !name.starts_with("emulator/") {
+                    found.push(name);
+                }
+            }
+        }
+        found.sort();
+        let listed: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(found, listed);
+    }
+
+    #[test]
+    fn an_included_file_comes_once_and_before_what_uses_it() {
+        let made = source("silu_mul/silu_mul.cuh", &[("SHAPE", "7".into())]);
+        assert!(made.text.starts_with("#define SHAPE 7\n"));
+        assert_eq!(made.text.matches("struct bf16 {").count(), 1);
+        assert!(made.text.find("struct bf16 {") < made.text.find("silu_mul_forward"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Device tensors as kernels want them.
+
+use super::{Kernel, sizes};
+use burn::backend::Cube;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, FloatDType, Shape, Slice, Tensor};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+
+/// A tensor on a CUDA device.
+pub type CudaTensor = CubeTensor;
+
+/// The tensor behind one of burn's that is outside autodiff, ready for a kernel.
+pub(crate) fn primitive(tensor: Tensor<2>) -> CudaTensor {
+    contiguous(tensor.try_into_primitive::<Cube>().expect("a device tensor outside autodiff"))
+}
+
+/// The tensor as one of burn's.
+pub(crate) fn into_tensor(tensor: CudaTensor) -> Tensor<2> {
+    Tensor::from_primitive::<Cube>(tensor)
+}
+
+/// Rows and columns of a 2-D tensor.
+pub(crate) fn dims(tensor: &CudaTensor) -> (usize, usize) {
+    let shape = tensor.meta.shape();
+    (shape[0], shape[1])
+}
+
+/// The tensor with its rows one after the other from an address kernels can read 16 bytes at.
+pub(crate) fn contiguous(tensor: CudaTensor) -> CudaTensor {
+    let tensor = into_contiguous(tensor);
+    if tensor.handle.offset_start.unwrap_or(0).is_multiple_of(16) {
+        return tensor;
+    }
+    copy(&tensor)
+}
+
+/// The same numbers at another place.
+pub(crate) fn copy(tensor: &CudaTensor) -> CudaTensor {
+    contiguous(Cube::float_mul_scalar(tensor.clone(), 1.0f32.into()))
+}
+
+/// A tensor nobody else reads, for a change in place.
+pub(crate) fn own(tensor: CudaTensor) -> CudaTensor {
+    if tensor.handle.can_mut() { tensor } else { copy(&tensor) }
+}
+
+/// An uninitialised tensor on the device of `beside`.
+pub(crate) fn empty(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    empty_device_contiguous_dtype(beside.client.clone(), beside.device.clone(), Shape::new(shape), dtype)
+}
+
+/// An uninitialised tensor of the shape and type of another.
+pub(crate) fn like(tensor: &CudaTensor) -> CudaTensor {
+    let (rows, columns) = dims(tensor);
+    empty(tensor, [rows, columns], tensor.dtype)
+}
+
+/// The first numbers of a tensor in another shape.
+pub(crate) fn view(tensor: CudaTensor, shape: [usize; 2]) -> CudaTensor {
+    let (rows, columns) = dims(&tensor);
+    let behind = (rows * columns - shape[0] * shape[1]) * tensor.dtype.size();
+    let handle = tensor.handle.offset_end(behind as u64);
+    CudaTensor::new_contiguous(tensor.client, tensor.device, Shape::new(shape), handle, tensor.dtype)
+}
+
+/// Some columns of a tensor, in memory of their own.
+pub(crate) fn columns(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
+    let (rows, _) = dims(tensor);
+    let part = [Slice::from(0..rows), Slice::from(first..first + count)];
+    copy(&Cube::float_slice(tensor.clone(), &part))
+}
+
+/// Zeros on the device of `beside`.
+pub(crate) fn zeros(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    contiguous(Cube::float_zeros(Shape::new(shape), &beside.device, float(dtype)))
+}
+
+fn float(dtype: DType) -> FloatDType {
+    if dtype == DType::F32 { FloatDType::F32 } else { FloatDType::BF16 }
+}
+
+/// # Panics
+/// When the tensor holds neither bf16 nor f32 numbers.
+fn cast(tensor: CudaTensor, dtype: DType) -> CudaTensor {
+    if tensor.dtype == dtype {
+        return tensor;
+    }
+    let (rows, columns) = dims(&tensor);
+    let kernel = match (tensor.dtype, dtype) {
+        (DType::F32, DType::BF16) => "cast_to_bf16",
+        (DType::BF16, DType::F32) => "cast_to_fp32",
+        (other, _) => unreachable!("device tensors are bf16 or f32, not {other:?}"),
+    };
+    let result = empty(&tensor, [rows, columns], dtype);
+    Kernel::new("cast/cast.cuh", kernel)
+        .blocks((rows * columns).div_ceil(2048))
+        .threads(256)
+        .read(&tensor)
+        .write(&result)
+        .launch(sizes![(rows * columns) as u64]);
+    result
+}
+
+/// The tensor in bf16, rounded to nearest even where it is wider.
+pub(crate) fn as_bf16(tensor: CudaTensor) -> CudaTensor {
+    cast(tensor, DType::BF16)
+}
+
+/// The tensor in f32.
+pub(crate) fn as_f32(tensor: CudaTensor) -> CudaTensor {
+    cast(tensor, DType::F32)
+}

@@ -1,0 +1,91 @@
+//! Launches of `embedding.cuh`.
+
+use super::Embedding;
+use crate::Table;
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, sizes, zeros};
+use crate::linear::cuda::aligned;
+use burn::tensor::DType;
+
+const SOURCE: &str = "embedding/embedding.cuh";
+
+/// Where each distinct id occurs: the order in which its gradient is added up.
+struct ById {
+    /// Indices of tokens, sorted by id, those of one id in the order of the row.
+    tokens: Table,
+    /// Where each distinct id begins in `tokens`, and their end.
+    starts: Table,
+    distinct_ids: Table,
+}
+
+impl ById {
+    fn new(ids: &[u32]) -> Self {
+        let mut tokens: Vec<u32> = (0..ids.len() as u32).collect();
+        tokens.sort_by_key(|token| ids[*token as usize]);
+        let (mut starts, mut distinct_ids) = (Vec::new(), Vec::new());
+        for (at, token) in tokens.iter().enumerate() {
+            let id = ids[*token as usize];
+            if distinct_ids.last() != Some(&id) {
+                distinct_ids.push(id);
+                starts.push(at as u32);
+            }
+        }
+        starts.push(tokens.len() as u32);
+        Self { tokens: tokens.into(), starts: starts.into(), distinct_ids: distinct_ids.into() }
+    }
+}
+
+impl OnCuda<1> for Embedding {
+    /// As the head of a tied table does: the gradients of both are added up and must be of one type, which they are when
+    /// both come from kernels or both from references.
+    fn fits(&self, [weight]: [[usize; 2]; 1]) -> bool {
+        aligned(weight[0]) && aligned(weight[1])
+    }
+
+    fn forward(&self, [weight]: [CudaTensor; 1], wanted: [bool; 1]) -> (CudaTensor, Vec<CudaTensor>) {
+        let weight = as_bf16(weight);
+        let (rows, (_, width)) = (self.input_ids.len(), dims(&weight));
+        let y = empty(&weight, [rows, width], DType::BF16);
+        Kernel::new(SOURCE, "gather_rows")
+            .grid(rows, width.div_ceil(2048), 1)
+            .threads(256)
+            .read(&weight)
+            .read(&self.input_ids.on_device(&weight))
+            .write(&y)
+            .launch(sizes![rows as u32, width as u32]);
+        (y, if wanted[0] { vec![weight] } else { Vec::new() })
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_output: CudaTensor,
+        _: [bool; 1],
+    ) -> [Option<CudaTensor>; 1] {
+        let (d_y, (rows, width)) = (as_bf16(d_output), dims(&saved[0]));
+        let ById { tokens, starts, distinct_ids } = ById::new(&self.input_ids);
+        let d_weight = zeros(&d_y, [rows, width], DType::F32);
+        Kernel::new(SOURCE, "embedding_backward")
+            .grid(distinct_ids.len(), width.div_ceil(2048), 1)
+            .threads(256)
+            .read(&d_y)
+            .read(&tokens.on_device(&d_y))
+            .read(&starts.on_device(&d_y))
+            .read(&distinct_ids.on_device(&d_y))
+            .update(&d_weight)
+            .launch(sizes![distinct_ids.len() as u32, width as u32]);
+        [Some(d_weight)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_one_id_stay_in_the_order_of_the_row() {
+        let ById { tokens, starts, distinct_ids } = ById::new(&[7, 3, 7, 7, 0]);
+        assert_eq!(tokens[..], [4, 1, 0, 2, 3]);
+        assert_eq!(starts[..], [0, 1, 2, 5]);
+        assert_eq!(distinct_ids[..], [0, 3, 7]);
+    }
+}

@@ -1,0 +1,213 @@
+//! Launches of the delta rule's kernels; `gated_delta_rule.cuh` says what each computes.
+
+use super::{Dims, GatedDeltaRule};
+use crate::Table;
+use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, like, sizes};
+use burn::tensor::DType;
+use cubecl::server::Handle;
+
+/// Tokens of a chunk.
+const CHUNK: usize = 64;
+/// Columns of the state that one block takes, at most.
+const SLICE: usize = 64;
+
+/// The chunks of a packed row.
+struct Chunks {
+    /// First token and number of tokens of each chunk.
+    chunks: Vec<[u32; 2]>,
+    /// First chunk and number of chunks of each example, the longest first.
+    segments: Vec<[u32; 2]>,
+}
+
+impl Chunks {
+    fn new(cu_seqlens: &[u32]) -> Self {
+        let (mut chunks, mut segments) = (Vec::new(), Vec::new());
+        for border in cu_seqlens.windows(2).filter(|border| border[0] < border[1]) {
+            let first_chunk = chunks.len() as u32;
+            for first in (border[0]..border[1]).step_by(CHUNK) {
+                chunks.push([first, (border[1] - first).min(CHUNK as u32)]);
+            }
+            segments.push([first_chunk, chunks.len() as u32 - first_chunk]);
+        }
+        segments.sort_by_key(|[_, chunks]| std::cmp::Reverse(*chunks));
+        Self { chunks, segments }
+    }
+}
+
+/// A row's chunks on the device, and what all kernels are told.
+struct Launches {
+    dims: Dims,
+    chunks: usize,
+    segments: usize,
+    chunk_table: Handle,
+    segment_table: Handle,
+}
+
+impl Launches {
+    fn new(op: &GatedDeltaRule, beside: &CudaTensor) -> Self {
+        let Chunks { chunks, segments } = Chunks::new(&op.cu_seqlens);
+        let upload = |rows: &[[u32; 2]]| rows.iter().flatten().copied().collect::<Table>().on_device(beside);
+        Self {
+            dims: op.dims,
+            chunks: chunks.len(),
+            segments: segments.len(),
+            chunk_table: upload(&chunks),
+            segment_table: upload(&segments),
+        }
+    }
+
+    fn kernel(&self, source: &'static str, name: &'static str) -> Kernel {
+        Kernel::new(source, name).define("HEAD_DIM", self.dims.key_dim).threads(256)
+    }
+
+    /// A kernel over all chunks at once.
+    fn over_chunks(&self, source: &'static str, name: &'static str) -> Kernel {
+        self.kernel(source, name).grid(self.chunks, self.dims.key_heads, 1)
+    }
+
+    /// A kernel that walks the chunks of each example.
+    fn over_segments(&self, source: &'static str, name: &'static str) -> Kernel {
+        let slices = self.dims.value_dim / self.dims.value_dim.min(SLICE);
+        self.kernel(source, name).grid(self.dims.value_heads * slices, self.segments, 1)
+    }
+
+    fn sizes(&self) -> Sizes {
+        sizes![self.dims.key_heads as u32, self.dims.value_heads as u32]
+    }
+
+    /// Matrices of every chunk and head, or states.
+    fn per_chunk(&self, beside: &CudaTensor, side: usize) -> CudaTensor {
+        empty(beside, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
+    }
+}
+
+/// What needs no state: kept from forward for backward.
+struct ChunkMatrices {
+    inverses: CudaTensor,
+    attentions: CudaTensor,
+    gate_sums: CudaTensor,
+    norms: CudaTensor,
+}
+
+impl ChunkMatrices {
+    fn new(launches: &Launches, qkv: &CudaTensor, g: &CudaTensor, beta: &CudaTensor) -> Self {
+        let (rows, _) = dims(qkv);
+        let made = Self {
+            inverses: launches.per_chunk(qkv, CHUNK),
+            attentions: launches.per_chunk(qkv, CHUNK),
+            gate_sums: like(g),
+            norms: empty(qkv, [rows, 2 * launches.dims.key_heads], DType::F32),
+        };
+        launches
+            .over_chunks("gated_delta_rule/chunk_matrices.cuh", "delta_rule_chunk_matrices")
+            .read(qkv)
+            .read(g)
+            .read(beta)
+            .read(&launches.chunk_table)
+            .write(&made.inverses)
+            .write(&made.attentions)
+            .write(&made.gate_sums)
+            .write(&made.norms)
+            .launch(launches.sizes());
+        made
+    }
+}
+
+impl OnCuda<3> for GatedDeltaRule {
+    fn fits(&self, _: [[usize; 2]; 3]) -> bool {
+        let Dims { key_dim, value_dim, .. } = self.dims;
+        key_dim == value_dim && matches!(key_dim, 16 | 32 | 64 | 128)
+    }
+
+    fn forward(&self, [qkv, g, beta]: [CudaTensor; 3], wanted: [bool; 3]) -> (CudaTensor, Vec<CudaTensor>) {
+        let (qkv, g, beta) = (as_bf16(qkv), as_f32(g), as_f32(beta));
+        let launches = Launches::new(self, &qkv);
+        let matrices = ChunkMatrices::new(&launches, &qkv, &g, &beta);
+        let out = empty(&qkv, [dims(&qkv).0, self.dims.value_heads * self.dims.value_dim], DType::BF16);
+        launches
+            .over_segments("gated_delta_rule/forward.cuh", "delta_rule_forward")
+            .read(&qkv)
+            .read(&matrices.inverses)
+            .read(&matrices.attentions)
+            .read(&matrices.gate_sums)
+            .read(&matrices.norms)
+            .read(&launches.chunk_table)
+            .read(&launches.segment_table)
+            .write(&out)
+            .launch(launches.sizes());
+        if !wanted.contains(&true) {
+            return (out, Vec::new());
+        }
+        let ChunkMatrices { inverses, attentions, gate_sums, norms } = matrices;
+        (out, vec![qkv, beta, inverses, attentions, gate_sums, norms])
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_output: CudaTensor,
+        _: [bool; 3],
+    ) -> [Option<CudaTensor>; 3] {
+        let [qkv, beta, inverses, attentions, gate_sums, norms] = &saved[..] else {
+            unreachable!("forward saves six tensors")
+        };
+        let (d_out, launches) = (as_bf16(d_output), Launches::new(self, qkv));
+        let side = self.dims.value_dim;
+        let (writes, states, d_states) =
+            (like(&d_out), launches.per_chunk(qkv, side), launches.per_chunk(qkv, side));
+        launches
+            .over_segments("gated_delta_rule/forward.cuh", "delta_rule_states")
+            .read(qkv)
+            .read(inverses)
+            .read(gate_sums)
+            .read(norms)
+            .read(&launches.chunk_table)
+            .read(&launches.segment_table)
+            .write(&writes)
+            .write(&states)
+            .launch(launches.sizes());
+        let d_qkv = like(qkv);
+        launches
+            .over_segments("gated_delta_rule/backward.cuh", "delta_rule_backward")
+            .read(qkv)
+            .read(inverses)
+            .read(attentions)
+            .read(gate_sums)
+            .read(norms)
+            .read(&d_out)
+            .read(&launches.chunk_table)
+            .read(&launches.segment_table)
+            .update(&d_qkv)
+            .write(&d_states)
+            .launch(launches.sizes());
+        let (d_g, d_beta) = (like(beta), like(beta));
+        launches
+            .over_chunks("gated_delta_rule/gradients.cuh", "delta_rule_gradients")
+            .read(qkv)
+            .read(beta)
+            .read(gate_sums)
+            .read(norms)
+            .read(&states)
+            .read(&d_states)
+            .read(&writes)
+            .read(&d_out)
+            .read(&launches.chunk_table)
+            .update(&d_qkv)
+            .write(&d_g)
+            .write(&d_beta)
+            .launch(launches.sizes());
+        [Some(d_qkv), Some(d_g), Some(d_beta)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_start_anew_at_borders_and_the_longest_example_comes_first() {
+        let Chunks { chunks, segments } = Chunks::new(&[0, 3, 3, 73]);
+        assert_eq!(chunks, [[0, 3], [3, 64], [67, 6]]);
+        assert_eq!(segments, [[1, 2], [0, 1]]);
+    }
+}

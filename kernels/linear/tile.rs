@@ -1,0 +1,121 @@
+//! Which tile a product of matrices is computed in, estimated from its sizes.
+
+use std::fmt;
+
+/// Rows, columns and depth of a block's tile, its warps along rows and columns, its stages of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tile {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    k: usize,
+    warps_m: usize,
+    warps_n: usize,
+    stages: usize,
+    /// What the tile's own traffic leaves of the tensor cores.
+    share: f64,
+}
+
+const fn tile(
+    m: usize,
+    n: usize,
+    k: usize,
+    warps_m: usize,
+    warps_n: usize,
+    stages: usize,
+    share: f64,
+) -> Tile {
+    Tile { m, n, k, warps_m, warps_n, stages, share }
+}
+
+/// The tiles that both `linear.cuh` and `lora_linear.cuh` are compiled with.
+pub(crate) const WIDE: [Tile; 3] =
+    [tile(128, 128, 32, 2, 2, 3, 1.0), tile(128, 256, 32, 2, 4, 4, 1.0), tile(64, 64, 64, 2, 2, 3, 0.75)];
+
+/// All tiles `linear.cuh` is compiled with: [`WIDE`], and two for products with a short side.
+pub(crate) const ALL: [Tile; 5] =
+    [WIDE[0], WIDE[1], WIDE[2], tile(64, 16, 64, 4, 1, 4, 0.25), tile(16, 64, 64, 1, 4, 4, 0.25)];
+
+impl Tile {
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> usize {
+        self.warps_m * self.warps_n * 32
+    }
+
+    /// Blocks that cover `m × n`.
+    pub(crate) fn blocks(&self, m: usize, n: usize) -> usize {
+        m.div_ceil(self.m) * n.div_ceil(self.n)
+    }
+
+    /// Tiles of a column that neighbouring blocks compute: as many as L2 keeps the rows of while the other side streams by.
+    pub(crate) fn group(&self, k: usize) -> u32 {
+        ((8 << 20) / (2 * self.m * k.max(1))).clamp(8, 16) as u32
+    }
+}
+
+/// The words behind `#define TILE`.
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { m, n, k, warps_m, warps_n, stages, .. } = self;
+        write!(f, "{m},{n},{k},{warps_m},{warps_n},{stages}")
+    }
+}
+
+/// What the estimate knows of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    pub(crate) multiprocessors: usize,
+    /// Products and sums of bf16 numbers a multiprocessor does in a cycle with `mma.sync`.
+    products_per_cycle: f64,
+    /// Bytes of memory all of them move in a cycle.
+    bytes_per_cycle: f64,
+}
+
+impl Device {
+    /// GB10 (48 multiprocessors) and what resembles it, or H200 (132) and what resembles that.
+    pub(crate) fn with(multiprocessors: usize) -> Self {
+        let (products_per_cycle, bytes_per_cycle) =
+            if multiprocessors > 100 { (1300.0, 2500.0) } else { (512.0, 90.0) };
+        Self { multiprocessors, products_per_cycle, bytes_per_cycle }
+    }
+
+    /// Cycles a product takes, paper and not measured: the blocks one multiprocessor gets times what each costs, its fill
+    /// of 128 of `k` included, and the traffic of the parts where `k` is split.
+    fn cycles(&self, tile: &Tile, [m, n, k]: [usize; 3], splits: usize) -> f64 {
+        let blocks = (tile.blocks(m, n) * splits).div_ceil(self.multiprocessors) as f64;
+        let each = (tile.m * tile.n) as f64 * (k.div_ceil(splits) + 128) as f64;
+        let parts = if splits > 1 { 8.0 * (splits * m * n) as f64 / self.bytes_per_cycle } else { 0.0 };
+        blocks * each / (tile.share * self.products_per_cycle) + parts
+    }
+
+    /// The best of `tiles` for a product `[m, n, k]`, and into how many parts its `k` is split, at most `most_splits`.
+    pub(crate) fn choose(&self, tiles: &[Tile], size: [usize; 3], most_splits: usize) -> (Tile, usize) {
+        // A part shorter than 512 is mostly fill.
+        let most_splits = most_splits.min(size[2].div_ceil(512)).max(1);
+        let choices = tiles.iter().flat_map(|tile| (1..=most_splits).map(move |splits| (*tile, splits)));
+        let best = choices.min_by(|(a, a_splits), (b, b_splits)| {
+            self.cycles(a, size, *a_splits).total_cmp(&self.cycles(b, size, *b_splits))
+        });
+        best.expect("there are tiles")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_products_take_wide_tiles_and_short_sides_short_ones() {
+        let gb10 = Device::with(48);
+        let (tile, splits) = gb10.choose(&ALL, [5376, 6144, 2048], 1);
+        assert!(tile.m == 128 && tile.n >= 128 && splits == 1, "{tile:?}");
+        assert_eq!(gb10.choose(&ALL, [5376, 16, 2048], 1).0.n, 16);
+        assert_eq!(gb10.choose(&ALL, [1, 2048, 2048], 1).0.m, 16);
+    }
+
+    #[test]
+    fn the_tokens_are_split_where_tiles_are_too_few_to_fill_the_device() {
+        let (_, splits) = Device::with(48).choose(&ALL, [128, 512, 5376], 16);
+        assert!(splits > 1);
+        assert_eq!(Device::with(48).choose(&ALL, [6144, 2048, 5376], 16).1, 1);
+    }
+}

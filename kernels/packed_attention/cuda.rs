@@ -1,0 +1,234 @@
+//! Launches of `forward.cuh` and `backward.cuh`, and the tables that tell their blocks what to do.
+
+use super::{Dims, PackedAttention};
+use crate::Table;
+use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, like, sizes};
+use burn::tensor::DType;
+
+const FORWARD: &str = "packed_attention/forward.cuh";
+const BACKWARD: &str = "packed_attention/backward.cuh";
+/// Rows a block holds.
+const HELD: usize = 128;
+
+/// What an item of work forms, and what a streamed row of it costs.
+#[derive(Clone, Copy)]
+struct Item {
+    kind: u32,
+    cost: usize,
+}
+
+const MIXED: Item = Item { kind: 0, cost: 1 };
+const D_QUERIES: Item = Item { kind: 0, cost: 3 };
+const D_KEYS: Item = Item { kind: 1, cost: 3 };
+const D_KEYS_AND_VALUES: Item = Item { kind: 1, cost: 4 };
+const D_VALUES: Item = Item { kind: 2, cost: 2 };
+
+/// The work of blocks, the longest first: `[items, 3]` of what, first token, how many tokens.
+#[derive(Default)]
+struct Work(Vec<(usize, [u32; 3])>);
+
+impl Work {
+    /// Items of at most `held` tokens each; `streamed(first, count)` says how many rows pass by them.
+    fn add(&mut self, item: Item, cu_seqlens: &[u32], held: usize, streamed: impl Fn(usize, usize) -> usize) {
+        for (first, count) in cuts(cu_seqlens, held) {
+            self.0.push((item.cost * streamed(first, count), [item.kind, first as u32, count as u32]));
+        }
+    }
+
+    fn items(&self) -> usize {
+        self.0.len()
+    }
+
+    fn table(mut self) -> Table {
+        self.0.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        self.0.iter().flat_map(|(_, item)| *item).collect()
+    }
+}
+
+/// Runs of at most `held` tokens, each a part of one example or several whole ones: a block streams what any of its rows sees.
+fn cuts(cu_seqlens: &[u32], held: usize) -> Vec<(usize, usize)> {
+    let mut cuts: Vec<(usize, usize)> = Vec::new();
+    for border in cu_seqlens.windows(2) {
+        let (start, end) = (border[0] as usize, border[1] as usize);
+        match cuts.last_mut() {
+            Some((_, count)) if *count + end - start <= held => *count += end - start,
+            _ => cuts.extend((start..end).step_by(held).map(|first| (first, held.min(end - first)))),
+        }
+    }
+    cuts
+}
+
+/// For each token, the first key of its example and one past its example's last query.
+struct Borders {
+    first_keys: Vec<u32>,
+    last_queries: Vec<u32>,
+}
+
+impl Borders {
+    fn new(cu_seqlens: &[u32]) -> Self {
+        let (mut first_keys, mut last_queries) = (Vec::new(), Vec::new());
+        for border in cu_seqlens.windows(2) {
+            let tokens = (border[1] - border[0]) as usize;
+            first_keys.extend(std::iter::repeat_n(border[0], tokens));
+            last_queries.extend(std::iter::repeat_n(border[1], tokens));
+        }
+        Self { first_keys, last_queries }
+    }
+
+    fn keys_of(&self, first: usize, count: usize) -> usize {
+        first + count - self.first_keys[first] as usize
+    }
+
+    fn queries_of(&self, first: usize, count: usize) -> usize {
+        self.last_queries[first + count - 1] as usize - first
+    }
+
+    fn table(self) -> Table {
+        self.first_keys.into_iter().chain(self.last_queries).collect()
+    }
+}
+
+fn fits(Dims { heads, kv_heads, head_dim }: Dims) -> bool {
+    matches!(head_dim, 16 | 32 | 64 | 128 | 256) && heads / kv_heads <= HELD
+}
+
+fn sizes_of(dims: Dims, tokens: usize, past: usize, window: Option<usize>, scale: f32) -> Sizes {
+    let window = window.map_or(u32::MAX, |window| window as u32);
+    sizes![tokens as u32, dims.heads as u32, dims.kv_heads as u32, past as u32, window, scale]
+}
+
+/// Queries of a tile, so that with all heads of their group they fill a block.
+fn queries_held(dims: Dims) -> usize {
+    HELD / (dims.heads / dims.kv_heads)
+}
+
+impl OnCuda<3> for PackedAttention {
+    fn fits(&self, _: [[usize; 2]; 3]) -> bool {
+        fits(self.dims)
+    }
+
+    fn forward(&self, inputs: [CudaTensor; 3], wanted: [bool; 3]) -> (CudaTensor, Vec<CudaTensor>) {
+        let [q, k, v] = inputs.map(as_bf16);
+        let (tokens, borders) = (dims(&q).0, Borders::new(&self.cu_seqlens));
+        let mut work = Work::default();
+        work.add(MIXED, &self.cu_seqlens, queries_held(self.dims), |first, count| {
+            borders.keys_of(first, count)
+        });
+        let (o, lse) = (like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
+        Kernel::new(FORWARD, "packed_attention_forward")
+            .define("HEAD_DIM", self.dims.head_dim)
+            .blocks(work.items() * self.dims.kv_heads)
+            .threads(256)
+            .read(&q)
+            .read(&k)
+            .read(&v)
+            .read(&borders.table().on_device(&q))
+            .read(&work.table().on_device(&q))
+            .write(&o)
+            .write(&lse)
+            .launch(sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale));
+        let saved = if wanted.contains(&true) { vec![q, k, v, o.clone(), lse] } else { Vec::new() };
+        (o, saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_output: CudaTensor,
+        _: [bool; 3],
+    ) -> [Option<CudaTensor>; 3] {
+        let [q, k, v, o, lse] = &saved[..] else { unreachable!("forward saves five tensors") };
+        let (d_o, (tokens, width), head_dim) = (as_bf16(d_output), dims(q), self.dims.head_dim);
+        let sizes = || sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale);
+        let delta = like(lse);
+        Kernel::new(BACKWARD, "packed_attention_delta")
+            .define("HEAD_DIM", head_dim)
+            .blocks((tokens * width).div_ceil(2048))
+            .threads(256)
+            .read(&d_o)
+            .read(o)
+            .write(&delta)
+            .launch(sizes());
+        let borders = Borders::new(&self.cu_seqlens);
+        let mut work = Work::default();
+        work.add(D_QUERIES, &self.cu_seqlens, queries_held(self.dims), |first, count| {
+            borders.keys_of(first, count)
+        });
+        let keys: &[Item] = if head_dim > 128 { &[D_KEYS, D_VALUES] } else { &[D_KEYS_AND_VALUES] };
+        let group = self.dims.heads / self.dims.kv_heads;
+        for item in keys {
+            work.add(*item, &self.cu_seqlens, HELD, |first, count| group * borders.queries_of(first, count));
+        }
+        let [d_q, d_k, d_v] = [q, k, v].map(like);
+        Kernel::new(BACKWARD, "packed_attention_backward")
+            .define("HEAD_DIM", head_dim)
+            .blocks(work.items() * self.dims.kv_heads)
+            .threads(256)
+            .read(q)
+            .read(k)
+            .read(v)
+            .read(&d_o)
+            .read(lse)
+            .read(&delta)
+            .read(&borders.table().on_device(q))
+            .read(&work.table().on_device(q))
+            .write(&d_q)
+            .write(&d_k)
+            .write(&d_v)
+            .launch(sizes());
+        [Some(d_q), Some(d_k), Some(d_v)]
+    }
+}
+
+/// Attention of new queries over a cache of one example; nothing where the kernel does not take these heads.
+pub(super) fn cached(
+    heads: Dims,
+    scale: f32,
+    sliding_window: Option<usize>,
+    inputs: [CudaTensor; 3],
+) -> Option<CudaTensor> {
+    if !fits(heads) {
+        return None;
+    }
+    let [q, k, v] = inputs.map(as_bf16);
+    let (tokens, keys) = (dims(&q).0, dims(&k).0);
+    let mut work = Work::default();
+    let fresh = [0, tokens as u32];
+    work.add(MIXED, &fresh, queries_held(heads), |first, count| keys - tokens + first + count);
+    let borders = Borders::new(&fresh);
+    let (o, lse) = (like(&q), empty(&q, [tokens, heads.heads], DType::F32));
+    Kernel::new(FORWARD, "packed_attention_forward")
+        .define("HEAD_DIM", heads.head_dim)
+        .blocks(work.items() * heads.kv_heads)
+        .threads(256)
+        .read(&q)
+        .read(&k)
+        .read(&v)
+        .read(&borders.table().on_device(&q))
+        .read(&work.table().on_device(&q))
+        .write(&o)
+        .write(&lse)
+        .launch(sizes_of(heads, tokens, keys - tokens, sliding_window, scale));
+    Some(o)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_item_comes_first_and_every_token_is_in_one() {
+        let borders = Borders::new(&[0, 3, 10]);
+        let mut work = Work::default();
+        work.add(D_QUERIES, &[0, 3, 10], 4, |first, count| borders.keys_of(first, count));
+        work.add(D_VALUES, &[0, 3, 10], 8, |first, count| borders.queries_of(first, count));
+        // Queries 0..3 see 3 keys, 3..7 see 4 and 7..10 see 7, three each; keys 0..3 are seen by 3, 3..10 by 7, two each.
+        assert_eq!(work.table()[..], [0, 7, 3, 2, 3, 7, 0, 3, 4, 0, 0, 3, 2, 0, 3]);
+    }
+
+    #[test]
+    fn a_run_is_a_part_of_one_example_or_several_whole_ones() {
+        assert_eq!(cuts(&[0, 1, 3, 9, 10, 15], 4), [(0, 3), (3, 4), (7, 3), (10, 4), (14, 1)]);
+        assert_eq!(cuts(&[0, 0, 4, 4], 4), [(0, 4)]);
+    }
+}

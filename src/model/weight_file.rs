@@ -1,0 +1,153 @@
+//! A file of weights, read through memory and forgotten piece by piece.
+//!
+//! What was copied out of a file stays in the page cache, where it is worth nothing: on unified memory 54 GB of weights
+//! would take that much from the GPU, whose allocator sees only memory that is free, and push out everything else. So
+//! every piece is let go as soon as it has been copied. This owns the mapping and the advice; what the bytes mean, the
+//! checkpoint knows.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::path::Path;
+
+use memmap2::{Mmap, UncheckedAdvice};
+use rustix::fs::{Advice, fadvise};
+
+/// An open file of weights.
+pub struct WeightFile {
+    file: File,
+    map: Mmap,
+}
+
+impl WeightFile {
+    /// Opens and maps a file that nobody writes any more.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or mapped.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        // SAFETY: the map is read-only; a checkpoint being rewritten under a running trainer is outside what
+        // the program supports, and reads of a file cut short end in a signal rather than wrong numbers.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(&file) }?;
+        Ok(Self { file, map })
+    }
+
+    /// All of its bytes; those that are touched are read.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// The same as `forget` for a piece of [`bytes`](Self::bytes); nothing for any other.
+    pub fn forget_piece(&self, piece: &[u8]) {
+        let start = (piece.as_ptr() as usize).wrapping_sub(self.map.as_ptr() as usize);
+        if start <= self.map.len() && piece.len() <= self.map.len() - start {
+            self.forget(start..start + piece.len());
+        }
+    }
+
+    /// Lets the system drop the pages of bytes that are not needed any more; they are read again when touched. Pages that
+    /// another process maps stay.
+    pub(crate) fn forget(&self, range: Range<usize>) {
+        // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when touched.
+        #[allow(unsafe_code)]
+        let unmapped =
+            unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
+        // The first takes the pages out of this process, the second out of the page cache, which passes over pages that
+        // are mapped. Advice that is not taken costs memory, not correctness.
+        if let (Ok(()), Some(length)) = (unmapped, NonZeroU64::new(range.len() as u64)) {
+            let _ = fadvise(&self.file, range.start as u64, Some(length), Advice::DontNeed);
+        }
+    }
+}
+
+/// Flushes a file to the disk and lets the system drop it from the page cache.
+pub(crate) fn sync_and_forget(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::{ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
+
+    const PIECE: usize = 1 << 20;
+
+    /// Pages of a file that are in the page cache, found by reading what can be had without waiting for the disk; `None`
+    /// where the file system does not tell. Asking brings in what is not there: a second look sees more.
+    fn cached(path: &Path) -> Option<usize> {
+        let file = File::open(path).unwrap();
+        // No read-ahead, or the look at one page would change what the next one sees.
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        let mut pages = 0;
+        let mut byte = [0];
+        for offset in (0..file.metadata().unwrap().len()).step_by(4096) {
+            match preadv2(&file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT) {
+                Ok(_) => pages += 1,
+                Err(rustix::io::Errno::AGAIN) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(pages)
+    }
+
+    /// A file beside this test's program, which lies on a real disk more often than the system's folder for such files:
+    /// what lies in memory itself is never dropped.
+    fn on_disk(pieces: usize) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
+        let program = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, vec![7; pieces * PIECE]).unwrap();
+        sync_and_forget(&path).unwrap();
+        let dropped = cached(&path)? == 0;
+        sync_and_forget(&path).unwrap();
+        dropped.then_some((folder, path))
+    }
+
+    #[test]
+    fn what_was_copied_leaves_the_page_cache_and_the_rest_is_still_right() {
+        let Some((_folder, path)) = on_disk(8) else {
+            eprintln!("skipped: this file system does not drop pages, or does not tell");
+            return;
+        };
+        let file = WeightFile::open(&path).unwrap();
+        for piece in 0..8 {
+            let range = piece * PIECE..(piece + 1) * PIECE;
+            assert!(file.bytes()[range.clone()].iter().all(|byte| *byte == 7));
+            match piece % 2 {
+                0 => file.forget(range),
+                _ => file.forget_piece(&file.bytes()[range]),
+            }
+        }
+        // Of 2,048; a page at a border may be held by the piece beside it.
+        let left = cached(&path).unwrap();
+        assert!(left < 32, "{left} pages are still cached");
+        assert!(file.bytes()[..PIECE].iter().all(|byte| *byte == 7), "it is read again");
+    }
+
+    #[test]
+    fn without_that_the_whole_file_stays() {
+        let Some((_folder, path)) = on_disk(8) else { return };
+        let file = WeightFile::open(&path).unwrap();
+        assert!(file.bytes().iter().all(|byte| *byte == 7));
+        assert_eq!(cached(&path), Some(8 * PIECE / 4096), "or the test above proves nothing");
+    }
+
+    #[test]
+    fn empty_pieces_and_ends_of_files_are_forgotten_without_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w");
+        std::fs::write(&path, [1, 2, 3]).unwrap();
+        let file = WeightFile::open(&path).unwrap();
+        file.forget(3..3);
+        file.forget(1..3);
+        file.forget_piece(&file.bytes()[1..]);
+        file.forget_piece(&[1, 2, 3]);
+        assert_eq!(file.bytes(), [1, 2, 3]);
+    }
+}
