@@ -251,7 +251,7 @@ pub struct CheckpointCommitted {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlApplied {
-    /// Id of the request; `signal` for SIGTERM and SIGINT.
+    /// Id of the request; `signal` for SIGTERM and SIGINT, `memory` where nobody asked and memory ran out.
     pub id: String,
     /// `stop` or `checkpoint`.
     pub action: String,
@@ -276,7 +276,7 @@ pub struct Warning {
 pub enum Outcome {
     /// All that was planned is done (an early stop included).
     Completed,
-    /// Ended on request after a checkpoint; `resume` continues.
+    /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out; `resume` continues.
     Stopped,
     /// Ended by an error, named in `reason`.
     Failed,
@@ -303,6 +303,12 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
+    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of the device on a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_peak_bytes: Option<u64>,
+    /// What the plan predicted for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_predicted_bytes: Option<u64>,
     /// What was written, relative to the run folder.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
@@ -469,7 +475,13 @@ mod tests {
             Kind::CheckpointCommitted(CheckpointCommitted { step: 3, best: true, ..Default::default() }),
             Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
             Kind::Warning(Warning { message: "hot".into(), step: Some(3) }),
-            Kind::RunFinished(RunFinished { outcome: Outcome::Stopped, step: 3, ..RunFinished::default() }),
+            Kind::RunFinished(RunFinished {
+                outcome: Outcome::Stopped,
+                step: 3,
+                mem_peak_bytes: Some(u64::MAX),
+                mem_predicted_bytes: Some(0),
+                ..RunFinished::default()
+            }),
         ];
         for kind in kinds {
             assert_eq!(read_back(kind.clone()), kind);

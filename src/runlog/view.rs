@@ -247,6 +247,11 @@ impl RunView {
         self.finished().map(|finished| finished.outcome)
     }
 
+    /// Most memory that training took, of all attempts that ended by themselves and measured it.
+    pub fn mem_peak_bytes(&self) -> Option<u64> {
+        self.attempts.iter().filter_map(|attempt| attempt.finished.as_ref()?.mem_peak_bytes).max()
+    }
+
     /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not included);
     /// before its first step, that of the steps before.
     pub fn tokens_per_s(&self) -> Option<f64> {

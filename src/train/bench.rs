@@ -72,7 +72,7 @@ pub fn training(
     Ok(TrainingRate {
         tokens_per_s: tokens as f64 / step_s,
         step_s,
-        loss_nats: (losses[0], losses[losses.len() - 1]),
+        loss_nats: (losses[0].nats(), losses[losses.len() - 1].nats()),
         peak_rss_bytes: sparktune_telemetry::peak_rss_bytes(),
     })
 }

@@ -51,6 +51,8 @@ pub enum TrainError {
         "the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
     )]
     NoDevice(String),
+    #[error("{what}. Details are in {details}")]
+    Device { what: String, details: PathBuf },
     #[error("{path}: {source}. Check space and permissions of the run folder, then `sparktune resume`")]
     Io { path: PathBuf, source: std::io::Error },
 }

@@ -8,7 +8,7 @@ use crate::state::Stage;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Pack, PackStrategy, Packing, Packs};
 use sparktune_data::token_file::TokenFile;
-use sparktune_model::{Generator, Model};
+use sparktune_model::{Generator, Loss, Model};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 use std::path::Path;
@@ -58,15 +58,19 @@ impl Evaluation {
     ) -> Result<f64, TrainError> {
         let started = Instant::now();
         let (mut sum, mut target_tokens) = (0.0, 0u64);
+        // The device works on one row while the next is prepared.
+        let mut under_way: Option<Loss> = None;
         for (done, pieces) in self.packs.iter().enumerate() {
             let row = row(&Pack::build(&self.file, pieces)?);
-            sum += subject.loss_sum(&row);
+            let before = under_way.replace(subject.loss_sum(&row));
+            sum += before.map_or(0.0, |loss| loss.nats());
             target_tokens += subject.target_tokens(&row) as u64;
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
                 session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
+        let sum = sum + under_way.map_or(0.0, |loss| loss.nats());
         let loss = sum / target_tokens.max(1) as f64;
         if !loss.is_finite() {
             return Err(TrainError::NotFinite { what: "loss on the held-out examples", value: loss, step });

@@ -12,6 +12,7 @@ mod optimizer;
 mod outputs;
 mod run;
 mod schedule;
+mod self_test;
 mod serve;
 mod session;
 mod stage;
@@ -19,4 +20,5 @@ mod state;
 
 pub use error::TrainError;
 pub use outputs::export_run;
-pub use run::{Finished, train};
+pub use run::{Finished, train, train_within};
+pub use self_test::{SelfTest, self_test};

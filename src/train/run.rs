@@ -13,6 +13,7 @@ use serde::Serialize;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, OptimizerPlan, Plan};
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished, RunStarted};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -22,7 +23,7 @@ const MTP_LEARNING_RATE: f64 = 2e-4;
 /// How an attempt ended, for the one who started it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finished {
-    /// Completed, or stopped on request.
+    /// Completed, or stopped: on request, or because memory ran out.
     pub outcome: Outcome,
     /// Optimizer steps of the text model done so far, all attempts together.
     pub steps: u64,
@@ -37,16 +38,29 @@ pub struct Finished {
 /// Trains the run of a folder: from the start, or from its newest whole checkpoint.
 ///
 /// Takes the run's lease, writes all events and ends them with `run_finished`, also when it fails. A request in
-/// `control/` or `stop` ends it after a checkpoint.
+/// `control/` or `stop` ends it after a checkpoint; so does memory that runs out.
 ///
 /// # Errors
 /// [`TrainError`]; the message is in the last event too.
 pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
-    let mut session = Session::open(run, stop)?;
+    train_within(run, stop, None)
+}
+
+/// As [`train`], ending when memory runs short of another reserve than the plan's rule gives, bytes.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_within(
+    run: &RunDir,
+    stop: &AtomicBool,
+    reserve_bytes: Option<u64>,
+) -> Result<Finished, TrainError> {
+    let mut session = Session::open(run, stop, reserve_bytes)?;
     let mut state = State::start();
-    let result = attempt(&mut session, &mut state);
+    let result = caught(run, session.events.attempt(), || attempt(&mut session, &mut state));
     let (outcome, reason, written) = match &result {
-        Ok((outcome, outputs)) => (*outcome, None, outputs.clone()),
+        Ok(Ending::Completed(outputs)) => (Outcome::Completed, None, outputs.clone()),
+        Ok(Ending::Stopped(because)) => (Outcome::Stopped, because.clone(), Vec::new()),
         Err(error) => (Outcome::Failed, Some(error.to_string()), Vec::new()),
     };
     let finished = Finished {
@@ -64,9 +78,45 @@ pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
         step: finished.steps,
         final_loss_nats: finished.final_loss,
         eval_loss_nats: finished.eval_loss,
+        mem_peak_bytes: peak_bytes(&session.plan),
+        mem_predicted_bytes: session.plan.predicted_bytes(),
         outputs: finished.outputs.iter().map(relative).collect(),
     }));
     result.map(|_| finished)
+}
+
+/// Most memory so far, in what the plan predicts.
+fn peak_bytes(plan: &Plan) -> Option<u64> {
+    match plan.device {
+        DeviceKind::Cpu => sparktune_telemetry::peak_rss_bytes(),
+        DeviceKind::Cuda => None,
+    }
+}
+
+/// How an attempt ended that nothing went wrong in.
+enum Ending {
+    /// With these outputs.
+    Completed(Vec<PathBuf>),
+    /// After a checkpoint, for this reason; none where somebody asked for it.
+    Stopped(Option<String>),
+}
+
+/// A failure of the GPU, which its runtime reports by a panic, as an error in words. Any other panic goes on: it is a bug.
+fn caught<T>(
+    run: &RunDir,
+    number: u32,
+    attempt: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
+        // What the thread of the device said first is the cause; what reached this one is often only that it is gone.
+        let what = sparktune_telemetry::heard().or_else(|| sparktune_telemetry::device_failure(message));
+        match what {
+            Some(what) => Err(TrainError::Device { what, details: run.crash_report(number) }),
+            None => resume_unwind(payload),
+        }
+    })
 }
 
 /// The device of a plan.
@@ -133,7 +183,7 @@ pub(crate) fn restore(
     })
 }
 
-fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<PathBuf>), TrainError> {
+fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainError> {
     session.checkpoints.clean(&session.lease)?;
     let found = session.checkpoints.newest_valid()?;
     let plan = session.plan.clone();
@@ -206,8 +256,8 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
             &plan.optimizer,
             evaluation.as_ref(),
         )?;
-        if end == End::Stopped {
-            return Ok((Outcome::Stopped, Vec::new()));
+        if let End::Stopped { because } = end {
+            return Ok(Ending::Stopped(because));
         }
     }
 
@@ -226,8 +276,8 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
         session.phase("mtp", format!("training the MTP head, {} steps", batches.total_steps()));
         let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
         let end = run_stage(session, &mut subject, state, &mut optimizer, &mut batches, &settings, None)?;
-        if end == End::Stopped {
-            return Ok((Outcome::Stopped, Vec::new()));
+        if let End::Stopped { because } = end {
+            return Ok(Ending::Stopped(because));
         }
         if let Some(evaluation) = &evaluation {
             evaluation.loss(session, &subject, state.checkpoint_step())?;
@@ -253,7 +303,7 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<(Outcome, Vec<Pat
     for warning in written.warnings {
         session.warn(warning, None);
     }
-    Ok((Outcome::Completed, written.paths))
+    Ok(Ending::Completed(written.paths))
 }
 
 /// Looks at every checksum of a token file, so that damage does not wait for the step that meets it.

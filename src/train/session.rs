@@ -1,13 +1,14 @@
 //! One attempt of a run: its lease, events, requests and checkpoints, and what the machine is doing meanwhile.
 
 use crate::TrainError;
-use sparktune_plan::Plan;
+use sparktune_plan::{Device as DeviceKind, Plan, memory::system_reserve};
 use sparktune_runlog::{
     Action, Checkpoint, Checkpoints, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease,
-    Phase, Progress, Request, RunDir, Step, Warning, now_us,
+    Phase, PressureWatch, Progress, Request, RunDir, Step, Warning, now_us,
 };
-use sparktune_telemetry::Sampler;
+use sparktune_telemetry::{MemoryGuard, Sampler};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Session<'a> {
     pub(crate) run: &'a RunDir,
     pub(crate) plan: Plan,
-    pub(crate) events: EventWriter,
+    pub(crate) events: Arc<EventWriter>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) lease: Lease,
     inbox: ControlInbox,
@@ -25,28 +26,40 @@ pub(crate) struct Session<'a> {
     sampler: Sampler,
     sampled: Option<Instant>,
     drift: DriftWatch,
+    /// Missing only where the system had no thread for it.
+    guard: Option<MemoryGuard>,
 }
 
 /// What is asked of the loop between two steps.
 #[derive(Default)]
 pub(crate) struct Asked {
     pub(crate) stop: bool,
+    /// Why it must stop, where nobody asked for it: memory runs out.
+    pub(crate) because: Option<String>,
     pub(crate) checkpoint: bool,
     requests: Vec<Request>,
     signal: bool,
 }
 
 impl<'a> Session<'a> {
-    /// Takes the lease and opens the next attempt.
-    pub(crate) fn open(run: &'a RunDir, stop: &'a AtomicBool) -> Result<Self, TrainError> {
+    /// Takes the lease and opens the next attempt. `reserve_bytes` of memory are left alone, by the plan's rule if none is
+    /// given.
+    pub(crate) fn open(
+        run: &'a RunDir,
+        stop: &'a AtomicBool,
+        reserve_bytes: Option<u64>,
+    ) -> Result<Self, TrainError> {
         let lease = Lease::acquire(run)?;
         let plan = read_plan(run)?;
-        let events = EventWriter::open(&lease)?;
+        let events = Arc::new(EventWriter::open(&lease)?);
         if plan.log.tensorboard {
             events.mirror_to_tensorboard(&lease);
         }
         let checkpoints = Checkpoints::new(run);
         let inbox = ControlInbox::new(&lease);
+        let mut sampler = Sampler::new();
+        let reserve = reserve_bytes.unwrap_or_else(|| reserve(&plan, &mut sampler));
+        let guard = guard(PressureWatch::new(reserve, plan.lighter()), events.clone());
         Ok(Self {
             run,
             plan,
@@ -55,9 +68,10 @@ impl<'a> Session<'a> {
             lease,
             inbox,
             stop,
-            sampler: Sampler::new(),
+            sampler,
             sampled: None,
             drift: DriftWatch::new(),
+            guard,
         })
     }
 
@@ -96,6 +110,11 @@ impl<'a> Session<'a> {
         slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
     }
 
+    /// Why the run must end now, also in the middle of a step: memory runs out.
+    pub(crate) fn must_stop(&self) -> Option<String> {
+        self.guard.as_ref().and_then(MemoryGuard::must_stop)
+    }
+
     /// Requests and signals that came in since the last look.
     pub(crate) fn asked(&self) -> Asked {
         let mut asked = Asked { signal: self.stop.swap(false, Ordering::SeqCst), ..Asked::default() };
@@ -106,7 +125,9 @@ impl<'a> Session<'a> {
             }
             Err(error) => self.warn(error.to_string(), None),
         }
-        asked.stop = asked.signal || asked.requests.iter().any(|request| request.action == Action::Stop);
+        asked.because = self.must_stop();
+        let stop = |request: &Request| request.action == Action::Stop;
+        asked.stop = asked.signal || asked.because.is_some() || asked.requests.iter().any(stop);
         asked.checkpoint = asked.stop || !asked.requests.is_empty();
         asked
     }
@@ -119,6 +140,9 @@ impl<'a> Session<'a> {
         };
         if asked.signal {
             applied("signal", Action::Stop);
+        }
+        if asked.because.is_some() {
+            applied("memory", Action::Stop);
         }
         for request in asked.requests {
             applied(&request.id, request.action);
@@ -147,6 +171,26 @@ impl<'a> Session<'a> {
         let how = if retried.is_ok() { "the second try succeeded" } else { "the second try failed too" };
         self.warn(format!("the checkpoint of step {step} could not be written: {first}; {how}"), Some(step));
         retried
+    }
+}
+
+/// What is to be left alone of this machine's memory.
+fn reserve(plan: &Plan, sampler: &mut Sampler) -> u64 {
+    let memory = sampler.memory();
+    system_reserve(memory.total_bytes, memory.unified && plan.device == DeviceKind::Cuda)
+}
+
+/// Watches memory for as long as the attempt goes on.
+fn guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<MemoryGuard> {
+    let log = events.clone();
+    let warn = move |message| log.emit(Kind::Warning(Warning { message, step: None }));
+    match MemoryGuard::start(watch, warn) {
+        Ok(guard) => Some(guard),
+        Err(error) => {
+            let message = format!("nobody watches memory in this run: {error}");
+            events.emit(Kind::Warning(Warning { message, step: None }));
+            None
+        }
     }
 }
 

@@ -7,7 +7,9 @@ use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
-use sparktune_model::{Gradients, Model, Mtp, Param, Row};
+use burn::tensor::Device;
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
 use sparktune_plan::OptimizerPlan;
 use sparktune_runlog::{CheckpointCommitted, Kind, Step};
 use std::time::{Duration, Instant};
@@ -20,10 +22,10 @@ pub(crate) trait Subject {
     fn target_tokens(&self, row: &Row) -> usize;
 
     /// `scale · Σ losses`, with the gradients of all trained parameters added up.
-    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> f64;
+    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss;
 
     /// `Σ losses` in nats without gradients.
-    fn loss_sum(&self, row: &Row) -> f64;
+    fn loss_sum(&self, row: &Row) -> Loss;
 
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param));
 
@@ -49,11 +51,11 @@ impl Subject for Main {
         row.target_tokens()
     }
 
-    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> f64 {
+    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
         self.model.loss_and_gradients(row, scale, self.recompute, gradients)
     }
 
-    fn loss_sum(&self, row: &Row) -> f64 {
+    fn loss_sum(&self, row: &Row) -> Loss {
         self.model.loss_sum(row)
     }
 
@@ -87,11 +89,11 @@ impl Subject for Head {
         Mtp::target_tokens(row)
     }
 
-    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> f64 {
+    fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
         self.mtp.loss_and_gradients(&self.trunk, self.trunk.hidden(row), row, scale, gradients)
     }
 
-    fn loss_sum(&self, row: &Row) -> f64 {
+    fn loss_sum(&self, row: &Row) -> Loss {
         self.mtp.loss_sum(&self.trunk, self.trunk.hidden(row), row)
     }
 
@@ -127,12 +129,15 @@ pub(crate) fn trained(model: &Model) -> Vec<&Param> {
 }
 
 /// How a stage ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// All steps done, or stopped early because evaluation got no better.
     Done,
-    /// A request came in; a checkpoint holds everything.
-    Stopped,
+    /// A request came in, or memory ran out for the reason given; a checkpoint holds every step that was done.
+    Stopped {
+        /// Nothing where somebody asked for it.
+        because: Option<String>,
+    },
 }
 
 /// Trains `subject` from where `state` stands to the end of the stage.
@@ -147,16 +152,42 @@ pub(crate) fn run_stage(
 ) -> Result<End, TrainError> {
     let total = batches.total_steps();
     let mut saved_at = Instant::now();
+    // Steps take the CPU's own time; a device is given the next one before the last is looked at.
+    let works_by_itself = *subject.model().device() != Device::flex();
+    let (mut under_way, mut settled_at): (Option<Queued>, _) = (None, Instant::now());
+    let mut unsaved = false;
     while state.step < total {
-        one_step(session, subject, state, optimizer, batches, settings)?;
+        let before = under_way.take();
+        let next = queue_step(session, subject, state, optimizer, batches, settings);
+        settled_at = settle(session, subject, state, before, settled_at, total)?;
+        under_way = match next? {
+            Next::Queued(step) => Some(*step),
+            Next::Nothing => None,
+            Next::GivenUp => {
+                // Every step before this one is in a checkpoint already, or is saved now.
+                let asked = session.asked();
+                if unsaved {
+                    save(session, subject, state, optimizer, false)?;
+                }
+                let because = asked.because.clone();
+                session.done(asked, state.checkpoint_step());
+                return Ok(End::Stopped { because });
+            }
+        };
+        unsaved = true;
         session.sample_machine();
 
         let mut best = false;
         let plan = &session.plan;
         let last = state.step == total;
-        if let Some(evaluation) =
-            evaluation.filter(|_| last || state.step.is_multiple_of(plan.eval.every_steps.max(1)))
-        {
+        let evaluates = last || state.step.is_multiple_of(plan.eval.every_steps.max(1));
+        let due = state.step.is_multiple_of(plan.checkpoint.save_steps.max(1))
+            || saved_at.elapsed() >= Duration::from_secs(60 * u64::from(plan.checkpoint.save_minutes.max(1)));
+        // What follows builds on this step being sound.
+        if !works_by_itself || evaluates || due {
+            settled_at = settle(session, subject, state, under_way.take(), settled_at, total)?;
+        }
+        if let Some(evaluation) = evaluation.filter(|_| evaluates) {
             let loss = evaluation.loss(session, subject, state.checkpoint_step())?;
             best = state.evaluated(loss);
             evaluation.samples(session, subject.model(), state.checkpoint_step());
@@ -177,21 +208,22 @@ pub(crate) fn run_stage(
         }
 
         let asked = session.asked();
-        let due = state.step.is_multiple_of(session.plan.checkpoint.save_steps.max(1))
-            || saved_at.elapsed()
-                >= Duration::from_secs(60 * u64::from(session.plan.checkpoint.save_minutes.max(1)));
+        if asked.checkpoint {
+            settled_at = settle(session, subject, state, under_way.take(), settled_at, total)?;
+        }
         if due || best || last || enough || asked.checkpoint {
             if best {
                 state.best_step = Some(state.checkpoint_step());
             }
             save(session, subject, state, optimizer, best)?;
             saved_at = Instant::now();
+            unsaved = false;
         }
-        let stop = asked.stop;
+        let (stop, because) = (asked.stop, asked.because.clone());
         session.done(asked, state.checkpoint_step());
         // Also after the last step: what follows (the head, the export) is the resumed run's.
         if stop {
-            return Ok(End::Stopped);
+            return Ok(End::Stopped { because });
         }
         if enough {
             break;
@@ -200,14 +232,41 @@ pub(crate) fn run_stage(
     Ok(End::Done)
 }
 
-fn one_step(
+/// What became of a step that was to be prepared.
+enum Next {
+    /// It is on the device's queue.
+    Queued(Box<Queued>),
+    /// No token of it carries loss.
+    Nothing,
+    /// Memory ran out in the middle of it: weights, optimizer and state are those of the step before.
+    GivenUp,
+}
+
+/// A step the device may still be working on.
+struct Queued {
+    started: Instant,
+    step: u64,
+    epoch: f64,
+    /// Of each micro-batch.
+    losses: Vec<Loss>,
+    clip: Clip,
+    learning_rate: f64,
+    target_tokens: u64,
+    tokens: u64,
+    data_ms: f64,
+    /// Where the host does the work itself.
+    optimizer_ms: Option<f64>,
+}
+
+/// Prepares one step and puts it on the device's queue.
+fn queue_step(
     session: &mut Session,
     subject: &mut dyn Subject,
     state: &mut State,
     optimizer: &mut Optimizer,
     batches: &mut Batches,
     settings: &OptimizerPlan,
-) -> Result<(), TrainError> {
+) -> Result<Next, TrainError> {
     let started = Instant::now();
     let batch = batches.step(state.step)?;
     let data_ms = milliseconds(started);
@@ -223,52 +282,93 @@ fn one_step(
         if subject.stage() == Stage::Main {
             state.main_steps = step;
         }
-        return Ok(());
+        return Ok(Next::Nothing);
     }
     let mut gradients = Gradients::default();
     let scale = 1.0 / target_tokens as f64;
-    let loss: f64 = batch.rows.iter().map(|row| subject.loss_and_gradients(row, scale, &mut gradients)).sum();
+    let mut losses: Vec<Loss> = Vec::with_capacity(batch.rows.len());
+    for row in &batch.rows {
+        // A step may take half a minute, which is longer than a machine lasts whose memory runs out.
+        if session.must_stop().is_some() {
+            return Ok(Next::GivenUp);
+        }
+        losses.push(subject.loss_and_gradients(row, scale, &mut gradients));
+    }
+    let before_update = Instant::now();
+    let clip = optimizer.step(settings, rate, step, gradients, &mut |f| subject.visit_mut(f))?;
+    let host_works = *subject.model().device() == Device::flex();
+    state.step = step;
+    Ok(Next::Queued(Box::new(Queued {
+        started,
+        step,
+        epoch: batch.epoch,
+        losses,
+        clip,
+        learning_rate: rate,
+        target_tokens: target_tokens as u64,
+        tokens: batch.tokens(),
+        data_ms,
+        optimizer_ms: host_works.then(|| milliseconds(before_update)),
+    })))
+}
+
+/// Waits for a step, if there is one, and records it; returns when it was done. `before` is when the step before was.
+///
+/// # Errors
+/// When its loss or its gradients are not finite; its update has then changed nothing.
+fn settle(
+    session: &mut Session,
+    subject: &dyn Subject,
+    state: &mut State,
+    queued: Option<Queued>,
+    before: Instant,
+    total: u64,
+) -> Result<Instant, TrainError> {
+    let Some(queued) = queued else { return Ok(before) };
+    let step = queued.step;
+    let loss: f64 = queued.losses.iter().map(Loss::nats).sum();
     if !loss.is_finite() {
         if subject.stage() == Stage::Main {
             session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
         }
         return Err(TrainError::NotFinite { what: "loss", value: loss, step });
     }
-    let before_update = Instant::now();
-    let grad_norm = optimizer.step(settings, rate, step, gradients, &mut |f| subject.visit_mut(f))?;
-    state.step = step;
-    let step_ms = milliseconds(started);
+    let grad_norm = queued.clip.norm();
+    if !grad_norm.is_finite() {
+        return Err(TrainError::NotFinite { what: "gradient norm", value: grad_norm, step });
+    }
+    // While one step is under way the next is already queued: each takes from the end of the one before.
+    let step_ms = milliseconds(queued.started.max(before));
     match subject.stage() {
         Stage::Main => {
             state.main_steps = step;
             state.set_last_loss(loss);
             session.step(Step {
                 step,
-                epoch: Some(batch.epoch),
+                epoch: Some(queued.epoch),
                 loss_nats: loss,
-                target_tokens: target_tokens as u64,
-                tokens: batch.tokens(),
-                lr: Some(rate),
+                target_tokens: queued.target_tokens,
+                tokens: queued.tokens,
+                lr: Some(queued.learning_rate),
                 grad_norm: Some(grad_norm),
                 step_ms: Some(step_ms),
-                tokens_per_s: Some((batch.tokens() as f64 / step_ms * 1e4).round() / 10.0),
+                tokens_per_s: Some((queued.tokens as f64 / step_ms * 1e4).round() / 10.0),
                 mem_used_bytes: sparktune_telemetry::rss_bytes(),
-                data_ms: Some(data_ms),
-                optimizer_ms: Some(milliseconds(before_update)),
+                data_ms: Some(queued.data_ms),
+                optimizer_ms: queued.optimizer_ms,
                 ..Step::default()
             });
         }
         // Steps of the head would break the text model's curve: each is told as progress, for an hour without a word
         // would look like a trainer that hangs; their loss in words, now and then.
         Stage::Mtp => {
-            let total = batches.total_steps();
             if step == 1 || step == total || step.is_multiple_of((total / 10).max(1)) {
                 session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
             }
             session.progress("mtp", step, total, "steps");
         }
     }
-    Ok(())
+    Ok(Instant::now())
 }
 
 fn save(

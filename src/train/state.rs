@@ -8,7 +8,7 @@ use crate::optimizer::Optimizer;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
-use sparktune_model::Param;
+use sparktune_model::{Param, WeightFile};
 use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
@@ -115,8 +115,7 @@ impl State {
         let text = serde_json::to_string_pretty(self).expect("plain fields serialise");
         let path = folder.join(STATE);
         fs::write(&path, text).map_err(TrainError::io(&path))?;
-        let weights =
-            parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.tensor().inner())));
+        let weights = parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.wide())));
         save(&folder.join(WEIGHTS), weights)?;
         let moments = optimizer.moments.iter().flat_map(|(name, (m, v))| {
             [(format!("m.{name}"), Stored::new(m.clone())), (format!("v.{name}"), Stored::new(v.clone()))]
@@ -131,8 +130,8 @@ pub(crate) fn read_weights(
     expected: usize,
     visit: &mut crate::optimizer::Visit,
 ) -> Result<(), TrainError> {
-    let bytes = map(&folder.join(WEIGHTS))?;
-    let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
+    let file = open(&folder.join(WEIGHTS))?;
+    let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
     let (mut set, mut wrong) = (0, None);
     visit(&mut |param| {
         let Ok(view) = stored.tensor(param.name()) else { return };
@@ -145,6 +144,7 @@ pub(crate) fn read_weights(
             }
             None => wrong = Some(format!("`{}` has another shape or type", param.name())),
         }
+        file.forget_piece(view.data());
     });
     match wrong {
         Some(reason) => Err(foreign(folder, reason)),
@@ -161,8 +161,8 @@ pub(crate) fn read_weights(
 
 /// The optimizer of a checkpoint.
 pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer, TrainError> {
-    let bytes = map(&folder.join(OPTIMIZER))?;
-    let stored = SafeTensors::deserialize(&bytes).map_err(|e| foreign(folder, e.to_string()))?;
+    let file = open(&folder.join(OPTIMIZER))?;
+    let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
     let device = device.clone().inner();
     let mut optimizer = Optimizer::default();
     for (name, view) in stored.iter() {
@@ -171,17 +171,15 @@ pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer
         let pair = tensor(&view, &device).zip(tensor(&second, &device));
         let pair = pair.ok_or_else(|| foreign(folder, format!("the moments of `{name}` are no matrices")))?;
         optimizer.moments.insert(name.to_owned(), pair);
+        file.forget_piece(view.data());
+        file.forget_piece(second.data());
     }
     Ok(optimizer)
 }
 
-/// A file of a committed checkpoint without a second copy of it in memory.
-fn map(path: &Path) -> Result<memmap2::Mmap, TrainError> {
-    let file = fs::File::open(path).map_err(TrainError::io(path))?;
-    // SAFETY: committed checkpoints are never written again, and this process holds the run's lease.
-    #[allow(unsafe_code)]
-    let map = unsafe { memmap2::Mmap::map(&file) };
-    map.map_err(TrainError::io(path))
+/// A file of a committed checkpoint, of which there is no second copy in memory.
+fn open(path: &Path) -> Result<WeightFile, TrainError> {
+    WeightFile::open(path).map_err(TrainError::io(path))
 }
 
 fn foreign(folder: &Path, reason: String) -> TrainError {

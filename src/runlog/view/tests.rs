@@ -63,6 +63,18 @@ fn the_fold_knows_where_a_run_stands() {
 }
 
 #[test]
+fn the_highest_memory_of_all_attempts_counts_and_one_that_crashed_has_told_none() {
+    let mut log = Log::new();
+    assert_eq!(log.view.mem_peak_bytes(), None);
+    for mem_peak_bytes in [Some(3), Some(5), None, Some(4)] {
+        log.start(Some(0));
+        log.emit(Kind::RunFinished(RunFinished { mem_peak_bytes, ..RunFinished::default() }));
+    }
+    log.start(Some(0));
+    assert_eq!(log.view.mem_peak_bytes(), Some(5));
+}
+
+#[test]
 fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
     let mut log = Log::new();
     log.start(None);

@@ -3,7 +3,7 @@
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
-use sparktune_train::{TrainError, export_run, train};
+use sparktune_train::{TrainError, export_run, train, train_within};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,13 +25,17 @@ fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
     writer.finish().unwrap();
 }
 
-/// A run folder as the launcher leaves it.
+/// A run folder as the launcher leaves it, for the CPU.
 fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
+    run_on("cpu", root, method, mtp, steps, recompute)
+}
+
+fn run_on(device: &str, root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
     let run = RunsRoot::new(root).create("tiny", "test").unwrap();
     let plan = format!(
         r#"
 seed = 3
-device = "cpu"
+device = "{device}"
 recompute = {recompute}
 mtp = "{mtp}"
 runs_dir = "runs"
@@ -126,28 +130,76 @@ fn recompute_changes_no_loss_beyond_rounding() {
 
 #[test]
 fn a_run_stopped_after_every_step_continues_bit_for_bit() {
-    let root = tempfile::tempdir().unwrap();
     for method in [LORA, FULL] {
-        let whole = run(root.path(), method, "trained", 7, false);
-        train(&whole, &AtomicBool::new(false)).unwrap();
-        let parts = run(root.path(), method, "trained", 7, false);
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            // The stop is asked for before the first step, so each attempt makes exactly one.
-            let finished = train(&parts, &AtomicBool::new(true)).unwrap();
-            if finished.outcome == Outcome::Completed {
-                break;
-            }
-            assert_eq!(finished.outcome, Outcome::Stopped);
-            assert!(attempts < 40, "the run never ends");
-        }
-        assert!(attempts > 10, "text model and head were stopped in between: {attempts}");
-        assert_eq!(losses(&whole), losses(&parts));
-        for file in ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"] {
-            assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
-        }
+        stops_change_nothing("cpu", method, "trained", 7);
     }
+}
+
+/// The same on a CUDA device, or the emulated one: its queue holds a step ahead, its weights are rounded masters.
+#[cfg(feature = "cuda")]
+#[test]
+fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
+    use burn::tensor::{Device, DeviceType};
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    stops_change_nothing("cuda", r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
+}
+
+fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
+    let root = tempfile::tempdir().unwrap();
+    let whole = run_on(device, root.path(), method, mtp, steps, false);
+    train(&whole, &AtomicBool::new(false)).unwrap();
+    let parts = run_on(device, root.path(), method, mtp, steps, false);
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        // The stop is asked for before the first step, so each attempt makes exactly one.
+        let finished = train(&parts, &AtomicBool::new(true)).unwrap();
+        if finished.outcome == Outcome::Completed {
+            break;
+        }
+        assert_eq!(finished.outcome, Outcome::Stopped);
+        assert!(attempts < 40, "the run never ends");
+    }
+    // The head is stopped in between as well.
+    let more = if mtp == "trained" { 3 } else { 0 };
+    assert!(attempts >= steps + more, "stopped too seldom: {attempts}");
+    assert_eq!(losses(&whole), losses(&parts));
+    let head: &[&str] = if mtp == "trained" { &["merged-mtp/model.safetensors"] } else { &[] };
+    for file in ["merged/model.safetensors", "SERVE.md"].iter().chain(head) {
+        assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
+    }
+}
+
+#[test]
+fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = run(root.path(), LORA, "none", 7, false);
+    train(&whole, &AtomicBool::new(false)).unwrap();
+    let parts = run(root.path(), LORA, "none", 7, false);
+    // No machine has so much memory that this is left.
+    let out_of_memory = || train_within(&parts, &AtomicBool::new(false), Some(u64::MAX / 2)).unwrap();
+    let why = || match events(&parts).pop() {
+        Some(Kind::RunFinished(finished)) => (finished.outcome, finished.reason.unwrap_or_default()),
+        other => panic!("{other:?}"),
+    };
+    // Before the first step there is nothing to keep …
+    assert_eq!((out_of_memory().outcome, out_of_memory().steps), (Outcome::Stopped, 0));
+    assert!(
+        why().1.contains("memory ran out") && why().1.contains("SPARKTUNE_RECOMPUTE=true"),
+        "{:?}",
+        why()
+    );
+    assert_eq!(std::fs::read_dir(parts.checkpoints()).map_or(0, Iterator::count), 0);
+    // … and in the middle of a later one, the steps before it are kept.
+    assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().steps, 1);
+    assert_eq!((out_of_memory().steps, why().0), (1, Outcome::Stopped));
+    assert_eq!(train(&parts, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    assert_eq!(losses(&whole), losses(&parts));
+    assert!(bytes(&whole, "merged/model.safetensors") == bytes(&parts, "merged/model.safetensors"));
 }
 
 #[test]

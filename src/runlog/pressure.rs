@@ -1,0 +1,210 @@
+//! Is memory about to run out under a run? Where CPU and GPU share it, that does not end in one killed process: the machine
+//! swaps, every program waits for every other, and nobody can log in any more. So a run that is not ended by then ends
+//! itself, while there is room left to write a checkpoint.
+//!
+//! Enters: readings of memory, twice a second or so, and the reserve that the plan leaves alone. Leaves: a warning when
+//! memory has become tight and one when it is roomy again, and at most once the verdict that the run must stop, with the
+//! figures. Pure; the times are those of the readings.
+//!
+//! One bad reading is no sign but at the very end: an optimizer step or a checkpoint takes memory for a moment. What
+//! nobody measured is no sign either.
+
+/// Shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`], and when it stops at
+/// once. The reserve counts the program itself and its driver, so most of it is in use in a run that fits exactly.
+const TIGHT: f64 = 0.75;
+const CRITICAL: f64 = 0.375;
+const LAST: f64 = 0.125;
+/// Roomy again: more than this share, with hardly any waiting, for a minute.
+const ROOMY: f64 = 1.0;
+const ROOMY_US: u64 = 60_000_000;
+const TIGHT_US: u64 = 5_000_000;
+const CRITICAL_US: u64 = 2_000_000;
+/// All programs waited for memory for this share of the last 10 s, while it is tight.
+const STALLED_PERCENT: f64 = 10.0;
+const STALLED_US: u64 = 5_000_000;
+/// Some program waited, which is worth a word however much memory is left.
+const WAITING_PERCENT: f64 = 25.0;
+const WAITING_US: u64 = 10_000_000;
+const CALM_PERCENT: f64 = 5.0;
+/// Swap in use has grown by this share of the reserve, while memory is tight.
+const SWAPPED: f64 = 0.5;
+
+/// One reading of memory; absent means that nobody could measure it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MemoryReading {
+    /// Physical memory, or the container's limit where that is lower.
+    pub total_bytes: u64,
+    /// What can still be allocated without swapping, under that limit.
+    pub available_bytes: u64,
+    /// CPU and GPU share this memory.
+    pub unified: bool,
+    /// Swap in use.
+    pub swap_used_bytes: Option<u64>,
+    /// Percent of the last 10 s in which some task waited for memory (PSI).
+    pub some_percent: Option<f64>,
+    /// Percent of the last 10 s in which all tasks waited for memory (PSI).
+    pub full_percent: Option<f64>,
+    /// Resident memory of this process.
+    pub own_bytes: Option<u64>,
+}
+
+/// Another program that holds memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryUser {
+    /// Its name. Text from outside: escape it for a terminal.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its resident memory.
+    pub bytes: u64,
+}
+
+/// What a reading calls for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Relief {
+    /// Say this, and go on.
+    Warn(String),
+    /// Commit a checkpoint and end, for this reason.
+    Stop(String),
+}
+
+/// Watches one attempt for memory that runs out.
+#[derive(Debug, Clone, Default)]
+pub struct PressureWatch {
+    reserve: f64,
+    lighter: Vec<String>,
+    tight: Since,
+    critical: Since,
+    stalled: Since,
+    swapped: Since,
+    waiting: Since,
+    roomy: Since,
+    /// Lowest swap in use so far.
+    swap_bytes: Option<u64>,
+    warned: bool,
+    stopped: bool,
+}
+
+impl PressureWatch {
+    /// A watch at the beginning of an attempt. `reserve_bytes` is what the plan leaves alone, `lighter` the settings with
+    /// which a new run would need less memory.
+    pub fn new(reserve_bytes: u64, lighter: Vec<String>) -> Self {
+        #[allow(clippy::cast_precision_loss)]
+        let reserve = reserve_bytes as f64;
+        PressureWatch { reserve, lighter, ..PressureWatch::default() }
+    }
+
+    /// Takes a reading of this time. `largest` finds the largest other program; it is asked only where the answer is said.
+    pub fn reading(
+        &mut self,
+        reading: &MemoryReading,
+        time_us: u64,
+        largest: impl FnOnce() -> Option<MemoryUser>,
+    ) -> Option<Relief> {
+        if self.stopped {
+            return None;
+        }
+        #[allow(clippy::cast_precision_loss)]
+        let left = reading.available_bytes as f64 / self.reserve.max(1.0);
+        let lowest = self.swap_bytes.into_iter().chain(reading.swap_used_bytes).min();
+        self.swap_bytes = lowest;
+        let grown = reading.swap_used_bytes.zip(lowest).map_or(0, |(now, lowest)| now - lowest);
+        #[allow(clippy::cast_precision_loss)]
+        let swapped = grown as f64 > self.reserve * SWAPPED;
+        let over = |percent: Option<f64>, limit| percent.is_some_and(|percent| percent >= limit);
+
+        let tight_us = self.tight.held(left < TIGHT, time_us);
+        let critical_us = self.critical.held(left < CRITICAL, time_us);
+        let stalled_us =
+            self.stalled.held(left < TIGHT && over(reading.full_percent, STALLED_PERCENT), time_us);
+        let swapped_us = self.swapped.held(left < TIGHT && swapped, time_us);
+        let waiting_us = self.waiting.held(over(reading.some_percent, WAITING_PERCENT), time_us);
+        let roomy_us = self.roomy.held(left > ROOMY && !over(reading.some_percent, CALM_PERCENT), time_us);
+
+        let must_stop = left < LAST
+            || critical_us.is_some_and(|us| us >= CRITICAL_US)
+            || stalled_us.is_some_and(|us| us >= STALLED_US)
+            || swapped_us.is_some_and(|us| us >= STALLED_US);
+        if must_stop {
+            self.stopped = true;
+            let state = self.state(reading, grown, largest());
+            return Some(Relief::Stop(format!(
+                "memory ran out: {state}. The run was stopped before the machine stalls. {}",
+                self.what_to_do()
+            )));
+        }
+        let is_tight = tight_us.is_some_and(|us| us >= TIGHT_US);
+        let is_waiting = waiting_us.is_some_and(|us| us >= WAITING_US);
+        if !self.warned && (is_tight || is_waiting) {
+            self.warned = true;
+            let what = if is_tight { "memory is tight" } else { "programs wait for memory" };
+            let state = self.state(reading, grown, largest());
+            return Some(Relief::Warn(format!(
+                "{what}: {state}. If it gets tighter, the run saves a checkpoint and stops. {}",
+                self.what_to_do()
+            )));
+        }
+        if self.warned && roomy_us.is_some_and(|us| us >= ROOMY_US) {
+            self.warned = false;
+            let (available, total) = (gb(reading.available_bytes), gb(reading.total_bytes));
+            return Some(Relief::Warn(format!("memory is roomy again: {available} of {total} available")));
+        }
+        None
+    }
+
+    /// The figures, in words.
+    fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let reserve = gb(self.reserve as u64);
+        let mut words = format!(
+            "{} of {} available, and {reserve} should stay free",
+            gb(reading.available_bytes),
+            gb(reading.total_bytes)
+        );
+        if grown > 0 {
+            words.push_str(&format!("; swap in use grew by {}", gb(grown)));
+        }
+        if let Some(percent) = reading.full_percent.filter(|percent| *percent >= 1.0) {
+            words.push_str(&format!("; all programs waited for memory for {percent:.0} % of the last 10 s"));
+        } else if let Some(percent) = reading.some_percent.filter(|percent| *percent >= 1.0) {
+            words.push_str(&format!("; programs waited for memory for {percent:.0} % of the last 10 s"));
+        }
+        if let Some(own) = reading.own_bytes {
+            let gpu = if reading.unified { ", not counting what it holds for the GPU" } else { "" };
+            words.push_str(&format!("; the trainer holds {}{gpu}", gb(own)));
+        }
+        if let Some(MemoryUser { name, pid, bytes }) = largest {
+            words.push_str(&format!("; the largest other program is {name} ({pid}) with {}", gb(bytes)));
+        }
+        words
+    }
+
+    fn what_to_do(&self) -> String {
+        const OTHERS: &str = "If other programs took it, end them and resume";
+        match self.lighter.as_slice() {
+            [] => format!("{OTHERS}; else this run needs a machine with more memory"),
+            lighter => format!("{OTHERS}; else start a new run with {}", lighter.join(" or ")),
+        }
+    }
+}
+
+/// Since when something holds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Since(Option<u64>);
+
+impl Since {
+    /// For how long it has held, microseconds; nothing where it does not.
+    fn held(&mut self, holds: bool, time_us: u64) -> Option<u64> {
+        self.0 = holds.then(|| self.0.unwrap_or(time_us));
+        self.0.map(|since| time_us.saturating_sub(since))
+    }
+}
+
+fn gb(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let gb = bytes as f64 / 1e9;
+    if gb < 99.95 { format!("{gb:.1} GB") } else { format!("{gb:.0} GB") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Whether training is exact on a device: packing changes nothing, and gradients are slopes.
+//!
+//! Small enough to run before a first long run; on a CUDA device it also compiles and launches the kernels a run will use.
+
+use crate::TrainError;
+use burn::tensor::{DType, Device, Tensor};
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Checkpoint, Gradients, Model, Row};
+use std::path::Path;
+
+/// One property, measured.
+#[derive(Clone, Debug)]
+pub struct SelfTest {
+    /// What is compared, in a word or two.
+    pub name: &'static str,
+    /// What was found, in words with the numbers.
+    pub found: String,
+    /// Whether it is within its limit.
+    pub passed: bool,
+}
+
+/// What a device's arithmetic allows: the CPU computes in f32, others in bf16 with f32 sums.
+struct Limits {
+    /// Largest difference of logits, relative to the largest logit.
+    logits: f32,
+    /// Largest relative difference between a gradient and the slope measured along it.
+    slope: f64,
+    /// Relative change of the loss by which the slope is measured: far above the noise, small enough to stay on the slope.
+    step: f64,
+}
+
+const F32: Limits = Limits { logits: 1e-4, slope: 1e-2, step: 0.003 };
+const BF16: Limits = Limits { logits: 2e-2, slope: 5e-2, step: 0.05 };
+
+/// Runs all self-tests with the model of a checkpoint folder, meant to be a tiny one.
+///
+/// # Errors
+/// When the checkpoint cannot be read.
+pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, TrainError> {
+    let checkpoint = Checkpoint::open(checkpoint)?;
+    let mut model = Model::load(&checkpoint, device, &mut |_, _| ())?;
+    let limits = if *device == Device::flex() { F32 } else { BF16 };
+    let packed = packed_equals_alone(&model);
+    let slope = gradient_is_slope(&mut model, limits.step);
+    let (allowed_logits, allowed_slope) = (limits.logits, limits.slope);
+    Ok(vec![
+        SelfTest {
+            name: "packed = alone",
+            found: format!(
+                "logits of packed examples differ by {packed:.1e} at most (allowed {allowed_logits:.0e})"
+            ),
+            passed: packed <= allowed_logits,
+        },
+        SelfTest {
+            name: "gradients",
+            found: format!(
+                "gradient and measured slope differ by {:.2} % (allowed {:.0} %)",
+                slope * 100.0,
+                allowed_slope * 100.0
+            ),
+            passed: slope <= allowed_slope,
+        },
+    ])
+}
+
+/// Ids spread over the vocabulary, different for each example.
+fn example(model: &Model, number: usize, length: usize) -> Vec<u32> {
+    let vocabulary = model.config().vocab_size;
+    (0..length).map(|t| ((t * 7919 + number * 104_729 + t * t * 31) % vocabulary) as u32).collect()
+}
+
+fn logits(model: &Model, row: &Row) -> Vec<f32> {
+    model.logits(model.hidden(row))
+}
+
+/// Largest difference between the logits of examples in one row and each of them in a row of its own, in parts of the
+/// largest logit. Not a number counts as the largest of all.
+fn packed_equals_alone(model: &Model) -> f32 {
+    let examples: Vec<Vec<u32>> =
+        [5, 70, 1, 33].iter().enumerate().map(|(i, length)| example(model, i, *length)).collect();
+    let mut borders = vec![0];
+    for example in &examples {
+        borders.push(borders[borders.len() - 1] + example.len() as u32);
+    }
+    let ids = examples.concat();
+    let packed = logits(model, &Row::new(&ids, &borders, &vec![true; ids.len()]));
+    let alone: Vec<f32> = examples.iter().flat_map(|example| logits(model, &Row::single(example))).collect();
+    let largest = alone.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let differences = packed.iter().zip(&alone).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |most, x| if x <= most { most } else { x }) / largest
+}
+
+/// Relative difference between the norm of the gradient and the slope of the loss along it, over all parameters at once.
+fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
+    let row = Row::single(&example(model, 9, 64));
+    let scale = 1.0 / row.target_tokens() as f64;
+    model.set_trainable(true);
+    let mut gradients = Gradients::default();
+    model.loss_and_gradients(&row, scale, false, &mut gradients);
+    let norm = Clip::new(&gradients.all(), 1.0).norm();
+    let step = step * model.loss_sum(&row).nats() * scale / norm;
+    // The loss after a step along the gradient, and what the gradient makes of the numbers that really moved: a bf16 number
+    // moves by whole units of its last place.
+    let mut walk = |by: f64| {
+        let mut expected = 0.0;
+        model.visit_mut(&mut |param| {
+            let Some(gradient) = gradients.get(param.name()) else { return };
+            let before = wide(param.tensor());
+            param.put(param.wide() + gradient.clone().mul_scalar((by / norm) as f32), false);
+            let moved = wide(param.tensor()) - before;
+            expected += f64::from((moved * gradient.clone()).sum().into_scalar::<f32>());
+        });
+        (model.loss_sum(&row).nats() * scale, expected)
+    };
+    let (up, _) = walk(step);
+    let (down, expected) = walk(-2.0 * step);
+    ((down - up) / expected - 1.0).abs()
+}
+
+fn wide(tensor: Tensor<2>) -> Tensor<2> {
+    tensor.inner().cast(DType::F32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_passes_on_the_demo_model() {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+        for test in self_test(&demo, &Device::flex()).unwrap() {
+            assert!(test.passed, "{test:?}");
+        }
+    }
+}
