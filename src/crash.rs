@@ -21,6 +21,8 @@ fn report() -> MutexGuard<'static, Option<PathBuf>> {
 /// Sends reports of panics to a file instead of the screen.
 pub fn install() {
     std::panic::set_hook(Box::new(|panic| {
+        // A thread of the GPU's runtime may be the only one to say what went wrong.
+        sparktune_telemetry::hear(panic.payload_as_str().unwrap_or_default());
         let mut at = report();
         let path = at.get_or_insert_with(|| {
             std::env::temp_dir().join(format!("sparktune-crash-{}.txt", std::process::id()))
@@ -48,12 +50,16 @@ pub fn report_to(path: PathBuf) {
     *report() = Some(path);
 }
 
-/// What the user hears of a panic.
+/// What the user hears of a panic: what the GPU's runtime said, where it was that, else that it is a bug.
 pub fn confess() -> ExitCode {
     let place = match &*report() {
         Some(path) => format!("The crash report is {}", path.display()),
         None => "No crash report could be written".to_owned(),
     };
+    if let Some(what) = sparktune_telemetry::heard() {
+        note(&format!("error: {what}. {place}"));
+        return Exit::Device.into();
+    }
     note(&format!(
         "error: a bug in sparktune ended this command. {place}: please send it to the developers; a run can be continued \
          with `sparktune resume`"

@@ -149,7 +149,7 @@ impl Desk {
     fn findings(&self) -> Vec<Finding> {
         let facts = sparktune_telemetry::MachineFacts::gather();
         let free = sparktune_telemetry::disk_free_bytes(&self.runs_dir);
-        machine::findings(&facts, cfg!(feature = "cuda"), &self.runs_dir, free)
+        machine::at_a_glance(&facts, cfg!(feature = "cuda"), &self.runs_dir, free)
     }
 
     /// What the newest runs were made from.

@@ -13,7 +13,7 @@ use sparktune_data::{
 use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
 use sparktune_plan::{
     Answers, Architecture, DataFacts, DataFormat, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts,
-    ModelConfig, ModelFacts, Plan, PlanError, Rates, Setting, Think, resolve,
+    Measured, ModelConfig, ModelFacts, Plan, PlanError, Rates, Setting, Think, resolve,
 };
 
 use crate::answers::runs_dir_of;
@@ -312,6 +312,7 @@ pub fn machine(runs_dir: &Path) -> MachineFacts {
         disk_free_bytes: sparktune_telemetry::disk_free_bytes(runs_dir),
         gpus,
         no_gpu_because,
+        probe: None,
     }
 }
 
@@ -325,19 +326,20 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     Gpu { name: facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index)), memory }
 }
 
-/// The speeds measured in earlier runs of this folder.
+/// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere.
 ///
 /// # Errors
 /// A file that cannot be read. One that holds something else is passed over with a note: an estimate is not worth a
 /// refusal.
 pub fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES);
-    match std::fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Rates::default()),
-        Err(error) => Err(Failure::io("read", &path, &error)),
-        Ok(text) => Ok(Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
+    let here = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rates::default(),
+        Err(error) => return Err(Failure::io("read", &path, &error)),
+        Ok(text) => Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
             listener.note(&format!("note: measured speeds are passed over: {error}"));
             Rates::default()
-        })),
-    }
+        }),
+    };
+    Ok(Rates { measured: Measured::shipped().clone(), ..here })
 }

@@ -9,8 +9,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use sparktune_plan::Plan;
+use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{Action, Liveness, Outcome, RunDir, RunView, RunsRoot};
+use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks, device_failure};
 use sparktune_tui::screen::can_fill_the_screen;
 use sparktune_tui::{Ended, Output, escape, follow, how_it_stands, run_argument};
 
@@ -24,9 +25,10 @@ use crate::screens::Screens;
 /// Fetches what is missing of the model and makes the run folder: plan, provenance, data.
 ///
 /// # Errors
-/// The download, or a folder that cannot be written.
+/// A GPU that cannot be trained on, the download, or a folder that cannot be written.
 pub fn make_run(job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
     let Job { mut plan, prepared, download, hub, .. } = job;
+    is_ready(&plan)?;
     let snapshot = fetch(&hub, &download, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
@@ -44,6 +46,32 @@ pub fn make_run(job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
         link_or_copy(file, &data.join(name))?;
     }
     Ok(run)
+}
+
+/// Refuses a training on the GPU that would fail with its first kernel, before anything is fetched for it.
+fn is_ready(plan: &Plan) -> Result<(), Failure> {
+    if plan.device != Device::Cuda {
+        return Ok(());
+    }
+    let checks = cuda_checks(&MachineFacts::gather(), true);
+    let failed: Vec<String> = checks
+        .into_iter()
+        .filter(|check| check.verdict == Verdict::Failed)
+        .map(|check| {
+            let fix = check.fix.map_or_else(String::new, |fix| format!(". To do: {fix}"));
+            escape(&format!("{}: {}{fix}", check.name, check.found)).into_owned()
+        })
+        .collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure {
+            exit: Exit::Device,
+            text: format!(
+                "this machine cannot train on its GPU yet (`sparktune doctor` shows all of it; --device cpu is for small models)\n  {}",
+                failed.join("\n  ")
+            ),
+        }),
+    }
 }
 
 /// The folder of the weights is known only now.
@@ -83,7 +111,7 @@ pub struct Provenance {
     model_commit: Option<String>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
-    machine: sparktune_telemetry::MachineFacts,
+    machine: MachineFacts,
 }
 
 impl Provenance {
@@ -104,8 +132,8 @@ impl Provenance {
 }
 
 /// Who else used the GPU when the run began is nobody's business later: a run folder is handed on.
-fn machine_without_neighbours() -> sparktune_telemetry::MachineFacts {
-    let mut machine = sparktune_telemetry::MachineFacts::gather();
+fn machine_without_neighbours() -> MachineFacts {
+    let mut machine = MachineFacts::gather();
     for gpu in &mut machine.gpus {
         gpu.users = None;
     }
@@ -335,9 +363,16 @@ fn say_what_came_out(run: &RunDir, view: &RunView) {
 /// What the end of a trainer process means, said to the user where the events did not say it.
 fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit {
     let log = run.trainer_log(attempt);
+    let from_outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP];
+    let outside = status.signal().is_some_and(|signal| from_outside.iter().any(|s| s.as_raw() == signal));
+    let crashed = !outside && status.code().is_none_or(|code| Exit::of(code) == Exit::Bug);
+    // Where the GPU's runtime panics while it is being put away, the trainer ends without a word of its own.
+    if let Some(what) = crashed.then(|| of_the_device(run, attempt)).flatten() {
+        let report = run.crash_report(attempt);
+        note(&format!("error: {}. The crash report is {}", escape(&what), report.display()));
+        return Exit::Device;
+    }
     if let Some(signal) = status.signal() {
-        let from_outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP];
-        let outside = from_outside.iter().any(|known| known.as_raw() == signal);
         let cause =
             if signal == Signal::KILL.as_raw() { " (often the system, when memory runs out)" } else { "" };
         note(&format!(
@@ -369,6 +404,11 @@ fn told(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Exit 
         }
     }
     exit
+}
+
+/// What the crash report of an attempt says of the GPU, where it speaks of it.
+fn of_the_device(run: &RunDir, attempt: u32) -> Option<String> {
+    device_failure(&fs::read_to_string(run.crash_report(attempt)).ok()?)
 }
 
 /// The trainer process as its launcher sees it.

@@ -1,10 +1,11 @@
 //! What this machine is, in words: for `doctor` and for the first screen of the wizard.
 //!
 //! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing or in the way.
+//! Driver, libraries and headers are telemetry's own checks; here they only get their place among the rest.
 
 use std::path::Path;
 
-use sparktune_telemetry::{GpuFacts, GpuUser, MachineFacts};
+use sparktune_telemetry::{Check, GpuFacts, GpuUser, MachineFacts, Verdict, cuda_checks, out_of_reach};
 use sparktune_tui::{Finding, Severity, bytes, escape};
 
 const GIB: u64 = 1 << 30;
@@ -27,15 +28,34 @@ pub fn findings(
         memory(facts),
     ];
     findings.extend(swap(facts));
-    findings.push(driver(facts, has_cuda));
-    findings.extend(facts.gpus.iter().map(gpu));
+    findings.extend(cuda_checks(facts, has_cuda).into_iter().map(finding));
     findings.extend(facts.gpus.iter().filter_map(users));
-    if has_cuda && !facts.gpus.is_empty() {
-        findings.push(headers(facts));
-    }
     findings.push(trains_on(facts, has_cuda));
     findings.push(disk(runs_dir, disk_free_bytes));
     findings
+}
+
+/// The same without what was not looked at, for those who did not ask for a diagnosis.
+pub fn at_a_glance(
+    facts: &MachineFacts,
+    has_cuda: bool,
+    runs_dir: &Path,
+    disk_free_bytes: Option<u64>,
+) -> Vec<Finding> {
+    let mut findings = findings(facts, has_cuda, runs_dir, disk_free_bytes);
+    findings.retain(|finding| finding.severity != Severity::Skipped);
+    findings
+}
+
+/// A check as a finding.
+pub fn finding(check: Check) -> Finding {
+    let severity = match check.verdict {
+        Verdict::Ok => Severity::Good,
+        Verdict::Skipped => Severity::Skipped,
+        Verdict::Warning => Severity::Note,
+        Verdict::Failed => Severity::Problem,
+    };
+    Finding { what: check.name, found: check.found, advice: check.fix, severity }
 }
 
 /// A finding as text of its own lines; `mark` stands before what was found, `width` is that of the first column.
@@ -77,8 +97,8 @@ fn memory(facts: &MachineFacts) -> Finding {
         );
     }
     if facts.mem_pressure.is_none() && facts.mem_unified {
-        let advice = "the kernel does not report memory pressure, so a run cannot stop in time when memory runs out: \
-                      boot with psi=1 on the kernel's command line";
+        let advice = "the kernel does not report memory pressure, so a run sees only how much memory is left: boot with psi=1 on the \
+                      kernel's command line";
         return finding.but(Severity::Note, advice);
     }
     finding
@@ -97,30 +117,6 @@ fn swap(facts: &MachineFacts) -> Option<Finding> {
         ),
         false => finding,
     })
-}
-
-fn driver(facts: &MachineFacts, has_cuda: bool) -> Finding {
-    match (&facts.gpu_driver, &facts.cuda) {
-        (Some(driver), cuda) => {
-            Finding::good("NVIDIA driver", format!("version {driver}, CUDA up to {}", known(cuda)))
-        }
-        (None, _) => {
-            let finding = Finding::good("NVIDIA driver", "none: NVML was not found");
-            let advice = "without it training runs on the CPU, which is for small models: install NVIDIA's driver \
-                          (in a container, start it with --gpus all)";
-            if has_cuda { finding.but(Severity::Note, advice) } else { finding }
-        }
-    }
-}
-
-fn gpu(gpu: &GpuFacts) -> Finding {
-    let memory = match (gpu.mem_total_bytes, gpu.mem_free_bytes) {
-        (None, _) => "shares the system's memory".to_owned(),
-        (Some(total), None) => bytes(total),
-        (Some(total), Some(free)) => format!("{} of {} free", bytes(free), bytes(total)),
-    };
-    let found = format!("{}, compute {}, {memory}", known(&gpu.name), known(&gpu.compute_capability));
-    Finding::good(&format!("GPU {}", gpu.index), found)
 }
 
 /// Who else is on a GPU, where the driver tells.
@@ -154,28 +150,8 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     })
 }
 
-fn headers(facts: &MachineFacts) -> Finding {
-    match &facts.cuda_headers {
-        Some(headers) => {
-            let finding = Finding::good("CUDA headers", headers.folder.clone());
-            match &headers.cuda_path {
-                None => finding,
-                Some(path) => finding.but(
-                    Severity::Problem,
-                    format!("the compiler of kernels does not look there by itself: export CUDA_PATH='{path}'"),
-                ),
-            }
-        }
-        None => Finding::good("CUDA headers", "none: cuda_fp16.h was not found").but(
-            Severity::Problem,
-            "kernels are compiled here when they are first used and need them: install NVIDIA's CUDA toolkit, or its package \
-             cuda-cudart-dev alone (apt), or `pip install nvidia-cuda-runtime` into the active virtual environment; where they \
-             are already, set CUDA_PATH to the folder that holds include/cuda_fp16.h",
-        ),
-    }
-}
-
 fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
+    const MENDED: &str = "mend what failed, or train a small model with --device cpu";
     let found = match (has_cuda, facts.gpus.is_empty()) {
         (true, true) => "CPU. This build has CUDA, but no GPU was found",
         (true, false) => "GPU 0, or the CPU with --device cpu",
@@ -184,7 +160,10 @@ fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
     };
     let finding = Finding::good("trains on", found);
     match (has_cuda, facts.gpus.is_empty()) {
-        (true, false) => finding,
+        (true, false) => match out_of_reach(facts, has_cuda) {
+            None => finding,
+            Some(_) => finding.but(Severity::Problem, MENDED),
+        },
         (false, false) => {
             finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA where it finds a driver")
         }
@@ -211,7 +190,15 @@ fn disk(runs_dir: &Path, free: Option<u64>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sparktune_telemetry::{CudaHeaders, Pressure};
+    use sparktune_telemetry::{CudaHeaders, CudaLibraries, Library, Pressure};
+
+    fn library(version: &str) -> Option<Library> {
+        Some(Library {
+            path: format!("/usr/lib/{version}"),
+            version: Some(version.into()),
+            out_of_sight: false,
+        })
+    }
 
     fn spark() -> MachineFacts {
         MachineFacts {
@@ -225,7 +212,14 @@ mod tests {
             swap_used_bytes: Some(0),
             gpu_driver: Some("580.95".into()),
             cuda: Some("13.0".into()),
-            cuda_headers: Some(CudaHeaders { folder: "/usr/local/cuda/include".into(), cuda_path: None }),
+            cuda_libraries: CudaLibraries { driver: library("580.95"), nvrtc: library("13.0.88") },
+            cuda_headers: Some(CudaHeaders {
+                folder: "/usr/local/cuda/include".into(),
+                cuda_path: None,
+                version: Some("13.0".into()),
+                cccl: true,
+                crt: true,
+            }),
             gpus: vec![GpuFacts {
                 name: Some("NVIDIA GB10".into()),
                 users: Some(Vec::new()),
@@ -260,14 +254,8 @@ mod tests {
         };
         let none = MachineFacts { cuda_headers: None, ..spark() };
         let (severity, advice) = worst(&none, "CUDA headers");
-        assert!(
-            severity == Severity::Problem
-                && advice.contains("cuda-cudart-dev")
-                && advice.contains("CUDA_PATH")
-        );
-        let elsewhere = CudaHeaders { folder: "/sdk/include".into(), cuda_path: Some("/sdk".into()) };
-        let (_, advice) = worst(&MachineFacts { cuda_headers: Some(elsewhere), ..spark() }, "CUDA headers");
-        assert!(advice.contains("export CUDA_PATH='/sdk'"), "{advice}");
+        assert!(severity == Severity::Problem && advice.contains("cuda-cudart-dev-13-0"), "{advice}");
+        assert_eq!(worst(&none, "trains on").0, Severity::Problem);
 
         let mut shared = spark();
         let user = GpuUser { pid: 4711, name: Some("ollama".into()), computes: true, mem_used_bytes: None };
@@ -289,6 +277,16 @@ mod tests {
         assert!(without.severity == Severity::Problem && without.found.contains("./run.sh"));
         let full = findings(&spark(), true, Path::new("runs"), Some(5));
         assert_eq!(full.last().unwrap().severity, Severity::Problem);
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_for_the_doctor_alone() {
+        let none = MachineFacts { gpus: Vec::new(), ..spark() };
+        let skipped = |findings: Vec<Finding>| {
+            findings.iter().filter(|finding| finding.severity == Severity::Skipped).count()
+        };
+        assert_eq!(skipped(of(&none, true)), 4);
+        assert_eq!(skipped(at_a_glance(&none, true, Path::new("runs"), None)), 0);
     }
 
     #[test]

@@ -1,61 +1,72 @@
 //! `doctor`: what this machine is, what is missing, and whether training is exact on it.
 
+use std::path::Path;
+
 use burn::tensor::Device;
 use serde::Serialize;
-use sparktune_model::{Checkpoint, Gradients, Model, Row};
-use sparktune_telemetry::{MachineFacts, disk_free_bytes};
+use sparktune_telemetry::{Check, MachineFacts, Verdict, cuda_checks, disk_free_bytes, out_of_reach};
+use sparktune_train::TrainError;
 use sparktune_tui::{Finding, Severity};
 
 use crate::answers::{demo_folder, runs_dir};
 use crate::cli::DoctorArgs;
 use crate::failure::{Exit, Failure};
-use crate::machine;
+use crate::machine::{self, finding};
 use crate::output::{print, print_json};
-
-/// Largest difference between logits of a packed example and of the same example alone.
-const LOGITS: f32 = 2e-4;
-/// Largest relative difference between a gradient and the slope measured along it, in fp32.
-const SLOPE: f64 = 1e-2;
 
 /// One line of the diagnosis.
 #[derive(Debug, Serialize)]
 struct Line {
     #[serde(flatten)]
     finding: Finding,
+    /// `ok`, `warning`, `failed` or `skipped`.
+    status: &'static str,
     /// Nothing where there is nothing to pass.
     passed: Option<bool>,
 }
 
 impl Line {
-    fn test(what: &str, found: String, passed: bool) -> Self {
-        let severity = if passed { Severity::Good } else { Severity::Problem };
-        Self { finding: Finding { severity, ..Finding::good(what, found) }, passed: Some(passed) }
+    fn test(check: Check) -> Self {
+        let passed = match check.verdict {
+            Verdict::Skipped => None,
+            verdict => Some(verdict != Verdict::Failed),
+        };
+        Self { passed, ..Self::from(finding(check)) }
     }
 }
 
 impl From<Finding> for Line {
     fn from(finding: Finding) -> Self {
-        Self { finding, passed: None }
+        let status = match finding.severity {
+            Severity::Good => "ok",
+            Severity::Skipped => "skipped",
+            Severity::Note => "warning",
+            Severity::Problem => "failed",
+        };
+        Self { finding, status, passed: None }
     }
 }
 
-/// `sparktune doctor`: exit code 4 where a self-test fails.
+/// `sparktune doctor`: exit code 4 where a self-test or something that the GPU needs fails.
 ///
 /// # Errors
 /// A settings file that cannot be read, or a broken demo model.
 pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
     let runs = runs_dir(args.runs_dir)?;
     let facts = MachineFacts::gather();
-    let findings = machine::findings(&facts, cfg!(feature = "cuda"), &runs, disk_free_bytes(&runs));
+    let has_cuda = cfg!(feature = "cuda");
+    let findings = machine::findings(&facts, has_cuda, &runs, disk_free_bytes(&runs));
     let mut lines: Vec<Line> = findings.into_iter().map(Line::from).collect();
-    match demo_folder() {
-        Some(demo) => lines.extend(self_tests(&demo.join("model"))?),
-        None => lines.push(Line::from(Finding::good(
+    let tests = match demo_folder() {
+        Some(demo) => self_tests(&demo.join("model"), &facts)?,
+        None => vec![Check::skipped(
             "self-tests",
-            "skipped: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
-        ))),
-    }
-    let healthy = lines.iter().all(|line| line.passed != Some(false));
+            "presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
+        )],
+    };
+    let checks = cuda_checks(&facts, has_cuda);
+    let healthy = tests.iter().chain(&checks).all(|check| check.verdict != Verdict::Failed);
+    lines.extend(tests.into_iter().map(Line::test));
     if args.json {
         print_json(&lines)?;
     } else {
@@ -66,83 +77,66 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
 }
 
 fn text(line: &Line, width: usize) -> String {
-    let mark = match line.passed {
-        None => "",
-        Some(true) => "passed: ",
-        Some(false) => "FAILED: ",
+    let status = if line.status == "failed" { "FAILED" } else { line.status };
+    machine::text(&line.finding, &format!("{status:<9}"), width)
+}
+
+/// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model, on the CPU and
+/// where it can be on the GPU.
+fn self_tests(model: &Path, facts: &MachineFacts) -> Result<Vec<Check>, Failure> {
+    let mut tests = on_device(model, "", &Device::flex())?;
+    let on_gpu: Vec<Check> = match out_of_reach(facts, cfg!(feature = "cuda")) {
+        Some(why) => {
+            tests.iter().map(|test| Check::skipped(&format!("{}{ON_GPU}", test.name), why)).collect()
+        }
+        None => on_cuda(model)?,
     };
-    machine::text(&line.finding, mark, width)
+    tests.extend(on_gpu);
+    Ok(tests)
 }
 
-/// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model.
-fn self_tests(model: &std::path::Path) -> Result<Vec<Line>, Failure> {
-    let unusable = |error: sparktune_model::ModelError| Failure::usage(error.to_string());
-    let checkpoint = Checkpoint::open(model).map_err(unusable)?;
-    let mut model = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).map_err(unusable)?;
-    let packed = packed_equals_alone(&model);
-    let slope = gradient_is_slope(&mut model);
-    Ok(vec![
-        Line::test(
-            "packed = alone",
-            format!("logits of packed examples differ by {packed:.1e} at most (allowed {LOGITS:.0e})"),
-            packed <= LOGITS,
-        ),
-        Line::test(
-            "gradients",
-            format!(
-                "gradient and measured slope differ by {:.2} % (allowed {:.0} %)",
-                slope * 100.0,
-                SLOPE * 100.0
-            ),
-            slope <= SLOPE,
-        ),
-    ])
+/// Stands after the names of tests on the GPU.
+const ON_GPU: &str = " (GPU)";
+
+/// The same tests on the first GPU. Its runtime fails by panics: here they are a test that failed, in words.
+#[cfg(feature = "cuda")]
+fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    let name = format!("self-tests{ON_GPU}");
+    let tried = catch_unwind(AssertUnwindSafe(|| {
+        let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
+        match devices.first() {
+            Some(device) => on_device(model, ON_GPU, device),
+            None => Ok(vec![Check::failed(
+                &name,
+                "CUDA shows no GPU to this process",
+                "look at CUDA_VISIBLE_DEVICES and `nvidia-smi`; in a container, start it with --gpus all",
+            )]),
+        }
+    }));
+    tried.unwrap_or_else(|panic| match sparktune_telemetry::heard() {
+        Some(what) => Ok(vec![Check::failed(&name, "the GPU's runtime failed", what)]),
+        None => resume_unwind(panic),
+    })
 }
 
-/// Ids spread over the vocabulary, different for each example.
-fn example(model: &Model, number: usize, length: usize) -> Vec<u32> {
-    let vocabulary = model.config().vocab_size;
-    (0..length).map(|t| ((t * 7919 + number * 104_729 + t * t * 31) % vocabulary) as u32).collect()
+#[cfg(not(feature = "cuda"))]
+fn on_cuda(_: &Path) -> Result<Vec<Check>, TrainError> {
+    unreachable!("without CUDA the GPU is out of reach")
 }
 
-fn logits(model: &Model, row: &Row) -> Vec<f32> {
-    let logits = model.logits(model.hidden(row));
-    logits.inner().into_data().try_to_vec().expect("logits are f32")
+/// The trainer's self-tests on one device; `suffix` stands after their names.
+fn on_device(model: &Path, suffix: &str, device: &Device) -> Result<Vec<Check>, TrainError> {
+    let tests = sparktune_train::self_test(model, device)?.into_iter();
+    let checks = tests.map(|test| {
+        let name = format!("{}{suffix}", test.name);
+        match test.passed {
+            true => Check::ok(&name, test.found),
+            false => Check::failed(&name, test.found, NOT_EXACT),
+        }
+    });
+    Ok(checks.collect())
 }
 
-/// Largest difference between the logits of examples in one row and each of them in a row of its own.
-fn packed_equals_alone(model: &Model) -> f32 {
-    let examples: Vec<Vec<u32>> =
-        [5, 70, 1, 33].iter().enumerate().map(|(i, length)| example(model, i, *length)).collect();
-    let mut borders = vec![0];
-    for example in &examples {
-        borders.push(borders[borders.len() - 1] + example.len() as u32);
-    }
-    let ids = examples.concat();
-    let packed = logits(model, &Row::new(&ids, &borders, &vec![true; ids.len()]));
-    let alone = examples.iter().flat_map(|example| logits(model, &Row::single(example)));
-    packed.iter().zip(alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
-/// Relative difference between the norm of the gradient and the slope of the loss along it, over all parameters at once.
-fn gradient_is_slope(model: &mut Model) -> f64 {
-    let row = Row::single(&example(model, 9, 64));
-    let scale = 1.0 / row.target_tokens() as f64;
-    model.set_trainable(true);
-    let mut gradients = Gradients::default();
-    model.loss_and_gradients(&row, scale, false, &mut gradients);
-    let norm = gradients.norm();
-    // A step that changes the loss by about 0.3 %: far above the noise of fp32, small enough to stay on the slope.
-    let step = 0.003 * model.loss_sum(&row) * scale / norm;
-    let mut walk = |by: f64| {
-        model.visit_mut(&mut |param| {
-            if let Some(gradient) = gradients.get(param.name()) {
-                let moved = param.take() + gradient.clone().inner().mul_scalar((by / norm) as f32);
-                param.put(moved, false);
-            }
-        });
-        model.loss_sum(&row) * scale
-    };
-    let (up, down) = (walk(step), walk(-2.0 * step));
-    ((up - down) / (2.0 * step) / norm - 1.0).abs()
-}
+const NOT_EXACT: &str = "do not train there before this is understood: run it again, and if it fails again, send the output of \
+                         `sparktune doctor --json` to the developers";

@@ -27,6 +27,7 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only where this process
     // leads a group already, as when someone starts it by hand.
     let _ = rustix::process::setsid();
+    sparktune_telemetry::offer_to_end_first();
     let usual = private_files();
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
@@ -68,7 +69,7 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
         return Ok(());
     }
     let Some(rate) = plan.measured(sum / steps as f64) else { return Ok(()) };
-    let text = Rates { rates: vec![rate] }.to_toml()?;
+    let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
     let path = folder.join(RATES);
     // One short append: two runs that end together do not undo each other.
     OpenOptions::new()

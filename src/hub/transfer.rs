@@ -67,6 +67,8 @@ impl Transfer<'_> {
             return verdict;
         }
         part.file.sync_all().map_err(|e| self.write_fault(&part, e))?;
+        // On unified memory the page cache takes what the GPU could use. Advice only: a refusal changes nothing.
+        let _ = rustix::fs::fadvise(&part.file, 0, None, rustix::fs::Advice::DontNeed);
         std::fs::rename(&part.path, blob).map_err(Error::io(blob))
     }
 

@@ -55,7 +55,7 @@ fn show_machine(answers: &Answers) {
     let runs_dir = runs_dir_of(answers);
     let facts = sparktune_telemetry::MachineFacts::gather();
     let free = sparktune_telemetry::disk_free_bytes(&runs_dir);
-    let findings = machine::findings(&facts, cfg!(feature = "cuda"), &runs_dir, free);
+    let findings = machine::at_a_glance(&facts, cfg!(feature = "cuda"), &runs_dir, free);
     let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);
     note("What it will run on");
     let lines: String = findings.iter().map(|finding| machine::text(finding, "", width)).collect();

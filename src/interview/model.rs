@@ -123,6 +123,7 @@ fn choose(ask: &Prompter, answers: &mut Answers, listener: &dyn Listener) -> Res
 fn speed(outlook: &MethodOutlook) -> String {
     let word = match outlook.basis {
         RateBasis::MeasuredHere => "measured here",
+        RateBasis::Measured => "measured on such a device",
         RateBasis::OriginalRecipe => "of the original recipe, unmeasured here",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => return "speed unknown".into(),

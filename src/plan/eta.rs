@@ -1,7 +1,7 @@
 //! How long a run takes: tokens divided by a speed, with the kind of speed always said.
 
 use crate::catalog::Catalog;
-use crate::choices::MethodKind;
+use crate::choices::{Device, MethodKind};
 use crate::facts::Rates;
 use crate::fit::{Choice, Fit, Wish};
 use crate::plan::{RateBasis, Time};
@@ -41,8 +41,28 @@ pub(crate) fn speed(
         );
         return (Some(now), RateBasis::MeasuredHere, words);
     }
-    let recipe = Catalog::shipped().recipe_rate(model, &fit.speed.device);
-    if let (MethodKind::Lora, Some(rate)) = (wish.method, recipe) {
+    let catalog = Catalog::shipped();
+    let recipe = catalog.recipe_rate(model, &fit.speed.device).filter(|_| wish.method == MethodKind::Lora);
+    let size = catalog.find(model).map(|model| model.shape.as_str());
+    let measured = || {
+        let (device, probe) = (&fit.speed.device, fit.machine.probe);
+        rates.measured.speed(device, size, wish.method, flops_per_token, probe)
+    };
+    if let Some(derived) = (fit.device == Device::Cuda).then(measured).flatten() {
+        let mut words = derived.words;
+        if let Some(rate) = recipe {
+            let beside = count(rate.tokens_per_s as u64);
+            words.push_str(&format!(
+                "; the original recipe, another program, reached {beside} on {}",
+                rate.device
+            ));
+        }
+        return match derived.is_of_this_kind {
+            true => (Some(derived.tokens_per_s), RateBasis::Measured, words),
+            false => (Some(derived.tokens_per_s), RateBasis::Estimate, format!("estimate: {words}")),
+        };
+    }
+    if let Some(rate) = recipe {
         let words = format!(
             "the original recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here",
             count(rate.tokens_per_s as u64),
@@ -110,6 +130,7 @@ pub(crate) fn time(run: &Run) -> Time {
 pub(crate) fn basis_in_words(time: &Time) -> String {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
+        RateBasis::Measured => "measured on such a device by tests/gpu; not measured here yet",
         RateBasis::OriginalRecipe => {
             "what the original recipe measured, another program; sparktune is not measured here yet"
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::{Architecture, MethodKind};
 use crate::error::PlanError;
+use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ModelConfig};
 
 /// Everything the plan is made from, beside the answers.
@@ -17,7 +18,7 @@ pub struct Facts {
     pub model: ModelFacts,
     /// The data chosen, as tokens of that model.
     pub data: DataFacts,
-    /// Speeds measured on this machine in earlier runs.
+    /// Speeds that were measured, here and elsewhere.
     pub rates: Rates,
 }
 
@@ -36,6 +37,8 @@ pub struct MachineFacts {
     pub gpus: Vec<Gpu>,
     /// Why there is none, for messages ("this build has no CUDA").
     pub no_gpu_because: Option<String>,
+    /// What the first GPU does now, where that was measured.
+    pub probe: Option<Probe>,
 }
 
 /// A GPU.
@@ -166,12 +169,15 @@ impl DataFacts {
     }
 }
 
-/// Speeds measured on this machine. Kept by the binary as TOML, one `[[rate]]` a finished run.
+/// Speeds that were measured. Those of this machine are kept by the binary as TOML, one `[[rate]]` a finished run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Oldest first.
+    /// On this machine in earlier runs, oldest first.
     #[serde(default, rename = "rate")]
     pub rates: Vec<Rate>,
+    /// By the GPU tests on machines of any kind; not part of the rates file.
+    #[serde(skip)]
+    pub measured: Measured,
 }
 
 /// Speed of one run.

@@ -44,6 +44,9 @@ pub struct Memory {
     pub available_bytes: u64,
     /// Where that figure comes from.
     pub budget: String,
+    /// What the reserve is for, and how it is reckoned. Empty in plans written before it was said.
+    #[serde(default)]
+    pub reserve_reason: String,
 }
 
 impl Memory {
@@ -65,6 +68,11 @@ impl Memory {
         self.parts().iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
+    /// What training itself takes: all but the reserve. This is what a measured peak is held against.
+    pub fn training_bytes(&self) -> u64 {
+        self.needed_bytes().saturating_sub(self.reserve)
+    }
+
     /// Whether the parts fit what is available.
     pub fn fits(&self) -> bool {
         self.needed_bytes() <= self.available_bytes
@@ -74,6 +82,22 @@ impl Memory {
     pub fn spare_bytes(&self) -> u64 {
         self.available_bytes.saturating_sub(self.needed_bytes())
     }
+}
+
+/// A prediction beside what was measured, in words: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is how far the peak lies
+/// from the prediction; there is none beside a prediction of nothing.
+pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
+    let (predicted, peak) = (render::bytes(predicted_bytes), render::bytes(peak_bytes));
+    if predicted_bytes == 0 {
+        return format!("predicted {predicted}, peak {peak}");
+    }
+    let error = (peak_bytes as f64 / predicted_bytes as f64 - 1.0) * 100.0;
+    let sign = match error.round() {
+        0.0 => "±",
+        error if error < 0.0 => "−",
+        _ => "+",
+    };
+    format!("predicted {predicted}, peak {peak} ({sign}{:.0} %)", error.abs())
 }
 
 /// The settings that decide over memory.
@@ -101,9 +125,21 @@ struct Budget {
     available: u64,
     reserve: u64,
     source: String,
+    reason: &'static str,
 }
 
 const GB: u64 = 1_000_000_000;
+
+/// What is left alone of a system's memory (or of the container's limit), bytes. `shared`: a GPU trains in the same memory.
+///
+/// Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA takes about 1 GB itself.
+pub const fn system_reserve(mem_total_bytes: u64, shared: bool) -> u64 {
+    if shared {
+        GB.saturating_add(mem_total_bytes / 12)
+    } else {
+        (GB / 4).saturating_add(mem_total_bytes / 20)
+    }
+}
 
 fn budget(machine: &MachineFacts, device: Device) -> Budget {
     let system = format!("available of {} system memory", render::bytes(machine.mem_total_bytes));
@@ -112,17 +148,19 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
             available: free_bytes,
             reserve: GB.saturating_add(total_bytes / 33),
             source: format!("free of the GPU's {}", render::bytes(total_bytes)),
+            reason: "1 GB and 3 % of the GPU's memory, for CUDA itself",
         },
-        // Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA needs some itself.
         (Device::Cuda, _) => Budget {
             available: machine.mem_available_bytes,
-            reserve: GB.saturating_add(machine.mem_total_bytes / 12),
+            reserve: system_reserve(machine.mem_total_bytes, true),
             source: format!("{system}, unified"),
+            reason: "1 GB for CUDA, and a twelfth of the memory so that the machine does not stall",
         },
         (Device::Cpu, _) => Budget {
             available: machine.mem_available_bytes,
-            reserve: (GB / 4).saturating_add(machine.mem_total_bytes / 20),
+            reserve: system_reserve(machine.mem_total_bytes, false),
             source: system,
+            reason: "0.25 GB and a twentieth of the memory, for the program and the system",
         },
     }
 }
@@ -185,6 +223,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         reserve: budget.reserve.min(i64::MAX as u64 / 16),
         available_bytes: budget.available.min(i64::MAX as u64),
         budget: budget.source,
+        reserve_reason: budget.reason.to_owned(),
     }
 }
 
@@ -219,6 +258,35 @@ mod tests {
         assert!(!full("Qwen/Qwen3.5-9B", MethodKind::Full, 0).fits());
         assert!(!full("Qwen/Qwen3.5-27B", MethodKind::Full, 0).fits());
         assert!(full("Qwen/Qwen3.5-27B", MethodKind::Lora, 128).fits());
+    }
+
+    #[test]
+    fn the_reserve_is_not_part_of_what_a_peak_is_held_against() {
+        let memory = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
+        assert!(memory.reserve > 0);
+        assert_eq!(Memory { reserve: 0, ..memory.clone() }.needed_bytes(), memory.training_bytes());
+    }
+
+    #[test]
+    fn a_peak_is_told_with_its_distance_from_the_prediction() {
+        assert_eq!(peak_in_words(3_100_000_000, 2_900_000_000), "predicted 3.1 GB, peak 2.9 GB (−6 %)");
+        assert_eq!(peak_in_words(2_000_000_000, 3_000_000_000), "predicted 2.0 GB, peak 3.0 GB (+50 %)");
+        assert_eq!(peak_in_words(2_000_000_000, 2_001_000_000), "predicted 2.0 GB, peak 2.0 GB (±0 %)");
+        assert_eq!(peak_in_words(0, 1_000_000), "predicted 0 B, peak 1.0 MB");
+    }
+
+    #[test]
+    fn the_reserve_of_unified_memory_is_kept_out_of_what_is_available_and_said() {
+        let memory = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
+        assert_eq!(memory.available_bytes, 120_000_000_000, "MemAvailable, not what the GPU says");
+        assert_eq!(memory.reserve, 1_000_000_000 + 128_500_000_000 / 12);
+        assert!(memory.needed_bytes() >= memory.reserve && memory.reserve_reason.contains("a twelfth"));
+        let parts = memory.needed_bytes() - memory.reserve;
+        let exactly = Memory { available_bytes: parts + memory.reserve, ..memory.clone() };
+        let short = Memory { available_bytes: exactly.available_bytes - 1, ..memory };
+        assert!(exactly.fits() && !short.fits());
+        // In a container of 64 GB on the same machine the limit is the memory there is.
+        assert!(system_reserve(64_000_000_000, true) < system_reserve(128_500_000_000, true));
     }
 
     #[test]

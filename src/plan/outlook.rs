@@ -185,6 +185,7 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
     use crate::facts::{Facts, Gpu, GpuMemory, LengthBucket, Rate};
+    use crate::measured::Measured;
     use crate::{Answer, Answers, resolve};
 
     fn spark() -> MachineFacts {
@@ -300,13 +301,27 @@ mod tests {
             tokens_per_s: 2000.0,
             flops_per_token: 12e9,
         };
-        let rates = Rates { rates: vec![rate] };
+        let rates = Rates { rates: vec![rate], ..Rates::default() };
         let outlooks = Outlooks::new(&machine, &rates, Some(&DataFacts::default()));
         assert!(outlooks.data_in_words().starts_with("assumed until there is data: 10,000 examples"));
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
         let outlook = outlooks.of("Qwen/Qwen3.5-2B", &model);
         assert_eq!(outlook.full.basis, RateBasis::MeasuredHere);
         assert_eq!(outlook.lora.basis, RateBasis::OriginalRecipe);
+    }
+
+    #[test]
+    fn a_size_measured_on_such_a_device_is_told_from_one_that_is_carried_over() {
+        let page = crate::measured::tests::PAGE.replace("NVIDIA Made-up", "NVIDIA GB10");
+        let measured = Measured::from_page(&page).unwrap();
+        let rates = Rates { measured, ..Rates::default() };
+        let (machine, catalog) = (spark(), Catalog::shipped());
+        let outlooks = Outlooks::new(&machine, &rates, None);
+        let lora = |id: &str| outlooks.of(id, &catalog.model_facts(catalog.find(id).unwrap())).lora;
+        assert_eq!(lora("Qwen/Qwen3.5-2B-Base").basis, RateBasis::Measured);
+        let four = lora("Qwen/Qwen3.5-4B");
+        assert_eq!(four.basis, RateBasis::Estimate);
+        assert!(four.basis_in_words.contains("10,000 tokens/s with 2B"), "{}", four.basis_in_words);
     }
 
     #[test]

@@ -296,6 +296,8 @@ pub struct Time {
 pub enum RateBasis {
     /// An earlier run on this machine.
     MeasuredHere,
+    /// The GPU tests with this model on such a device.
+    Measured,
     /// What the original recipe, another program, measured on such a machine.
     OriginalRecipe,
     /// FLOPs divided by an assumed speed of the device.
@@ -335,6 +337,11 @@ impl Plan {
             tokens_per_s,
             flops_per_token: time.flops_per_token,
         })
+    }
+
+    /// Memory that training is predicted to take, bytes; what a measured peak is held against. `None` for a plan without advice.
+    pub fn predicted_bytes(&self) -> Option<u64> {
+        Some(self.advice.as_ref()?.memory.training_bytes())
     }
 
     /// The same plan without reasons and estimates: only what the trainer needs.

@@ -6,6 +6,7 @@ use crate::choices::{MethodKind, PackStrategy};
 use crate::cost::Work;
 use crate::error::Remedy;
 use crate::fit::{Fit, Wish, up_to_128};
+use crate::plan::Plan;
 use crate::render::count;
 
 /// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.
@@ -21,6 +22,23 @@ pub(crate) fn smaller_ranks(rank: u32) -> Vec<u32> {
 
 fn how(key: &str, value: impl std::fmt::Display) -> String {
     Setting::of(key).map(|setting| setting.how(value)).unwrap_or_default()
+}
+
+impl Plan {
+    /// Settings with which a new run like this one would need less memory, from the cheapest to give up to the dearest:
+    /// what to try when memory ran short although the estimate said that it fits.
+    pub fn lighter(&self) -> Vec<String> {
+        let shorter = up_to_128(self.pack.length / 2);
+        let rank = self.method.rank();
+        let changes = [
+            (!self.recompute).then(|| how("recompute", true)),
+            (self.batch.micro_batch_packs > 1).then(|| how("batch.micro_batch_packs", 1)),
+            (shorter < self.pack.length).then(|| how("pack.length", shorter)),
+            (self.method.kind() == MethodKind::Full).then(|| how("method.kind", "lora")),
+            (rank >= 16).then(|| how("method.rank", rank / 2)),
+        ];
+        changes.into_iter().flatten().collect()
+    }
 }
 
 fn needs(fit: &Fit, wish: &Wish) -> Option<u64> {

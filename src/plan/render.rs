@@ -206,6 +206,9 @@ pub fn memory_bar(memory: &Memory, width: usize) -> String {
     );
     for ((name, n), mark) in memory.parts().iter().zip(MARKS).filter(|((_, n), _)| *n > 0) {
         let _ = writeln!(text, "  {mark} {name:<13}{:>9}", bytes(*n));
+        if *name == "reserve" && !memory.reserve_reason.is_empty() {
+            let _ = writeln!(text, "    {}", escape(&memory.reserve_reason));
+        }
     }
     let _ = writeln!(text, "  · {:<13}{:>9}", "free", bytes(memory.spare_bytes()));
     text
@@ -219,6 +222,7 @@ pub fn eta(time: &Time) -> String {
     };
     let label = match time.basis {
         RateBasis::MeasuredHere => "measured here",
+        RateBasis::Measured => "measured on such a device, not yet here",
         RateBasis::OriginalRecipe => "by the original recipe's measurement, not yet measured here",
         RateBasis::Estimate | RateBasis::Unknown => "estimate",
     };

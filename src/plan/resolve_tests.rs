@@ -9,6 +9,7 @@ use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
 use crate::error::PlanError;
 use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
+use crate::measured::{Measured, Probe};
 use crate::plan::{Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
@@ -61,6 +62,7 @@ fn spark() -> MachineFacts {
         disk_free_bytes: Some(3_000_000_000_000),
         gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
         no_gpu_because: None,
+        probe: None,
     }
 }
 
@@ -72,6 +74,7 @@ fn two_cores() -> MachineFacts {
         disk_free_bytes: Some(40_000_000_000),
         gpus: Vec::new(),
         no_gpu_because: Some("this build has no CUDA".into()),
+        probe: None,
     }
 }
 
@@ -138,6 +141,23 @@ fn the_2b_on_a_spark_with_the_recipes_data_is_explained() {
         "summary_2b_on_gb10",
         format!("{}\n{}", render::summary(&plan), render::cost_curve(&plan))
     );
+}
+
+#[test]
+fn a_run_that_ran_short_of_memory_is_told_what_is_lighter() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
+    let length = plan.pack.length;
+    assert_eq!(plan.lighter()[0], "SPARKTUNE_RECOMPUTE=true");
+    let shorter = format!("--pack-length {}", (length / 2).next_multiple_of(128));
+    assert!(
+        plan.lighter().contains(&shorter) && plan.lighter().contains(&"--rank 64".into()),
+        "{:?}",
+        plan.lighter()
+    );
+    let mut least = plan;
+    (least.method, least.recompute, least.pack.length) = (crate::Method::Full, true, 128);
+    assert_eq!(least.lighter(), ["--method lora"], "what is at its least already is not named");
 }
 
 #[test]
@@ -369,7 +389,7 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     assert!(recipe.formula.contains("the original recipe measured 3,568"), "{}", recipe.formula);
     let measured = plan(&facts).measured(5000.0).unwrap();
     let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
-    let text = Rates { rates: vec![twice_the_work] }.to_toml().unwrap();
+    let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
     facts.rates = Rates::from_toml(&text, "rates.toml").unwrap();
     let here = time(&facts);
     assert_eq!(here.basis, RateBasis::MeasuredHere);
@@ -377,6 +397,44 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     facts.machine.gpus[0].name = "Some new GPU".into();
     let unknown = time(&facts);
     assert_eq!((unknown.basis, unknown.train_s), (RateBasis::Unknown, None));
+}
+
+#[test]
+fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_recipes() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap();
+    let page = crate::measured::tests::PAGE;
+    let measured = Measured::from_page(&page.replace("NVIDIA Made-up", &facts.machine.gpus[0].name)).unwrap();
+    facts.rates.measured = measured;
+    let time = plan(&facts).advice.unwrap().time;
+    assert_eq!(time.basis, RateBasis::Measured);
+    let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
+    assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
+    assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
+
+    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 500.0 });
+    let probed = plan(&facts).advice.unwrap().time;
+    assert!((probed.tokens_per_s.unwrap() / carried_over - 0.5).abs() < 1e-9, "{probed:?}");
+
+    let here = plan(&facts).measured(5000.0).unwrap();
+    facts.rates.rates = vec![here];
+    assert_eq!(plan(&facts).advice.unwrap().time.basis, RateBasis::MeasuredHere);
+}
+
+#[test]
+fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    facts.rates.measured = Measured::from_page(crate::measured::tests::PAGE).unwrap();
+    let time = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap().advice.unwrap().time;
+    assert_eq!(time(&facts).basis, RateBasis::OriginalRecipe);
+    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 250.0 });
+    let scaled = time(&facts);
+    assert_eq!(scaled.basis, RateBasis::Estimate);
+    assert!(scaled.formula.contains("estimate: tests/gpu measured 10,000 tokens/s"), "{}", scaled.formula);
+    // A probe says nothing about the processor.
+    let on_cpu = Answers { device: Some(Answer::flag(DeviceChoice::Cpu)), ..ask("Qwen/Qwen3.5-2B") };
+    let cpu = resolve(&on_cpu, &facts).unwrap().advice.unwrap().time;
+    assert!(cpu.formula.contains("cores"), "{}", cpu.formula);
 }
 
 #[test]
@@ -486,14 +544,19 @@ fn any_facts() -> impl Strategy<Value = Facts> {
         (amount(), amount())
             .prop_map(|(total_bytes, free_bytes)| GpuMemory::Dedicated { total_bytes, free_bytes })
     ];
-    let machine = (amount(), amount(), 0usize..256, prop::option::of(amount()), prop::option::of(gpu))
-        .prop_map(|(mem_total_bytes, mem_available_bytes, cores, disk_free_bytes, gpu)| MachineFacts {
-            mem_total_bytes,
-            mem_available_bytes,
-            cores,
-            disk_free_bytes,
-            gpus: gpu.map(|memory| Gpu { name: "NVIDIA GB10".into(), memory }).into_iter().collect(),
-            no_gpu_because: None,
+    let probe = prop::option::of((prop::num::f64::ANY, prop::num::f64::ANY))
+        .prop_map(|probe| probe.map(|(bf16_tflops, copy_gb_per_s)| Probe { bf16_tflops, copy_gb_per_s }));
+    let machine = (amount(), amount(), 0usize..256, prop::option::of(amount()), prop::option::of(gpu), probe)
+        .prop_map(|(mem_total_bytes, mem_available_bytes, cores, disk_free_bytes, gpu, probe)| {
+            MachineFacts {
+                mem_total_bytes,
+                mem_available_bytes,
+                cores,
+                disk_free_bytes,
+                gpus: gpu.map(|memory| Gpu { name: "NVIDIA GB10".into(), memory }).into_iter().collect(),
+                no_gpu_because: None,
+                probe,
+            }
         });
     let length = || prop_oneof![0u32..300, 0u32..1 << 16, any::<u32>()];
     let data = (
@@ -524,11 +587,14 @@ fn any_facts() -> impl Strategy<Value = Facts> {
         model.config.max_position_embeddings = limit.unwrap_or(model.config.max_position_embeddings);
         model
     });
-    (machine, model, data).prop_map(|(machine, model, data)| Facts {
+    let page = crate::measured::tests::PAGE.replace("NVIDIA Made-up", "NVIDIA GB10");
+    let measured = Measured::from_page(&page).unwrap();
+    let measured = prop_oneof![Just(Measured::default()), Just(measured)];
+    (machine, model, data, measured).prop_map(|(machine, model, data, measured)| Facts {
         machine,
         model,
         data,
-        rates: Rates::default(),
+        rates: Rates { measured, ..Rates::default() },
     })
 }
 

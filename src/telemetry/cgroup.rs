@@ -3,11 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::process::{Pressure, memory_pressure_of};
+
 /// The tightest limit that applies, and what is left under it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CgroupMemory {
     pub(crate) limit_bytes: u64,
     pub(crate) available_bytes: u64,
+    /// How its own processes wait, who may do so while the machine has memory.
+    pub(crate) pressure: Option<Pressure>,
 }
 
 pub(crate) fn memory() -> Option<CgroupMemory> {
@@ -40,13 +44,15 @@ fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
 struct Names {
     limit: &'static str,
     current: &'static str,
-    reclaimable: &'static str,
+    /// Page cache, which the kernel drops before it ends a process; as MemAvailable counts it, active or not.
+    reclaimable: [&'static str; 2],
 }
-const V2: &Names = &Names { limit: "memory.max", current: "memory.current", reclaimable: "inactive_file" };
+const V2: &Names =
+    &Names { limit: "memory.max", current: "memory.current", reclaimable: ["inactive_file", "active_file"] };
 const V1: &Names = &Names {
     limit: "memory.limit_in_bytes",
     current: "memory.usage_in_bytes",
-    reclaimable: "total_inactive_file",
+    reclaimable: ["total_inactive_file", "total_active_file"],
 };
 
 fn read(group: &Path, names: &Names) -> Option<CgroupMemory> {
@@ -55,12 +61,12 @@ fn read(group: &Path, names: &Names) -> Option<CgroupMemory> {
     let limit_bytes = number(names.limit).filter(|limit| *limit < 1 << 60)?;
     let current = number(names.current)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let reclaimable = stat
-        .lines()
-        .find_map(|line| line.strip_prefix(names.reclaimable)?.trim().parse::<u64>().ok())
-        .unwrap_or(0);
+    let bytes =
+        |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let reclaimable = names.reclaimable.iter().filter_map(|name| bytes(name)).sum();
     let used = current.saturating_sub(reclaimable);
-    Some(CgroupMemory { limit_bytes, available_bytes: limit_bytes.saturating_sub(used) })
+    let available_bytes = limit_bytes.saturating_sub(used);
+    Some(CgroupMemory { limit_bytes, available_bytes, pressure: memory_pressure_of(group) })
 }
 
 #[cfg(test)]
@@ -80,13 +86,17 @@ mod tests {
         let outer = [
             ("memory.max", "1000\n"),
             ("memory.current", "900\n"),
-            ("memory.stat", "anon 1\ninactive_file 500\n"),
+            ("memory.stat", "anon 1\ninactive_file 300\nactive_file 200\n"),
         ];
         let inner = [("memory.max", "max\n"), ("memory.current", "100\n"), ("memory.stat", "")];
         group(root.path(), "a", outer);
         group(root.path(), "a/b", inner);
         let found = tightest(root.path(), "0::/a/b\n").unwrap();
-        assert_eq!(found, CgroupMemory { limit_bytes: 1000, available_bytes: 600 });
+        assert_eq!(found, CgroupMemory { limit_bytes: 1000, available_bytes: 600, pressure: None });
+        let psi = "some avg10=9.00 avg60=0 avg300=0 total=1\nfull avg10=2.00 avg60=0 avg300=0 total=1\n";
+        fs::write(root.path().join("a/memory.pressure"), psi).unwrap();
+        let pressure = tightest(root.path(), "0::/a/b\n").unwrap().pressure;
+        assert_eq!(pressure, Some(Pressure { some_percent: 9.0, full_percent: 2.0 }));
     }
 
     #[test]
@@ -100,7 +110,7 @@ mod tests {
         group(root.path(), "memory/job", files);
         let own = "11:cpu,cpuacct:/job\n4:memory:/job\n0::/\n";
         let found = tightest(root.path(), own).unwrap();
-        assert_eq!(found, CgroupMemory { limit_bytes: 4096, available_bytes: 1096 });
+        assert_eq!(found, CgroupMemory { limit_bytes: 4096, available_bytes: 1096, pressure: None });
         fs::write(root.path().join("memory/job/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
         assert_eq!(tightest(root.path(), own), None);
         assert_eq!(tightest(root.path(), "garbage\n\n::::"), None);

@@ -2,12 +2,19 @@
 //! `cuda_fp16.h` and its neighbours, which the driver alone does not bring.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::toolkits::{folders_in, toolkits};
+
 /// The header that every bf16 and fp16 kernel includes.
 const HEADER: &str = "cuda_fp16.h";
+/// What `cooperative_groups.h` includes from the CUDA C++ core libraries, which are a package of their own.
+const CORE_HEADERS: [&str; 2] = ["nv/target", "cccl/nv/target"];
+/// What `mma.h` includes, by which kernels reach tensor cores; since CUDA 13 a package of its own.
+const COMPILER_HEADER: &str = "crt/mma.h";
 
 /// Headers that were found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +23,23 @@ pub struct CudaHeaders {
     pub folder: String,
     /// What `CUDA_PATH` must be set to, as the compiler does not look there by itself; `None` where it does.
     pub cuda_path: Option<String>,
+    /// The CUDA they belong to, as `13.0`.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// The CUDA C++ core libraries (cccl) are there too.
+    #[serde(default)]
+    pub cccl: bool,
+    /// The compiler's own headers (crt) are there too.
+    #[serde(default)]
+    pub crt: bool,
+}
+
+impl CudaHeaders {
+    fn of(folder: &Path, cuda_path: Option<String>) -> Self {
+        let cccl = CORE_HEADERS.iter().any(|header| folder.join(header).is_file());
+        let crt = folder.join(COMPILER_HEADER).is_file();
+        Self { folder: text(folder), cuda_path, version: version(folder), cccl, crt }
+    }
 }
 
 /// Looks where the compiler looks, and then in the usual places where it does not.
@@ -37,41 +61,23 @@ fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Option<Cud
         places.iter().find(|(sign, _)| root.join(sign).exists()).map(|(_, path)| root.join(path))
     });
     if let Some(folder) = looked_at.map(|path| path.join("include")).filter(holds) {
-        return Some(CudaHeaders { folder: text(&folder), cuda_path: None });
+        return Some(CudaHeaders::of(&folder, None));
     }
 
-    let mut toolkits: Vec<PathBuf> = variable("CUDA_HOME").into_iter().collect();
-    toolkits.extend(["usr/local/cuda", "opt/cuda"].map(|path| root.join(path)));
-    let mut versions: Vec<PathBuf> = folders_in(&root.join("usr/local"), "cuda-");
-    // The newest first, as far as names tell.
-    versions.sort_by(|a, b| b.cmp(a));
-    toolkits.extend(versions);
-    toolkits.extend(["usr/lib/cuda", "usr"].map(|path| root.join(path)));
-    let environments: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
-    toolkits.extend(environments.iter().cloned());
-    for environment in environments.iter().flat_map(|folder| folders_in(&folder.join("lib"), "python3")) {
-        let packages = environment.join("site-packages/nvidia");
-        toolkits.push(packages.join("cuda_runtime"));
-        toolkits.extend(folders_in(&packages, "cu1"));
-    }
+    let toolkits = toolkits(root, &env, "cuda_runtime");
     // Some toolkits keep the headers of each architecture apart.
     let targets = |toolkit: &PathBuf| folders_in(&toolkit.join("targets"), "");
     let places = toolkits.iter().flat_map(|toolkit| std::iter::once(toolkit.clone()).chain(targets(toolkit)));
     let found = places.map(|place| (place.join("include"), place)).find(|(folder, _)| holds(folder));
-    found.map(|(folder, place)| CudaHeaders { folder: text(&folder), cuda_path: Some(text(&place)) })
+    found.map(|(folder, place)| CudaHeaders::of(&folder, Some(text(&place))))
 }
 
-fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(prefix);
-    let mut found: Vec<PathBuf> = entries
-        .filter(|entry| named(&entry.file_name()))
-        .map(|entry| entry.path())
-        .filter(|p| p.is_dir())
-        .collect();
-    found.sort();
-    found
+/// As `cuda.h` says it: `#define CUDA_VERSION 13000`.
+fn version(folder: &Path) -> Option<String> {
+    let text = fs::read_to_string(folder.join("cuda.h")).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION "))?;
+    let number: u32 = number.trim().parse().ok()?;
+    Some(format!("{}.{}", number / 1000, number % 1000 / 10))
 }
 
 #[cfg(test)]
@@ -140,6 +146,22 @@ mod tests {
             machine.find(&[("CONDA_PREFIX", "conda")]),
             found(&format!("{conda}/include"), Some(conda))
         );
+    }
+
+    #[test]
+    fn the_version_and_the_parts_that_are_packages_of_their_own_are_read_from_the_files() {
+        let machine = Machine::new().with("usr/local/cuda/include");
+        let folder = machine.0.path().join("usr/local/cuda/include");
+        let look = || find_below(machine.0.path(), |_| None).unwrap();
+        assert_eq!((look().version, look().cccl, look().crt), (None, false, false));
+        fs::write(folder.join("cuda.h"), "/* x */\n#define CUDA_VERSION 13010\n").unwrap();
+        for header in ["cccl/nv/target", "crt/mma.h"] {
+            fs::create_dir_all(folder.join(header).parent().unwrap()).unwrap();
+            fs::write(folder.join(header), "").unwrap();
+        }
+        assert_eq!((look().version.as_deref(), look().cccl, look().crt), (Some("13.1"), true, true));
+        fs::write(folder.join("cuda.h"), "#define CUDA_VERSION thirteen\n").unwrap();
+        assert_eq!(look().version, None);
     }
 
     #[test]

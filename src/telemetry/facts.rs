@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cuda_headers::{self, CudaHeaders};
+use crate::libraries::{self, CudaLibraries};
 use crate::process::{self, Pressure};
 use crate::sampler::Sampler;
 
@@ -41,8 +42,12 @@ pub struct MachineFacts {
     pub swap_used_bytes: Option<u64>,
     /// Version of the GPU driver.
     pub gpu_driver: Option<String>,
+    /// Why a driver that is installed does not answer.
+    pub gpu_driver_fault: Option<DriverFault>,
     /// Newest CUDA the driver can run.
     pub cuda: Option<String>,
+    /// The libraries that training on a GPU loads.
+    pub cuda_libraries: CudaLibraries,
     /// The headers that kernels are compiled with.
     pub cuda_headers: Option<CudaHeaders>,
     /// GPUs the driver shows.
@@ -63,8 +68,34 @@ pub struct GpuFacts {
     pub mem_total_bytes: Option<u64>,
     /// What of it is free now.
     pub mem_free_bytes: Option<u64>,
+    /// SM clock now; low while idle.
+    pub sm_clock_mhz: Option<u32>,
+    /// Highest SM clock of this model.
+    pub sm_clock_max_mhz: Option<u32>,
+    /// Core temperature.
+    pub temperature_celsius: Option<u32>,
+    /// Power draw.
+    pub power_watts: Option<f64>,
+    /// Most power it may draw.
+    pub power_limit_watts: Option<f64>,
+    /// Why the driver holds the clocks down, when it does.
+    pub throttle: Option<String>,
     /// Other processes that use it; `None` where the driver does not tell.
     pub users: Option<Vec<GpuUser>>,
+}
+
+/// Why NVML is there and says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverFault {
+    /// The library is of another version than the driver in the kernel: it was updated and not yet loaded.
+    Mismatch,
+    /// The kernel has no driver loaded.
+    NotLoaded,
+    /// This process may not use it.
+    NoPermission,
+    /// Anything else, as NVML says it.
+    Other(String),
 }
 
 /// Another process on a GPU.
@@ -103,7 +134,9 @@ impl MachineFacts {
             swap_total_bytes: Some(swap.total_bytes),
             swap_used_bytes: Some(swap.used_bytes),
             gpu_driver: gpus.driver_version(),
+            gpu_driver_fault: gpus.fault(),
             cuda: gpus.cuda_version(),
+            cuda_libraries: libraries::find(),
             cuda_headers: cuda_headers::find(),
             gpus: gpus.facts(),
         }

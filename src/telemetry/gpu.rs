@@ -8,18 +8,27 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use sparktune_runlog::GpuSample;
 
-use crate::facts::{GpuFacts, GpuUser};
+use crate::facts::{DriverFault, GpuFacts, GpuUser};
 use crate::process;
 
 /// The driver, when there is one.
 #[derive(Debug)]
 pub(crate) struct Gpus {
     nvml: Option<Nvml>,
+    fault: Option<DriverFault>,
 }
 
 impl Gpus {
     pub(crate) fn find() -> Self {
-        Gpus { nvml: Nvml::init().ok() }
+        match Nvml::init() {
+            Ok(nvml) => Gpus { nvml: Some(nvml), fault: None },
+            Err(error) => Gpus { nvml: None, fault: fault(&error) },
+        }
+    }
+
+    /// Why a driver that is installed does not answer.
+    pub(crate) fn fault(&self) -> Option<DriverFault> {
+        self.fault.clone()
     }
 
     pub(crate) fn driver_version(&self) -> Option<String> {
@@ -50,6 +59,12 @@ impl Gpus {
                     .map(|capability| format!("{}.{}", capability.major, capability.minor)),
                 mem_total_bytes: device.memory_info().ok().map(|memory| memory.total),
                 mem_free_bytes: device.memory_info().ok().map(|memory| memory.free),
+                sm_clock_mhz: device.clock_info(Clock::SM).ok(),
+                sm_clock_max_mhz: device.max_clock_info(Clock::SM).ok(),
+                temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+                power_watts: device.power_usage().ok().map(watts),
+                power_limit_watts: device.enforced_power_limit().ok().map(watts),
+                throttle: device.current_throttle_reasons().ok().and_then(throttle_words),
                 users: users(
                     device.running_compute_processes().ok(),
                     device.running_graphics_processes().ok(),
@@ -79,7 +94,7 @@ impl Gpus {
                     index,
                     busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
                     temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
-                    power_watts: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+                    power_watts: device.power_usage().ok().map(watts),
                     sm_clock_mhz: device.clock_info(Clock::SM).ok(),
                     sm_clock_max_mhz: device.max_clock_info(Clock::SM).ok(),
                     mem_clock_mhz: device.clock_info(Clock::Memory).ok(),
@@ -90,6 +105,21 @@ impl Gpus {
             })
             .collect()
     }
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1e3
+}
+
+/// What is wrong with a driver that is there; nothing where there is none.
+fn fault(error: &NvmlError) -> Option<DriverFault> {
+    Some(match error {
+        NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => return None,
+        NvmlError::LibRmVersionMismatch => DriverFault::Mismatch,
+        NvmlError::DriverNotLoaded => DriverFault::NotLoaded,
+        NvmlError::NoPermission => DriverFault::NoPermission,
+        other => DriverFault::Other(other.to_string()),
+    })
 }
 
 /// The processes on a GPU but this one, each once; `None` where the driver tells of neither kind.
@@ -143,9 +173,18 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_driver_has_no_gpus_and_no_panic() {
-        let none = Gpus { nvml: None };
+        let none = Gpus { nvml: None, fault: None };
         assert!(none.facts().is_empty() && none.sample().is_empty() && !none.share_system_memory());
         assert_eq!((none.driver_version(), none.cuda_version()), (None, None));
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_is_told_from_none() {
+        assert_eq!(fault(&NvmlError::LibraryNotFound), None);
+        assert_eq!(fault(&NvmlError::LibRmVersionMismatch), Some(DriverFault::Mismatch));
+        assert_eq!(fault(&NvmlError::DriverNotLoaded), Some(DriverFault::NotLoaded));
+        let lost = fault(&NvmlError::GpuLost);
+        assert!(matches!(lost, Some(DriverFault::Other(words)) if words.contains("fell off the bus")));
     }
 
     #[test]

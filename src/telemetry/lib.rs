@@ -1,4 +1,6 @@
-//! What the machine is ([`MachineFacts`], for the plan) and how it is doing ([`Sampler`], for events and the memory guard).
+//! What the machine is ([`MachineFacts`], for the plan), whether it is in order for CUDA ([`cuda_checks`]), how it is doing
+//! ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory does), and what a failure of the GPU means
+//! ([`device_failure`]).
 //!
 //! Nothing here fails: what cannot be read is `None`, and a machine without NVML simply has no GPUs. The shape of a
 //! sample is [`DeviceSample`], which the run log owns because watchers read it without any of this.
@@ -8,14 +10,23 @@
 //! labelled unified where a GPU has none of its own.
 
 mod cgroup;
+mod cuda_checks;
 mod cuda_headers;
+mod device_failure;
 mod facts;
 mod gpu;
+mod guard;
+mod libraries;
 mod process;
 mod sampler;
+mod toolkits;
 
+pub use cuda_checks::{Check, Verdict, cuda_checks, out_of_reach};
 pub use cuda_headers::CudaHeaders;
-pub use facts::{GpuFacts, GpuUser, MachineFacts, disk_free_bytes};
-pub use process::{Pressure, memory_pressure, peak_rss_bytes, rss_bytes};
+pub use device_failure::{device_failure, hear, heard};
+pub use facts::{DriverFault, GpuFacts, GpuUser, MachineFacts, disk_free_bytes};
+pub use guard::MemoryGuard;
+pub use libraries::{CudaLibraries, Library};
+pub use process::{Pressure, largest_other, memory_pressure, offer_to_end_first, peak_rss_bytes, rss_bytes};
 pub use sampler::{Memory, Sampler};
 pub use sparktune_runlog::{DeviceSample, GpuSample};

@@ -1,11 +1,11 @@
 //! Repeated readings of machine and process.
 
-use sparktune_runlog::DeviceSample;
+use sparktune_runlog::{DeviceSample, MemoryReading};
 use sysinfo::System;
 
-use crate::cgroup;
+use crate::cgroup::{self, CgroupMemory};
 use crate::gpu::Gpus;
-use crate::process;
+use crate::process::{self, Pressure};
 
 /// Memory as the budget counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +51,31 @@ impl Sampler {
 
     /// Memory alone: cheap enough to ask before every large allocation.
     pub fn memory(&mut self) -> Memory {
+        self.memory_under(cgroup::memory())
+    }
+
+    /// What the pressure watch goes by; a few small files of the kernel, cheap enough for several times a second.
+    pub fn memory_reading(&mut self) -> MemoryReading {
+        let group = cgroup::memory();
+        let memory = self.memory_under(group);
+        let limited = group.filter(|_| memory.limit_bytes.is_some());
+        let pressures = [process::memory_pressure(), limited.and_then(|group| group.pressure)];
+        let highest = |of: fn(Pressure) -> f64| pressures.into_iter().flatten().map(of).reduce(f64::max);
+        MemoryReading {
+            total_bytes: memory.total_bytes,
+            available_bytes: memory.available_bytes,
+            unified: memory.unified,
+            swap_used_bytes: Some(self.system.used_swap()),
+            some_percent: highest(|pressure| pressure.some_percent),
+            full_percent: highest(|pressure| pressure.full_percent),
+            own_bytes: process::rss_bytes(),
+        }
+    }
+
+    fn memory_under(&mut self, group: Option<CgroupMemory>) -> Memory {
         self.system.refresh_memory();
         let (total, available) = (self.system.total_memory(), self.system.available_memory());
-        let limit = cgroup::memory().filter(|group| group.limit_bytes < total);
+        let limit = group.filter(|group| group.limit_bytes < total);
         Memory {
             total_bytes: limit.map_or(total, |group| group.limit_bytes),
             available_bytes: limit.map_or(available, |group| group.available_bytes.min(available)),

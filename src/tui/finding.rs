@@ -22,6 +22,8 @@ pub struct Finding {
 pub enum Severity {
     /// As it should be, or only a fact.
     Good,
+    /// Not looked at, for the reason that was found.
+    Skipped,
     /// Training works, but something is worth knowing or could be better.
     Note,
     /// In the way of training, or of training on the GPU.

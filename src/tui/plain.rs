@@ -1,5 +1,6 @@
 //! One line per event, and one sentence about how a run stands.
 
+use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, Liveness, Outcome, Progress, RunDir,
     RunFinished, RunStarted, RunView, Sample, Step,
@@ -163,6 +164,9 @@ fn run_finished(finished: &RunFinished) -> Vec<String> {
     parts.push(format!("{} steps", count(finished.step)));
     parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
     parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
+    if let Some((predicted, peak)) = finished.mem_predicted_bytes.zip(finished.mem_peak_bytes) {
+        parts.push(format!("memory {}", peak_in_words(predicted, peak)));
+    }
     parts.extend(finished.outputs.iter().map(|output| escape(output).into_owned()));
     parts
 }
@@ -304,6 +308,8 @@ mod tests {
                 step: 3,
                 final_loss_nats: None,
                 eval_loss_nats: Some(1.25),
+                mem_peak_bytes: Some(2_900_000_000),
+                mem_predicted_bytes: Some(3_100_000_000),
                 outputs: vec!["outputs/adapter".into()],
             }),
             Kind::Unknown("weather".into()),
@@ -322,7 +328,7 @@ mod tests {
 13:27:34 checkpoint step-000003 · 12.0 MiB · 34 ms · best
 13:27:35 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
 13:27:35 control    stop carried out at step 3
-13:27:36 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · outputs/adapter
+13:27:36 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
 13:27:36 other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(

@@ -1,6 +1,7 @@
 //! What the run is: what came out of it, its attempts, and its plan with the estimates beside what was measured.
 
 use ratatui::text::{Line, Span};
+use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
@@ -115,15 +116,14 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     let Some(advice) = &plan.advice else { return };
     let view = &known.view;
     page.title("estimated and measured");
-    let peak = view.device.as_ref().and_then(|device| device.process_peak_rss_bytes);
+    // Until the run has ended and said it, the process is what is known.
+    let process = || view.device.as_ref().and_then(|device| device.process_peak_rss_bytes);
+    let peak = view.mem_peak_bytes().or_else(process);
     let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
-    // In the units of the plan above.
-    let bytes = render::bytes;
-    page.text(&format!(
-        "memory  {} estimated, {} measured in the trainer",
-        bytes(advice.memory.needed_bytes().saturating_sub(advice.memory.reserve)),
-        or_unknown(peak, bytes)
-    ));
+    let predicted = advice.memory.training_bytes();
+    let words = peak.map(|peak| peak_in_words(predicted, peak));
+    let words = words.unwrap_or_else(|| format!("predicted {}, not measured yet", render::bytes(predicted)));
+    page.text(&format!("memory  {words}"));
     let rate = |rate: f64| count(rate.round().max(0.0) as u64);
     page.text(&format!(
         "tok/s   {} estimated, {} measured",

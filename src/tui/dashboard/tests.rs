@@ -193,6 +193,8 @@ impl Story {
             step,
             final_loss_nats: Some(1.1234),
             eval_loss_nats: Some(1.1602),
+            mem_peak_bytes: Some(42_000_000_000),
+            mem_predicted_bytes: None,
             outputs: if completed { outputs.map(str::to_owned).to_vec() } else { Vec::new() },
         };
         self.tell(40_000, Kind::RunFinished(finished));
@@ -395,7 +397,7 @@ fn a_run_tells_its_outputs_attempts_and_plan() {
     assert!(screen.contains("\\u{1b}[31m page"), "{screen}");
     press(&mut dashboard, "↓⇟↓↓");
     let screen = text(&mut dashboard);
-    assert!(screen.contains("estimated, 41.5 GB measured in the trainer"), "{screen}");
+    assert!(screen.contains("memory  predicted ") && screen.contains(", peak 42.0 GB ("), "{screen}");
     press(&mut dashboard, "↑");
     assert_ne!(text(&mut dashboard), screen, "up is felt at once after going beyond the end");
 }
@@ -416,6 +418,7 @@ fn plan() -> Plan {
             disk_free_bytes: Some(3_000_000_000_000),
             gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
             no_gpu_because: None,
+            probe: None,
         },
         model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()),
         data: DataFacts {

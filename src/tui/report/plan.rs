@@ -1,5 +1,6 @@
 //! The plan: what it would take, as estimated and as measured, and every value with its reason.
 
+use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis, render};
 
 use super::input::ReportInput;
@@ -26,6 +27,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn basis(advice: &Advice) -> &'static str {
     match advice.time.basis {
         RateBasis::MeasuredHere => "from a speed measured here in an earlier run",
+        RateBasis::Measured => "from a speed measured on such a device",
         RateBasis::OriginalRecipe => "from the speed the original recipe, another program, measured",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "no basis for an estimate",
@@ -82,10 +84,12 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
     );
     let most = run.view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
-    let measured = if most.is_finite() {
-        format!(" Measured in training: at most {}.", render::bytes(most.max(0.0) as u64))
-    } else {
-        String::new()
+    let in_steps = most.is_finite().then_some(most.max(0.0) as u64);
+    let measured = match run.view.mem_peak_bytes().or(in_steps) {
+        Some(peak) => {
+            format!(" Training without the reserve: {}.", peak_in_words(memory.training_bytes(), peak))
+        }
+        None => String::new(),
     };
     said(page, "p", "note", &format!("{of}{measured}"));
     #[allow(clippy::cast_precision_loss)]

@@ -36,6 +36,7 @@ pub(super) fn total_s(time: &Time) -> Option<f64> {
 pub(super) fn basis(time: &Time) -> &'static str {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
+        RateBasis::Measured => "measured on such a device",
         RateBasis::OriginalRecipe => "recipe's speed, unmeasured here",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "unknown until the first steps",

@@ -96,6 +96,7 @@ impl MachinePage {
 fn mark(severity: Severity, theme: &Theme) -> (Role, &'static str) {
     match severity {
         Severity::Good => (Role::Good, theme.glyph("✓", "ok")),
+        Severity::Skipped => (Role::Dim, theme.glyph("–", "-")),
         Severity::Note => (Role::Warn, theme.glyph("!", "!")),
         Severity::Problem => (Role::Bad, theme.glyph("✗", "BAD")),
     }

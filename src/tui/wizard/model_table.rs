@@ -58,7 +58,7 @@ pub(super) fn row_cell(outlook: Option<&MethodOutlook>, theme: &Theme) -> (Role,
 
 pub(super) fn speed_cell(outlook: &MethodOutlook) -> String {
     let word = match outlook.basis {
-        RateBasis::MeasuredHere => "measured",
+        RateBasis::MeasuredHere | RateBasis::Measured => "measured",
         RateBasis::OriginalRecipe => "recipe",
         RateBasis::Estimate => "estimate",
         RateBasis::Unknown => return "unknown".into(),

@@ -45,6 +45,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "4 not a finite number",
         "evaluation at step 700: 0.7683, done again by a later attempt",
         "checkpoint at step 600, 1.1 GB, the best so far",
+        ", peak 31.2 GB (",
         "the loss of step 472 is not a number; the step was left out",
         "If it has not moved for three days",
         "done again by a later attempt",

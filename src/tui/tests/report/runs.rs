@@ -183,6 +183,7 @@ pub fn plan() -> Plan {
             disk_free_bytes: Some(3_000_000_000_000),
             gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
             no_gpu_because: None,
+            probe: None,
         },
         model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()),
         data: DataFacts {
@@ -295,6 +296,8 @@ pub fn realistic(root: &RunsRoot) -> RunDir {
         step: STEPS,
         final_loss_nats: Some(0.6312),
         eval_loss_nats: Some(0.7354),
+        mem_peak_bytes: Some(31_200_000_000),
+        mem_predicted_bytes: None,
         outputs: vec!["outputs/adapter".into(), "outputs/merged-mtp".into(), "outputs/SERVE.md".into()],
     }));
     log.save();

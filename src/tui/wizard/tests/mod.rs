@@ -268,6 +268,7 @@ fn spark() -> MachineFound {
             disk_free_bytes: Some(1_200_000_000_000),
             gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
             no_gpu_because: None,
+            probe: None,
         },
         rates: Rates::default(),
     }
@@ -302,6 +303,7 @@ fn laptop() -> MachineFound {
             disk_free_bytes: Some(310_000_000),
             gpus: Vec::new(),
             no_gpu_because: Some("no NVIDIA GPU was found, and this build has no CUDA".into()),
+            probe: None,
         },
         rates: Rates::default(),
     }

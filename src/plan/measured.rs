@@ -1,0 +1,294 @@
+//! Speeds of training that `tests/gpu/run.sh` measured, on machines of any kind, and what they come to on this device.
+//!
+//! Enters: the page `kernels/RESULTS.md`, whose TOML blocks are for people and for this file, and a [`Probe`] of the device
+//! where one was made. Leaves: tokens per second with the formula in words. While nothing was measured the page has no block.
+
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+
+use crate::choices::MethodKind;
+use crate::error::PlanError;
+use crate::render::{flops, tokens_per_s};
+
+/// The shipped page as text.
+const RESULTS_MD: &str = include_str!("../../kernels/RESULTS.md");
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Newest first.
+    #[serde(default, rename = "machine")]
+    pub machines: Vec<MeasuredMachine>,
+}
+
+/// One run of the GPU tests.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredMachine {
+    /// As the driver names it.
+    pub device: String,
+    /// Day of the run.
+    pub date: String,
+    /// Commit that was measured.
+    pub commit: String,
+    /// Copy bandwidth, bytes read and written, 10⁹ a second.
+    pub copy_gb_per_s: f64,
+    /// Rate of the vendor's bf16 matrix product, 10¹² FLOP a second.
+    pub bf16_tflops: f64,
+    /// Training steps.
+    pub training: Vec<MeasuredTraining>,
+}
+
+/// Speed of the training steps of one model.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredTraining {
+    /// Name of the shape in the catalog.
+    pub size: String,
+    /// What was trained.
+    pub method: MethodKind,
+    /// Tokens per second.
+    pub tokens_per_s: f64,
+    /// FLOPs a token took by the plan's count.
+    pub flops_per_token: f64,
+}
+
+/// What this device does now, measured for two seconds in the units of [`MeasuredMachine`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Probe {
+    /// Rate of a bf16 matrix product, 10¹² FLOP a second.
+    pub bf16_tflops: f64,
+    /// Copy bandwidth, bytes read and written, 10⁹ a second.
+    pub copy_gb_per_s: f64,
+}
+
+/// A speed that follows from a measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Derived {
+    pub tokens_per_s: f64,
+    /// It is this size on a device of this name, not carried over from another.
+    pub is_of_this_kind: bool,
+    pub words: String,
+}
+
+fn usable(x: f64) -> bool {
+    x.is_finite() && x > 0.0
+}
+
+impl Measured {
+    /// Reads a page: its fenced `toml` blocks, in order; everything else is for people.
+    ///
+    /// # Errors
+    /// [`PlanError::Shipped`] when a block is not what [`Measured`] describes, or holds a rate that is none.
+    pub fn from_page(page: &str) -> Result<Self, PlanError> {
+        let broken = |problem: String| PlanError::Shipped { file: "kernels/RESULTS.md", problem };
+        let mut blocks = String::new();
+        let mut inside = false;
+        for line in page.lines() {
+            match line.trim_end() {
+                "```toml" => inside = true,
+                "```" => inside = false,
+                line if inside => blocks.extend([line, "\n"]),
+                _ => {}
+            }
+        }
+        let measured: Self = toml::from_str(&blocks).map_err(|error| broken(error.to_string()))?;
+        for machine in &measured.machines {
+            let rates = machine.training.iter().flat_map(|row| [row.tokens_per_s, row.flops_per_token]);
+            if !rates.chain([machine.copy_gb_per_s, machine.bf16_tflops]).all(usable) {
+                return Err(broken(format!(
+                    "{} of {} has a rate that is none",
+                    machine.device, machine.date
+                )));
+            }
+        }
+        Ok(measured)
+    }
+
+    /// What the shipped page says.
+    pub fn shipped() -> &'static Self {
+        static MEASURED: OnceLock<Measured> = OnceLock::new();
+        MEASURED.get_or_init(|| Self::from_page(RESULTS_MD).expect("the shipped page is read in a test"))
+    }
+
+    /// Tokens per second of a model on `device`, from the newest run on such a device; where there is none and the device was
+    /// probed, from the newest run on any. `size` is the model's shape in the catalog; without it, or when it was not
+    /// measured, the size with the nearest work is carried over.
+    pub(crate) fn speed(
+        &self,
+        device: &str,
+        size: Option<&str>,
+        method: MethodKind,
+        flops_per_token: f64,
+        probe: Option<Probe>,
+    ) -> Option<Derived> {
+        let probe = probe.filter(|probe| usable(probe.bf16_tflops) && usable(probe.copy_gb_per_s));
+        let mut machines = self.machines.iter().filter(|machine| machine.of(method).next().is_some());
+        let same = machines.clone().find(|machine| machine.device == device);
+        let machine = same.or_else(|| probe.and_then(|_| machines.next()))?;
+        let distance = |row: &MeasuredTraining| {
+            let work = (row.flops_per_token / flops_per_token).ln().abs();
+            if size == Some(row.size.as_str()) { -1.0 } else { work }
+        };
+        let row = machine.of(method).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+        let slower = probe.map_or(1.0, |probe| machine.slower(row, probe));
+        let mut words = format!(
+            "tests/gpu measured {} tokens/s with {} on {} ({}, commit {}) at {} a token, now {}",
+            tokens_per_s(row.tokens_per_s),
+            row.size,
+            machine.device,
+            machine.date,
+            machine.commit,
+            flops(row.flops_per_token),
+            flops(flops_per_token)
+        );
+        if let Some(probe) = probe {
+            words.push_str(&format!(
+                "; a token takes {slower:.2} times as long here, where a probe reached {:.0} TFLOP/s and \
+                 {:.0} GB/s, there {:.0} and {:.0}",
+                probe.bf16_tflops, probe.copy_gb_per_s, machine.bf16_tflops, machine.copy_gb_per_s
+            ));
+        }
+        Some(Derived {
+            tokens_per_s: row.tokens_per_s * row.flops_per_token / flops_per_token / slower,
+            is_of_this_kind: same.is_some() && size == Some(row.size.as_str()),
+            words,
+        })
+    }
+}
+
+impl MeasuredMachine {
+    fn of(&self, method: MethodKind) -> impl Iterator<Item = &MeasuredTraining> {
+        self.training.iter().filter(move |row| row.method == method)
+    }
+
+    /// How many times as long a step takes on a device with this probe: the share of the time that the matrix units
+    /// would need at their ceiling follows the matrix rate, all the rest the copy bandwidth.
+    fn slower(&self, row: &MeasuredTraining, probe: Probe) -> f64 {
+        let matrix = (row.tokens_per_s * row.flops_per_token / (self.bf16_tflops * 1e12)).min(1.0);
+        matrix * self.bf16_tflops / probe.bf16_tflops
+            + (1.0 - matrix) * self.copy_gb_per_s / probe.copy_gb_per_s
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Made up: 45 % of the matrix rate with 2B, as a run on such a machine might be.
+    pub const PAGE: &str = r#"# Measured times
+
+```toml
+[[machine]]
+device = "NVIDIA Made-up"
+date = "2026-02-03"
+commit = "0123456789ab"
+copy_gb_per_s = 1000.0
+bf16_tflops = 200.0
+
+[[machine.training]]
+size = "0.8B"
+method = "lora"
+tokens_per_s = 15000.0
+flops_per_token = 4.2e9
+
+[[machine.training]]
+size = "2B"
+method = "lora"
+tokens_per_s = 10000.0
+flops_per_token = 9e+09
+```
+
+| kernel | µs |
+|---|---|
+| a | 1 |
+
+```toml
+[[machine]]
+device = "NVIDIA Made-up"
+date = "2026-01-01"
+commit = "older"
+copy_gb_per_s = 1.0
+bf16_tflops = 1.0
+training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token = 1.0 }]
+```
+"#;
+
+    fn measured() -> Measured {
+        Measured::from_page(PAGE).unwrap()
+    }
+
+    #[test]
+    fn the_shipped_page_is_read() {
+        for machine in &Measured::from_page(RESULTS_MD).unwrap().machines {
+            assert!(!machine.training.is_empty(), "{} of {}", machine.device, machine.date);
+        }
+    }
+
+    /// The page that the self-test of tests/gpu holds `results.py` to.
+    #[test]
+    fn a_page_as_the_gpu_tests_write_it_is_read() {
+        let page = include_str!("../../tests/gpu/selftest/recorded.md");
+        let measured = Measured::from_page(page).unwrap();
+        let [machine] = measured.machines.as_slice() else { panic!("{measured:?}") };
+        assert_eq!((machine.device.as_str(), machine.bf16_tflops), ("Made-up GPU", 200.0));
+        let speed = measured.speed("Made-up GPU", Some("2B"), MethodKind::Lora, 8.98e9, None).unwrap();
+        assert!((speed.tokens_per_s - 10_000.0).abs() < 1.0, "{speed:?}");
+    }
+
+    #[test]
+    fn a_page_with_a_wrong_block_names_the_file() {
+        for (good, bad) in [("tokens_per_s = 10000.0", "tokens_per_s = nan"), ("size = \"0.8B\"\n", "")] {
+            let error = Measured::from_page(&PAGE.replacen(good, bad, 1)).unwrap_err().to_string();
+            assert!(error.contains("kernels/RESULTS.md"), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_a_block_nothing_is_known() {
+        let nothing = Measured::from_page("# Measured times\n\nNot measured yet.\n").unwrap();
+        let probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 200.0 });
+        assert_eq!(nothing.speed("NVIDIA Made-up", Some("2B"), MethodKind::Lora, 9e9, probe), None);
+    }
+
+    #[test]
+    fn the_same_size_on_such_a_device_is_taken_as_it_is_and_carried_over_by_work() {
+        let speed = |size, flops| {
+            measured().speed("NVIDIA Made-up", Some(size), MethodKind::Lora, flops, None).unwrap()
+        };
+        let two = speed("2B", 4.5e9);
+        assert_eq!((two.tokens_per_s, two.is_of_this_kind), (20_000.0, true));
+        for part in ["10,000 tokens/s with 2B", "2026-02-03, commit 0123456789ab", "9.00 GFLOP", "4.50 GFLOP"]
+        {
+            assert!(two.words.contains(part), "{}", two.words);
+        }
+        // Of a size that was not measured the nearest is taken, and it is an estimate.
+        let four = speed("4B", 18e9);
+        assert_eq!((four.tokens_per_s, four.is_of_this_kind), (5000.0, false));
+        assert!(speed("?", 4e9).words.contains("with 0.8B"));
+    }
+
+    #[test]
+    fn a_method_is_only_known_from_runs_that_measured_it() {
+        let full = measured().speed("NVIDIA Made-up", Some("2B"), MethodKind::Full, 1.0, None).unwrap();
+        assert!(full.words.contains("commit older"), "{}", full.words);
+    }
+
+    #[test]
+    fn another_device_is_only_estimated_from_a_probe_and_each_part_of_the_time_follows_its_own_rate() {
+        let speed = |probe| measured().speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe);
+        assert_eq!(speed(None), None);
+        // 45 % of the time is the matrix units' at 200 TFLOP/s.
+        let slower = speed(Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 250.0 })).unwrap();
+        assert!((slower.tokens_per_s - 10_000.0 / (0.45 * 2.0 + 0.55 * 4.0)).abs() < 1e-6, "{slower:?}");
+        assert!(
+            !slower.is_of_this_kind && slower.words.contains("takes 3.10 times as long here"),
+            "{slower:?}"
+        );
+        let same = speed(Some(Probe { bf16_tflops: 200.0, copy_gb_per_s: 1000.0 })).unwrap();
+        assert!((same.tokens_per_s - 10_000.0).abs() < 1e-6);
+        assert_eq!(speed(Some(Probe { bf16_tflops: f64::NAN, copy_gb_per_s: 250.0 })), None);
+    }
+}

@@ -1,0 +1,387 @@
+//! Is this machine in order for training on its GPU? Each check says what was found and, where something is missing or
+//! does not fit, what to install or do.
+//!
+//! Enters: facts that were gathered, or recorded. Leaves: verdicts in words. Pure: recorded machines are in `machines/`.
+//!
+//! What has to fit: code that NVRTC makes is compiled to the end by the driver, which refuses what comes from a newer
+//! CUDA than its own; and NVRTC must know the GPU.
+
+use serde::Serialize;
+
+use crate::facts::{DriverFault, GpuFacts, MachineFacts};
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at, in a word or two.
+    pub name: String,
+    /// How it stands.
+    pub verdict: Verdict,
+    /// What was found. May hold names of files: escape it for a terminal.
+    pub found: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// How a check ended, from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Not looked at, for the reason that was found.
+    Skipped,
+    /// Training works, but something is worth knowing.
+    Warning,
+    /// In the way of training on the GPU.
+    Failed,
+}
+
+impl Verdict {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Skipped => "skipped",
+            Verdict::Warning => "warning",
+            Verdict::Failed => "failed",
+        }
+    }
+}
+
+impl Check {
+    /// Something as it should be.
+    pub fn ok(name: &str, found: impl Into<String>) -> Self {
+        Check { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), fix: None }
+    }
+
+    /// Something that was not looked at, and why.
+    pub fn skipped(name: &str, why: impl Into<String>) -> Self {
+        Check { verdict: Verdict::Skipped, ..Check::ok(name, why) }
+    }
+
+    /// Something that works, and what to do about it all the same.
+    pub fn warning(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Check { verdict: Verdict::Warning, fix: Some(fix.into()), ..Check::ok(name, found) }
+    }
+
+    /// Something that does not work, and what to do about it.
+    pub fn failed(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Check { verdict: Verdict::Failed, fix: Some(fix.into()), ..Check::ok(name, found) }
+    }
+}
+
+/// The checks of driver, GPUs, libraries and headers. `has_cuda`: this build can train on a GPU; in one that cannot,
+/// nothing here is in the way of what it does, so a failure is a warning.
+pub fn cuda_checks(facts: &MachineFacts, has_cuda: bool) -> Vec<Check> {
+    let mut checks = vec![driver(facts, has_cuda)];
+    checks.extend(facts.gpus.iter().map(gpu));
+    let parts = [libcuda(facts), nvrtc(facts), headers(facts), versions(facts)];
+    checks.extend(parts.map(|part| match facts.gpus.is_empty() {
+        true => Check::skipped(&part.name, "there is no GPU"),
+        false => part,
+    }));
+    if !has_cuda {
+        checks.iter_mut().for_each(|check| check.verdict = check.verdict.min(Verdict::Warning));
+    }
+    checks
+}
+
+/// Why training on the GPU cannot even be tried here, in a clause; nothing where it can.
+pub fn out_of_reach(facts: &MachineFacts, has_cuda: bool) -> Option<&'static str> {
+    let failed = || cuda_checks(facts, true).iter().any(|check| check.verdict == Verdict::Failed);
+    match (facts.gpus.is_empty(), has_cuda) {
+        (true, _) => Some("there is no GPU"),
+        (false, false) => Some("this build has no CUDA"),
+        (false, true) => failed().then_some("what failed is to be mended first"),
+    }
+}
+
+/// Major and minor.
+type Version = (u32, u32);
+
+fn version(text: &str) -> Option<Version> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
+fn words((major, minor): Version) -> String {
+    format!("{major}.{minor}")
+}
+
+/// The newest CUDA that may be installed beside this driver.
+fn installable(facts: &MachineFacts) -> Version {
+    facts.cuda.as_deref().and_then(version).unwrap_or((13, 0))
+}
+
+/// `cuda-nvrtc-13-0`, as NVIDIA's packages for Debian, Ubuntu and DGX OS are called.
+fn package(part: &str, (major, minor): Version) -> String {
+    // The core libraries lost their prefix with CUDA 13.3.
+    let prefix = if part == "cccl" && (major, minor) >= (13, 3) { "" } else { "cuda-" };
+    // Before CUDA 13 the compiler brought its own headers.
+    let part = if part == "crt" && major < 13 { "nvcc" } else { part };
+    format!("{prefix}{part}-{major}-{minor}")
+}
+
+fn apt(parts: &[&str], version: Version) -> String {
+    let packages: Vec<String> = parts.iter().map(|part| package(part, version)).collect();
+    format!("`sudo apt install {}` (from NVIDIA's repository, which DGX OS has)", packages.join(" "))
+}
+
+/// The other way, without root. Python packages of CUDA 12 lie in a folder each, which no single path finds.
+fn or_pip(parts: &[&str], (major, minor): Version) -> String {
+    if major < 13 {
+        return String::new();
+    }
+    let packages: Vec<String> =
+        parts.iter().map(|part| format!("'nvidia-cuda-{part}=={major}.{minor}.*'")).collect();
+    format!(", or `pip install {}` into the active virtual environment", packages.join(" "))
+}
+
+fn driver(facts: &MachineFacts, has_cuda: bool) -> Check {
+    const NAME: &str = "NVIDIA driver";
+    if let Some(fault) = &facts.gpu_driver_fault {
+        let (found, fix) = match fault {
+            DriverFault::Mismatch => (
+                "its library and the driver in the kernel are of different versions".to_owned(),
+                "it was updated while the old one was in use: reboot",
+            ),
+            DriverFault::NotLoaded => (
+                "installed, but not loaded".to_owned(),
+                "`sudo modprobe nvidia`; if that fails after an update of the kernel, install the driver again and reboot",
+            ),
+            DriverFault::NoPermission => (
+                "installed, but this process may not use it".to_owned(),
+                "open /dev/nvidia* to this user; in a container, start it with --gpus all",
+            ),
+            DriverFault::Other(said) => (
+                format!("installed, but it says: {said}"),
+                "see what `nvidia-smi` and `sudo dmesg | grep -i nvrm` say; a reboot, then a power cycle, helps most often",
+            ),
+        };
+        return Check::failed(NAME, found, fix);
+    }
+    let Some(driver) = &facts.gpu_driver else {
+        const FIX: &str = "without it training runs on the CPU, which is for small models: install NVIDIA's driver (in a container, \
+                           start it with --gpus all)";
+        return match has_cuda {
+            true => Check::warning(NAME, "none: NVML was not found", FIX),
+            false => Check::ok(NAME, "none: NVML was not found"),
+        };
+    };
+    let cuda = facts.cuda.as_deref().unwrap_or("unknown");
+    let found = format!("version {driver}, CUDA up to {cuda}");
+    match facts.cuda.as_deref().and_then(version) {
+        Some(cuda) if cuda < (12, 0) => {
+            Check::failed(NAME, found, "update it: kernels are made for CUDA 12 and newer")
+        }
+        _ => Check::ok(NAME, found),
+    }
+}
+
+fn gpu(gpu: &GpuFacts) -> Check {
+    let name = format!("GPU {}", gpu.index);
+    let memory = match (gpu.mem_total_bytes, gpu.mem_free_bytes) {
+        (None, _) => "shares the system's memory".to_owned(),
+        (Some(total), None) => gib(total),
+        (Some(total), Some(free)) => format!("{} of {} free", gib(free), gib(total)),
+    };
+    let mut found = format!(
+        "{}, compute {}, {memory}",
+        gpu.name.as_deref().unwrap_or("unknown"),
+        gpu.compute_capability.as_deref().unwrap_or("unknown")
+    );
+    match (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) {
+        (Some(now), Some(max)) => found.push_str(&format!(", SM clock {now} of {max} MHz")),
+        (None, Some(max)) => found.push_str(&format!(", SM clock up to {max} MHz")),
+        _ => {}
+    }
+    found.extend(gpu.temperature_celsius.map(|celsius| format!(", {celsius} °C")));
+    match (gpu.power_watts, gpu.power_limit_watts) {
+        (Some(now), Some(limit)) => found.push_str(&format!(", {now:.0} of {limit:.0} W")),
+        (Some(now), None) => found.push_str(&format!(", {now:.0} W")),
+        _ => {}
+    }
+    found.extend(gpu.throttle.iter().map(|why| format!(", clocks held down: {why}")));
+    match gpu.compute_capability.as_deref().and_then(version) {
+        Some(capability) if capability < (8, 0) => Check::failed(
+            &name,
+            found,
+            "its tensor cores have no bf16, which training needs (compute 8.0 and newer): use --device cpu, or another GPU",
+        ),
+        // A power cap alone is how a busy GPU works.
+        _ => match gpu.throttle.as_deref().filter(|why| *why != "power cap") {
+            None => Check::ok(&name, found),
+            Some(_) => Check::warning(
+                &name,
+                found,
+                "let it cool, clear its vents, check its power adapter (GB10 wants its own); `nvidia-smi -q -d PERFORMANCE` says more. \
+                 If the clock stays low, unplug the machine for a minute",
+            ),
+        },
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let gib = bytes as f64 / (1_u64 << 30) as f64;
+    format!("{gib:.1} GiB")
+}
+
+fn libcuda(facts: &MachineFacts) -> Check {
+    const NAME: &str = "libcuda";
+    let driver = facts.gpu_driver.as_deref();
+    let Some(library) = &facts.cuda_libraries.driver else {
+        let branch = driver.and_then(|driver| driver.split('.').next()).unwrap_or("580");
+        let fix = format!(
+            "in a container, start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility; on the machine itself install \
+             the driver's part for computing: `sudo apt install libnvidia-compute-{branch}` (Ubuntu, DGX OS) or libcuda1 (Debian)"
+        );
+        return Check::failed(NAME, "none: libcuda.so.1 was not found", fix);
+    };
+    let path = &library.path;
+    if library.is_stub() {
+        let fix = format!("LD_LIBRARY_PATH leads there: take {} out of it", library.folder());
+        return Check::failed(NAME, format!("{path} is a stub to link with, not the driver"), fix);
+    }
+    if library.out_of_sight {
+        let fix = format!("export LD_LIBRARY_PATH='{}'", library.folder());
+        return Check::failed(NAME, format!("{path}, where the loader does not look"), fix);
+    }
+    match (library.version.as_deref(), driver) {
+        (Some(of_library), Some(driver)) if of_library != driver => {
+            let found = format!("{path} belongs to driver {of_library}, but {driver} runs");
+            // `cuda-compat` puts a newer libcuda before the driver's own, which data-centre GPUs allow.
+            match path.contains("/compat/") {
+                true => Check::warning(
+                    NAME,
+                    found,
+                    "forward compatibility is for data-centre GPUs: on any other, GB10 included, remove cuda-compat or take it out of \
+                     LD_LIBRARY_PATH",
+                ),
+                false => Check::failed(
+                    NAME,
+                    found,
+                    "after an update of the driver, reboot; else take its folder out of LD_LIBRARY_PATH, or remove the other driver's packages",
+                ),
+            }
+        }
+        _ => Check::ok(NAME, path.clone()),
+    }
+}
+
+fn nvrtc(facts: &MachineFacts) -> Check {
+    const NAME: &str = "NVRTC";
+    let newest = installable(facts);
+    let Some(library) = &facts.cuda_libraries.nvrtc else {
+        let fix = format!(
+            "it compiles the kernels when they are first used: {}{}",
+            apt(&["nvrtc"], newest),
+            or_pip(&["nvrtc"], newest)
+        );
+        return Check::failed(NAME, "none: libnvrtc.so was not found", fix);
+    };
+    if library.out_of_sight {
+        let found = format!("{}, where the loader does not look", library.path);
+        return Check::failed(NAME, found, format!("export LD_LIBRARY_PATH='{}'", library.folder()));
+    }
+    let version = library.version.as_deref().unwrap_or("version unknown");
+    Check::ok(NAME, format!("{version}, {}", library.path))
+}
+
+fn headers(facts: &MachineFacts) -> Check {
+    const NAME: &str = "CUDA headers";
+    let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
+    let fitting = nvrtc.unwrap_or_else(|| installable(facts));
+    let Some(headers) = &facts.cuda_headers else {
+        let fix = format!(
+            "kernels are compiled with them when they are first used: {}{}; where they are already, set CUDA_PATH to the folder \
+             that holds include/cuda_fp16.h",
+            apt(&["cudart-dev", "cccl", "crt"], fitting),
+            or_pip(&["runtime", "cccl", "crt"], fitting)
+        );
+        return Check::failed(NAME, "none: cuda_fp16.h was not found", fix);
+    };
+    let found = match &headers.version {
+        Some(version) => format!("{version}, {}", headers.folder),
+        None => headers.folder.clone(),
+    };
+    if let Some(path) = &headers.cuda_path {
+        let fix = format!("the compiler of kernels does not look there by itself: export CUDA_PATH='{path}'");
+        return Check::failed(NAME, found, fix);
+    }
+    let parts = [("cccl", headers.cccl, "nv/target"), ("crt", headers.crt, "crt/mma.h")];
+    let missing: Vec<_> = parts.into_iter().filter(|(_, is_there, _)| !is_there).collect();
+    if missing.is_empty() {
+        return Check::ok(NAME, found);
+    }
+    let files: Vec<&str> = missing.iter().map(|(_, _, file)| *file).collect();
+    let parts: Vec<&str> = missing.iter().map(|(part, ..)| *part).collect();
+    let of_headers = headers.version.as_deref().and_then(version).unwrap_or(fitting);
+    Check::failed(NAME, format!("{found}, without {}", files.join(" and ")), apt(&parts, of_headers))
+}
+
+/// First CUDA whose compiler makes code for exactly this compute capability (`sm_90a` and the like from 9.0 on).
+const FIRST_CUDA: [(Version, Version); 10] = [
+    ((8, 0), (11, 0)),
+    ((8, 6), (11, 1)),
+    ((8, 7), (11, 4)),
+    ((8, 9), (11, 8)),
+    ((9, 0), (12, 0)),
+    ((10, 0), (12, 8)),
+    ((10, 3), (12, 9)),
+    ((11, 0), (13, 0)),
+    ((12, 0), (12, 8)),
+    ((12, 1), (12, 9)),
+];
+
+fn versions(facts: &MachineFacts) -> Check {
+    const NAME: &str = "versions";
+    let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
+    let driver = facts.cuda.as_deref().and_then(version);
+    let (Some(nvrtc), Some(driver)) = (nvrtc, driver) else {
+        return Check::skipped(NAME, "the version of driver or NVRTC is not known");
+    };
+    if nvrtc > driver {
+        let found = format!(
+            "NVRTC is of CUDA {}, newer than the driver's {}: the driver refuses what it compiles",
+            words(nvrtc),
+            words(driver)
+        );
+        let fix = format!(
+            "{}, and let LD_LIBRARY_PATH name its folder first if the newer one is still found; or update the driver",
+            apt(&["nvrtc"], driver)
+        );
+        return Check::failed(NAME, found, fix);
+    }
+    for gpu in &facts.gpus {
+        let capability = gpu.compute_capability.as_deref().and_then(version);
+        let first = FIRST_CUDA.iter().find(|(known, _)| Some(*known) == capability).map(|(_, first)| *first);
+        if let (Some(capability), Some(first)) = (capability, first.filter(|first| nvrtc < *first)) {
+            let found = format!(
+                "NVRTC is of CUDA {}, which does not know compute {}; {} is the first that does",
+                words(nvrtc),
+                words(capability),
+                words(first)
+            );
+            return Check::failed(
+                NAME,
+                found,
+                apt(&["nvrtc", "cudart-dev", "cccl", "crt"], driver.max(first)),
+            );
+        }
+    }
+    let headers = facts.cuda_headers.as_ref().and_then(|headers| version(headers.version.as_deref()?));
+    if let Some(headers) = headers.filter(|headers| headers.0 != nvrtc.0) {
+        let found = format!("headers of CUDA {} with NVRTC of {}", words(headers), words(nvrtc));
+        let fix = format!(
+            "kernels may not compile: {}, and let CUDA_PATH name that toolkit",
+            apt(&["cudart-dev", "cccl", "crt"], nvrtc)
+        );
+        return Check::warning(NAME, found, fix);
+    }
+    Check::ok(NAME, format!("NVRTC {} suits the driver's CUDA {}", words(nvrtc), words(driver)))
+}
+
+#[cfg(test)]
+mod tests;

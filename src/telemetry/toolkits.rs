@@ -1,0 +1,39 @@
+//! Where CUDA toolkits and the Python packages of their parts lie.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Folders that may hold `include` and `lib64` of a toolkit, the likeliest first. `part` is the folder of the Python
+/// package of CUDA 12 that holds what is looked for; CUDA 13 has one folder for all of them.
+pub(crate) fn toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>, part: &str) -> Vec<PathBuf> {
+    let variable = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut toolkits: Vec<PathBuf> = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).collect();
+    toolkits.extend(["usr/local/cuda", "opt/cuda"].map(|path| root.join(path)));
+    let mut versions: Vec<PathBuf> = folders_in(&root.join("usr/local"), "cuda-");
+    // The newest first, as far as names tell.
+    versions.sort_by(|a, b| b.cmp(a));
+    toolkits.extend(versions);
+    toolkits.extend(["usr/lib/cuda", "usr"].map(|path| root.join(path)));
+    let environments: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
+    toolkits.extend(environments.iter().cloned());
+    for environment in environments.iter().flat_map(|folder| folders_in(&folder.join("lib"), "python3")) {
+        let packages = environment.join("site-packages/nvidia");
+        toolkits.push(packages.join(part));
+        toolkits.extend(folders_in(&packages, "cu1"));
+    }
+    toolkits
+}
+
+/// The folders in a folder whose names begin so, sorted.
+pub(crate) fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(prefix);
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| named(&entry.file_name()))
+        .map(|entry| entry.path())
+        .filter(|p| p.is_dir())
+        .collect();
+    found.sort();
+    found
+}
