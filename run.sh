@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # The one door to sparktune.
 #
-#   ./run.sh [flags]     build what is not built yet, then run sparktune with these flags
-#   ./run.sh test [...]  every test there is; what follows goes to `cargo test`
+#   ./run.sh [flags]           build what is not built yet, then run sparktune with these flags
+#   ./run.sh --docker [flags]  the same in a container, with Docker or Podman
+#   ./run.sh test [...]        every test there is; what follows goes to `cargo test`
+#
+# Before sparktune's own flags, --rebuild builds in any case, and --rebuild=clean throws away first what was built before.
 #
 # It needs git, curl and a C toolchain, finds or installs Rust by itself, and builds with CUDA where it finds an NVIDIA
 # driver. All it has to say goes to standard error: standard output belongs to sparktune.
 #
-# .ci/run sources this file for `find_rust`; nothing runs then.
+# .ci/run and docker/Dockerfile source this file for `find_rust`; nothing runs then.
 set -euo pipefail
 
 root=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
@@ -84,12 +87,12 @@ rust_failed() {
         "Or install Rust $rust_version or newer in your own way and run this again."
 }
 
+has_driver() { command -v nvidia-smi >/dev/null || [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; }
+
 # Sets `features` to the cargo flags this machine calls for.
 choose_features() {
     features=()
-    if command -v nvidia-smi >/dev/null || [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]]; then
-        features=(--features cuda)
-    fi
+    ! has_driver || features=(--features cuda)
 }
 
 free_space() { df -Ph -- "$1" 2>/dev/null | awk 'NR == 2 { print $4 "B" }'; }
@@ -102,12 +105,16 @@ need_c_compiler() {
 # Runs cargo in the workspace, so that .cargo/config.toml holds wherever run.sh was called from.
 in_workspace() { (cd -- "$root" && CARGO_TARGET_DIR=$target cargo "$@"); }
 
+# nothing_is_newer FIND-ARGUMENTS...: whether find, in the checkout, finds nothing by these.
+nothing_is_newer() {
+    local newer
+    newer=$(cd -- "$root" && find "$@" -print -quit) && [[ -z $newer ]]
+}
+
 # Whether the binary is there, has these features, and nothing in the checkout is newer.
 is_built() {
-    [[ -x $binary && -f $stamp && $(<"$stamp") == "${features[*]}" ]] || return 1
-    local newer
-    newer=$(cd -- "$root" && find . -mindepth 1 \( -path ./.git -o -path ./runs -o -path ./target \) -prune \
-        -o -newer "$stamp" -print -quit) && [[ -z $newer ]]
+    [[ -x $binary && -f $stamp && $(<"$stamp") == "${features[*]}" ]] &&
+        nothing_is_newer . -mindepth 1 \( -path ./.git -o -path ./runs -o -path ./target \) -prune -o -newer "$stamp"
 }
 
 build() {
@@ -130,15 +137,45 @@ build() {
     ((SECONDS < 20)) || say "built in $((SECONDS / 60)) min $((SECONDS % 60)) s."
 }
 
+# Throws away what run.sh built. In a target folder that others may use too, only the workspace's own.
+clean() {
+    find_rust
+    rm -f -- "$stamp"
+    in_workspace clean --release ${CARGO_TARGET_DIR:+--workspace} >&2 || fail "what was built before could not be removed."
+}
+
+test_all() {
+    need_c_compiler
+    find_rust
+    say "building and running all tests; the first time this takes 10 to 20 minutes ..."
+    in_workspace test --release --workspace --no-fail-fast "${features[@]}" "$@"
+}
+
 main() {
+    local where=here rebuild=
+    while true; do
+        case ${1-} in
+        --docker) where=container ;;
+        --rebuild) rebuild=yes ;;
+        --rebuild=clean) rebuild=clean ;;
+        --rebuild=*) fail "${1}: it is --rebuild or --rebuild=clean." ;;
+        *) break ;;
+        esac
+        shift
+    done
+    if [[ $where == container ]]; then
+        # shellcheck source=docker/engine.sh
+        source "$root/docker/engine.sh"
+        find_engine
+        { [[ -z $rebuild ]] && image_is_current; } || build_image "$rebuild"
+        run_in_container "$@"
+    fi
     choose_features
+    [[ $rebuild != clean ]] || clean
     if [[ ${1-} == test ]]; then
-        need_c_compiler
-        find_rust
-        say "building and running all tests; the first time this takes 10 to 20 minutes ..."
-        in_workspace test --release --workspace --no-fail-fast "${features[@]}" "${@:2}"
+        test_all "${@:2}"
     else
-        is_built || build
+        { [[ -z $rebuild ]] && is_built; } || build
         exec "$binary" "$@"
     fi
 }

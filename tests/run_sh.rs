@@ -1,15 +1,19 @@
 //! The real `run.sh` on machines it has never seen: a checkout in a folder with a space in its name, a PATH that holds
-//! only what a bare Debian has, and stand-ins for cargo, rustup, curl and the installer that write down what they were
-//! asked.
+//! only what a bare Debian has, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman that write down
+//! what they were asked.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::io::Read;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-const BARE_TOOLS: [&str; 18] = [
-    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "mkdir", "mktemp", "mv",
-    "readlink", "rm", "sed", "sh", "sort", "touch",
+use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
+
+const BARE_TOOLS: [&str; 20] = [
+    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "id", "mkdir", "mktemp", "mv",
+    "readlink", "rm", "sed", "sh", "sleep", "sort", "touch",
 ];
 
 /// Answers `--version`, notes everything else, and builds a `sparktune` that prints its arguments and ends with 5.
@@ -23,6 +27,27 @@ chmod +x "$CARGO_TARGET_DIR/release/sparktune"
 "#;
 const RUSTC: &str = "#!/bin/sh\necho 'rustc VERSION (0000 2026-01-01)'\n";
 const NOTHING: &str = "#!/bin/sh\n";
+
+/// Docker or Podman: notes its arguments, `|` between them, keeps the label of what it builds, and in place of sparktune
+/// prints its arguments and ends with 5. With `WAIT` sparktune ends only after a signal.
+const ENGINE: &str = r#"#!/bin/sh
+{ printf '%s' "${0##*/}"; printf '|%s' "$@"; echo; } >>"$HOME/asked"
+case "$1" in
+--version) echo "${0##*/} version 28.3.0" ;;
+info) [ -z "$NO_DAEMON" ] || { echo "Cannot connect to the daemon" >&2; exit 1; }; echo "$INFO" ;;
+image) [ "$2" = prune ] || cat "$HOME/image" 2>/dev/null || exit 1 ;;
+build)
+    [ -z "$BREAK_BUILD" ] || exit 1
+    for argument in "$@"; do case $argument in BUILT=*) echo "${argument#*=}" >"$HOME/image" ;; esac; done ;;
+run) [ -z "$BREAK_RUN" ] || exit 125; echo "$HF_TOKEN" >"$HOME/token"; echo c0ffee ;;
+exec)
+    case "$*" in *"kill -s"*) touch "$HOME/told"; exit ;; esac
+    while [ "$1" != sparktune ]; do shift; done
+    printf '%s|' "$@"
+    while [ -n "$WAIT" ] && [ ! -e "$HOME/told" ]; do sleep 0.05; done
+    exit 5 ;;
+esac
+"#;
 
 struct Machine {
     folder: tempfile::TempDir,
@@ -44,8 +69,21 @@ impl Machine {
         }
         machine.program("cc", NOTHING);
         let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for file in ["run.sh", "Cargo.toml"] {
+        for folder in [".cargo", "docker", "kernels", "presets"] {
+            fs::create_dir(machine.path("my house").join(folder)).expect("a new folder");
+        }
+        for file in ["run.sh", "Cargo.toml", "Cargo.lock", "docker/Dockerfile", "docker/engine.sh"] {
             fs::copy(repository.join(file), machine.path("my house").join(file)).expect("a copy");
+        }
+        machine
+    }
+
+    /// A bare machine with this engine and, if wanted, an NVIDIA driver.
+    fn with_engine(engine: &str, has_driver: bool) -> Self {
+        let machine = Self::bare();
+        machine.program(engine, ENGINE);
+        if has_driver {
+            machine.program("nvidia-smi", NOTHING);
         }
         machine
     }
@@ -95,6 +133,18 @@ impl Machine {
         self.command(&self.path("my house/run.sh"), arguments).output().expect("bash starts")
     }
 
+    /// `run.sh --docker` with these variables too.
+    fn docker(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let arguments = [&["--docker"], arguments].concat();
+        let mut command = self.command(&self.path("my house/run.sh"), &arguments);
+        command.envs(variables.iter().copied()).output().expect("bash starts")
+    }
+
+    /// The folder where commands are called, as the shell in it sees it.
+    fn elsewhere(&self) -> String {
+        self.path("elsewhere").canonicalize().expect("it is there").display().to_string()
+    }
+
     /// What the stand-ins were asked, and forgets it.
     fn asked(&self) -> String {
         let note = self.path("home/asked");
@@ -104,9 +154,12 @@ impl Machine {
     }
 }
 
+/// Another process writes it: a file that is open for writing cannot be started, and whatever this process opens is open for
+/// a moment in every process that another test starts meanwhile.
 fn write_program(path: &Path, text: &str) {
-    fs::write(path, text).expect("a program");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("an executable");
+    let write = r#"rm -f "$0" && printf %s "$1" >"$0" && chmod 755 "$0""#;
+    let status = Command::new("sh").args(["-c", write]).arg(path).arg(text).status().expect("sh starts");
+    assert!(status.success(), "{}", path.display());
 }
 
 fn stdout(output: &Output) -> String {
@@ -248,4 +301,317 @@ fn test_runs_every_test_of_the_workspace() {
     assert!(asked.starts_with("cargo test --release --workspace"), "{asked}{}", stderr(&output));
     assert!(asked.contains("--locked packing in ") && asked.trim_end().ends_with("/my house"), "{asked}");
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_rebuild_builds_what_is_built_and_a_clean_one_throws_it_away_first() {
+    let machine = Machine::with_rust("1.95.0");
+    machine.run(&[]);
+    machine.asked();
+    let output = machine.run(&["--rebuild", "runs", "--rebuild"]);
+    assert!(
+        stdout(&output).ends_with("|runs|--rebuild|"),
+        "only leading flags are run.sh's: {}",
+        stdout(&output)
+    );
+    let asked = machine.asked();
+    assert!(asked.starts_with("cargo build --release"), "{asked}");
+
+    let output = machine.run(&["--rebuild=clean"]);
+    let asked = machine.asked();
+    let (clean, build) = asked.split_once('\n').unwrap_or_else(|| panic!("{asked}{}", stderr(&output)));
+    assert!(clean.starts_with("cargo clean --release in "), "{asked}");
+    assert!(build.starts_with("cargo build --release"), "{asked}");
+    let mut shared = machine.command(&machine.path("my house/run.sh"), &["--rebuild=clean"]);
+    shared.env("CARGO_TARGET_DIR", machine.path("elsewhere/target")).output().unwrap();
+    let asked = machine.asked();
+    assert!(
+        asked.starts_with("cargo clean --release --workspace in "),
+        "others may use that folder: {asked}"
+    );
+
+    let output = machine.run(&["--rebuild=all"]);
+    assert_eq!((output.status.code(), machine.asked().as_str()), (Some(1), ""));
+    assert!(stderr(&output).contains("--rebuild=clean"), "{}", stderr(&output));
+}
+
+/// The line a stand-in noted that begins so.
+fn line<'a>(asked: &'a str, beginning: &str) -> &'a str {
+    let found = asked.lines().find(|line| line.starts_with(beginning));
+    found.unwrap_or_else(|| panic!("no {beginning} in\n{asked}"))
+}
+
+/// Whether these arguments stand side by side in a line that a stand-in noted.
+fn has(line: &str, arguments: &str) -> bool {
+    format!("{line}|").contains(&format!("|{arguments}|"))
+}
+
+fn mount(folder: impl std::fmt::Display) -> String {
+    format!("--mount|type=bind,source={folder},target={folder}")
+}
+
+#[test]
+fn in_a_container_arguments_output_and_exit_code_are_those_of_the_program() {
+    for engine in ["docker", "podman"] {
+        let machine = Machine::with_engine(engine, false);
+        let output = machine.docker(&["train", "--data", "my file.jsonl", "", "--docker"], &[]);
+        assert_eq!(stdout(&output), "sparktune|train|--data|my file.jsonl||--docker|", "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(5));
+        let asked = machine.asked();
+        let run = line(&asked, &format!("{engine}|run|"));
+        for flags in
+            ["--detach|--rm", "--network|host", "--entrypoint|stay.sh|sparktune", &mount(machine.elsewhere())]
+        {
+            assert!(has(run, flags), "{flags} in {run}");
+        }
+        assert!(has(run, &format!("--workdir|{}", machine.elsewhere())), "{run}");
+        assert!(has(run, &mount(machine.path("my house").canonicalize().unwrap().display())), "{run}");
+        assert!(
+            line(&asked, &format!("{engine}|exec|")).starts_with(&format!("{engine}|exec|c0ffee|sh|-c|")),
+            "{asked}"
+        );
+        assert!(!asked.contains("cargo"), "nothing is built out here: {asked}");
+    }
+}
+
+#[test]
+fn the_image_is_built_when_it_is_missing_old_of_another_checkout_or_when_asked() {
+    let machine = Machine::with_engine("docker", false);
+    let house = machine.path("my house").canonicalize().unwrap();
+    let house = house.display();
+    let builds = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = machine.docker(arguments, variables);
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+        machine.asked().lines().find(|line| line.starts_with("docker|build|")).map(str::to_owned)
+    };
+    let first = builds(&[], &[]).expect("there is no image yet");
+    assert!(has(&first, &format!("--file|{house}/docker/Dockerfile|--tag|sparktune")), "{first}");
+    assert!(first.ends_with(&format!("|{house}")) && !first.contains("--no-cache"), "{first}");
+    assert_eq!(builds(&[], &[]), None);
+    fs::write(machine.path("my house/train.jsonl"), "{}").unwrap();
+    assert_eq!(builds(&[], &[]), None, "data is no part of the image");
+    fs::write(machine.path("my house/src/main.rs"), "fn main() {}").unwrap();
+    assert!(builds(&[], &[]).is_some(), "a source is newer");
+    assert_eq!(builds(&[], &[]), None);
+    fs::write(machine.path("home/image"), "9999999999.0 /another/checkout").unwrap();
+    assert!(builds(&[], &[]).is_some(), "that image was built from another checkout");
+
+    assert!(builds(&["--rebuild"], &[]).is_some_and(|build| !build.contains("--no-cache")));
+    let clean = builds(&["--rebuild=clean"], &[("CUDA_IMAGE", "a.mirror/cuda:13")]).unwrap();
+    assert!(clean.contains("|--no-cache|--build-arg|FRESH="), "{clean}");
+    assert!(has(&clean, "--build-arg|CUDA_IMAGE=a.mirror/cuda:13"), "{clean}");
+}
+
+#[test]
+fn whatever_goes_into_the_image_makes_it_old_when_it_changes() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dockerfile = fs::read_to_string(repository.join("docker/Dockerfile")).unwrap();
+    let engine = fs::read_to_string(repository.join("docker/engine.sh")).unwrap();
+    let looked_at = engine.split("image_sources=(").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let looked_at: Vec<&str> = looked_at.split_whitespace().collect();
+    let copies = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY "));
+    let sources = copies.filter(|copy| !copy.starts_with("--from")).flat_map(|copy| {
+        let words: Vec<&str> = copy.split_whitespace().collect();
+        words[..words.len() - 1].to_vec()
+    });
+    let mut count = 0;
+    for source in sources {
+        let first = source.split('/').next().unwrap();
+        assert!(looked_at.contains(&first), "{source} is not in image_sources of docker/engine.sh");
+        count += 1;
+    }
+    assert!(count > 5, "the Dockerfile was not understood");
+}
+
+#[test]
+fn an_image_that_cannot_be_built_or_started_runs_nothing() {
+    let machine = Machine::with_engine("docker", false);
+    let output = machine.docker(&["train"], &[("BREAK_BUILD", "1")]);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(1)));
+    assert!(stderr(&output).contains("CUDA_IMAGE"), "{}", stderr(&output));
+    assert!(!machine.asked().contains("docker|run"));
+    let output = machine.docker(&["train"], &[("BREAK_RUN", "1")]);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(1)));
+    assert!(!machine.asked().contains("docker|exec"));
+}
+
+#[test]
+fn a_token_is_handed_over_by_its_name_alone() {
+    let machine = Machine::with_engine("docker", false);
+    machine.docker(&[], &[("HF_TOKEN", "hf_secret"), ("SPARKTUNE_RANK", "8"), ("UNRELATED", "x")]);
+    let asked = machine.asked();
+    let run = line(&asked, "docker|run|");
+    for name in ["HF_TOKEN", "SPARKTUNE_RANK", "SPARKTUNE_HOME", "HOME"] {
+        assert!(has(run, &format!("--env|{name}")), "{name} in {run}");
+    }
+    assert!(!asked.contains("hf_secret"), "{asked}");
+    assert!(
+        !run.contains("UNRELATED") && !run.contains("HF_HOME"),
+        "what is not set or not read stays out: {run}"
+    );
+    assert_eq!(
+        fs::read_to_string(machine.path("home/token")).unwrap().trim(),
+        "hf_secret",
+        "the engine has it"
+    );
+}
+
+#[test]
+fn caches_and_every_path_that_is_named_are_mounted_where_they_are() {
+    let machine = Machine::with_engine("podman", true);
+    machine.program("nvidia-ctk", "#!/bin/sh\necho nvidia.com/gpu=all\n");
+    let root = machine.folder.path().canonicalize().unwrap();
+    for folder in ["my data/old", "models/tiny", "big disk"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    fs::write(root.join("big disk/train.jsonl"), "").unwrap();
+    symlink("../big disk/train.jsonl", root.join("my data/link.jsonl")).unwrap();
+    let cache = root.join("hub cache").display().to_string();
+    let model = format!("--model={}", root.join("models/tiny").display());
+    let runs = root.join("my data/old/runs/new").display().to_string();
+    let arguments = [
+        "--data",
+        "../my data/link.jsonl",
+        &model,
+        "--runs-dir",
+        &runs,
+        "--name",
+        "Qwen/Qwen3.5-2B",
+        "/no/such",
+    ];
+    let output = machine.docker(&arguments, &[("HF_HOME", &cache)]);
+    assert!(stdout(&output).ends_with("|--name|Qwen/Qwen3.5-2B|/no/such|"), "{}", stderr(&output));
+    let asked = machine.asked();
+    let run = line(&asked, "podman|run|");
+    for folder in
+        ["elsewhere", "my house", "hub cache", "my data", "big disk", "models/tiny", "home/.cache/cubecl"]
+    {
+        assert!(has(run, &mount(root.join(folder).display())), "{folder} in {run}");
+        assert!(root.join(folder).is_dir(), "an engine would make {folder} as root, or refuse");
+    }
+    assert!(!run.contains("my data/old"), "it lies in a folder that is mounted: {run}");
+    assert!(!run.contains("source=/,") && !run.contains("huggingface"), "{run}");
+
+    let asked = |folder: &str| {
+        let mut command = machine.command(&machine.path("my house/run.sh"), &["--docker"]);
+        stderr(&command.current_dir(folder).output().unwrap())
+    };
+    assert!(asked("/").contains("Call this from a folder of yours"));
+    fs::create_dir(root.join("a,b")).unwrap();
+    assert!(asked(root.join("a,b").to_str().unwrap()).contains("comma"));
+}
+
+#[test]
+fn the_gpu_is_handed_over_as_each_engine_wants_it_and_where_it_cannot_be_that_is_said() {
+    let run = |machine: &Machine, info: &str| {
+        let output = machine.docker(&[], &[("INFO", info)]);
+        let asked = machine.asked();
+        let run = asked.lines().find(|line| line.contains("|run|")).unwrap_or_default().to_owned();
+        (run, stderr(&output))
+    };
+    let docker = Machine::with_engine("docker", true);
+    let (flags, _) = run(&docker, r#"{"nvidia":{},"runc":{}} []"#);
+    assert!(has(&flags, "--gpus|all"), "{flags}");
+    let (flags, said) = run(&docker, r#"{"runc":{}} []"#);
+    assert!(!flags.contains("--gpus"), "{flags}");
+    assert!(said.contains("train on the CPU") && said.contains("nvidia-container-toolkit"), "{said}");
+    docker.program("nvidia-container-runtime-hook", NOTHING);
+    assert!(has(&run(&docker, r#"{"runc":{}} []"#).0, "--gpus|all"));
+
+    let podman = Machine::with_engine("podman", true);
+    let (flags, said) = run(&podman, "");
+    assert!(!flags.contains("nvidia.com") && said.contains("nvidia-ctk cdi generate"), "{flags}{said}");
+    podman.program("nvidia-ctk", "#!/bin/sh\necho nvidia.com/gpu=0\necho nvidia.com/gpu=all\n");
+    assert!(has(&run(&podman, "").0, "--device|nvidia.com/gpu=all"));
+
+    if !["/dev/nvidiactl", "/proc/driver/nvidia/version"].iter().any(|path| Path::new(path).exists()) {
+        let (flags, said) = run(&Machine::with_engine("docker", false), r#"{"nvidia":{}} []"#);
+        assert!(!flags.contains("--gpus") && said.contains("no NVIDIA driver"), "{flags}{said}");
+    }
+}
+
+#[test]
+fn what_is_written_in_a_container_belongs_to_its_caller() {
+    let me = format!("--user|{}:{}", getuid().as_raw(), getgid().as_raw());
+    for (engine, info, flags) in [
+        ("docker", r#"{"runc":{}} ["name=seccomp"]"#, me.clone()),
+        ("docker", r#"{"runc":{}} ["name=seccomp","name=rootless"]"#, "--user|0:0".into()),
+        ("podman", "rootless=false", me.clone()),
+        ("podman", "rootless=true", format!("{me}|--userns|keep-id")),
+    ] {
+        let machine = Machine::with_engine(engine, false);
+        machine.docker(&[], &[("INFO", info)]);
+        let asked = machine.asked();
+        let run = line(&asked, &format!("{engine}|run|"));
+        assert!(has(run, &flags), "{engine} {info}: {run}");
+        assert_eq!(run.contains("keep-id"), flags.contains("keep-id"), "{run}");
+    }
+}
+
+#[test]
+fn without_an_engine_that_answers_it_says_what_to_install_or_start() {
+    let machine = Machine::bare();
+    let output = machine.docker(&[], &[]);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(1)));
+    assert!(stderr(&output).contains("apt-get install podman"), "{}", stderr(&output));
+
+    machine.program("docker", ENGINE);
+    let output = machine.docker(&[], &[("NO_DAEMON", "1")]);
+    let said = stderr(&output);
+    assert!(
+        said.contains("Cannot connect to the daemon") && said.contains("systemctl start docker"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+
+    machine.asked();
+    machine.program("docker", &ENGINE.replace("info)", "info) exit 1 ;; other)"));
+    machine.program("podman", ENGINE);
+    assert_eq!(machine.docker(&[], &[]).status.code(), Some(5), "Podman serves where Docker's daemon is off");
+    let podman_as_docker = Machine::with_engine("podman", false);
+    podman_as_docker.program(
+        "docker",
+        "#!/bin/sh\n[ \"$1\" != --version ] || { echo podman version 5; exit; }\nexit 9\n",
+    );
+    assert_eq!(podman_as_docker.docker(&[], &[]).status.code(), Some(5));
+}
+
+#[test]
+fn a_terminal_is_passed_on_where_there_is_one() {
+    let machine = Machine::with_engine("docker", false);
+    machine.docker(&[], &[]);
+    assert!(machine.asked().contains("docker|exec|c0ffee|sh|-c"), "no terminal, no -it");
+
+    let pty = native_pty_system().openpty(PtySize::default()).unwrap();
+    let mut command = CommandBuilder::new("bash");
+    command.args([machine.path("my house/run.sh").as_os_str(), "--docker".as_ref(), "runs".as_ref()]);
+    command.cwd(machine.path("elsewhere"));
+    command.env_clear();
+    command.env("PATH", machine.path("bin"));
+    command.env("HOME", machine.path("home"));
+    command.env("TERM", "xterm");
+    let mut child = pty.slave.spawn_command(command).unwrap();
+    drop(pty.slave);
+    let mut reader = pty.master.try_clone_reader().unwrap();
+    let _ = std::io::copy(&mut reader, &mut std::io::sink());
+    assert_eq!(child.wait().unwrap().exit_code(), 5);
+    let asked = machine.asked();
+    assert!(asked.contains("docker|exec|-it|c0ffee|sh|-c"), "{asked}");
+    assert!(has(line(&asked, "docker|run|"), "--env|TERM"), "{asked}");
+}
+
+#[test]
+fn a_signal_reaches_the_program_in_the_container() {
+    let machine = Machine::with_engine("docker", false);
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::INT, "INT")] {
+        let mut command = machine.command(&machine.path("my house/run.sh"), &["--docker", "train"]);
+        command.env("WAIT", "1").stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // It has begun when it speaks.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(5), "the program's code, not the signal's");
+        assert!(machine.asked().contains(&format!("kill -s {name} ")), "{name}");
+        fs::remove_file(machine.path("home/told")).unwrap();
+    }
 }

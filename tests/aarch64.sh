@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Builds sparktune for aarch64 with CUDA, as a DGX Spark runs it, and runs the tests of its crates, the self-tests of
+# `doctor` and a short `--demo` under emulation on x86-64: other vector instructions (NEON), another memory model's code,
+# another C. To be run after each change of dependencies; an hour on 2 cores the first time. CI only type-checks.
+#
+#   tests/aarch64.sh          builds and tests, and when everything passed notes it in tests/aarch64.passed
+#   tests/aarch64.sh --stamp  whether it has passed with the dependencies that are in Cargo.lock now; CI asks this
+#
+# The tests of the root package are left out: they start whole trainings and terminals, against deadlines that an emulator
+# does not meet. Exit code 77: nothing could be done here, or it has not passed yet, for the reason printed.
+set -euo pipefail
+root=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")
+cd -- "$root"
+# shellcheck source=run.sh
+source ./run.sh
+
+arm=aarch64-unknown-linux-gnu
+passed=tests/aarch64.passed
+
+skip() {
+    printf 'skipped: %s\n' "$1"
+    exit 77
+}
+
+lock_hash() { sha256sum <Cargo.lock | cut -d' ' -f1; }
+
+if [[ ${1-} == --stamp ]]; then
+    grep -qs "$(lock_hash)" "$passed" ||
+        skip "tests/aarch64.sh has not passed since Cargo.lock changed; run it once (an hour)"
+    exit
+fi
+
+[[ $(uname -m) == x86_64 ]] || skip "this is $(uname -m): './run.sh test' runs everything natively on aarch64"
+command -v aarch64-linux-gnu-gcc >/dev/null || skip "no cross compiler: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+# Registered with the kernel, for tests start programs of their own.
+[[ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]] ||
+    skip "the kernel cannot start aarch64 programs: apt-get install qemu-user-static binfmt-support"
+find_rust
+if command -v rustup >/dev/null; then rustup target add "$arm"; fi
+
+export CARGO_TARGET_DIR=$target CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+# Where the emulator finds the loader and the C library.
+export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
+flags=(--locked --release --target "$arm" --workspace --features cuda)
+log=$(mktemp)
+runs=$(mktemp -d)
+trap 'rm -rf -- "$log" "$runs"' EXIT
+
+# All tests but the root package's, named one by one: leaving out the package would be other features of the dependencies,
+# and a second build of them.
+tests_of_members() {
+    cargo metadata --locked --no-deps --format-version 1 | python3 -c '
+import json, sys
+for package in json.load(sys.stdin)["packages"]:
+    for target in package["targets"]:
+        if "test" in target["kind"] and package["name"] != "sparktune":
+            print("--test=" + target["name"])'
+}
+mapfile -t tests < <(tests_of_members)
+
+cargo build "${flags[@]}"
+# One test reads the loader's cache of this machine, whose libraries are not an aarch64 program's.
+cargo test "${flags[@]}" --lib "${tests[@]}" --no-fail-fast -- --skip the_cache_of_this_machine_is_understood 2>&1 | tee "$log"
+count=$(awk '/^test result: ok/ { n += $4 } END { print n }' "$log")
+
+binary=$target/$arm/release/sparktune
+export SPARKTUNE_HOME=$root
+"$binary" --version
+"$binary" doctor
+"$binary" --demo --max-steps 8 --json --runs-dir "$runs" | tail -n 1
+
+{
+    printf 'Written by tests/aarch64.sh when everything in it passed.\n'
+    printf 'Cargo.lock: sha256 %s\n' "$(lock_hash)"
+    printf '%s: %s tests, doctor and the demo in %s min, %s, %s\n' "$(date -u +%F)" "$count" $((SECONDS / 60)) \
+        "$(sed -n 's/^interpreter //p' /proc/sys/fs/binfmt_misc/qemu-aarch64)" "$(rustc --version)"
+} >"$passed"
+cat -- "$passed"
