@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Makes the folder that tests/gpu/run.sh runs from on a machine without Rust, registry or network.
+#
+#   tests/gpu/build.sh OUT     builds sparktune with CUDA for this machine's processor and fills the new folder OUT
+#
+# In it: the stripped program, run.sh, the Python files, the catalog they take the models' shapes from, and the commit. The kernels'
+# sources are in the program. Fails when the folder is over 60 MB.
+set -euo pipefail
+here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
+root=$(cd -- "$here/../.." && pwd)
+limit=$((60 * 1000 * 1000))
+
+fail() {
+    printf 'build.sh: %s\n' "$1" >&2
+    exit "${2:-1}"
+}
+
+(($# == 1)) || fail "usage: $0 OUT" 2
+out=$1
+[[ ! -e $out ]] || fail "$out exists already: name a new folder" 2
+
+target=${CARGO_TARGET_DIR:-$root/target}
+[[ $target == /* ]] || target=$PWD/$target
+# The whole workspace, as run.sh of the checkout builds it: another selection means other features of the dependencies, and a second build.
+(cd -- "$root" && CARGO_TARGET_DIR=$target cargo build --locked --release --workspace --features cuda) ||
+    fail "the build failed; the reason stands above"
+
+mkdir -p -- "$out"
+cp -- "$target/release/sparktune" "$here/run.sh" "$here"/*.py "$root/presets/catalog.toml" "$out/"
+strip -- "$out/sparktune"
+commit=$(git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null) || commit=unknown
+printf '%s\n' "$commit" >"$out/COMMIT"
+
+size=$(find "$out" -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
+((size <= limit)) || fail "$out holds $((size / 1000000)) MB, more than $((limit / 1000000)) MB"
+printf '%s: %d.%d MB, commit %s, for %s\n' "$out" $((size / 1000000)) $((size / 100000 % 10)) "$commit" "$(uname -m)"

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Measures sparktune on this machine's NVIDIA GPU and holds every kernel against its reference.
+#
+#   run.sh [--json FILE] [SECTION...]     all sections, or the named ones; ends within 8 minutes
+#
+#   facts      device, driver, CUDA, NVRTC, clocks, memory, power limit
+#   ceilings   copy bandwidth and bf16 matrix rate by the vendor's library (PyTorch)
+#   kernels    every kernel against its reference and its floor
+#   gemm       the matrix products of all five Qwen3.5 sizes, ours beside the vendor's
+#   steps      training steps of the 0.8B and 2B shapes: speed, memory, parts of a step, loss beside the reference path
+#   peers      the same steps by transformers and peft, with flash-linear-attention where it can be imported
+#   sanitizer  compute-sanitizer on the kernels
+#
+# It wants an NVIDIA driver, CUDA 13 (or NVRTC and its headers) and Python 3.11 with PyTorch; PYTHON names another Python. It runs
+# from the folder that build.sh made. Clocks and power are left as they are found and written down.
+#
+# A table ends the run, and FILE (default: sparktune-gpu-<date>.json here) holds everything. What cannot be done here is skipped, with the
+# reason. Exit code: 0 all that was done is right, 1 a comparison failed or a section broke or was cut off, 2 wrong usage,
+# 77 nothing could be done here. Speed alone fails nothing.
+set -euo pipefail
+here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
+
+case ${1-} in
+-h | --help)
+    sed -n '2,/^set /{ /^set /d; s/^# \{0,1\}//; p }' "$here/run.sh"
+    exit 0
+    ;;
+esac
+
+python=${PYTHON:-python3}
+if ! "$python" -c 'import tomllib' 2>/dev/null; then
+    printf 'skipped: %s is not Python 3.11 or newer; install it, or name one in PYTHON.\n' "$python" >&2
+    exit 77
+fi
+export PYTHONDONTWRITEBYTECODE=1
+exec "$python" "$here/harness.py" "$@"
