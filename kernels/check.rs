@@ -1,6 +1,6 @@
 //! What every op's tests do: compare the fused path with the reference, value and all gradients.
 
-use crate::{Op, apply};
+use crate::{Op, apply_all};
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// Reproducible numbers around zero: a `[rows, columns]` tensor outside autodiff.
@@ -37,10 +37,28 @@ fn subsets<const N: usize>() -> Vec<[bool; N]> {
     subsets
 }
 
+/// A random gradient for each result.
+fn seeds<const M: usize>(results: &[Tensor<2>; M]) -> [Tensor<2>; M] {
+    std::array::from_fn(|result| {
+        let [rows, columns] = results[result].dims();
+        random(99 + result as u64, rows, columns)
+    })
+}
+
+/// A number with these gradients of `results`.
+fn seeded<const M: usize>(results: [Tensor<2>; M], seeds: [Tensor<2>; M]) -> Tensor<1> {
+    let parts = results.into_iter().zip(seeds).map(|(result, seed)| (result * seed.autodiff()).sum());
+    parts.reduce(|all, part| all + part).expect("an op has a result")
+}
+
 /// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value and the
 /// gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each alone tracked. The
 /// same on a CUDA device where there is one.
-pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N], tolerance: f32) {
+pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
+    op: O,
+    inputs: [Tensor<2>; N],
+    tolerance: f32,
+) {
     #[cfg(feature = "cuda")]
     on_cuda::agrees_with_reference(&op, &inputs);
     for tracked in subsets::<N>() {
@@ -51,14 +69,15 @@ pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Te
             })
         };
         let (fused_leaves, reference_leaves) = (leaves(tracked), leaves(tracked));
-        let fused = apply(op.clone(), fused_leaves.clone());
+        let fused = apply_all(op.clone(), fused_leaves.clone());
         let reference = op.reference(reference_leaves.clone());
-        let error = distance(&fused, &reference);
-        assert!(error <= tolerance, "{op:?}: value differs by {error:e}");
-        let [rows, columns] = fused.dims();
-        let seed = random(99, rows, columns).autodiff();
-        let mut fused_gradients = (fused * seed.clone()).sum().backward();
-        let mut reference_gradients = (reference * seed).sum().backward();
+        for (result, (fused, reference)) in fused.iter().zip(&reference).enumerate() {
+            let error = distance(fused, reference);
+            assert!(error <= tolerance, "{op:?}: result {result} differs by {error:e}");
+        }
+        let seeds = seeds(&reference);
+        let mut fused_gradients = seeded(fused, seeds.clone()).backward();
+        let mut reference_gradients = seeded(reference, seeds).backward();
         for i in 0..N {
             let got = fused_leaves[i].grad_remove(&mut fused_gradients);
             let expected = reference_leaves[i].grad_remove(&mut reference_gradients);
@@ -80,7 +99,7 @@ pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Te
 /// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
-    use super::{Op, Tensor, apply, distance, random, subsets};
+    use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
     use burn::tensor::{DType, Device, DeviceType};
 
     /// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
@@ -96,7 +115,10 @@ mod on_cuda {
         device
     }
 
-    pub(super) fn agrees_with_reference<O: Op<N>, const N: usize>(op: &O, inputs: &[Tensor<2>; N]) {
+    pub(super) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
+        op: &O,
+        inputs: &[Tensor<2>; N],
+    ) {
         if !op.fits(inputs.each_ref().map(Tensor::dims)) {
             return;
         }
@@ -112,17 +134,18 @@ mod on_cuda {
             let on_device: [Tensor<2>; N] = std::array::from_fn(|i| {
                 leaf(inputs[i].clone().to_device(&device).cast(DType::BF16), tracked[i])
             });
-            let result = apply(op.clone(), on_device.clone());
+            let results = apply_all(op.clone(), on_device.clone());
             let reference = op.reference(on_host.clone());
-            let found = to_host(result.clone());
-            let error = distance(&found, &reference.clone().inner());
-            assert!(error <= VALUE, "{op:?} on CUDA: value differs by {error:e}");
-
-            let [rows, columns] = reference.dims();
-            let seed = random(99, rows, columns).cast(DType::BF16).cast(DType::F32);
-            let seed_on_device = seed.clone().to_device(&device).cast(result.dtype()).autodiff();
-            let mut gradients = (result * seed_on_device).sum().backward();
-            let mut expected = (reference * seed.autodiff()).sum().backward();
+            for (place, (result, reference)) in results.iter().zip(&reference).enumerate() {
+                let error = distance(&to_host(result.clone()), &reference.clone().inner());
+                assert!(error <= VALUE, "{op:?} on CUDA: result {place} differs by {error:e}");
+            }
+            let seeds = seeds(&reference).map(|seed| seed.cast(DType::BF16).cast(DType::F32));
+            let kinds = results.each_ref().map(Tensor::dtype);
+            let seeds_on_device =
+                std::array::from_fn(|place| seeds[place].clone().to_device(&device).cast(kinds[place]));
+            let mut gradients = seeded(results, seeds_on_device).backward();
+            let mut expected = seeded(reference, seeds).backward();
             for i in 0..N {
                 let (found, expected) =
                     (on_device[i].grad_remove(&mut gradients), on_host[i].grad_remove(&mut expected));

@@ -16,6 +16,7 @@ pub mod decay_gate;
 pub mod embedding;
 pub mod gated_delta_rule;
 pub mod gated_rms_norm;
+mod group;
 pub mod linear;
 pub mod linear_cross_entropy;
 pub mod lora_linear;
@@ -30,9 +31,11 @@ pub mod sigmoid_gate;
 pub mod silu_mul;
 mod simd;
 mod table;
+mod weight;
 
 #[cfg(test)]
 mod check;
 
-pub use op::{Op, apply, packed};
+pub use op::{Op, apply, apply_all, packed};
 pub use table::Table;
+pub use weight::{GradientSum, Weight};

@@ -9,77 +9,96 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex, tensor::FloatTensor};
-use burn::tensor::{DType, Tensor};
+use burn::backend::{
+    Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata, tensor::FloatTensor,
+};
+use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use burn_flex::FlexTensor;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
 
 /// What an op has for CUDA devices: nothing in a build without them.
 #[cfg(not(feature = "cuda"))]
-pub trait OnCuda<const N: usize> {}
+pub trait OnCuda<const N: usize, const M: usize = 1> {}
 
 #[cfg(not(feature = "cuda"))]
-impl<O, const N: usize> OnCuda<N> for O {}
+impl<O, const N: usize, const M: usize> OnCuda<N, M> for O {}
 
-/// An operation on `N` float tensors with one result and a hand-written backward.
+/// An operation on `N` float tensors with `M` results and a hand-written backward.
 ///
 /// The host-side parameters (borders, positions, scales) are fields of the implementing type.
-pub trait Op<const N: usize>: OnCuda<N> + Clone + Debug + Send + 'static {
-    /// Whether the result is wanted in f32 where activations are narrower: losses and gates.
+pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug + Send + 'static {
+    /// Whether the results are wanted in f32 where activations are narrower: losses and gates.
     const F32_RESULT: bool = false;
 
-    /// The result in plain differentiable tensor operations: the specification.
-    fn reference(&self, inputs: [Tensor<2>; N]) -> Tensor<2>;
+    /// The results in plain differentiable tensor operations: the specification.
+    fn reference(&self, inputs: [Tensor<2>; N]) -> [Tensor<2>; M];
 
-    /// The result on the CPU, and what `backward` will need.
+    /// The results on the CPU, and what `backward` will need.
     ///
     /// `wanted[i]` says whether a gradient for input `i` will be asked for; with none wanted nothing should be
     /// saved. Inputs are contiguous f32.
-    fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> (FlexTensor, Vec<FlexTensor>);
+    fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>);
 
-    /// Gradients of the inputs given the gradient of the result; at least those `wanted`.
+    /// Gradients of the inputs given the gradients of the results; at least those `wanted`, but for the ones left in a
+    /// [`GradientSum`](crate::GradientSum).
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        d_outputs: [FlexTensor; M],
         wanted: [bool; N],
     ) -> [Option<FlexTensor>; N];
 }
 
-/// Runs an op, recording it in the autodiff graph when an input is tracked.
+/// Runs an op with one result, recording it in the autodiff graph when an input is tracked.
 ///
 /// On the CPU and on CUDA devices by its own forward and backward; by its reference where its kernels do not take
 /// these shapes, and on all other devices.
 pub fn apply<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N]) -> Tensor<2> {
+    let [result] = apply_all(op, inputs);
+    result
+}
+
+/// As [`apply`], for an op with any number of results. The first must have a part in what is differentiated.
+pub fn apply_all<O: Op<N, M>, const N: usize, const M: usize>(
+    op: O,
+    inputs: [Tensor<2>; N],
+) -> [Tensor<2>; M] {
     if on_cpu(&inputs[0]) {
-        return run::<O, Flex, N>(op, inputs);
+        return run::<O, Flex, N, M>(op, inputs);
     }
     #[cfg(feature = "cuda")]
     if op.fits(inputs.each_ref().map(Tensor::dims)) {
-        return run::<O, Cube, N>(op, inputs);
+        return run::<O, Cube, N, M>(op, inputs);
     }
     by_reference(&op, inputs)
 }
 
 /// The reference on any device, computed in f32.
-pub(crate) fn by_reference<O: Op<N>, const N: usize>(op: &O, inputs: [Tensor<2>; N]) -> Tensor<2> {
+pub(crate) fn by_reference<O: Op<N, M>, const N: usize, const M: usize>(
+    op: &O,
+    inputs: [Tensor<2>; N],
+) -> [Tensor<2>; M] {
     let dtype = inputs[0].dtype();
-    let result = op.reference(inputs.map(|input| cast(input, DType::F32)));
-    if O::F32_RESULT { result } else { cast(result, dtype) }
+    let results = op.reference(inputs.map(|input| cast(input, DType::F32)));
+    if O::F32_RESULT { results } else { results.map(|result| cast(result, dtype)) }
 }
 
 fn cast(tensor: Tensor<2>, dtype: DType) -> Tensor<2> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
-fn run<O: Runs<B, N>, B: Backend, const N: usize>(op: O, inputs: [Tensor<2>; N]) -> Tensor<2>
+fn run<O: Runs<B, N, M>, B: Backend, const N: usize, const M: usize>(
+    op: O,
+    inputs: [Tensor<2>; N],
+) -> [Tensor<2>; M]
 where
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
 {
     if !inputs.iter().any(Tensor::is_autodiff) {
         let inputs = inputs.map(|tensor| tensor.try_into_primitive::<B>().expect(ONE_DEVICE));
-        return Tensor::from_primitive::<B>(op.forward(inputs, [false; N]).0);
+        return op.forward(inputs, [false; N]).0.map(Tensor::from_primitive::<B>);
     }
     let wanted = inputs.each_ref().map(Tensor::is_tracked);
     let inputs = inputs.map(|tensor| {
@@ -88,67 +107,77 @@ where
     });
     let nodes = inputs.each_ref().map(|tensor| tensor.node());
     let inputs = inputs.map(|tensor| tensor.into_primitive());
-    let step = Step::<O, N> { op: PhantomData };
-    let output = match step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => {
-            let (output, saved) = op.forward(inputs, wanted);
-            prep.finish((op, saved, wanted), output)
-        }
-        OpsKind::UnTracked(prep) => prep.finish(op.forward(inputs, wanted).0),
+    let (outputs, saved) = op.forward(inputs, wanted);
+    let others = Others::<B>::of(&outputs[1..]);
+    let mut outputs = outputs.into_iter();
+    let first = outputs.next().expect("an op has a result");
+    let step = Step::<O, N, M> { op: PhantomData };
+    let first = match step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((op, saved, wanted, others.clone()), first),
+        OpsKind::UnTracked(prep) => prep.finish(first),
     };
-    Tensor::from_primitive::<Autodiff<B>>(output)
+    let rest = outputs.enumerate().map(|(place, output)| {
+        match Other.prepare::<NoCheckpointing>([first.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((place, others.clone()), output),
+            OpsKind::UnTracked(prep) => prep.finish(output),
+        }
+    });
+    let mut results: Vec<_> = rest.collect();
+    results.insert(0, first);
+    let results: [_; M] = results.try_into().ok().expect("as many as there were");
+    results.map(Tensor::from_primitive::<Autodiff<B>>)
 }
 
 const ONE_DEVICE: &str = "all inputs of an op live on the same device";
 
 /// An op on the tensors of one backend.
-trait Runs<B: Backend, const N: usize>: Clone + Debug + Send + 'static {
+trait Runs<B: Backend, const N: usize, const M: usize>: Clone + Debug + Send + 'static {
     fn forward(
         &self,
         inputs: [FloatTensor<B>; N],
         wanted: [bool; N],
-    ) -> (FloatTensor<B>, Vec<FloatTensor<B>>);
+    ) -> ([FloatTensor<B>; M], Vec<FloatTensor<B>>);
 
     fn backward(
         &self,
         saved: Vec<FloatTensor<B>>,
-        d_output: FloatTensor<B>,
+        d_outputs: [FloatTensor<B>; M],
         wanted: [bool; N],
     ) -> [Option<FloatTensor<B>>; N];
 }
 
-impl<O: Op<N>, const N: usize> Runs<Flex, N> for O {
-    fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> (FlexTensor, Vec<FlexTensor>) {
+impl<O: Op<N, M>, const N: usize, const M: usize> Runs<Flex, N, M> for O {
+    fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>) {
         Op::forward(self, inputs.map(|input| input.to_contiguous()), wanted)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        d_outputs: [FlexTensor; M],
         wanted: [bool; N],
     ) -> [Option<FlexTensor>; N] {
-        Op::backward(self, saved, d_output.to_contiguous(), wanted)
+        Op::backward(self, saved, d_outputs.map(|gradient| gradient.to_contiguous()), wanted)
     }
 }
 
 #[cfg(feature = "cuda")]
-impl<O: Op<N>, const N: usize> Runs<Cube, N> for O {
+impl<O: Op<N, M>, const N: usize, const M: usize> Runs<Cube, N, M> for O {
     fn forward(
         &self,
         inputs: [cuda::CudaTensor; N],
         wanted: [bool; N],
-    ) -> (cuda::CudaTensor, Vec<cuda::CudaTensor>) {
+    ) -> ([cuda::CudaTensor; M], Vec<cuda::CudaTensor>) {
         OnCuda::forward(self, inputs.map(cuda::contiguous), wanted)
     }
 
     fn backward(
         &self,
         saved: Vec<cuda::CudaTensor>,
-        d_output: cuda::CudaTensor,
+        d_outputs: [cuda::CudaTensor; M],
         wanted: [bool; N],
     ) -> [Option<cuda::CudaTensor>; N] {
-        OnCuda::backward(self, saved, cuda::contiguous(d_output), wanted)
+        OnCuda::backward(self, saved, d_outputs.map(cuda::contiguous), wanted)
     }
 }
 
@@ -172,23 +201,65 @@ pub(crate) fn primitive(tensor: Tensor<2>) -> FlexTensor {
     tensor.try_into_primitive::<Flex>().expect("a CPU tensor outside autodiff").to_contiguous()
 }
 
+/// The node of an op's first result: it waits for the gradients of all, and gives those of the inputs.
 #[derive(Debug)]
-struct Step<O, const N: usize> {
+struct Step<O, const N: usize, const M: usize> {
     op: PhantomData<O>,
 }
 
-impl<O: Runs<B, N>, B: Backend, const N: usize> Backward<B, N> for Step<O, N> {
-    type State = (O, Vec<FloatTensor<B>>, [bool; N]);
+impl<O: Runs<B, N, M>, B: Backend, const N: usize, const M: usize> Backward<B, N> for Step<O, N, M> {
+    type State = (O, Vec<FloatTensor<B>>, [bool; N], Others<B>);
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (op, saved, wanted) = ops.state;
-        let d_output = grads.consume::<B>(&ops.node);
-        let gradients = op.backward(saved, d_output, wanted);
+        let (op, saved, wanted, others) = ops.state;
+        let d_outputs = others.with(grads.consume::<B>(&ops.node));
+        let gradients = op.backward(saved, d_outputs, wanted);
         for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
-            if let Some(parent) = parent {
-                let gradient = gradient.expect("an op returns every gradient that is wanted");
+            // None where the op has left it in a sum.
+            if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 grads.register::<B>(parent.id, gradient);
             }
         }
+    }
+}
+
+/// The node of one of an op's other results, a child of the first's so that it comes before that in the backward pass: all
+/// it does is to put its gradient where the first will look.
+#[derive(Debug)]
+struct Other;
+
+impl<B: Backend> Backward<B, 1> for Other {
+    type State = (usize, Others<B>);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (place, others) = ops.state;
+        others.gradients.lock().expect(NO_PANIC)[place] = Some(grads.consume::<B>(&ops.node));
+    }
+}
+
+/// The gradients of an op's results behind the first, as they come in.
+#[derive(Clone, Debug)]
+struct Others<B: Backend> {
+    gradients: Arc<Mutex<Vec<Option<FloatTensor<B>>>>>,
+    kinds: Vec<(Shape, FloatDType)>,
+}
+
+const NO_PANIC: &str = "nobody panics while holding gradients";
+
+impl<B: Backend> Others<B> {
+    fn of(outputs: &[FloatTensor<B>]) -> Self {
+        let kinds: Vec<_> = outputs.iter().map(|output| (output.shape(), output.dtype().into())).collect();
+        Self { gradients: Arc::new(Mutex::new(vec![None; kinds.len()])), kinds }
+    }
+
+    /// All gradients, that of the first result given; zeros for a result that nothing came of.
+    fn with<const M: usize>(self, first: FloatTensor<B>) -> [FloatTensor<B>; M] {
+        let device = first.device();
+        let found = std::mem::take(&mut *self.gradients.lock().expect(NO_PANIC));
+        let zeros = |(shape, dtype)| B::float_zeros(shape, &device, dtype);
+        let others =
+            found.into_iter().zip(self.kinds).map(|(found, kind)| found.unwrap_or_else(|| zeros(kind)));
+        let mut all: Vec<_> = std::iter::once(first).chain(others).collect();
+        std::array::from_fn(|_| all.remove(0))
     }
 }

@@ -18,7 +18,7 @@ impl OnCuda<2> for CausalConv1dSilu {
         weight[1] == TAPS
     }
 
-    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [u, weight] = inputs.map(as_bf16);
         let ((rows, width), y) = (dims(&u), like(&u));
         Kernel::new(SOURCE, "causal_conv1d_silu_forward")
@@ -30,13 +30,13 @@ impl OnCuda<2> for CausalConv1dSilu {
             .write(&y)
             .launch(sizes_of(rows, width));
         let saved = if wanted.contains(&true) { vec![u, weight] } else { Vec::new() };
-        (y, saved)
+        ([y], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [u, weight] = &saved[..] else { unreachable!("forward saves two tensors") };

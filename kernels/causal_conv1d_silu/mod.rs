@@ -66,7 +66,7 @@ fn taps_first(weight: &[f32], channels: usize) -> Vec<f32> {
 }
 
 impl Op<2> for CausalConv1dSilu {
-    fn reference(&self, [u, weight]: [Tensor<2>; 2]) -> Tensor<2> {
+    fn reference(&self, [u, weight]: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
         let ([t, width], [_, taps]) = (u.dims(), weight.dims());
         let device = u.device();
         let mut sum = Tensor::<2>::zeros([t, width], &device);
@@ -79,10 +79,10 @@ impl Op<2> for CausalConv1dSilu {
             let tap = weight.clone().narrow(1, taps - 1 - lag, 1).reshape([1, width]);
             sum = sum + moved * inside * tap;
         }
-        activation::silu(sum)
+        [activation::silu(sum)]
     }
 
-    fn forward(&self, [u, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, [u, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, width) = dims(&u);
         let (_, taps) = dims(&weight);
         let (us, taps_kc) = (slice(&u), taps_first(slice(&weight), width));
@@ -100,14 +100,14 @@ impl Op<2> for CausalConv1dSilu {
             },
         );
         let saved = if wanted.contains(&true) { vec![u, weight] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     /// With `ds = dy ⊙ silu'(s)`: `du_t = Σ_lag w[:, K-1-lag] ⊙ ds_{t+lag}` inside the example, `dw` likewise.
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let (rows, width) = dims(&d_output);

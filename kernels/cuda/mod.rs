@@ -10,26 +10,46 @@ mod tensor;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::CudaTensor;
 pub(crate) use tensor::{
-    as_bf16, as_f32, columns, contiguous, dims, empty, into_tensor, like, own, primitive, view, zeros,
+    as_bf16, as_f32, columns, contiguous, dims, empty, into_tensor, like, own, primitive, rows, view, zeros,
 };
 
 use burn::tensor::DType;
 
 /// The kernels of an op for CUDA devices.
-pub trait OnCuda<const N: usize> {
+pub trait OnCuda<const N: usize, const M: usize = 1> {
     /// Whether the kernels take inputs of these shapes; the op's reference is computed instead when not.
     fn fits(&self, inputs: [[usize; 2]; N]) -> bool;
 
     /// As [`Op::forward`](crate::Op::forward), on the device.
-    fn forward(&self, inputs: [CudaTensor; N], wanted: [bool; N]) -> (CudaTensor, Vec<CudaTensor>);
+    fn forward(&self, inputs: [CudaTensor; N], wanted: [bool; N]) -> ([CudaTensor; M], Vec<CudaTensor>);
 
     /// As [`Op::backward`](crate::Op::backward), on the device.
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        d_outputs: [CudaTensor; M],
         wanted: [bool; N],
     ) -> [Option<CudaTensor>; N];
+}
+
+/// The most layers that kernels take at a time.
+pub(crate) const LAYERS: usize = 4;
+
+/// The kernels of a [`Group`](crate::group::Group) for CUDA devices.
+pub trait GroupOnCuda {
+    /// As [`OnCuda::fits`].
+    fn fits(&self, inputs: &[[usize; 2]]) -> bool;
+
+    /// As [`OnCuda::forward`].
+    fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>);
+
+    /// As [`OnCuda::backward`].
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_outputs: Vec<CudaTensor>,
+        wanted: &[bool],
+    ) -> Vec<Option<CudaTensor>>;
 }
 
 /// Launches a backward kernel and, where `parts` is the shape of one, hands it one more buffer to write: f32, a row of the
@@ -54,6 +74,29 @@ pub(crate) fn launch_with_parts(
         .write(&total)
         .launch(sizes![blocks as u32, width as u32]);
     Some(total)
+}
+
+/// One to four bf16 matrices of the same width below each other.
+pub(crate) fn stacked(matrices: &[CudaTensor]) -> CudaTensor {
+    if let [matrix] = matrices {
+        return matrix.clone();
+    }
+    let counts: [usize; LAYERS] =
+        std::array::from_fn(|i| matrices.get(i).map_or(0, |matrix| dims(matrix).0 * dims(matrix).1));
+    let all = empty(
+        &matrices[0],
+        [matrices.iter().map(|matrix| dims(matrix).0).sum(), dims(&matrices[0]).1],
+        DType::BF16,
+    );
+    let largest = counts.iter().max().expect("there are matrices");
+    let mut kernel =
+        Kernel::new("stack/stack.cuh", "stack").grid(largest.div_ceil(2048), matrices.len(), 1).threads(256);
+    for i in 0..LAYERS {
+        kernel = kernel.read(&matrices[i.min(matrices.len() - 1)]);
+    }
+    let [a, b, c, d] = counts.map(|count| count as u32);
+    kernel.write(&all).launch(sizes![a, b, c, d]);
+    all
 }
 
 /// How many blocks share the rows of a weight gradient: enough to fill a device, and always the same for a shape.

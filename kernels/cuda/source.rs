@@ -48,6 +48,7 @@ const FILES: &[(&str, &str)] = files![
     "scale/scale.cuh",
     "sigmoid_gate/sigmoid_gate.cuh",
     "silu_mul/silu_mul.cuh",
+    "stack/stack.cuh",
     "sum_rows/sum_rows.cuh",
 ];
 

@@ -18,7 +18,7 @@ impl OnCuda<3> for DecayGate {
         &self,
         [a, a_log, dt_bias]: [CudaTensor; 3],
         wanted: [bool; 3],
-    ) -> (CudaTensor, Vec<CudaTensor>) {
+    ) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (a, a_log, dt_bias) = (as_bf16(a), as_f32(a_log), as_f32(dt_bias));
         let (rows, heads) = dims(&a);
         let g = empty(&a, [rows, heads], DType::F32);
@@ -31,13 +31,13 @@ impl OnCuda<3> for DecayGate {
             .write(&g)
             .launch(sizes![rows as u32, heads as u32]);
         let saved = if wanted.contains(&true) { vec![a, a_log, dt_bias] } else { Vec::new() };
-        (g, saved)
+        ([g], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 3],
     ) -> [Option<CudaTensor>; 3] {
         let [a, a_log, dt_bias] = &saved[..] else { unreachable!("forward saves three tensors") };

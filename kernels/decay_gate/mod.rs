@@ -28,15 +28,15 @@ fn sigmoid(x: f32) -> f32 {
 impl Op<3> for DecayGate {
     const F32_RESULT: bool = true;
 
-    fn reference(&self, [a, a_log, dt_bias]: [Tensor<2>; 3]) -> Tensor<2> {
-        (activation::softplus(a + dt_bias, 1.0) * a_log.exp()).neg()
+    fn reference(&self, [a, a_log, dt_bias]: [Tensor<2>; 3]) -> [Tensor<2>; 1] {
+        [(activation::softplus(a + dt_bias, 1.0) * a_log.exp()).neg()]
     }
 
     fn forward(
         &self,
         [a, a_log, dt_bias]: [FlexTensor; 3],
         wanted: [bool; 3],
-    ) -> (FlexTensor, Vec<FlexTensor>) {
+    ) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, heads) = dims(&a);
         let (xs, log, bias) = (slice(&a), slice(&a_log), slice(&dt_bias));
         let out = fill_rows(rows, heads, |row, chunk| {
@@ -47,13 +47,13 @@ impl Op<3> for DecayGate {
             }
         });
         let saved = if wanted.contains(&true) { vec![a, a_log, dt_bias] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let (rows, heads) = dims(&d_output);

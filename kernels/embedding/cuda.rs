@@ -4,6 +4,7 @@ use super::Embedding;
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, sizes, zeros};
 use crate::linear::cuda::aligned;
+use crate::weight::add_on_cuda;
 use burn::tensor::DType;
 
 const SOURCE: &str = "embedding/embedding.cuh";
@@ -35,13 +36,11 @@ impl ById {
 }
 
 impl OnCuda<1> for Embedding {
-    /// As the head of a tied table does: the gradients of both are added up and must be of one type, which they are when
-    /// both come from kernels or both from references.
     fn fits(&self, [weight]: [[usize; 2]; 1]) -> bool {
         aligned(weight[0]) && aligned(weight[1])
     }
 
-    fn forward(&self, [weight]: [CudaTensor; 1], wanted: [bool; 1]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, [weight]: [CudaTensor; 1], wanted: [bool; 1]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let weight = as_bf16(weight);
         let (rows, (_, width)) = (self.input_ids.len(), dims(&weight));
         let y = empty(&weight, [rows, width], DType::BF16);
@@ -52,28 +51,30 @@ impl OnCuda<1> for Embedding {
             .read(&self.input_ids.on_device(&weight))
             .write(&y)
             .launch(sizes![rows as u32, width as u32]);
-        (y, if wanted[0] { vec![weight] } else { Vec::new() })
+        ([y], if wanted[0] { vec![weight] } else { Vec::new() })
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         _: [bool; 1],
     ) -> [Option<CudaTensor>; 1] {
         let (d_y, (rows, width)) = (as_bf16(d_output), dims(&saved[0]));
         let ById { tokens, starts, distinct_ids } = ById::new(&self.input_ids);
-        let d_weight = zeros(&d_y, [rows, width], DType::F32);
-        Kernel::new(SOURCE, "embedding_backward")
-            .grid(distinct_ids.len(), width.div_ceil(2048), 1)
-            .threads(256)
-            .read(&d_y)
-            .read(&tokens.on_device(&d_y))
-            .read(&starts.on_device(&d_y))
-            .read(&distinct_ids.on_device(&d_y))
-            .update(&d_weight)
-            .launch(sizes![distinct_ids.len() as u32, width as u32]);
-        [Some(d_weight)]
+        [add_on_cuda(self.sum.as_ref(), |total| {
+            let total = total.unwrap_or_else(|| zeros(&d_y, [rows, width], DType::F32));
+            Kernel::new(SOURCE, "embedding_backward")
+                .grid(distinct_ids.len(), width.div_ceil(2048), 1)
+                .threads(256)
+                .read(&d_y)
+                .read(&tokens.on_device(&d_y))
+                .read(&starts.on_device(&d_y))
+                .read(&distinct_ids.on_device(&d_y))
+                .update(&total)
+                .launch(sizes![distinct_ids.len() as u32, width as u32]);
+            total
+        })]
     }
 }
 

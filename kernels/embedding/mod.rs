@@ -4,6 +4,7 @@
 mod cuda;
 
 use crate::cpu::{dims, slice, tensor};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
 use crate::{Op, Table, apply};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
@@ -11,25 +12,27 @@ use burn_flex::FlexTensor;
 #[derive(Clone, Debug)]
 struct Embedding {
     input_ids: Table,
+    sum: Option<GradientSum>,
 }
 
 /// `weight [V, H]`, `input_ids [T]`, each below `V` → `[T, H]`.
 ///
 /// # Panics
 /// When an id is not below `V`; the trainer checks ids against the model when it opens a token file.
-pub fn embedding(weight: Tensor<2>, input_ids: &Table) -> Tensor<2> {
-    apply(Embedding { input_ids: input_ids.clone() }, [weight])
+pub fn embedding(weight: impl Into<Weight>, input_ids: &Table) -> Tensor<2> {
+    let Weight { tensor, sum } = weight.into();
+    apply(Embedding { input_ids: input_ids.clone(), sum }, [tensor])
 }
 
 impl Op<1> for Embedding {
-    fn reference(&self, [weight]: [Tensor<2>; 1]) -> Tensor<2> {
+    fn reference(&self, [weight]: [Tensor<2>; 1]) -> [Tensor<2>; 1] {
         let ids: Vec<i64> = self.input_ids.iter().map(|id| i64::from(*id)).collect();
         let length = ids.len();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [length]), &weight.device());
-        weight.select(0, ids)
+        [weight.select(0, ids)]
     }
 
-    fn forward(&self, [weight]: [FlexTensor; 1], wanted: [bool; 1]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, [weight]: [FlexTensor; 1], wanted: [bool; 1]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (_, width) = dims(&weight);
         let table = slice(&weight);
         let mut out = Vec::with_capacity(self.input_ids.len() * width);
@@ -37,35 +40,58 @@ impl Op<1> for Embedding {
             out.extend_from_slice(&table[*id as usize * width..][..width]);
         }
         let saved = if wanted[0] { vec![weight] } else { Vec::new() };
-        (tensor(out, self.input_ids.len()), saved)
+        ([tensor(out, self.input_ids.len())], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         let (rows, width) = dims(&saved[0]);
         let dy = slice(&d_output);
-        let mut d_weight = vec![0.0; rows * width];
-        for (id, dy) in self.input_ids.iter().zip(dy.chunks_exact(width)) {
-            for (sum, dy) in d_weight[*id as usize * width..][..width].iter_mut().zip(dy) {
-                *sum += dy;
+        [add_on_cpu(self.sum.as_ref(), [rows, width], |total| {
+            for (id, dy) in self.input_ids.iter().zip(dy.chunks_exact(width)) {
+                for (sum, dy) in total[*id as usize * width..][..width].iter_mut().zip(dy) {
+                    *sum += dy;
+                }
             }
-        }
-        [Some(tensor(d_weight, rows))]
+        })]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{agrees_with_reference, random};
+    use crate::check::{agrees_with_reference, distance, random};
+    use crate::linear::linear;
+    use crate::linear_cross_entropy::{Targets, linear_cross_entropy};
 
     #[test]
     fn value_and_gradients_agree_with_the_reference_when_tokens_repeat() {
         let input_ids: Table = [3, 0, 3, 3, 9, 1].into();
-        agrees_with_reference(Embedding { input_ids }, [random(1, 10, 7)], 1e-6);
+        agrees_with_reference(Embedding { input_ids, sum: None }, [random(1, 10, 7)], 1e-6);
+    }
+
+    #[test]
+    fn a_sum_has_the_gradients_of_all_uses() {
+        let (table, sum) = (random(1, 10, 8).autodiff().require_grad(), GradientSum::default());
+        let weight = || Weight { tensor: table.clone(), sum: Some(sum.clone()) };
+        let (ids, targets) = ([3, 0, 3].into(), Targets { rows: [0, 2].into(), tokens: [9, 3].into() });
+        let both = |embed: Weight, head: Weight| {
+            let x = embedding(embed, &ids);
+            linear_cross_entropy(linear(x, random(2, 8, 8)), head, &targets, 0.5).backward()
+        };
+        let mut plain = both(table.clone().into(), table.clone().into());
+        let mut summed = both(weight(), weight());
+        assert!(table.grad_remove(&mut summed).is_none());
+        let expected = table.grad_remove(&mut plain).unwrap();
+        let found = sum.take().unwrap();
+        assert!(distance(&found, &expected) < 1e-6);
+        sum.add(found.clone());
+        both(weight(), weight());
+        assert!(distance(&sum.take().unwrap(), &expected.mul_scalar(2.0)) < 1e-6);
+        assert!(sum.take().is_none());
     }
 }

@@ -119,7 +119,11 @@ impl OnCuda<3> for GatedDeltaRule {
         key_dim == value_dim && matches!(key_dim, 16 | 32 | 64 | 128)
     }
 
-    fn forward(&self, [qkv, g, beta]: [CudaTensor; 3], wanted: [bool; 3]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(
+        &self,
+        [qkv, g, beta]: [CudaTensor; 3],
+        wanted: [bool; 3],
+    ) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (qkv, g, beta) = (as_bf16(qkv), as_f32(g), as_f32(beta));
         let launches = Launches::new(self, &qkv);
         let matrices = ChunkMatrices::new(&launches, &qkv, &g, &beta);
@@ -136,16 +140,16 @@ impl OnCuda<3> for GatedDeltaRule {
             .write(&out)
             .launch(launches.sizes());
         if !wanted.contains(&true) {
-            return (out, Vec::new());
+            return ([out], Vec::new());
         }
         let ChunkMatrices { inverses, attentions, gate_sums, norms } = matrices;
-        (out, vec![qkv, beta, inverses, attentions, gate_sums, norms])
+        ([out], vec![qkv, beta, inverses, attentions, gate_sums, norms])
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         _: [bool; 3],
     ) -> [Option<CudaTensor>; 3] {
         let [qkv, beta, inverses, attentions, gate_sums, norms] = &saved[..] else {

@@ -117,7 +117,7 @@ impl GatedDeltaRule {
 }
 
 impl Op<3> for GatedDeltaRule {
-    fn reference(&self, [qkv, g, beta]: [Tensor<2>; 3]) -> Tensor<2> {
+    fn reference(&self, [qkv, g, beta]: [Tensor<2>; 3]) -> [Tensor<2>; 1] {
         let state = [self.dims.value_heads * self.dims.key_dim, self.dims.value_dim];
         let parts = self
             .cu_seqlens
@@ -129,21 +129,25 @@ impl Op<3> for GatedDeltaRule {
                 recurrence(self.dims, part(&qkv), part(&g), part(&beta), start).0
             })
             .collect();
-        Tensor::cat(parts, 0)
+        [Tensor::cat(parts, 0)]
     }
 
-    fn forward(&self, [qkv, g, beta]: [FlexTensor; 3], wanted: [bool; 3]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [qkv, g, beta]: [FlexTensor; 3],
+        wanted: [bool; 3],
+    ) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let rows = dims(&qkv).0;
         let mut out = vec![0.0; rows * self.dims.value_heads * self.dims.value_dim];
         cpu::forward(self.inputs(&qkv, &g, &beta), &mut out, None);
         let saved = if wanted.contains(&true) { vec![qkv, g, beta] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let [qkv, g, beta] = &saved[..] else { unreachable!("forward saves three tensors") };

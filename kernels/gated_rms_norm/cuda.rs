@@ -12,7 +12,11 @@ impl OnCuda<3> for GatedRmsNorm {
         weight[1] <= 256
     }
 
-    fn forward(&self, [x, z, weight]: [CudaTensor; 3], wanted: [bool; 3]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(
+        &self,
+        [x, z, weight]: [CudaTensor; 3],
+        wanted: [bool; 3],
+    ) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (x, z, weight) = (as_bf16(x), as_bf16(z), as_f32(weight));
         let ((rows, columns), (_, width), y) = (dims(&x), dims(&weight), like(&x));
         let (vectors, lanes) = (rows * columns / width, lanes(width));
@@ -25,13 +29,13 @@ impl OnCuda<3> for GatedRmsNorm {
             .write(&y)
             .launch(sizes![vectors as u32, width as u32, lanes as u32, self.eps]);
         let saved = if wanted.contains(&true) { vec![x, z, weight] } else { Vec::new() };
-        (y, saved)
+        ([y], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 3],
     ) -> [Option<CudaTensor>; 3] {
         let [x, z, weight] = &saved[..] else { unreachable!("forward saves three tensors") };

@@ -22,14 +22,18 @@ pub fn gated_rms_norm(x: Tensor<2>, z: Tensor<2>, weight: Tensor<2>, eps: f64) -
 }
 
 impl Op<3> for GatedRmsNorm {
-    fn reference(&self, [x, z, weight]: [Tensor<2>; 3]) -> Tensor<2> {
+    fn reference(&self, [x, z, weight]: [Tensor<2>; 3]) -> [Tensor<2>; 1] {
         let ([t, width], d) = (x.dims(), weight.dims()[1]);
         let x = x.reshape([t, width / d, d]);
         let rms = (x.clone() * x.clone()).mean_dim(2).add_scalar(self.eps).sqrt();
-        (x / rms * weight.reshape([1, 1, d])).reshape([t, width]) * activation::silu(z)
+        [(x / rms * weight.reshape([1, 1, d])).reshape([t, width]) * activation::silu(z)]
     }
 
-    fn forward(&self, [x, z, weight]: [FlexTensor; 3], wanted: [bool; 3]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [x, z, weight]: [FlexTensor; 3],
+        wanted: [bool; 3],
+    ) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, width) = dims(&x);
         let (xs, zs, w) = (slice(&x), slice(&z), slice(&weight));
         let d = w.len();
@@ -49,14 +53,14 @@ impl Op<3> for GatedRmsNorm {
             },
         );
         let saved = if wanted.contains(&true) { vec![x, z, weight] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     /// As in RMSNorm with `p = dy ⊙ silu(z) ⊙ w`; `dz = dy ⊙ n ⊙ w ⊙ silu'(z)`, `dw = Σ dy ⊙ silu(z) ⊙ n`.
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         wanted: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let (rows, width) = dims(&d_output);

@@ -1,8 +1,10 @@
 //! Launches of `linear.cuh` and `linear_sums.cuh`.
 
-use super::Linear;
+use super::Linears;
 use super::tile::{ALL, Device};
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, sizes};
+use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, as_bf16, dims, empty, sizes};
+use crate::lora_linear::cuda::input_gradient;
+use crate::weight::add_on_cuda;
 use burn::tensor::DType;
 
 /// Which of the three products of a linear layer.
@@ -16,54 +18,115 @@ pub(crate) enum Product {
     Weight,
 }
 
+/// Some columns of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    of: &'a CudaTensor,
+    first: usize,
+    count: usize,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn new(of: &'a CudaTensor, first: usize, count: usize) -> Self {
+        Self { of, first, count }
+    }
+}
+
+impl<'a> From<&'a CudaTensor> for Columns<'a> {
+    fn from(of: &'a CudaTensor) -> Self {
+        Self { of, first: 0, count: dims(of).1 }
+    }
+}
+
+impl Product {
+    fn kernel(self) -> &'static str {
+        match self {
+            Product::Forward => "linear_forward",
+            Product::Input => "linear_backward_input",
+            Product::Weight => "linear_backward_weight",
+        }
+    }
+
+    /// `m`, `n` and `k` of the product of two matrices.
+    fn size(self, a: Columns, b: Columns) -> [usize; 3] {
+        let ((a_rows, _), (b_rows, _)) = (dims(a.of), dims(b.of));
+        match self {
+            Product::Forward => [a_rows, b_rows, a.count],
+            Product::Input => [a_rows, b.count, a.count],
+            Product::Weight => [a.count, b.count, a_rows],
+        }
+    }
+}
+
 /// `scale` times the product of two bf16 matrices, summed in f32.
-pub(crate) fn product(which: Product, a: &CudaTensor, b: &CudaTensor, scale: f32) -> CudaTensor {
-    let ((a_rows, a_columns), (b_rows, b_columns)) = (dims(a), dims(b));
-    let (name, [m, n, k], dtype) = match which {
-        Product::Forward => ("linear_forward", [a_rows, b_rows, a_columns], DType::BF16),
-        Product::Input => ("linear_backward_input", [a_rows, b_columns, a_columns], DType::BF16),
-        Product::Weight => ("linear_backward_weight", [a_columns, b_columns, a_rows], DType::F32),
-    };
+pub(crate) fn product<'a>(
+    which: Product,
+    a: impl Into<Columns<'a>>,
+    b: impl Into<Columns<'a>>,
+    scale: f32,
+) -> CudaTensor {
+    let (a, b) = (a.into(), b.into());
+    let [m, n, _] = which.size(a, b);
+    let c = empty(a.of, [m, n], if which == Product::Weight { DType::F32 } else { DType::BF16 });
+    product_into(which, a, b, scale, Columns::from(&c), false);
+    c
+}
+
+/// As [`product`], into columns that are there already, `added` to what they hold or in its place.
+pub(crate) fn product_into<'a>(
+    which: Product,
+    a: impl Into<Columns<'a>>,
+    b: impl Into<Columns<'a>>,
+    scale: f32,
+    c: Columns,
+    added: bool,
+) {
+    let (a, b) = (a.into(), b.into());
+    let [m, n, k] = which.size(a, b);
     let most_splits = if which == Product::Weight { 32 } else { 1 };
-    let (tile, splits) = device(a).choose(&ALL, [m, n, k], most_splits);
+    let (tile, splits) = device(a.of).choose(&ALL, [m, n, k], most_splits);
     // Parts of whole tiles, none of them empty.
     let k_of_split = k.div_ceil(splits).next_multiple_of(64);
     let splits = k.div_ceil(k_of_split);
-    let parts = empty(a, [splits * m, n], dtype);
-    let [m32, n32, k32, a_pitch, b_pitch] = [m, n, k, a_columns, b_columns].map(|size| size as u32);
-    Kernel::new("linear/linear.cuh", name)
+    let parts = (splits > 1).then(|| empty(a.of, [splits * m, n], c.of.dtype));
+    let (to, first, added_here) = match &parts {
+        Some(parts) => (parts, 0, false),
+        None => (c.of, c.first, added),
+    };
+    let kernel = Kernel::new("linear/linear.cuh", which.kernel())
         .define("TILE", tile)
         .grid(tile.blocks(m, n), 1, splits)
         .threads(tile.threads())
-        .read(a)
-        .read(b)
-        .write(&parts)
-        .launch(sizes![
-            m32,
-            n32,
-            k32,
-            a_pitch,
-            b_pitch,
-            n32,
-            0u32,
-            0u32,
-            0u32,
-            tile.group(k),
-            k_of_split as u32,
-            0u32,
-            scale
-        ]);
-    if splits == 1 {
-        return parts;
+        .read(a.of)
+        .read(b.of);
+    let [m32, n32, k32] = [m, n, k].map(|size| size as u32);
+    let [a_pitch, b_pitch, c_pitch] = [a.of, b.of, to].map(|matrix| dims(matrix).1 as u32);
+    // Columns beside these keep what they hold.
+    let whole = dims(to).1 == n && !added_here;
+    let kernel = if whole { kernel.write(to) } else { kernel.update(to) };
+    kernel.launch(sizes![
+        m32,
+        n32,
+        k32,
+        a_pitch,
+        b_pitch,
+        c_pitch,
+        a.first as u32,
+        b.first as u32,
+        first as u32,
+        tile.group(k),
+        k_of_split as u32,
+        u32::from(added_here),
+        scale
+    ]);
+    if let Some(parts) = parts {
+        Kernel::new("linear/linear_sums.cuh", "sum_splits")
+            .blocks((m * n).div_ceil(1024))
+            .threads(256)
+            .read(&parts)
+            .update(c.of)
+            .launch(sizes![splits as u32, (m * n) as u32, u32::from(added)]);
     }
-    let c = empty(a, [m, n], dtype);
-    Kernel::new("linear/linear_sums.cuh", "sum_splits")
-        .blocks((m * n).div_ceil(1024))
-        .threads(256)
-        .read(&parts)
-        .write(&c)
-        .launch(sizes![splits as u32, (m * n) as u32, 0u32]);
-    c
 }
 
 /// What the choice of tiles knows of the device of a tensor.
@@ -77,31 +140,41 @@ pub(crate) fn aligned(width: usize) -> bool {
     width.is_multiple_of(8)
 }
 
-impl OnCuda<2> for Linear {
-    fn fits(&self, [x, weight]: [[usize; 2]; 2]) -> bool {
-        aligned(x[1]) && aligned(weight[0])
+impl GroupOnCuda for Linears {
+    fn fits(&self, inputs: &[[usize; 2]]) -> bool {
+        let (x, weights) = inputs.split_first().expect("an input");
+        aligned(x[1]) && weights.iter().all(|weight| aligned(weight[0]))
     }
 
-    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
-        let [x, weight] = inputs.map(as_bf16);
-        let y = product(Product::Forward, &x, &weight, 1.0);
-        let saved = match wanted {
-            [false, false] => Vec::new(),
-            [true, false] => vec![weight],
-            [_, true] => vec![weight, x],
-        };
-        (y, saved)
+    fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
+        let mut inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
+        let x = inputs.remove(0);
+        let outputs = inputs.iter().map(|weight| product(Product::Forward, &x, weight, 1.0)).collect();
+        inputs.extend(wanted[1..].contains(&true).then_some(x));
+        (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
-        wanted: [bool; 2],
-    ) -> [Option<CudaTensor>; 2] {
-        let d_y = as_bf16(d_output);
-        let d_x = wanted[0].then(|| product(Product::Input, &d_y, &saved[0], 1.0));
-        let d_weight = wanted[1].then(|| product(Product::Weight, &d_y, &saved[1], 1.0));
-        [d_x, d_weight]
+        d_outputs: Vec<CudaTensor>,
+        wanted: &[bool],
+    ) -> Vec<Option<CudaTensor>> {
+        let d_y: Vec<_> = d_outputs.into_iter().map(as_bf16).collect();
+        let (weights, x) = saved.split_at(d_y.len());
+        let d_x = wanted[0].then(|| match (&d_y[..], weights) {
+            ([d_y], [weight]) => product(Product::Input, d_y, weight, 1.0),
+            _ => input_gradient(&d_y, weights, None),
+        });
+        let d_weight = |layer: usize| {
+            add_on_cuda(self.sums[layer].as_ref(), |total| {
+                let (d_y, x) = (&d_y[layer], &x[0]);
+                let Some(total) = total else { return product(Product::Weight, d_y, x, 1.0) };
+                product_into(Product::Weight, d_y, x, 1.0, Columns::from(&total), true);
+                total
+            })
+        };
+        let d_weights = (0..weights.len()).map(|layer| wanted[1 + layer].then(|| d_weight(layer)).flatten());
+        std::iter::once(d_x).chain(d_weights).collect()
     }
 }

@@ -1,14 +1,13 @@
-// `y = x Wᵀ + bias`, its gradients, and every other bf16 product of two matrices: C [m, n] (+)= scale · A · B (+ bias).
+// `y = x Wᵀ`, its gradients, and every other bf16 product of two matrices: C [m, n] (+)= scale · A · B.
 // bf16 operands, fp32 sums, whose order depends on the sizes and the tile alone.
 //
 // | kernel                   | A          | B             | C                                           |
 // | `linear_forward`         | x [m, k]   | weight [n, k] | y [m, n] bf16                               |
-// | `linear_forward_bias`    | the same   | the same      | the same, with bias [n] bf16 added          |
 // | `linear_backward_input`  | d_y [m, k] | weight [k, n] | d_x [m, n] bf16: k counts outputs, n inputs |
 // | `linear_backward_weight` | d_y [k, m] | x [k, n]      | d_weight [m, n] fp32: k counts tokens       |
 //
 // Firsts and pitches let A, B and C be columns of wider matrices. They are multiples of 8, as are all sizes but those that
-// count tokens: m of the first three kernels, k of the last.
+// count tokens: m of the first two kernels, k of the last.
 //
 // Launch: blocks (ceil(m / tile m) · ceil(n / tile n), 1, splits), threads 32 · warps m · warps n. splits is 1 and
 // `k_of_split` k, but for `linear_backward_weight`, which may split its tokens into parts of `k_of_split`, splits =
@@ -42,8 +41,8 @@ struct LinearSizes {
     float scale;
 };
 
-template <class Tile, Order A, Order B, bool Bias, class T>
-DEVICE void linear_tile(const bf16* a, const bf16* b, const bf16* bias, T* c, const LinearSizes& sizes) {
+template <class Tile, Order A, Order B, class T>
+DEVICE void linear_tile(const bf16* a, const bf16* b, T* c, const LinearSizes& sizes) {
     const GemmPlace place = tile_of_block<Tile>(blockIdx.x, sizes.m, sizes.n, sizes.group);
     const u32 from = blockIdx.z * sizes.k_of_split, k = min(sizes.k - from, sizes.k_of_split);
     const GemmTerm terms[1] = {{a + sizes.a_first + u64(from) * (A == K_INNER ? 1 : sizes.a_pitch),
@@ -55,7 +54,6 @@ DEVICE void linear_tile(const bf16* a, const bf16* b, const bf16* bias, T* c, co
     for_each_four(tile, place, [&](u32 row, u32 column, float4 x) {
         if (row >= sizes.m || column >= sizes.n) return;
         x = make_float4(x.x * sizes.scale, x.y * sizes.scale, x.z * sizes.scale, x.w * sizes.scale);
-        if (Bias) x = add4(x, load4(bias + column));
         store4(out + u64(row) * sizes.c_pitch + column, x, sizes.accumulate);
     });
 }
@@ -64,23 +62,17 @@ using LinearTile = GemmTile<TILE>;
 
 KERNEL(LinearTile::threads)
 linear_forward(const bf16* __restrict__ x, const bf16* __restrict__ weight, bf16* __restrict__ y, const LinearSizes sizes) {
-    linear_tile<LinearTile, K_INNER, K_INNER, false>(x, weight, nullptr, y, sizes);
-}
-
-KERNEL(LinearTile::threads)
-linear_forward_bias(const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ bias,
-                    bf16* __restrict__ y, const LinearSizes sizes) {
-    linear_tile<LinearTile, K_INNER, K_INNER, true>(x, weight, bias, y, sizes);
+    linear_tile<LinearTile, K_INNER, K_INNER>(x, weight, y, sizes);
 }
 
 KERNEL(LinearTile::threads)
 linear_backward_input(const bf16* __restrict__ d_y, const bf16* __restrict__ weight, bf16* __restrict__ d_x,
                       const LinearSizes sizes) {
-    linear_tile<LinearTile, K_INNER, K_OUTER, false>(d_y, weight, nullptr, d_x, sizes);
+    linear_tile<LinearTile, K_INNER, K_OUTER>(d_y, weight, d_x, sizes);
 }
 
 KERNEL(LinearTile::threads)
 linear_backward_weight(const bf16* __restrict__ d_y, const bf16* __restrict__ x, float* __restrict__ d_weight,
                        const LinearSizes sizes) {
-    linear_tile<LinearTile, K_OUTER, K_OUTER, false>(d_y, x, nullptr, d_weight, sizes);
+    linear_tile<LinearTile, K_OUTER, K_OUTER>(d_y, x, d_weight, sizes);
 }

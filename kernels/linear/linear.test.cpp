@@ -1,8 +1,7 @@
-// The products of a linear layer, bias and splits on the emulator against double.
+// The products of a linear layer and splits on the emulator against double.
 #include "linear.cuh"
 #include "linear_sums.cuh"
 #include "../emulator/check.hpp"
-#include "../sum_rows/sum_rows.cuh"
 
 using namespace check;
 
@@ -33,7 +32,7 @@ static void product(const char* name, unsigned m, unsigned n, unsigned k, bool w
                             in_b.first, in_c.first, 2, k,          accumulate, scale};
     emulator::bank_conflicts = 0;
     c.run([&] {
-        LAUNCH((linear_tile<Tile, A, B, false>), tiles<Tile>(m, n), Tile::threads, a.data(), b.data(), nullptr, out.data(),
+        LAUNCH((linear_tile<Tile, A, B>), tiles<Tile>(m, n), Tile::threads, a.data(), b.data(), out.data(),
                sizes);
     });
     if (emulator::bank_conflicts) failed("linear", "a bank of shared memory is met twice");
@@ -92,62 +91,48 @@ static void rows_of_tiles(unsigned m, unsigned n, unsigned k) {
     c.expect("row of tiles", out, want);
 }
 
-// The kernels that are launched, with bias and with the tokens split.
+// The kernels that are launched, with the tokens split.
 static void layer(unsigned rows, unsigned inputs, unsigned outputs, unsigned k_of_split) {
     Case c("linear layer", std::to_string(rows) + " x " + std::to_string(inputs) + " -> " + std::to_string(outputs));
     auto& x = c.random<bf16>("x", size_t(rows) * inputs, 1);
     auto& weight = c.random<bf16>("weight", size_t(outputs) * inputs, 2);
-    auto& bias = c.random<bf16>("bias", outputs, 3);
     auto& d_y = c.random<bf16>("d_y", size_t(rows) * outputs, 4);
     auto& y = c.result<bf16>("y", size_t(rows) * outputs);
-    auto& y_with_bias = c.result<bf16>("y with bias", size_t(rows) * outputs);
     auto& d_x = c.result<bf16>("d_x", size_t(rows) * inputs);
-    const unsigned splits = (rows + k_of_split - 1) / k_of_split, count = outputs * inputs, parts = 3,
+    const unsigned splits = (rows + k_of_split - 1) / k_of_split, count = outputs * inputs,
                    t = LinearTile::threads;
     auto& partial = c.result<float>("partial", size_t(splits) * count);
     auto& d_weight = c.result<float>("d_weight", count);
     const auto gradient = Case::some<float>(count, 5);
     auto& accumulated = c.state<float>("gradient", gradient);
-    auto& bias_partial = c.result<float>("bias partial", parts * outputs);
-    auto& d_bias = c.result<float>("d_bias", outputs);
     const LinearSizes forward{rows, outputs, inputs, inputs, inputs, outputs, 0, 0, 0, 8, inputs, 0, 1.0f};
     const LinearSizes input{rows, inputs, outputs, outputs, inputs, inputs, 0, 0, 0, 8, outputs, 0, 1.0f};
     const LinearSizes of_weight{outputs, inputs, rows, outputs, inputs, inputs, 0, 0, 0, 8, k_of_split, 0, 1.0f};
     c.run([&] {
         LAUNCH(linear_forward, tiles<LinearTile>(rows, outputs), t, x.data(), weight.data(), y.data(), forward);
-        LAUNCH(linear_forward_bias, tiles<LinearTile>(rows, outputs), t, x.data(), weight.data(), bias.data(),
-               y_with_bias.data(), forward);
         LAUNCH(linear_backward_input, tiles<LinearTile>(rows, inputs), t, d_y.data(), weight.data(), d_x.data(), input);
         LAUNCH(linear_backward_weight, dim3(tiles<LinearTile>(outputs, inputs), 1, splits), t, d_y.data(), x.data(),
                partial.data(), of_weight);
         const SumSplitsSizes sum{splits, count, 0}, add{splits, count, 1};
         LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), d_weight.data(), sum);
         LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), accumulated.data(), add);
-        const LinearBiasSizes of_bias{rows, outputs};
-        LAUNCH(linear_backward_bias, dim3((outputs + 255) / 256, parts), 256, d_y.data(), bias_partial.data(), of_bias);
-        const SumRowsSizes of_parts{parts, outputs};
-        LAUNCH(sum_rows, (outputs + 31) / 32, 256, bias_partial.data(), d_bias.data(), of_parts);
     });
-    const Numbers xs = numbers(x), ws = numbers(weight), bs = numbers(bias), dys = numbers(d_y);
-    Numbers ys(y.size()), with_bias, dx(d_x.size()), dw(count), added, db(outputs);
+    const Numbers xs = numbers(x), ws = numbers(weight), dys = numbers(d_y);
+    Numbers ys(y.size()), dx(d_x.size()), dw(count), added;
     for (unsigned row = 0; row < rows; ++row)
         for (unsigned j = 0; j < outputs; ++j) {
             const double dy = dys[row * outputs + j];
-            db[j] += dy;
             for (unsigned i = 0; i < inputs; ++i) {
                 ys[row * outputs + j] += xs[row * inputs + i] * ws[j * inputs + i];
                 dx[row * inputs + i] += dy * ws[j * inputs + i];
                 dw[j * inputs + i] += dy * xs[row * inputs + i];
             }
         }
-    for (size_t i = 0; i < ys.size(); ++i) with_bias.push_back(ys[i] + bs[i % outputs]);
     for (size_t i = 0; i < count; ++i) added.push_back(dw[i] + gradient[i]);
     c.expect("y", y, ys);
-    c.expect("y with bias", y_with_bias, with_bias);
     c.expect("d_x", d_x, dx);
     c.expect("d_weight of splits", d_weight, dw);
     c.expect("d_weight accumulated", accumulated, added);
-    c.expect("d_bias", d_bias, db);
 }
 
 int main() {

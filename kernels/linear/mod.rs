@@ -1,50 +1,72 @@
-//! `y = x Wᵀ`. A frozen weight costs no gradient and keeps no input alive.
+//! `y = x Wᵀ`, of one layer or of several that read the same `x`. A frozen weight costs no gradient and keeps no input alive.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 pub(crate) mod tile;
 
-use crate::cpu::{dims, matrix, product, tensor};
-use crate::{Op, apply};
+use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::group::{Group, apply_group};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct Linear;
-
-/// `x [T, in]`, `weight [out, in]` → `[T, out]`.
-pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    apply(Linear, [x, weight])
+struct Linears {
+    /// Where the gradient of each layer's weight goes.
+    sums: Vec<Option<GradientSum>>,
 }
 
-impl Op<2> for Linear {
-    fn reference(&self, [x, weight]: [Tensor<2>; 2]) -> Tensor<2> {
-        x.matmul(weight.transpose())
+/// `x [T, in]`, `weight [out, in]` → `[T, out]`.
+pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
+    linears(x, vec![weight.into()]).remove(0)
+}
+
+/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all.
+pub fn linears(x: Tensor<2>, weights: Vec<Weight>) -> Vec<Tensor<2>> {
+    let (tensors, sums): (Vec<_>, Vec<_>) =
+        weights.into_iter().map(|weight| (weight.tensor, weight.sum)).unzip();
+    let layers = sums.len();
+    apply_group(Linears { sums }, std::iter::once(x).chain(tensors).collect(), layers)
+}
+
+impl Group for Linears {
+    fn reference(&self, inputs: &[Tensor<2>]) -> Vec<Tensor<2>> {
+        let (x, weights) = inputs.split_first().expect("an input");
+        weights.iter().map(|weight| x.clone().matmul(weight.clone().transpose())).collect()
     }
 
-    fn forward(&self, [x, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
-        let rows = dims(&x).0;
-        let y = tensor(product(1.0, matrix(&x), matrix(&weight).t()), rows);
-        let saved = match wanted {
-            [false, false] => Vec::new(),
-            // The input is needed for the gradient of the weight alone.
-            [true, false] => vec![weight],
-            [_, true] => vec![weight, x],
-        };
-        (y, saved)
+    fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
+        let x = inputs.remove(0);
+        let y = |weight| tensor(product(1.0, matrix(&x), matrix(weight).t()), dims(&x).0);
+        let outputs = inputs.iter().map(y).collect();
+        // The input is needed for the gradients of weights alone.
+        inputs.extend(wanted[1..].contains(&true).then_some(x));
+        (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
-        wanted: [bool; 2],
-    ) -> [Option<FlexTensor>; 2] {
-        let (weight, dy) = (&saved[0], matrix(&d_output));
-        let d_x = wanted[0].then(|| tensor(product(1.0, dy, matrix(weight)), dims(&d_output).0));
-        let d_weight = wanted[1].then(|| tensor(product(1.0, dy.t(), matrix(&saved[1])), dims(weight).0));
-        [d_x, d_weight]
+        d_outputs: &[FlexTensor],
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let (weights, x) = saved.split_at(d_outputs.len());
+        let d_x = wanted[0].then(|| {
+            let mut layers = d_outputs.iter().map(matrix).zip(weights.iter().map(matrix));
+            let (d_y, weight) = layers.next().expect("a layer");
+            let mut d_x = product(1.0, d_y, weight);
+            layers.for_each(|(d_y, weight)| add_product(&mut d_x, 1.0, d_y, weight));
+            tensor(d_x, dims(&d_outputs[0]).0)
+        });
+        let d_weight = |layer: usize| {
+            let (rows, columns) = dims(&weights[layer]);
+            add_on_cpu(self.sums[layer].as_ref(), [rows, columns], |total| {
+                add_product(total, 1.0, matrix(&d_outputs[layer]).t(), matrix(&x[0]));
+            })
+        };
+        let d_weights = (0..weights.len()).map(|layer| wanted[1 + layer].then(|| d_weight(layer)).flatten());
+        std::iter::once(d_x).chain(d_weights).collect()
     }
 }
 
@@ -55,8 +77,20 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
+        let one = || Linears { sums: vec![None] };
         for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64), (1, 64, 16), (130, 72, 200)] {
-            agrees_with_reference(Linear, [random(1, rows, input), random(2, output, input)], 1e-5);
+            agrees_with_reference::<_, 2, 1>(one(), [random(1, rows, input), random(2, output, input)], 1e-5);
         }
+    }
+
+    #[test]
+    fn layers_that_share_an_input_agree_with_the_reference() {
+        let weight = |seed, outputs| random(seed, outputs, 72);
+        let x = || random(1, 33, 72);
+        let of = |layers| Linears { sums: vec![None; layers] };
+        agrees_with_reference::<_, 3, 2>(of(2), [x(), weight(2, 48), weight(3, 200)], 1e-5);
+        agrees_with_reference::<_, 4, 3>(of(3), [x(), weight(2, 64), weight(3, 16), weight(4, 16)], 1e-5);
+        let four = [x(), weight(2, 200), weight(3, 64), weight(4, 8), weight(5, 8)];
+        agrees_with_reference::<_, 5, 4>(of(4), four, 1e-5);
     }
 }

@@ -3,6 +3,8 @@
 use super::{LinearCrossEntropy, Targets};
 use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, like, scaled, sizes, view};
 use crate::linear::cuda::{aligned, device};
+use crate::weight::keep;
+use burn::backend::Cube;
 use burn::tensor::DType;
 use cubecl::server::Handle;
 
@@ -259,7 +261,7 @@ impl OnCuda<2> for LinearCrossEntropy {
         aligned(hidden[1]) && aligned(weight[0]) && !self.targets.rows.is_empty()
     }
 
-    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [hidden, weight] = inputs.map(as_bf16);
         let ((_, width), (vocabulary, _)) = (dims(&hidden), dims(&weight));
         let slabs = Slabs::new(self.targets.rows.len(), width, vocabulary, wanted[1]);
@@ -285,16 +287,17 @@ impl OnCuda<2> for LinearCrossEntropy {
             }
         }
         let loss = pass.sum();
-        (loss, d_hidden.into_iter().chain(d_weight).collect())
+        ([loss], d_hidden.into_iter().chain(d_weight).collect())
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
-        scaled(saved, d_output, wanted)
+        let [d_hidden, d_weight] = scaled(saved, d_output, wanted);
+        [d_hidden, d_weight.and_then(|d_weight| keep::<Cube>(self.sum.as_ref(), d_weight))]
     }
 }
 

@@ -8,7 +8,9 @@ mod cpu;
 mod cuda;
 
 use crate::cpu::{dims, fill_rows, slice, tensor};
+use crate::weight::{GradientSum, Weight, keep};
 use crate::{Op, Table, apply};
+use burn::backend::Flex;
 use burn::tensor::{Int, Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
@@ -25,6 +27,7 @@ pub struct Targets {
 struct LinearCrossEntropy {
     targets: Targets,
     scale: f32,
+    sum: Option<GradientSum>,
 }
 
 /// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.
@@ -32,11 +35,12 @@ struct LinearCrossEntropy {
 /// `hidden [T, H]`, `weight [V, H]`.
 pub fn linear_cross_entropy(
     hidden: Tensor<2>,
-    weight: Tensor<2>,
+    weight: impl Into<Weight>,
     targets: &Targets,
     scale: f64,
 ) -> Tensor<2> {
-    apply(LinearCrossEntropy { targets: targets.clone(), scale: scale as f32 }, [hidden, weight])
+    let Weight { tensor, sum } = weight.into();
+    apply(LinearCrossEntropy { targets: targets.clone(), scale: scale as f32, sum }, [hidden, tensor])
 }
 
 fn gather(hidden: &[f32], rows: &[u32], width: usize) -> Vec<f32> {
@@ -50,7 +54,7 @@ fn gather(hidden: &[f32], rows: &[u32], width: usize) -> Vec<f32> {
 impl Op<2> for LinearCrossEntropy {
     const F32_RESULT: bool = true;
 
-    fn reference(&self, [hidden, weight]: [Tensor<2>; 2]) -> Tensor<2> {
+    fn reference(&self, [hidden, weight]: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
         let (device, count) = (hidden.device(), self.targets.rows.len());
         let ids = |ids: &[u32]| {
             let ids: Vec<i64> = ids.iter().map(|id| i64::from(*id)).collect();
@@ -59,16 +63,20 @@ impl Op<2> for LinearCrossEntropy {
         let logits = hidden.select(0, ids(&self.targets.rows)).matmul(weight.transpose());
         let chosen =
             activation::log_softmax(logits, 1).gather(1, ids(&self.targets.tokens).reshape([count, 1]));
-        chosen.sum().mul_scalar(-self.scale).reshape([1, 1])
+        [chosen.sum().mul_scalar(-self.scale).reshape([1, 1])]
     }
 
-    fn forward(&self, [hidden, weight]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(
+        &self,
+        [hidden, weight]: [FlexTensor; 2],
+        wanted: [bool; 2],
+    ) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let ((t, width), (vocabulary, _)) = (dims(&hidden), dims(&weight));
         let Targets { rows, tokens } = &self.targets;
         let gathered = gather(slice(&hidden), rows, width);
         if !wanted.contains(&true) {
             let sum = cpu::forward(&gathered, slice(&weight), tokens, width, vocabulary, None);
-            return (tensor(vec![sum as f32 * self.scale], 1), Vec::new());
+            return ([tensor(vec![sum as f32 * self.scale], 1)], Vec::new());
         }
         let mut d_rows = vec![0.0; gathered.len()];
         let mut d_weight = if wanted[1] { vec![0.0; vocabulary * width] } else { Vec::new() };
@@ -90,13 +98,13 @@ impl Op<2> for LinearCrossEntropy {
         if wanted[1] {
             saved.push(tensor(d_weight, vocabulary));
         }
-        (tensor(vec![sum as f32 * self.scale], 1), saved)
+        ([tensor(vec![sum as f32 * self.scale], 1)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let factor = self.scale * slice(&d_output)[0];
@@ -107,7 +115,7 @@ impl Op<2> for LinearCrossEntropy {
             gradient
         });
         let d_hidden = saved.next().filter(|_| wanted[0]);
-        [d_hidden, saved.next()]
+        [d_hidden, saved.next().and_then(|d_weight| keep::<Flex>(self.sum.as_ref(), d_weight))]
     }
 }
 
@@ -122,9 +130,10 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
-        let op = LinearCrossEntropy { targets: targets(&[0], &[2]), scale: 1.0 };
+        let op = LinearCrossEntropy { targets: targets(&[0], &[2]), scale: 1.0, sum: None };
         agrees_with_reference(op, [random(1, 1, 3), random(2, 5, 3)], 1e-5);
-        let op = LinearCrossEntropy { targets: targets(&[1, 2, 5, 9], &[70, 0, 0, 33]), scale: 0.25 };
+        let op =
+            LinearCrossEntropy { targets: targets(&[1, 2, 5, 9], &[70, 0, 0, 33]), scale: 0.25, sum: None };
         agrees_with_reference(op.clone(), [random(1, 10, 24), random(2, 71, 24)], 1e-5);
         agrees_with_reference(op, [random(1, 10, 64), random(2, 328, 64)], 1e-5);
     }

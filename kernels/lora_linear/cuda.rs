@@ -1,98 +1,123 @@
-//! Launches of `lora_linear.cuh`, with the products of its low rank from `linear`.
+//! Launches of `lora_linear.cuh`, with the products of its low ranks from `linear`.
 
-use super::LoraLinear;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, like, sizes};
-use crate::linear::cuda::{Product, aligned, device, product};
+use super::{LoraLinears, parameters};
+use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, rows, sizes, stacked};
+use crate::linear::cuda::{Columns, Product, aligned, device, product, product_into};
 use crate::linear::tile::WIDE;
 use burn::tensor::DType;
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
 
-impl OnCuda<4> for LoraLinear {
-    fn fits(&self, [x, weight, a, _]: [[usize; 2]; 4]) -> bool {
-        aligned(x[1]) && aligned(weight[0]) && aligned(a[0])
+/// Where each layer's rank lies among the columns of `u` and `du`: first and count.
+fn ranks(b: &[CudaTensor]) -> Vec<(usize, usize)> {
+    let mut first = 0;
+    let place = |b| {
+        let rank = dims(b).1;
+        first += rank;
+        (first - rank, rank)
+    };
+    b.iter().map(place).collect()
+}
+
+impl GroupOnCuda for LoraLinears {
+    fn fits(&self, inputs: &[[usize; 2]]) -> bool {
+        let [weights, a, _] = parameters(inputs);
+        aligned(inputs[0][1]) && weights.iter().chain(a).all(|matrix| aligned(matrix[0]))
     }
 
-    fn forward(&self, inputs: [CudaTensor; 4], wanted: [bool; 4]) -> (CudaTensor, Vec<CudaTensor>) {
-        let [x, weight, a, b] = inputs.map(as_bf16);
-        let ((m, k), (n, _), (rank, _)) = (dims(&x), dims(&weight), dims(&a));
-        let u = product(Product::Forward, &x, &a, self.scale);
-        let y = empty(&x, [m, n], DType::BF16);
-        let (tile, _) = device(&x).choose(&WIDE, [m, n, k + rank], 1);
-        let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
-        Kernel::new(SOURCE, "lora_linear_forward")
-            .define("TILE", tile)
-            .blocks(tile.blocks(m, n))
-            .threads(tile.threads())
-            .read(&x)
-            .read(&weight)
-            .read(&u)
-            .read(&b)
-            .write(&y)
-            .launch(sizes![m32, n32, k32, rank32, rank32, 0u32, n32, 0u32, tile.group(k)]);
-        let saved = if wanted.contains(&true) { vec![x, weight, a, b, u] } else { Vec::new() };
-        (y, saved)
+    fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
+        let inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
+        let (x, [weights, a, b]) = (&inputs[0], parameters(&inputs));
+        let a = stacked(a);
+        let u = product(Product::Forward, x, &a, self.scale);
+        let outputs = weights
+            .iter()
+            .zip(b)
+            .zip(ranks(b))
+            .map(|((weight, b), (first, rank))| output(x, weight, Columns::new(&u, first, rank), b))
+            .collect();
+        if !wanted.contains(&true) {
+            return (outputs, Vec::new());
+        }
+        let saved = [x, &a, &u].into_iter().chain(weights).chain(b).cloned().collect();
+        (outputs, saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
-        wanted: [bool; 4],
-    ) -> [Option<CudaTensor>; 4] {
-        let [x, weight, a, b, u] = &saved[..] else { unreachable!("forward saves five tensors") };
-        let d_y = as_bf16(d_output);
-        let d_u = product(Product::Input, &d_y, b, self.scale);
-        let d_x = wanted[0].then(|| self.d_x(x, weight, a, &d_y, &d_u));
-        let d_weight = wanted[1].then(|| product(Product::Weight, &d_y, x, 1.0));
-        let d_a = wanted[2].then(|| product(Product::Weight, &d_u, x, 1.0));
+        d_outputs: Vec<CudaTensor>,
+        wanted: &[bool],
+    ) -> Vec<Option<CudaTensor>> {
+        let d_y: Vec<_> = d_outputs.into_iter().map(as_bf16).collect();
+        let [x, a, u, parameters @ ..] = &saved[..] else { unreachable!("forward saves three and more") };
+        let (weights, b) = parameters.split_at(d_y.len());
+        let ranks = ranks(b);
+        let d_u = empty(u, [dims(u).0, dims(u).1], DType::BF16);
+        for ((d_y, b), (first, rank)) in d_y.iter().zip(b).zip(&ranks) {
+            product_into(Product::Input, d_y, b, self.scale, Columns::new(&d_u, *first, *rank), false);
+        }
+        let d_x = wanted[0].then(|| input_gradient(&d_y, weights, Some((&d_u, a))));
+        let [wants_weight, wants_a, wants_b] = super::parameters(wanted);
+        let d_weights = d_y.iter().zip(wants_weight);
+        let d_weights = d_weights.map(|(d_y, wanted)| wanted.then(|| product(Product::Weight, d_y, x, 1.0)));
+        let d_a = wants_a.contains(&true).then(|| product(Product::Weight, &d_u, x, 1.0));
+        let d_as = ranks.iter().map(|(first, rank)| d_a.as_ref().map(|d_a| rows(d_a, *first, *rank)));
         // `u` carries the scale.
-        let d_b = wanted[3].then(|| product(Product::Weight, &d_y, u, 1.0));
-        [d_x, d_weight, d_a, d_b]
+        let d_b = |layer: usize| {
+            let (first, rank) = ranks[layer];
+            product(Product::Weight, &d_y[layer], Columns::new(u, first, rank), 1.0)
+        };
+        let d_bs = (0..b.len()).map(|layer| wants_b[layer].then(|| d_b(layer)));
+        std::iter::once(d_x).chain(d_weights).chain(d_as).chain(d_bs).collect()
     }
 }
 
-impl LoraLinear {
-    /// `dy W + du A`, rounded once.
-    fn d_x(
-        &self,
-        x: &CudaTensor,
-        weight: &CudaTensor,
-        a: &CudaTensor,
-        d_y: &CudaTensor,
-        d_u: &CudaTensor,
-    ) -> CudaTensor {
-        let ((m, outputs), (_, n), (rank, _)) = (dims(d_y), dims(weight), dims(a));
-        let d_x = like(x);
-        let (tile, _) = device(x).choose(&WIDE, [m, n, outputs + rank], 1);
-        let [m32, n32, outputs32, rank32] = [m, n, outputs, rank].map(|size| size as u32);
-        let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
-            .define("TILE", tile)
-            .blocks(tile.blocks(m, n))
-            .threads(tile.threads());
-        // One layer of four; any buffers will do for those that are not there.
-        for _ in 0..4 {
-            kernel = kernel.read(d_y).read(weight);
-        }
-        kernel.read(d_u).read(a).write(&d_x).launch(sizes![
-            m32,
-            n32,
-            rank32,
-            tile.group(outputs),
-            0u32,
-            outputs32,
-            0u32,
-            0u32,
-            0u32,
-            outputs32,
-            0u32,
-            0u32,
-            0u32,
-            0u32,
-            0u32,
-            0u32,
-            0u32
-        ]);
-        d_x
+/// `x Wᵀ + u Bᵀ`, rounded once.
+fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
+    let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
+    let y = empty(x, [m, n], DType::BF16);
+    let (tile, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+    let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
+    Kernel::new(SOURCE, "lora_linear_forward")
+        .define("TILE", tile)
+        .blocks(tile.blocks(m, n))
+        .threads(tile.threads())
+        .read(x)
+        .read(weight)
+        .read(u.of)
+        .read(b)
+        .write(&y)
+        .launch(sizes![m32, n32, k32, rank32, dims(u.of).1 as u32, u.first as u32, n32, 0u32, tile.group(k)]);
+    y
+}
+
+/// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once.
+pub(crate) fn input_gradient(
+    d_y: &[CudaTensor],
+    weights: &[CudaTensor],
+    adapters: Option<(&CudaTensor, &CudaTensor)>,
+) -> CudaTensor {
+    let (m, n) = (dims(&d_y[0]).0, dims(&weights[0]).1);
+    let rank = adapters.map_or(0, |(d_u, _)| dims(d_u).1);
+    let outputs: [u32; LAYERS] =
+        std::array::from_fn(|layer| d_y.get(layer).map_or(0, |d_y| dims(d_y).1 as u32));
+    let depth = outputs.iter().sum::<u32>() as usize;
+    let d_x = empty(&d_y[0], [m, n], DType::BF16);
+    let (tile, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
+    let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
+        .define("TILE", tile)
+        .blocks(tile.blocks(m, n))
+        .threads(tile.threads());
+    // Any buffers will do for layers that are not there, and for adapters.
+    for layer in 0..LAYERS {
+        let layer = layer.min(d_y.len() - 1);
+        kernel = kernel.read(&d_y[layer]).read(&weights[layer]);
     }
+    let (d_u, a) = adapters.unwrap_or((&d_y[0], &weights[0]));
+    let mut sizes = sizes![m as u32, n as u32, rank as u32, tile.group(depth), 0u32];
+    // What of `dy` is read, its pitch, and where it starts.
+    outputs.into_iter().chain(outputs).chain([0; LAYERS]).for_each(|size| sizes.push(size));
+    kernel.read(d_u).read(a).write(&d_x).launch(sizes);
+    d_x
 }

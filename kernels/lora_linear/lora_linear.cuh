@@ -1,4 +1,4 @@
-// A frozen linear layer with a low-rank adapter, `y = x Wᵀ + u Bᵀ (+ bias)` with `u = scale · x Aᵀ`, and the gradient of
+// A frozen linear layer with a low-rank adapter, `y = x Wᵀ + u Bᵀ` with `u = scale · x Aᵀ`, and the gradient of
 // an input that several layers share, `d_x = Σ_i d_y_i W_i + d_u A` with `d_u_i = scale · d_y_i B_i`. bf16 operands, fp32
 // sums. No gradient of W.
 //
@@ -43,8 +43,8 @@ struct LoraInputSizes {
     u32 d_y_pitch[LORA_LAYERS], d_y_first[LORA_LAYERS];
 };
 
-template <class Tile, bool Bias>
-DEVICE void lora_forward_tile(const bf16* x, const bf16* weight, const bf16* u, const bf16* b, const bf16* bias, bf16* y,
+template <class Tile>
+DEVICE void lora_forward_tile(const bf16* x, const bf16* weight, const bf16* u, const bf16* b, bf16* y,
                               const LoraForwardSizes& sizes) {
     const GemmPlace place = tile_of_block<Tile>(blockIdx.x, sizes.m, sizes.n, sizes.group);
     const GemmTerm terms[2] = {{x, weight, sizes.k, sizes.k, sizes.k},
@@ -53,7 +53,6 @@ DEVICE void lora_forward_tile(const bf16* x, const bf16* weight, const bf16* u, 
     gemm_sums<Tile, K_INNER, K_INNER>(tile, terms, sizes.m, sizes.n, place);
     for_each_four(tile, place, [&](u32 row, u32 column, float4 sums) {
         if (row >= sizes.m || column >= sizes.n) return;
-        if (Bias) sums = add4(sums, load4(bias + column));
         store4(y + sizes.y_first + u64(row) * sizes.y_pitch + column, sums, false);
     });
 }
@@ -79,14 +78,7 @@ using LoraTile = GemmTile<TILE>;
 KERNEL(LoraTile::threads)
 lora_linear_forward(const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ u,
                     const bf16* __restrict__ b, bf16* __restrict__ y, const LoraForwardSizes sizes) {
-    lora_forward_tile<LoraTile, false>(x, weight, u, b, nullptr, y, sizes);
-}
-
-KERNEL(LoraTile::threads)
-lora_linear_forward_bias(const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ u,
-                         const bf16* __restrict__ b, const bf16* __restrict__ bias, bf16* __restrict__ y,
-                         const LoraForwardSizes sizes) {
-    lora_forward_tile<LoraTile, true>(x, weight, u, b, bias, y, sizes);
+    lora_forward_tile<LoraTile>(x, weight, u, b, y, sizes);
 }
 
 // Any buffer will do for a layer that is not there.

@@ -8,7 +8,6 @@ using namespace check;
 
 struct Layer {
     unsigned outputs, rank;
-    bool bias;
 };
 
 template <class Tile>
@@ -66,7 +65,7 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
     auto& d_x = accumulate ? c.state<bf16>("d_x", before) : c.result<bf16>("d_x", before.size());
     auto& nothing = c.random<bf16>("nothing", 8, 4);
     struct Buffers {
-        Buffer<bf16>&weight, &b, &bias, &d_y, &y;
+        Buffer<bf16>&weight, &b, &d_y, &y;
         Buffer<float>&d_b, &d_b_partial;
         unsigned pitch, first;
     };
@@ -76,7 +75,7 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
         const unsigned wide = of.size() == 1, pitch = layer.outputs + 16 * wide, seed = 10 * unsigned(of.size() + 1);
         of.push_back({c.random<bf16>("W", size_t(layer.outputs) * k, seed),
                       c.random<bf16>("B", size_t(layer.outputs) * layer.rank, seed + 1),
-                      c.random<bf16>("bias", layer.outputs, seed + 2), c.random<bf16>("d_y", size_t(m) * pitch, seed + 3),
+                      c.random<bf16>("d_y", size_t(m) * pitch, seed + 3),
                       c.state<bf16>("y", Case::some<bf16>(size_t(m) * pitch, seed + 4)),
                       c.result<float>("d_B", size_t(layer.outputs) * layer.rank),
                       c.result<float>("d_B partial", size_t(splits) * layer.outputs * layer.rank), pitch, 8 * wide});
@@ -84,26 +83,22 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
 
     c.run([&] {
         const LinearSizes of_u{m, ranks, k, k, k, ranks, 0, 0, 0, 8, k, 0, scale};
-        LAUNCH((linear_tile<Tile, K_INNER, K_INNER, false>), tiles<Tile>(m, ranks), Tile::threads, x.data(), a.data(),
-               nullptr, u.data(), of_u);
+        LAUNCH((linear_tile<Tile, K_INNER, K_INNER>), tiles<Tile>(m, ranks), Tile::threads, x.data(), a.data(),
+               u.data(), of_u);
         LoraInputSizes input{m, k, ranks, 8, accumulate, {}, {}, {}};
         const bf16 *d_ys[LORA_LAYERS], *weights[LORA_LAYERS];
         for (unsigned i = 0; i < LORA_LAYERS; ++i) d_ys[i] = weights[i] = nothing.data();
         for (unsigned i = 0, first = 0; i < layers.size(); first += layers[i++].rank) {
-            const auto [n, rank, bias] = layers[i];
+            const auto [n, rank] = layers[i];
             const LoraForwardSizes forward{m, n, k, rank, ranks, first, of[i].pitch, of[i].first, 8};
-            if (bias)
-                LAUNCH((lora_forward_tile<Tile, true>), tiles<Tile>(m, n), Tile::threads, x.data(), of[i].weight.data(),
-                       u.data(), of[i].b.data(), of[i].bias.data(), of[i].y.data(), forward);
-            else
-                LAUNCH((lora_forward_tile<Tile, false>), tiles<Tile>(m, n), Tile::threads, x.data(), of[i].weight.data(),
-                       u.data(), of[i].b.data(), nullptr, of[i].y.data(), forward);
+            LAUNCH(lora_forward_tile<Tile>, tiles<Tile>(m, n), Tile::threads, x.data(), of[i].weight.data(), u.data(),
+                   of[i].b.data(), of[i].y.data(), forward);
             const LinearSizes of_d_u{m, rank, n, of[i].pitch, rank, ranks, of[i].first, 0, first, 8, n, 0, scale};
-            LAUNCH((linear_tile<Tile, K_INNER, K_OUTER, false>), tiles<Tile>(m, rank), Tile::threads, of[i].d_y.data(),
-                   of[i].b.data(), nullptr, d_u.data(), of_d_u);
+            LAUNCH((linear_tile<Tile, K_INNER, K_OUTER>), tiles<Tile>(m, rank), Tile::threads, of[i].d_y.data(),
+                   of[i].b.data(), d_u.data(), of_d_u);
             const LinearSizes of_d_b{n, rank, m, of[i].pitch, ranks, rank, of[i].first, first, 0, 8, k_of_split, 0, 1.0f};
-            LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER, false>), dim3(tiles<Tile>(n, rank), 1, splits), Tile::threads,
-                   of[i].d_y.data(), u.data(), nullptr, of[i].d_b_partial.data(), of_d_b);
+            LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER>), dim3(tiles<Tile>(n, rank), 1, splits), Tile::threads,
+                   of[i].d_y.data(), u.data(), of[i].d_b_partial.data(), of_d_b);
             const SumSplitsSizes sum{splits, n * rank, 0};
             LAUNCH(sum_splits, (n * rank + 1023) / 1024, 256, of[i].d_b_partial.data(), of[i].d_b.data(), sum);
             // The first place stays empty when there is room.
@@ -117,8 +112,8 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
         LAUNCH(lora_input_tile<Tile>, tiles<Tile>(m, k), Tile::threads, d_ys, weights, d_u.data(), a.data(), d_x.data(),
                input);
         const LinearSizes of_d_a{ranks, k, m, ranks, k, k, 0, 0, 0, 8, k_of_split, 0, 1.0f};
-        LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER, false>), dim3(tiles<Tile>(ranks, k), 1, splits), Tile::threads,
-               d_u.data(), x.data(), nullptr, d_a_partial.data(), of_d_a);
+        LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER>), dim3(tiles<Tile>(ranks, k), 1, splits), Tile::threads,
+               d_u.data(), x.data(), d_a_partial.data(), of_d_a);
         const SumSplitsSizes sum{splits, ranks * k, 0};
         LAUNCH(sum_splits, (ranks * k + 1023) / 1024, 256, d_a_partial.data(), d_a.data(), sum);
     });
@@ -132,12 +127,11 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
     if (accumulate)
         for (size_t i = 0; i < before.size(); ++i) want_d_x[i] = value(before[i]);
     for (unsigned i = 0, first = 0; i < layers.size(); first += layers[i++].rank) {
-        const auto [n, rank, bias] = layers[i];
+        const auto [n, rank] = layers[i];
         const Numbers w = numbers(of[i].weight), b = numbers(of[i].b),
                       d_y = columns_of(numbers(of[i].d_y), of[i].pitch, of[i].first, n);
         Numbers y = times(xs, w, m, k, n, ROWS_OF_B);
         add(y, times(columns_of(us, ranks, first, rank), b, m, rank, n, ROWS_OF_B));
-        for (size_t at = 0; bias && at < y.size(); ++at) y[at] += value(of[i].bias[at % n]);
         Numbers wide;
         for (const bf16 old : Case::some<bf16>(size_t(m) * of[i].pitch, 10 * (i + 1) + 4)) wide.push_back(value(old));
         for (size_t row = 0; row < m; ++row)
@@ -165,11 +159,9 @@ static void named() {
     auto& weight = c.random<bf16>("W", n * k, 2);
     auto& u = c.random<bf16>("u", m * rank, 3);
     auto& b = c.random<bf16>("B", n * rank, 4);
-    auto& bias = c.random<bf16>("bias", n, 5);
     auto& d_y = c.random<bf16>("d_y", m * n, 6);
     auto& a = c.random<bf16>("A", rank * k, 7);
     auto& y = c.result<bf16>("y", m * n);
-    auto& y_with_bias = c.result<bf16>("y with bias", m * n);
     auto& d_x = c.result<bf16>("d_x", m * k);
     auto& d_x_alone = c.result<bf16>("d_x without adapter", m * k);
     const LoraForwardSizes forward{m, n, k, rank, rank, 0, n, 0, 8};
@@ -177,8 +169,6 @@ static void named() {
     const LoraInputSizes alone{m, k, 0, 8, 0, {n, 0, 0, 0}, {n, 0, 0, 0}, {0, 0, 0, 0}};
     c.run([&] {
         LAUNCH(lora_linear_forward, 1, t, x.data(), weight.data(), u.data(), b.data(), y.data(), forward);
-        LAUNCH(lora_linear_forward_bias, 1, t, x.data(), weight.data(), u.data(), b.data(), bias.data(), y_with_bias.data(),
-               forward);
         LAUNCH(lora_linears_backward_input, 1, t, d_y.data(), weight.data(), d_y.data(), weight.data(), d_y.data(),
                weight.data(), d_y.data(), weight.data(), u.data(), a.data(), d_x.data(), three);
         LAUNCH(lora_linears_backward_input, 1, t, d_y.data(), weight.data(), d_y.data(), weight.data(), d_y.data(),
@@ -187,8 +177,6 @@ static void named() {
     Numbers ys = times(numbers(x), numbers(weight), m, k, n, ROWS_OF_B);
     add(ys, times(numbers(u), numbers(b), m, rank, n, ROWS_OF_B));
     c.expect("y", y, ys);
-    for (size_t i = 0; i < ys.size(); ++i) ys[i] += value(bias[i % n]);
-    c.expect("y", y_with_bias, ys);
     const Numbers one = times(numbers(d_y), numbers(weight), m, n, k, COLUMNS_OF_B);
     c.expect("d_x", d_x_alone, one);
     Numbers all(one.size());
@@ -202,11 +190,11 @@ int main() {
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
     using Square = GemmTile<64, 64, 64, 2, 2, 3>;
     named();
-    run<Wide>(130, 72, {{136, 8, false}, {8, 16, true}, {72, 40, false}}, true);
-    run<Wider>(65, 136, {{264, 128, true}}, false);
-    run<Square>(1, 200, {{8, 8, false}}, false);
-    run<Square>(63, 72, {{40, 64, false}, {72, 8, false}}, true);
-    run<Square>(130, 136, {{72, 8, false}, {8, 24, true}, {136, 16, false}, {16, 8, false}}, false);
+    run<Wide>(130, 72, {{136, 8}, {8, 16}, {72, 40}}, true);
+    run<Wider>(65, 136, {{264, 128}}, false);
+    run<Square>(1, 200, {{8, 8}}, false);
+    run<Square>(63, 72, {{40, 64}, {72, 8}}, true);
+    run<Square>(130, 136, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
     if (emulator::bank_conflicts) failed("lora_linear", "a bank of shared memory is met twice");
     return finish();
 }

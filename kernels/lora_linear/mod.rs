@@ -1,67 +1,104 @@
-//! A frozen linear layer with a low-rank adapter: `y = x Wᵀ + s · (x Aᵀ) Bᵀ`.
+//! Frozen linear layers with low-rank adapters that read the same input: `y_i = x W_iᵀ + s · (x A_iᵀ) B_iᵀ`.
 //!
-//! Done as one op so that the adapter is accumulated into the base product and no weight-shaped gradient is ever
-//! formed: with `u = x Aᵀ` and `e = s · dy B`, `dx = dy W + e A`, `dA = eᵀ x`, `dB = s · dyᵀ u`.
+//! Done as one op so that an adapter is accumulated into the base product, no weight-shaped gradient is ever formed, and
+//! the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s · dy_i B_i`,
+//! `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
-use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
-use crate::matmul::Matrix;
-use crate::{Op, apply};
+use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::group::{Group, apply_group};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct LoraLinear {
+struct LoraLinears {
     scale: f32,
 }
 
-/// `x [T, in]`, `weight [out, in]`, `a [r, in]`, `b [out, r]` → `[T, out]`; `scale` is `alpha / r`, or
-/// `alpha / sqrt(r)` for rsLoRA.
-pub fn lora_linear(x: Tensor<2>, weight: Tensor<2>, a: Tensor<2>, b: Tensor<2>, scale: f64) -> Tensor<2> {
-    apply(LoraLinear { scale: scale as f32 }, [x, weight, a, b])
+/// One layer of a group.
+pub struct Adapted {
+    /// `[out, in]`
+    pub weight: Tensor<2>,
+    /// `[r, in]`
+    pub a: Tensor<2>,
+    /// `[out, r]`
+    pub b: Tensor<2>,
 }
 
-impl Op<4> for LoraLinear {
-    fn reference(&self, [x, weight, a, b]: [Tensor<2>; 4]) -> Tensor<2> {
-        let adapted = x.clone().matmul(a.transpose()).matmul(b.transpose());
-        x.matmul(weight.transpose()) + adapted.mul_scalar(self.scale)
+/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
+pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tensor<2>> {
+    let count = layers.len();
+    let mut inputs = vec![x];
+    inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
+    inputs.extend(layers.iter().map(|layer| layer.a.clone()));
+    inputs.extend(layers.into_iter().map(|layer| layer.b));
+    apply_group(LoraLinears { scale: scale as f32 }, inputs, count)
+}
+
+/// The parameters of the layers, behind their input: all weights, all `A`, all `B`.
+fn parameters<T>(inputs: &[T]) -> [&[T]; 3] {
+    let layers = inputs.len() / 3;
+    [&inputs[1..][..layers], &inputs[1 + layers..][..layers], &inputs[1 + 2 * layers..][..layers]]
+}
+
+impl Group for LoraLinears {
+    fn reference(&self, inputs: &[Tensor<2>]) -> Vec<Tensor<2>> {
+        let [weights, a, b] = parameters(inputs);
+        let times = |x: &Tensor<2>, matrix: &Tensor<2>| x.clone().matmul(matrix.clone().transpose());
+        let y = |layer: usize| {
+            let adapted = times(&times(&inputs[0], &a[layer]), &b[layer]);
+            times(&inputs[0], &weights[layer]) + adapted.mul_scalar(self.scale)
+        };
+        (0..weights.len()).map(y).collect()
     }
 
-    fn forward(
-        &self,
-        [x, weight, a, b]: [FlexTensor; 4],
-        wanted: [bool; 4],
-    ) -> (FlexTensor, Vec<FlexTensor>) {
-        let (rows, rank) = (dims(&x).0, dims(&a).0);
-        let mut y = product(1.0, matrix(&x), matrix(&weight).t());
-        let u = product(1.0, matrix(&x), matrix(&a).t());
-        add_product(&mut y, self.scale, Matrix::new(&u, rows, rank, rank), matrix(&b).t());
-        let saved = if wanted.contains(&true) { vec![x, weight, a, b, tensor(u, rows)] } else { Vec::new() };
-        (tensor(y, rows), saved)
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
+        let (x, [weights, a, b]) = (&inputs[0], parameters(&inputs));
+        let rows = dims(x).0;
+        let us: Vec<_> = a.iter().map(|a| tensor(product(1.0, matrix(x), matrix(a).t()), rows)).collect();
+        let y = |layer: usize| {
+            let mut y = product(1.0, matrix(x), matrix(&weights[layer]).t());
+            add_product(&mut y, self.scale, matrix(&us[layer]), matrix(&b[layer]).t());
+            tensor(y, rows)
+        };
+        let outputs = (0..us.len()).map(y).collect();
+        let saved = if wanted.contains(&true) { inputs.into_iter().chain(us).collect() } else { Vec::new() };
+        (outputs, saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
-        wanted: [bool; 4],
-    ) -> [Option<FlexTensor>; 4] {
-        let [x, weight, a, b, u] = &saved[..] else { unreachable!("forward saves five tensors") };
-        let (dy, rows, rank) = (matrix(&d_output), dims(x).0, dims(a).0);
-        let e = product(self.scale, dy, matrix(b));
-        let e = Matrix::new(&e, rows, rank, rank);
+        d_outputs: &[FlexTensor],
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>> {
+        let (layers, rows) = (d_outputs.len(), dims(&d_outputs[0]).0);
+        let (inputs, us) = saved.split_at(1 + 3 * layers);
+        let (x, [weights, a, b]) = (matrix(&inputs[0]), parameters(inputs));
+        let d_y: Vec<_> = d_outputs.iter().map(matrix).collect();
+        let e = |layer: usize| tensor(product(self.scale, d_y[layer], matrix(&b[layer])), rows);
+        let e: Vec<_> = (0..layers).map(e).collect();
         let d_x = wanted[0].then(|| {
-            let mut d_x = product(1.0, dy, matrix(weight));
-            add_product(&mut d_x, 1.0, e, matrix(a));
+            let mut d_x = vec![0.0; rows * x.columns()];
+            for layer in 0..layers {
+                add_product(&mut d_x, 1.0, d_y[layer], matrix(&weights[layer]));
+                add_product(&mut d_x, 1.0, matrix(&e[layer]), matrix(&a[layer]));
+            }
             tensor(d_x, rows)
         });
-        let d_weight = wanted[1].then(|| tensor(product(1.0, dy.t(), matrix(x)), dims(weight).0));
-        let d_a = wanted[2].then(|| tensor(product(1.0, e.t(), matrix(x)), rank));
-        let d_b = wanted[3]
-            .then(|| tensor(product(self.scale, dy.t(), Matrix::new(slice(u), rows, rank, rank)), dims(b).0));
-        [d_x, d_weight, d_a, d_b]
+        let gradient = |place: usize| {
+            let (kind, layer) = (place / layers, place % layers);
+            let (product, like) = match kind {
+                0 => (product(1.0, d_y[layer].t(), x), &weights[layer]),
+                1 => (product(1.0, matrix(&e[layer]).t(), x), &a[layer]),
+                _ => (product(self.scale, d_y[layer].t(), matrix(&us[layer])), &b[layer]),
+            };
+            tensor(product, dims(like).0)
+        };
+        let others = (0..3 * layers).map(|place| wanted[1 + place].then(|| gradient(place)));
+        std::iter::once(d_x).chain(others).collect()
     }
 }
 
@@ -69,6 +106,8 @@ impl Op<4> for LoraLinear {
 mod tests {
     use super::*;
     use crate::check::{agrees_with_reference, random};
+
+    const OP: LoraLinears = LoraLinears { scale: 0.5 };
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
@@ -81,7 +120,30 @@ mod tests {
                 random(3, rank, input),
                 random(4, output, rank),
             ];
-            agrees_with_reference(LoraLinear { scale: 0.5 }, inputs, 1e-5);
+            agrees_with_reference::<_, 4, 1>(OP, inputs, 1e-5);
         }
+    }
+
+    #[test]
+    fn layers_that_share_an_input_agree_with_the_reference() {
+        let matrix = |seed, rows, columns| random(seed, rows, columns);
+        let two = [
+            matrix(1, 33, 72),
+            matrix(2, 48, 72),
+            matrix(3, 200, 72),
+            matrix(4, 8, 72),
+            matrix(5, 24, 72),
+            matrix(6, 48, 8),
+            matrix(7, 200, 24),
+        ];
+        agrees_with_reference::<_, 7, 2>(OP, two, 1e-5);
+        let outputs = [64, 200, 8, 8];
+        let four = std::array::from_fn(|place| match place {
+            0 => matrix(1, 33, 72),
+            1..5 => matrix(place as u64, outputs[place - 1], 72),
+            5..9 => matrix(place as u64, 16, 72),
+            _ => matrix(place as u64, outputs[place - 9], 16),
+        });
+        agrees_with_reference::<_, 13, 4>(OP, four, 1e-5);
     }
 }

@@ -25,7 +25,7 @@ impl OnCuda<2> for NormRope {
             && self.norm.stride.is_multiple_of(weight[1])
     }
 
-    fn forward(&self, [x, weight]: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, [x, weight]: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (x, weight) = (as_bf16(x), as_f32(weight));
         let ((rows, width), (_, head_dim)) = (dims(&x), dims(&weight));
         let heads = width / self.norm.stride;
@@ -41,13 +41,13 @@ impl OnCuda<2> for NormRope {
             .write(&y)
             .launch(self.sizes(rows, heads, head_dim));
         let saved = if wanted.contains(&true) { vec![x, weight] } else { Vec::new() };
-        (y, saved)
+        ([y], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [x, weight] = &saved[..] else { unreachable!("forward saves two tensors") };

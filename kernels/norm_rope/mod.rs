@@ -34,22 +34,22 @@ pub fn norm_rope(
 }
 
 impl Op<2> for NormRope {
-    fn reference(&self, inputs: [Tensor<2>; 2]) -> Tensor<2> {
-        self.rope.reference([self.norm.reference(inputs)])
+    fn reference(&self, inputs: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
+        self.rope.reference(self.norm.reference(inputs))
     }
 
-    fn forward(&self, inputs: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
-        let (normed, saved) = Op::forward(&self.norm, inputs, wanted);
-        (self.rope.rotated(&normed, 1.0), saved)
+    fn forward(&self, inputs: [FlexTensor; 2], wanted: [bool; 2]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
+        let ([normed], saved) = Op::forward(&self.norm, inputs, wanted);
+        ([self.rope.rotated(&normed, 1.0)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
-        Op::backward(&self.norm, saved, self.rope.rotated(&d_output, -1.0), wanted)
+        Op::backward(&self.norm, saved, [self.rope.rotated(&d_output, -1.0)], wanted)
     }
 }
 

@@ -107,7 +107,7 @@ impl OnCuda<3> for PackedAttention {
         fits(self.dims)
     }
 
-    fn forward(&self, inputs: [CudaTensor; 3], wanted: [bool; 3]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, inputs: [CudaTensor; 3], wanted: [bool; 3]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [q, k, v] = inputs.map(as_bf16);
         let (tokens, borders) = (dims(&q).0, Borders::new(&self.cu_seqlens));
         let mut work = Work::default();
@@ -128,13 +128,13 @@ impl OnCuda<3> for PackedAttention {
             .write(&lse)
             .launch(sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale));
         let saved = if wanted.contains(&true) { vec![q, k, v, o.clone(), lse] } else { Vec::new() };
-        (o, saved)
+        ([o], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         _: [bool; 3],
     ) -> [Option<CudaTensor>; 3] {
         let [q, k, v, o, lse] = &saved[..] else { unreachable!("forward saves five tensors") };

@@ -56,7 +56,8 @@ pub fn cached_attention(
     if !on_cpu(&q) {
         let q = Tensor::cat(vec![Tensor::zeros([keys - n, width], (&device, q.dtype())), q], 0);
         let op = PackedAttention { dims, scale, cu_seqlens: [0, keys as u32].into(), sliding_window };
-        return by_reference(&op, [q, k, v]).narrow(0, keys - n, n);
+        let [all] = by_reference(&op, [q, k, v]);
+        return all.narrow(0, keys - n, n);
     }
     let [q, k, v] = [q, k, v].map(primitive);
     let mut out = vec![0.0; n * width];
@@ -71,7 +72,7 @@ impl PackedAttention {
 }
 
 impl Op<3> for PackedAttention {
-    fn reference(&self, [q, k, v]: [Tensor<2>; 3]) -> Tensor<2> {
+    fn reference(&self, [q, k, v]: [Tensor<2>; 3]) -> [Tensor<2>; 1] {
         let t = q.dims()[0];
         let Dims { heads, kv_heads, head_dim } = self.dims;
         let mut hidden = vec![f32::NEG_INFINITY; t * t];
@@ -90,10 +91,10 @@ impl Op<3> for PackedAttention {
         };
         let scores = heads_first(q, heads).matmul(grouped(k).swap_dims(1, 2)).mul_scalar(self.scale) + hidden;
         let mixed = activation::softmax(scores, 2).matmul(grouped(v));
-        mixed.swap_dims(0, 1).reshape([t, heads * head_dim])
+        [mixed.swap_dims(0, 1).reshape([t, heads * head_dim])]
     }
 
-    fn forward(&self, [q, k, v]: [FlexTensor; 3], wanted: [bool; 3]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, [q, k, v]: [FlexTensor; 3], wanted: [bool; 3]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, width) = dims(&q);
         let (mut out, mut lse) = (vec![0.0; rows * width], vec![0.0; rows * self.dims.heads]);
         cpu::forward(
@@ -110,13 +111,13 @@ impl Op<3> for PackedAttention {
         let out = tensor(out, rows);
         let saved =
             if wanted.contains(&true) { vec![q, k, v, out.clone(), tensor(lse, rows)] } else { Vec::new() };
-        (out, saved)
+        ([out], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let [q, k, v, out, lse] = &saved[..] else { unreachable!("forward saves five tensors") };

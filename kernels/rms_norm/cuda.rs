@@ -1,6 +1,6 @@
 //! Launches of `rms_norm.cuh`.
 
-use super::RmsNorm;
+use super::{AddRmsNorm, RmsNorm};
 use crate::cuda::{
     CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, launch_with_parts, like, partial_blocks, sizes,
 };
@@ -24,7 +24,7 @@ impl OnCuda<2> for RmsNorm {
         x[1] <= WIDEST
     }
 
-    fn forward(&self, [x, weight]: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, [x, weight]: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (x, weight) = (as_bf16(x), as_f32(weight));
         let ((rows, width), y) = (dims(&x), like(&x));
         Kernel::new(SOURCE, "rms_norm_forward")
@@ -35,13 +35,13 @@ impl OnCuda<2> for RmsNorm {
             .write(&y)
             .launch(self.sizes(rows, width));
         let saved = if wanted.contains(&true) { vec![x, weight] } else { Vec::new() };
-        (y, saved)
+        ([y], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [x, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
@@ -53,5 +53,48 @@ impl OnCuda<2> for RmsNorm {
         let parts = wanted[1].then_some([blocks, width]);
         let d_weight = launch_with_parts(kernel, x, parts, self.sizes(rows, width));
         [Some(d_x), d_weight]
+    }
+}
+
+impl OnCuda<3, 2> for AddRmsNorm {
+    fn fits(&self, [x, ..]: [[usize; 2]; 3]) -> bool {
+        x[1] <= WIDEST
+    }
+
+    fn forward(
+        &self,
+        [x, residual, weight]: [CudaTensor; 3],
+        wanted: [bool; 3],
+    ) -> ([CudaTensor; 2], Vec<CudaTensor>) {
+        let (x, residual, weight) = (as_bf16(x), as_bf16(residual), as_f32(weight));
+        let ((rows, width), h, y) = (dims(&x), like(&x), like(&x));
+        Kernel::new(SOURCE, "add_rms_norm_forward")
+            .blocks(rows)
+            .threads(threads(width))
+            .read(&x)
+            .read(&residual)
+            .read(&weight)
+            .write(&h)
+            .write(&y)
+            .launch(self.norm.sizes(rows, width));
+        let saved = if wanted.contains(&true) { vec![h.clone(), weight] } else { Vec::new() };
+        ([y, h], saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        [d_y, d_h]: [CudaTensor; 2],
+        wanted: [bool; 3],
+    ) -> [Option<CudaTensor>; 3] {
+        let [h, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
+        let (d_y, d_h, (rows, width), d_x) = (as_bf16(d_y), as_bf16(d_h), dims(h), like(h));
+        let blocks = if wanted[2] { partial_blocks(rows) } else { rows };
+        let name = if wanted[2] { "add_rms_norm_backward_weight" } else { "add_rms_norm_backward" };
+        let kernel = Kernel::new(SOURCE, name).blocks(blocks).threads(threads(width));
+        let kernel = kernel.read(h).read(weight).read(&d_y).read(&d_h).write(&d_x);
+        let parts = wanted[2].then_some([blocks, width]);
+        let d_weight = launch_with_parts(kernel, h, parts, self.norm.sizes(rows, width));
+        [Some(d_x.clone()), Some(d_x), d_weight]
     }
 }

@@ -27,11 +27,16 @@ impl OnCuda<1> for Rope {
         true
     }
 
-    fn forward(&self, [x]: [CudaTensor; 1], _: [bool; 1]) -> (CudaTensor, Vec<CudaTensor>) {
-        (self.rotated_on_device(x, 1.0), Vec::new())
+    fn forward(&self, [x]: [CudaTensor; 1], _: [bool; 1]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
+        ([self.rotated_on_device(x, 1.0)], Vec::new())
     }
 
-    fn backward(&self, _: Vec<CudaTensor>, d_output: CudaTensor, _: [bool; 1]) -> [Option<CudaTensor>; 1] {
+    fn backward(
+        &self,
+        _: Vec<CudaTensor>,
+        [d_output]: [CudaTensor; 1],
+        _: [bool; 1],
+    ) -> [Option<CudaTensor>; 1] {
         [Some(self.rotated_on_device(d_output, -1.0))]
     }
 }

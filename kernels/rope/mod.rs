@@ -88,7 +88,7 @@ impl Rope {
 }
 
 impl Op<1> for Rope {
-    fn reference(&self, [x]: [Tensor<2>; 1]) -> Tensor<2> {
+    fn reference(&self, [x]: [Tensor<2>; 1]) -> [Tensor<2>; 1] {
         let ([t, width], half) = (x.dims(), self.table.rotary_dim / 2);
         let heads = width / self.head_dim;
         let device = x.device();
@@ -103,14 +103,19 @@ impl Op<1> for Rope {
         if self.table.rotary_dim < self.head_dim {
             parts.push(x.narrow(2, self.table.rotary_dim, self.head_dim - self.table.rotary_dim));
         }
-        Tensor::cat(parts, 2).reshape([t, width])
+        [Tensor::cat(parts, 2).reshape([t, width])]
     }
 
-    fn forward(&self, [x]: [FlexTensor; 1], _: [bool; 1]) -> (FlexTensor, Vec<FlexTensor>) {
-        (self.rotated(&x, 1.0), Vec::new())
+    fn forward(&self, [x]: [FlexTensor; 1], _: [bool; 1]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
+        ([self.rotated(&x, 1.0)], Vec::new())
     }
 
-    fn backward(&self, _: Vec<FlexTensor>, d_output: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+    fn backward(
+        &self,
+        _: Vec<FlexTensor>,
+        [d_output]: [FlexTensor; 1],
+        _: [bool; 1],
+    ) -> [Option<FlexTensor>; 1] {
         [Some(self.rotated(&d_output, -1.0))]
     }
 }

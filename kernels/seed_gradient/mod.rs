@@ -21,11 +21,11 @@ pub fn seed_gradient(y: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
 impl Op<2> for SeedGradient {
     const F32_RESULT: bool = true;
 
-    fn reference(&self, [y, dy]: [Tensor<2>; 2]) -> Tensor<2> {
-        (y * dy).sum().reshape([1, 1])
+    fn reference(&self, [y, dy]: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
+        [(y * dy).sum().reshape([1, 1])]
     }
 
-    fn forward(&self, [y, dy]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, [y, dy]: [FlexTensor; 2], wanted: [bool; 2]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let total = dispatch(
             #[inline(always)]
             || dot(slice(&y), slice(&dy)),
@@ -34,13 +34,13 @@ impl Op<2> for SeedGradient {
             [_, true] => vec![dy, y],
             _ => vec![dy],
         };
-        (tensor(vec![total], 1), saved)
+        ([tensor(vec![total], 1)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let factor = slice(&d_output)[0];

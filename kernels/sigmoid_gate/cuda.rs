@@ -20,18 +20,18 @@ impl OnCuda<2> for SigmoidGate {
         true
     }
 
-    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [attention, joint] = inputs.map(as_bf16);
         let (y, (kernel, heads)) = (like(&attention), self.kernel("sigmoid_gate_forward", &attention));
         kernel.read(&attention).read(&joint).write(&y).launch(sizes![heads as u32, self.head_dim as u32]);
         let saved = if wanted.contains(&true) { vec![attention, joint] } else { Vec::new() };
-        (y, saved)
+        ([y], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         _: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [attention, joint] = &saved[..] else { unreachable!("forward saves two tensors") };

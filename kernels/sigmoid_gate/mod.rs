@@ -23,18 +23,18 @@ pub fn sigmoid_gate(attention: Tensor<2>, query_and_gate: Tensor<2>, head_dim: u
 }
 
 impl Op<2> for SigmoidGate {
-    fn reference(&self, [attention, query_and_gate]: [Tensor<2>; 2]) -> Tensor<2> {
+    fn reference(&self, [attention, query_and_gate]: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
         let [t, width] = attention.dims();
         let heads = width / self.head_dim;
         let gate = query_and_gate.reshape([t, heads, 2, self.head_dim]).narrow(2, 1, 1).reshape([t, width]);
-        attention * activation::sigmoid(gate)
+        [attention * activation::sigmoid(gate)]
     }
 
     fn forward(
         &self,
         [attention, gate]: [FlexTensor; 2],
         wanted: [bool; 2],
-    ) -> (FlexTensor, Vec<FlexTensor>) {
+    ) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, width) = dims(&attention);
         let (o, g, d) = (slice(&attention), slice(&gate), self.head_dim);
         let out = fill_rows(
@@ -52,13 +52,13 @@ impl Op<2> for SigmoidGate {
             },
         );
         let saved = if wanted.contains(&true) { vec![attention, gate] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let (rows, width) = dims(&d_output);

@@ -10,7 +10,7 @@ impl OnCuda<2> for SiluMul {
         true
     }
 
-    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> (CudaTensor, Vec<CudaTensor>) {
+    fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [gate, up] = inputs.map(as_bf16);
         let (out, count) = (like(&gate), count(&gate));
         Kernel::new(SOURCE, "silu_mul_forward")
@@ -21,13 +21,13 @@ impl OnCuda<2> for SiluMul {
             .write(&out)
             .launch(sizes![count as u64]);
         let saved = if wanted.contains(&true) { vec![gate, up] } else { Vec::new() };
-        (out, saved)
+        ([out], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
-        d_output: CudaTensor,
+        [d_output]: [CudaTensor; 1],
         _: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let (d_output, count) = (as_bf16(d_output), count(&saved[0]));

@@ -18,11 +18,11 @@ pub fn silu_mul(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
 }
 
 impl Op<2> for SiluMul {
-    fn reference(&self, [gate, up]: [Tensor<2>; 2]) -> Tensor<2> {
-        activation::silu(gate) * up
+    fn reference(&self, [gate, up]: [Tensor<2>; 2]) -> [Tensor<2>; 1] {
+        [activation::silu(gate) * up]
     }
 
-    fn forward(&self, [gate, up]: [FlexTensor; 2], wanted: [bool; 2]) -> (FlexTensor, Vec<FlexTensor>) {
+    fn forward(&self, [gate, up]: [FlexTensor; 2], wanted: [bool; 2]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (rows, width) = dims(&gate);
         let (g, u) = (slice(&gate), slice(&up));
         let out = fill_rows(
@@ -38,13 +38,13 @@ impl Op<2> for SiluMul {
             },
         );
         let saved = if wanted.contains(&true) { vec![gate, up] } else { Vec::new() };
-        (tensor(out, rows), saved)
+        ([tensor(out, rows)], saved)
     }
 
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
-        d_output: FlexTensor,
+        [d_output]: [FlexTensor; 1],
         _: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let (rows, width) = dims(&d_output);

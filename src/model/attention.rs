@@ -5,7 +5,7 @@ use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
-use sparktune_kernels::rms_norm::rms_norm;
+use sparktune_kernels::rms_norm::{add_rms_norm, rms_norm};
 use sparktune_kernels::rope::{RopeTable, rope};
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::model_config::ModelConfig;
@@ -80,15 +80,15 @@ impl Attention {
 
     pub(crate) fn project(&self, x: Tensor<2>, table: &RopeTable) -> Projected {
         let d = self.dims.head_dim;
-        let q_and_gate = self.q_proj.forward(x.clone());
+        let [q_and_gate, k, v] = Linear::together([&self.q_proj, &self.k_proj, &self.v_proj], x);
         let stride = if self.output_gate { 2 * d } else { d };
         let rotate = |x: Tensor<2>, norm: &Option<Param>, stride: usize| match norm {
             Some(norm) => norm_rope(x, norm.tensor(), table, stride, self.eps, self.zero_centred),
             None => rope(x, table, d),
         };
         let q = rotate(q_and_gate.clone(), &self.q_norm, stride);
-        let k = rotate(self.k_proj.forward(x.clone()), &self.k_norm, d);
-        Projected { q, k, v: self.v_proj.forward(x), q_and_gate }
+        let k = rotate(k, &self.k_norm, d);
+        Projected { q, k, v, q_and_gate }
     }
 
     fn gate_and_join(&self, mixed: Tensor<2>, q_and_gate: Tensor<2>) -> Tensor<2> {
@@ -147,4 +147,14 @@ impl Attention {
 /// RMSNorm over the hidden width with a model's conventions.
 pub(crate) fn norm(x: Tensor<2>, weight: &Param, config: &ModelConfig) -> Tensor<2> {
     rms_norm(x, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
+}
+
+/// As [`norm`] of `x + residual`, and that sum.
+pub(crate) fn add_norm(
+    x: Tensor<2>,
+    residual: Tensor<2>,
+    weight: &Param,
+    config: &ModelConfig,
+) -> [Tensor<2>; 2] {
+    add_rms_norm(x, residual, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
 }

@@ -5,12 +5,12 @@ use crate::layer::DecoderLayer;
 use crate::row::inverse_frequencies;
 use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
-use sparktune_kernels::Table;
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
 use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
 use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::seed_gradient::seed_gradient;
+use sparktune_kernels::{Table, Weight};
 use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeSet;
 
@@ -95,12 +95,12 @@ impl Model {
 
     /// Rows of the embedding for tokens, `[T, H]`.
     pub(crate) fn embed(&self, input_ids: &Table) -> Tensor<2> {
-        embedding(self.embed_tokens.tensor(), input_ids)
+        embedding(self.embed_tokens.weight(), input_ids)
     }
 
     /// Weight of the head, `[V, H]`.
-    pub(crate) fn head(&self) -> Tensor<2> {
-        self.lm_head.as_ref().unwrap_or(&self.embed_tokens).tensor()
+    pub(crate) fn head(&self) -> Weight {
+        self.lm_head.as_ref().unwrap_or(&self.embed_tokens).weight()
     }
 
     pub(crate) fn rope_table(&self, row: &Row) -> RopeTable {
@@ -172,6 +172,7 @@ impl Model {
         if row.target_tokens() == 0 {
             return Loss::NONE;
         }
+        self.visit(&mut |param| gradients.lend(param));
         if recompute {
             return self.recomputed_gradients(row, scale, gradients);
         }
@@ -200,7 +201,8 @@ impl Model {
         let mut backward = loss.backward();
         let mut dy = x.grad_remove(&mut backward).expect("the loss depends on the last layer");
         gradients.collect(&self.norm, &mut backward);
-        gradients.collect(self.lm_head.as_ref().unwrap_or(&self.embed_tokens), &mut backward);
+        // A tied table's gradient is still to get the embedding's share.
+        self.lm_head.iter().for_each(|head| gradients.collect(head, &mut backward));
         drop(backward);
 
         for (i, layer) in self.layers.iter().enumerate().rev() {

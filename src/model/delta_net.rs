@@ -25,6 +25,14 @@ pub(crate) struct DeltaNet {
     eps: f64,
 }
 
+/// The convolution's input `u [T, C]`, the output gate `z [T, Nv·Dv]`, log decay `g` and write strength `beta`, `[T, Nv]`.
+pub(crate) struct Projected {
+    pub(crate) u: Tensor<2>,
+    pub(crate) z: Tensor<2>,
+    pub(crate) g: Tensor<2>,
+    pub(crate) beta: Tensor<2>,
+}
+
 impl DeltaNet {
     pub(crate) fn load(
         checkpoint: &Checkpoint,
@@ -63,25 +71,25 @@ impl DeltaNet {
         }
     }
 
-    /// Log decay `g` and write strength `beta`, `[T, Nv]` each.
-    pub(crate) fn gates(&self, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+    /// What the four projections make of `x`.
+    pub(crate) fn project(&self, x: Tensor<2>) -> Projected {
+        let layers = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
+        let [u, z, b, a] = Linear::together(layers, x);
         // Gates are f32 on every device.
-        let beta = activation::sigmoid(self.in_proj_b.forward(x.clone()).cast(DType::F32));
-        let g = decay_gate(self.in_proj_a.forward(x), self.a_log.tensor(), self.dt_bias.tensor());
-        (g, beta)
+        let beta = activation::sigmoid(b.cast(DType::F32));
+        let g = decay_gate(a, self.a_log.tensor(), self.dt_bias.tensor());
+        Projected { u, z, g, beta }
     }
 
-    pub(crate) fn gate_and_join(&self, mixed: Tensor<2>, x: Tensor<2>) -> Tensor<2> {
-        let z = self.in_proj_z.forward(x);
+    pub(crate) fn gate_and_join(&self, mixed: Tensor<2>, z: Tensor<2>) -> Tensor<2> {
         self.out_proj.forward(gated_rms_norm(mixed, z, self.norm.tensor(), self.eps))
     }
 
     pub(crate) fn forward(&self, x: Tensor<2>, row: &Row) -> Tensor<2> {
-        let u = self.in_proj_qkv.forward(x.clone());
+        let Projected { u, z, g, beta } = self.project(x);
         let qkv = causal_conv1d_silu(u, self.conv1d.tensor(), &row.position_ids);
-        let (g, beta) = self.gates(x.clone());
         let mixed = gated_delta_rule(self.dims(), qkv, g, beta, &row.cu_seqlens);
-        self.gate_and_join(mixed, x)
+        self.gate_and_join(mixed, z)
     }
 
     /// Zeros: nothing in the window, nothing in the state.
@@ -101,16 +109,16 @@ impl DeltaNet {
     pub(crate) fn continue_from(&self, x: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
         let n = x.dims()[0];
         let history = self.shape.conv_kernel_dim - 1;
-        let u = Tensor::cat(vec![cache.window.clone(), self.in_proj_qkv.forward(x.clone())], 0);
+        let Projected { u, z, g, beta } = self.project(x);
+        let u = Tensor::cat(vec![cache.window.clone(), u], 0);
         cache.window = u.clone().narrow(0, n, history);
         // The kept rows stand before the new ones as if they were the start of the example: zeros there read the
         // same as nothing.
         let position_ids = (0..(history + n) as u32).collect();
         let qkv = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, n);
-        let (g, beta) = self.gates(x.clone());
         let (mixed, state) = continue_delta_rule(self.dims(), qkv, g, beta, cache.state.clone());
         cache.state = state;
-        self.gate_and_join(mixed, x)
+        self.gate_and_join(mixed, z)
     }
 
     pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {

@@ -1,29 +1,35 @@
 //! Gradients by parameter name, summed over the micro-batches of a step.
 
 use crate::Param;
-use burn::tensor::{DType, Tensor};
-use sparktune_kernels::adamw::accumulate;
+use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// The sum of the gradients collected so far, outside autodiff, in the order of the parameters' names.
+/// The sum of the gradients collected so far, f32 outside autodiff, in the order of the parameters' names.
 #[derive(Default)]
 pub struct Gradients {
     sums: BTreeMap<String, Tensor<2>>,
 }
 
 impl Gradients {
+    /// Puts a parameter's sum where a backward pass will add to it, until [`Self::collect`].
+    pub(crate) fn lend(&mut self, param: &Param) {
+        if let Some(sum) = self.sums.remove(param.name()) {
+            param.gradient_sum().put(sum);
+        }
+    }
+
     /// Takes a parameter's gradient out of a finished backward pass, if it has one.
     pub(crate) fn collect(&mut self, param: &Param, backward: &mut burn::tensor::Gradients) {
         if !param.is_trainable() {
             return;
         }
-        let Some(gradient) = param.tensor().grad_remove(backward) else { return };
-        let total = match self.sums.remove(param.name()) {
-            Some(sum) => accumulate(sum, gradient),
-            // An op that was computed by its reference gives a gradient as narrow as the parameter.
-            None => gradient.cast(DType::F32),
-        };
-        self.sums.insert(param.name().to_owned(), total);
+        let sum = param.gradient_sum();
+        if let Some(gradient) = param.tensor().grad_remove(backward) {
+            sum.add(gradient);
+        }
+        if let Some(total) = sum.take() {
+            self.sums.insert(param.name().to_owned(), total);
+        }
     }
 
     /// The summed gradient of a parameter, in its `[rows, columns]` form.

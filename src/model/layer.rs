@@ -1,6 +1,6 @@
 //! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
 
-use crate::attention::{Attention, norm};
+use crate::attention::{Attention, add_norm, norm};
 use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
@@ -18,8 +18,8 @@ pub(crate) struct Mlp {
 
 impl Mlp {
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let gate = self.gate_proj.forward(x.clone());
-        self.down_proj.forward(silu_mul(gate, self.up_proj.forward(x)))
+        let [gate, up] = Linear::together([&self.gate_proj, &self.up_proj], x);
+        self.down_proj.forward(silu_mul(gate, up))
     }
 }
 
@@ -118,8 +118,7 @@ impl DecoderLayer {
     }
 
     fn finish(&self, x: Tensor<2>, mixed: Tensor<2>, config: &ModelConfig) -> Tensor<2> {
-        let h = x + mixed;
-        let normed = norm(h.clone(), &self.post_attention_layernorm, config);
+        let [normed, h] = add_norm(x, mixed, &self.post_attention_layernorm, config);
         h + self.mlp.forward(normed)
     }
 

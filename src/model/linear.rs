@@ -2,8 +2,8 @@
 
 use crate::Param;
 use burn::tensor::{Device, Tensor, TensorData};
-use sparktune_kernels::linear::linear;
-use sparktune_kernels::lora_linear::lora_linear;
+use sparktune_kernels::linear::linears;
+use sparktune_kernels::lora_linear::{Adapted, lora_linears};
 
 /// Low-rank adapter of one linear layer.
 #[derive(Clone, Debug)]
@@ -29,19 +29,30 @@ pub struct Linear {
 
 impl Linear {
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let y = match &self.lora {
-            Some(Lora { a, b, scale }) => {
-                lora_linear(x, self.weight.tensor(), a.tensor(), b.tensor(), *scale)
-            }
-            None => linear(x, self.weight.tensor()),
+        let [y] = Self::together([self], x);
+        y
+    }
+
+    /// One to four layers that read the same `x`, all with adapters of one scale or none.
+    pub(crate) fn together<const L: usize>(layers: [&Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
+        let results = match &layers[0].lora {
+            Some(Lora { scale, .. }) => lora_linears(x, layers.map(Self::adapted).into(), *scale),
+            None => linears(x, layers.map(|layer| layer.weight.weight()).into()),
         };
-        match &self.bias {
+        let results: [Tensor<2>; L] = results.try_into().expect("a result for each layer");
+        let mut biases = layers.iter().map(|layer| layer.bias.as_ref());
+        results.map(|y| match biases.next().flatten() {
             Some(bias) => {
                 let bias = bias.tensor().cast(y.dtype());
                 y + bias
             }
             None => y,
-        }
+        })
+    }
+
+    fn adapted(&self) -> Adapted {
+        let Lora { a, b, .. } = self.lora.as_ref().expect("adapters are put on all linears or none");
+        Adapted { weight: self.weight.tensor(), a: a.tensor(), b: b.tensor() }
     }
 
     /// Module path: the weight's name without `.weight`.

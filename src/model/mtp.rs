@@ -124,6 +124,7 @@ impl Mtp {
         gradients: &mut Gradients,
     ) -> Loss {
         let Some(loss) = self.loss(model, hidden.inner(), row, scale) else { return Loss::NONE };
+        self.visit(&mut |param| gradients.lend(param));
         let mut backward = loss.backward();
         self.visit(&mut |param| gradients.collect(param, &mut backward));
         Loss::new(loss)

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use sparktune_kernels::adamw::Weights;
-use sparktune_kernels::packed;
+use sparktune_kernels::{GradientSum, Weight, packed};
 
 /// A named parameter. Held as `[rows, columns]`: vectors as one row, a depthwise convolution as `[channels, taps]`.
 ///
@@ -17,6 +17,8 @@ pub struct Param {
     value: Tensor<2>,
     /// The f32 numbers behind a bf16 value, where they say more or are to be trained.
     master: Option<Tensor<2>>,
+    /// Where ops leave its gradient.
+    sum: GradientSum,
 }
 
 impl Param {
@@ -33,14 +35,14 @@ impl Param {
         let (name, shape, device) = (name.into(), shape.to_vec(), device.clone().inner());
         if device == Device::flex() || shape.len() < 2 {
             let value = packed(Tensor::from_data(TensorData::new(data, [rows, columns]), &device));
-            return Self { name, shape, value, master: None };
+            return Self { name, shape, value, master: None, sum: GradientSum::default() };
         }
         // Narrowed on the host: the device never holds wide numbers that say no more.
         let is_narrow = data.iter().all(|x| half::bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
         let wide = TensorData::new(data, [rows, columns]);
         let master = (!is_narrow).then(|| packed(Tensor::from_data(wide.clone(), &device)));
         let value = Tensor::from_data(wide.convert_dtype(DType::BF16), (&device, DType::BF16));
-        Self { name, shape, value: packed(value), master }
+        Self { name, shape, value: packed(value), master, sum: GradientSum::default() }
     }
 
     /// Canonical name (see the crate's header).
@@ -61,6 +63,16 @@ impl Param {
     /// The value for use in the forward pass; cheap to take.
     pub fn tensor(&self) -> Tensor<2> {
         self.value.clone()
+    }
+
+    /// As [`Self::tensor`], for ops that add up its gradient themselves.
+    pub fn weight(&self) -> Weight {
+        Weight { tensor: self.tensor(), sum: self.is_trainable().then(|| self.sum.clone()) }
+    }
+
+    /// Where ops leave the gradient of [`Self::weight`].
+    pub(crate) fn gradient_sum(&self) -> &GradientSum {
+        &self.sum
     }
 
     /// The f32 numbers, outside autodiff.
@@ -88,6 +100,8 @@ impl Param {
             self.master = Some(widened(value.clone()));
         }
         self.value = if trainable { value.autodiff().require_grad() } else { value };
+        // A copy of the model has its own.
+        self.sum = GradientSum::default();
     }
 
     /// Replaces the numbers of a trained parameter by those that `f` makes of them.

@@ -1,5 +1,6 @@
 use super::{Golden, LOGITS, difference, host, model};
 use crate::Row;
+use crate::delta_net::Projected;
 use crate::layer::Mixer;
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
 use sparktune_kernels::gated_delta_rule::gated_delta_rule;
@@ -53,21 +54,19 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
         check(&format!("layer{i}.input_norm"), host(normed.clone()));
         let mixed = match &layer.mixer {
             Mixer::Linear(net) => {
-                let u = net.in_proj_qkv.forward(normed.clone());
+                let Projected { u, z, g, beta } = net.project(normed);
                 let qkv = causal_conv1d_silu(u.clone(), net.conv1d.tensor(), &row.position_ids);
-                let (g, beta) = net.gates(normed.clone());
                 let core =
                     gated_delta_rule(net.dims(), qkv.clone(), g.clone(), beta.clone(), &row.cu_seqlens);
-                let z = net.in_proj_z.forward(normed.clone());
                 check(&format!("layer{i}.gdn_qkv_preconv"), host(u));
                 check(&format!("layer{i}.gdn_qkv_postconv"), host(qkv));
                 check(&format!("layer{i}.gdn_g"), host(g));
                 check(&format!("layer{i}.gdn_beta"), host(beta));
                 check(&format!("layer{i}.gdn_core"), host(core.clone()));
                 check(&format!("layer{i}.gdn_z"), host(z.clone()));
-                let gated = gated_rms_norm(core.clone(), z, net.norm.tensor(), config.rms_norm_eps);
+                let gated = gated_rms_norm(core.clone(), z.clone(), net.norm.tensor(), config.rms_norm_eps);
                 check(&format!("layer{i}.gdn_gated"), host(gated));
-                net.gate_and_join(core, normed)
+                net.gate_and_join(core, z)
             }
             Mixer::Full(attention) => {
                 let projected = attention.project(normed.clone(), &table);

@@ -164,7 +164,7 @@ fn the_joint_loss_sends_its_gradient_through_the_trunk() {
     let hidden = model.hidden(&row);
     let main = sparktune_kernels::linear_cross_entropy::linear_cross_entropy(
         hidden.clone(),
-        model.head(),
+        model.head().tensor,
         &row.targets,
         1.0 / row.target_tokens() as f64,
     );

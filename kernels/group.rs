@@ -1,0 +1,96 @@
+//! Ops on several layers that read the same input: their number is known when the program runs, so they handle lists.
+
+#[cfg(feature = "cuda")]
+use crate::cuda::{CudaTensor, GroupOnCuda, OnCuda};
+use crate::{Op, apply_all};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+use std::fmt::Debug;
+
+/// What a group has for CUDA devices: nothing in a build without them.
+#[cfg(not(feature = "cuda"))]
+pub trait GroupOnCuda {}
+
+#[cfg(not(feature = "cuda"))]
+impl<G> GroupOnCuda for G {}
+
+/// An [`Op`] on one input and the parameters of up to four layers, with a result for each layer.
+pub trait Group: GroupOnCuda + Clone + Debug + Send + 'static {
+    /// As [`Op::reference`].
+    fn reference(&self, inputs: &[Tensor<2>]) -> Vec<Tensor<2>>;
+
+    /// As [`Op::forward`].
+    fn forward(&self, inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>);
+
+    /// As [`Op::backward`].
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_outputs: &[FlexTensor],
+        wanted: &[bool],
+    ) -> Vec<Option<FlexTensor>>;
+}
+
+/// Runs a group of `layers` layers, one to four, with one or three parameters each.
+pub(crate) fn apply_group<G: Group>(group: G, inputs: Vec<Tensor<2>>, layers: usize) -> Vec<Tensor<2>> {
+    match (inputs.len(), layers) {
+        (2, 1) => sized::<G, 2, 1>(group, inputs),
+        (3, 2) => sized::<G, 3, 2>(group, inputs),
+        (4, 3) => sized::<G, 4, 3>(group, inputs),
+        (5, 4) => sized::<G, 5, 4>(group, inputs),
+        (4, 1) => sized::<G, 4, 1>(group, inputs),
+        (7, 2) => sized::<G, 7, 2>(group, inputs),
+        (10, 3) => sized::<G, 10, 3>(group, inputs),
+        (13, 4) => sized::<G, 13, 4>(group, inputs),
+        (inputs, layers) => unreachable!("{inputs} inputs of {layers} layers"),
+    }
+}
+
+fn sized<G: Group, const N: usize, const M: usize>(group: G, inputs: Vec<Tensor<2>>) -> Vec<Tensor<2>> {
+    apply_all::<G, N, M>(group, array(inputs)).into()
+}
+
+fn array<T: Debug, const N: usize>(list: Vec<T>) -> [T; N] {
+    list.try_into().expect("as many as the group has")
+}
+
+impl<G: Group, const N: usize, const M: usize> Op<N, M> for G {
+    fn reference(&self, inputs: [Tensor<2>; N]) -> [Tensor<2>; M] {
+        array(Group::reference(self, &inputs))
+    }
+
+    fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>) {
+        let (outputs, saved) = Group::forward(self, inputs.into(), &wanted);
+        (array(outputs), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<FlexTensor>,
+        d_outputs: [FlexTensor; M],
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
+        array(Group::backward(self, saved, &d_outputs, &wanted))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<G: Group, const N: usize, const M: usize> OnCuda<N, M> for G {
+    fn fits(&self, inputs: [[usize; 2]; N]) -> bool {
+        GroupOnCuda::fits(self, &inputs)
+    }
+
+    fn forward(&self, inputs: [CudaTensor; N], wanted: [bool; N]) -> ([CudaTensor; M], Vec<CudaTensor>) {
+        let (outputs, saved) = GroupOnCuda::forward(self, inputs.into(), &wanted);
+        (array(outputs), saved)
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<CudaTensor>,
+        d_outputs: [CudaTensor; M],
+        wanted: [bool; N],
+    ) -> [Option<CudaTensor>; N] {
+        array(GroupOnCuda::backward(self, saved, d_outputs.into(), &wanted))
+    }
+}

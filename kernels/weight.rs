@@ -1,0 +1,92 @@
+//! A weight as an op takes it, and where its gradient is added up.
+
+use crate::adamw::accumulate;
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, CudaTensor};
+use crate::{cpu, op};
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, Flex, tensor::FloatTensor};
+use burn::tensor::{DType, Tensor};
+use burn_flex::FlexTensor;
+use std::sync::{Arc, Mutex};
+
+/// A matrix of the model.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Its numbers.
+    pub tensor: Tensor<2>,
+    /// Where an op leaves the gradient. Without one it goes the way of all gradients.
+    pub sum: Option<GradientSum>,
+}
+
+impl From<Tensor<2>> for Weight {
+    fn from(tensor: Tensor<2>) -> Self {
+        Self { tensor, sum: None }
+    }
+}
+
+/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place: no second gradient of
+/// the weight's size ever exists.
+#[derive(Clone, Debug, Default)]
+pub struct GradientSum(Arc<Mutex<Option<Tensor<2>>>>);
+
+impl GradientSum {
+    /// The sum so far, f32 outside autodiff; it starts anew.
+    pub fn take(&self) -> Option<Tensor<2>> {
+        self.0.lock().expect(NO_PANIC).take()
+    }
+
+    /// Adds a gradient outside autodiff.
+    pub fn add(&self, gradient: Tensor<2>) {
+        let total = match self.take() {
+            Some(total) => accumulate(total, gradient),
+            None if gradient.dtype() == DType::F32 => gradient,
+            None => gradient.cast(DType::F32),
+        };
+        self.put(total);
+    }
+
+    /// Sets the sum: f32, outside autodiff.
+    pub fn put(&self, total: Tensor<2>) {
+        *self.0.lock().expect(NO_PANIC) = Some(total);
+    }
+}
+
+const NO_PANIC: &str = "nobody panics while holding a gradient";
+
+/// Leaves a gradient with its sum. Returns it where there is none.
+pub(crate) fn keep<B: Backend>(sum: Option<&GradientSum>, gradient: FloatTensor<B>) -> Option<FloatTensor<B>>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let Some(sum) = sum else { return Some(gradient) };
+    sum.add(Tensor::from_primitive::<B>(gradient));
+    None
+}
+
+/// Runs `add` on the numbers of the sum, or on zeros `[rows, columns]` where it has none yet. Returns them where there is no
+/// sum to keep them.
+pub(crate) fn add_on_cpu(
+    sum: Option<&GradientSum>,
+    [rows, columns]: [usize; 2],
+    add: impl FnOnce(&mut [f32]),
+) -> Option<FlexTensor> {
+    let total = sum.and_then(GradientSum::take).map(op::primitive);
+    let mut total = total.unwrap_or_else(|| cpu::tensor(vec![0.0; rows * columns], rows));
+    add(total.storage_mut::<f32>());
+    let Some(sum) = sum else { return Some(total) };
+    sum.put(Tensor::from_primitive::<Flex>(total));
+    None
+}
+
+/// Keeps what `add` makes of the sum so far, a tensor nobody else reads. Returns it where there is no sum to keep it.
+#[cfg(feature = "cuda")]
+pub(crate) fn add_on_cuda(
+    sum: Option<&GradientSum>,
+    add: impl FnOnce(Option<CudaTensor>) -> CudaTensor,
+) -> Option<CudaTensor> {
+    let total = sum.and_then(GradientSum::take);
+    let total = add(total.map(|total| cuda::own(cuda::primitive(total))));
+    let Some(sum) = sum else { return Some(total) };
+    sum.put(cuda::into_tensor(total));
+    None
+}
