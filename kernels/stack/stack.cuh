@@ -12,12 +12,16 @@ struct StackSizes {
 
 KERNEL(256) stack(const bf16* __restrict__ a, const bf16* __restrict__ b, const bf16* __restrict__ c,
                   const bf16* __restrict__ d, bf16* __restrict__ all, const StackSizes sizes) {
-    const bf16* const matrices[4] = {a, b, c, d};
-    const u32 at = (blockIdx.x * 256 + threadIdx.x) * 8;
+    const u32 which = blockIdx.y, at = (blockIdx.x * 256 + threadIdx.x) * 8;
+    // One by one: an array chosen from at run time would lie on the stack.
+    const bf16* const matrix = which == 0 ? a : which == 1 ? b : which == 2 ? c : d;
     u64 first = 0;
+    u32 count = sizes.counts[0];
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-        if (i == blockIdx.y && at < sizes.counts[i]) store8(all + first + at, load8(matrices[i] + at, 8), 8);
-        first += sizes.counts[i];
+    for (u32 i = 1; i < 4; ++i) {
+        if (which < i) continue;
+        first += count;
+        count = sizes.counts[i];
     }
+    if (at < count) store8(all + first + at, load8(matrix + at, 8), 8);
 }
