@@ -28,7 +28,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads the text model of a checkpoint as f32; `progress(done, total)` is called after each layer.
+    /// Loads the text model of a checkpoint, in the numbers its device computes with ([`Param`]); `progress(done, total)` is
+    /// called after each layer.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape or type than the config calls for.

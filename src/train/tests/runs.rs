@@ -3,7 +3,9 @@
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
-use sparktune_train::{TrainError, export_run, train, train_within};
+#[cfg(feature = "cuda")]
+use sparktune_train::BeforeFirstRun;
+use sparktune_train::{Surroundings, TrainError, export_run, train, train_with};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -148,6 +150,63 @@ fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
     stops_change_nothing("cuda", r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
 }
 
+/// The self-tests come before the first run and not before the second; a device that fails them trains nothing.
+#[cfg(feature = "cuda")]
+#[test]
+fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
+    use burn::tensor::{Device, DeviceType};
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let lora = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
+    let tested = |run: &RunDir| {
+        let is_test = |kind: &Kind| matches!(kind, Kind::Phase(phase) if phase.phase == "self-test");
+        events(run).iter().filter(|kind| is_test(kind)).count()
+    };
+    let passed = root.path().join("passed");
+    let on = "a GPU, driver 1, this build";
+    let with = |model: &Path| Surroundings {
+        before_first_run: Some(BeforeFirstRun { model: model.into(), on: on.into(), passed: passed.clone() }),
+        ..Surroundings::default()
+    };
+
+    // A model without numbers: no two logits are equal.
+    let broken = root.path().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::copy(fixture().join("config.json"), broken.join("config.json")).unwrap();
+    let mut weights = std::fs::read(fixture().join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[header..].fill(0xff);
+    std::fs::write(broken.join("model.safetensors"), weights).unwrap();
+    let refused = run_on("cuda", root.path(), lora, "none", 1, false);
+    let error = train_with(&refused, &AtomicBool::new(false), &with(&broken)).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(
+        error.to_string().contains("not exact on a GPU") && error.to_string().contains("doctor"),
+        "{error}"
+    );
+    assert!(!passed.exists() && losses(&refused).is_empty());
+
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+    for expected in [3, 0] {
+        let run = run_on("cuda", root.path(), lora, "none", 1, false);
+        train_with(&run, &AtomicBool::new(false), &with(&demo)).unwrap();
+        assert_eq!(tested(&run), expected);
+        assert_eq!(std::fs::read_to_string(&passed).unwrap(), format!("{on}\n"));
+        let events = events(&run);
+        let Some(Kind::RunFinished(finished)) = events.last() else { panic!("{events:?}") };
+        let of_steps = events.iter().filter_map(|kind| match kind {
+            Kind::Step(step) => Some(step.mem_used_bytes.unwrap()),
+            _ => None,
+        });
+        let most = of_steps.max().unwrap();
+        assert!(most > 0 && finished.mem_peak_bytes >= Some(most), "{most} {:?}", finished.mem_peak_bytes);
+    }
+}
+
 fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
     let root = tempfile::tempdir().unwrap();
     let whole = run_on(device, root.path(), method, mtp, steps, false);
@@ -181,7 +240,8 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     train(&whole, &AtomicBool::new(false)).unwrap();
     let parts = run(root.path(), LORA, "none", 7, false);
     // No machine has so much memory that this is left.
-    let out_of_memory = || train_within(&parts, &AtomicBool::new(false), Some(u64::MAX / 2)).unwrap();
+    let reserve = Surroundings { reserve_bytes: Some(u64::MAX / 2), ..Surroundings::default() };
+    let out_of_memory = || train_with(&parts, &AtomicBool::new(false), &reserve).unwrap();
     let why = || match events(&parts).pop() {
         Some(Kind::RunFinished(finished)) => (finished.outcome, finished.reason.unwrap_or_default()),
         other => panic!("{other:?}"),
