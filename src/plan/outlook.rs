@@ -328,7 +328,7 @@ mod tests {
     fn a_machine_too_small_for_the_longest_example_says_which_rows_fit() {
         let machine = MachineFacts {
             mem_total_bytes: 8_000_000_000,
-            mem_available_bytes: 6_000_000_000,
+            mem_available_bytes: 5_800_000_000,
             cores: 2,
             ..MachineFacts::default()
         };
