@@ -262,27 +262,6 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     assert!(bytes(&whole, "merged/model.safetensors") == bytes(&parts, "merged/model.safetensors"));
 }
 
-/// Adapters so wide that hashing and flushing them takes far longer than a step on a few tokens.
-#[test]
-fn steps_are_done_while_a_checkpoint_is_being_written() {
-    let root = tempfile::tempdir().unwrap();
-    let wide = r#"{ kind = "lora", rank = 2048, alpha = 8.0, rslora = false }"#;
-    let run = run(root.path(), wide, "none", 7, false);
-    train(&run, &AtomicBool::new(false)).unwrap();
-    let events = events(&run);
-    let at = |is: &dyn Fn(&Kind) -> bool| events.iter().position(is).unwrap();
-    let step = at(&|kind| matches!(kind, Kind::Step(step) if step.step == 6));
-    let committed = at(&|kind| matches!(kind, Kind::CheckpointCommitted(checkpoint) if checkpoint.step == 5));
-    assert!(step < committed, "{step} {committed}");
-    for (step, time) in events.iter().filter_map(|kind| match kind {
-        Kind::Step(step) => Some((step.step, step.step_ms)),
-        Kind::CheckpointCommitted(checkpoint) => Some((checkpoint.step, checkpoint.commit_ms)),
-        _ => None,
-    }) {
-        println!("{step} {time:?}");
-    }
-}
-
 #[test]
 fn an_early_stop_ends_the_text_model_but_not_the_head() {
     let root = tempfile::tempdir().unwrap();
