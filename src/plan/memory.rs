@@ -184,20 +184,28 @@ fn kept_per_token(config: &ModelConfig, layer: LayerType, rank: f64) -> f64 {
     }
 }
 
+/// Bytes of a number that is computed with, and of the fp32 master copy of one that is trained.
+const fn widths(device: Device) -> (f64, f64) {
+    match device {
+        Device::Cpu => (4.0, 0.0),
+        Device::Cuda => (2.0, 4.0),
+    }
+}
+
+fn trained_parameters(model: &ModelFacts, work: &Work, footprint: &Footprint) -> f64 {
+    match footprint.method {
+        MethodKind::Lora => work.adapter_parameters(footprint.rank),
+        MethodKind::Full => model.text_parameters() as f64,
+    }
+}
+
 /// Estimates the memory of training.
 pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> Memory {
     let config = &model.config;
-    let width = match footprint.device {
-        Device::Cpu => 4.0,
-        Device::Cuda => 2.0,
-    };
+    let (width, master) = widths(footprint.device);
     let parameters = model.text_parameters() as f64;
     let adapters = work.adapter_parameters(footprint.rank);
-    let trained = match footprint.method {
-        MethodKind::Lora => adapters,
-        MethodKind::Full => parameters,
-    };
-    let master = if footprint.device == Device::Cuda { 4.0 } else { 0.0 };
+    let trained = trained_parameters(model, work, footprint);
 
     let rank = f64::from(footprint.rank);
     let kept = |layer: LayerType| kept_per_token(config, layer, rank) * width;
@@ -224,6 +232,35 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         available_bytes: budget.available.min(i64::MAX as u64),
         budget: budget.source,
         reserve_reason: budget.reason.to_owned(),
+    }
+}
+
+/// Estimates the memory of training the MTP head after a training of this footprint, in rows of as many tokens.
+///
+/// The text model runs forward only and keeps nothing: beside it there is one layer to keep and to differentiate.
+pub fn estimate_head(
+    model: &ModelFacts,
+    work: &Work,
+    machine: &MachineFacts,
+    footprint: &Footprint,
+) -> Memory {
+    let config = &model.config;
+    let (width, master) = widths(footprint.device);
+    let head = model.mtp_parameters() as f64;
+    let trained = trained_parameters(model, work, footprint);
+    let kept = |layer: LayerType, rank: u32| kept_per_token(config, layer, f64::from(rank));
+    let own = kept(LayerType::FullAttention, 0);
+    let widest = config.layer_types.iter().map(|layer| kept(*layer, footprint.rank)).fold(own, f64::max);
+    // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection makes of them.
+    let joined = 7.0 * config.hidden_size as f64;
+    let main = estimate(model, work, machine, footprint);
+    Memory {
+        // The base's head stays beside the trained one: both are measured in the end.
+        weights: main.weights + whole(2.0 * head * width),
+        gradients: whole(head * 4.0),
+        optimizer: whole(head * (8.0 + master) + trained * master),
+        activations: whole((joined + own + widest) * width * footprint.tokens * SLACK),
+        ..main
     }
 }
 
@@ -287,6 +324,29 @@ mod tests {
         assert!(exactly.fits() && !short.fits());
         // In a container of 64 GB on the same machine the limit is the memory there is.
         assert!(system_reserve(64_000_000_000, true) < system_reserve(128_500_000_000, true));
+    }
+
+    #[test]
+    fn the_heads_rows_may_be_far_longer_than_those_of_the_main_training() {
+        let catalog = Catalog::shipped();
+        for entry in &catalog.models {
+            let model = catalog.model_facts(entry);
+            let work = Work::of(&model.config);
+            let footprint = Footprint {
+                device: Device::Cuda,
+                method: MethodKind::Lora,
+                rank: 128,
+                recompute: false,
+                tokens: 4096.0,
+            };
+            let longer = Footprint { tokens: 8192.0, ..footprint };
+            let main = estimate(&model, &work, &spark(), &footprint);
+            let head = estimate_head(&model, &work, &spark(), &longer);
+            assert!(head.activations * 2 < main.activations, "{}", entry.id);
+            // All the text model recomputes or not is the same to the head: it keeps nothing of it.
+            let again = Footprint { recompute: true, ..longer };
+            assert_eq!(estimate_head(&model, &work, &spark(), &again), head);
+        }
     }
 
     #[test]
