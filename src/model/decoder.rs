@@ -14,6 +14,12 @@ use sparktune_kernels::seed_gradient::seed_gradient;
 use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeSet;
 
+/// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of a head, row by row, on the host.
+pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
+    let logits = linear(hidden, rows).inner().into_data().convert::<f32>();
+    logits.try_to_vec().expect("was converted to f32")
+}
+
 /// A decoder with all its parameters on one device; frozen after loading.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -145,8 +151,7 @@ impl Model {
 
     /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few rows, never for a whole training row.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
-        let logits = linear(hidden, self.head()).inner().into_data().convert::<f32>();
-        logits.try_to_vec().expect("was converted to f32")
+        scores(hidden, self.head())
     }
 
     /// The sum of the losses of a row's targets in nats, without gradients.

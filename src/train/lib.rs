@@ -6,6 +6,7 @@
 
 mod batches;
 pub mod bench;
+mod draft_vocab;
 mod error;
 mod evaluate;
 mod optimizer;

@@ -2,6 +2,7 @@
 
 use crate::TrainError;
 use crate::batches::Batches;
+use crate::draft_vocab;
 use crate::evaluate::Evaluation;
 use crate::optimizer::Optimizer;
 use crate::outputs;
@@ -272,8 +273,10 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
         }
         let mut subject = Head { mtp, trunk: main.model.frozen(), trained: names.clone() };
         // One epoch: the head starts from the base's.
-        let mut batches = Batches::new(&tokens, &plan, 1, plan.duration.max_steps, vocabulary)?;
-        session.phase("mtp", format!("training the MTP head, {} steps", batches.total_steps()));
+        let rows = plan.for_head();
+        let mut batches = Batches::new(&tokens, &rows, 1, plan.duration.max_steps, vocabulary)?;
+        let (steps, length) = (batches.total_steps(), rows.pack.length);
+        session.phase("mtp", format!("training the MTP head, {steps} steps in rows of {length} tokens"));
         let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
         let end = run_stage(session, &mut subject, state, &mut optimizer, &mut batches, &settings, None)?;
         if let End::Stopped { because } = end {
@@ -291,12 +294,13 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
 
     session.phase("export", "writing adapter and merged model");
     let before = if plan.mtp == MtpChoice::Trained { untrained_head } else { None };
+    let among = draft_vocab::of_run(&plan, &tokens, &base)?;
     let written = outputs::write(
         &session.run.outputs(),
         &plan,
         &base,
         &mut main.model,
-        outputs::Heads { before, last: head },
+        outputs::Heads { before, last: head, among },
         evaluation.as_ref(),
         &mut |line| session.phase("export", line),
     )?;

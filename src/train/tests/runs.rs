@@ -25,6 +25,14 @@ fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
     writer.finish().unwrap();
 }
 
+/// The ids in a list that PyTorch can load: 32-bit integers (`J`) in the fourth of its five pickles.
+fn draft_tokens(run: &RunDir) -> Vec<u32> {
+    let bytes = bytes(run, "draft-tokens.pt");
+    let list = bytes.windows(2).position(|two| two == b"](").unwrap() + 2;
+    let numbers = bytes[list..].chunks_exact(5).take_while(|entry| entry[0] == b'J');
+    numbers.map(|entry| u32::from_le_bytes(entry[1..].try_into().unwrap())).collect()
+}
+
 /// A run folder as the launcher leaves it, for the CPU.
 fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
     run_on("cpu", root, method, mtp, steps, recompute)
@@ -38,11 +46,12 @@ seed = 3
 device = "{device}"
 recompute = {recompute}
 mtp = "{mtp}"
+draft_vocab = 48
 runs_dir = "runs"
 model = {{ id = "fixture", path = "{}" }}
 data = {{ train = ["x.jsonl"], eval_fraction = 0.1, format = "auto", think = "skip", max_example_tokens = 4096, max_rejected = 0.01, crc_drop = 0.0 }}
 method = {method}
-pack = {{ length = 64, strategy = "bfd" }}
+pack = {{ length = 64, mtp_length = 128, strategy = "bfd" }}
 batch = {{ micro_batch_packs = 1, grad_accum_steps = 2 }}
 optimizer = {{ learning_rate = 5e-3, min_lr_ratio = 0.1, warmup_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
 duration = {{ epochs = 2, max_steps = {steps} }}
@@ -106,6 +115,21 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert_ne!(bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
         let page = std::fs::read_to_string(run.outputs().join("SERVE.md")).unwrap();
         assert!(page.contains("equal to plain greedy decoding on these prompts: yes"), "{page}");
+        assert!(page.contains("| trained head, 48 tokens | estimated speed-up |"), "{page}");
+        let ids = draft_tokens(&run);
+        assert!(ids.len() == 48 && ids.is_sorted(), "{ids:?}");
+        let said: Vec<String> = events(&run)
+            .into_iter()
+            .filter_map(|kind| match kind {
+                Kind::Phase(phase) => phase.detail,
+                _ => None,
+            })
+            .collect();
+        let says = |start: &str, part: &str| said.iter().any(|d| d.starts_with(start) && d.contains(part));
+        assert!(says("training the MTP head", "in rows of 128 tokens"), "{said:?}");
+        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{said:?}");
+        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{said:?}");
+        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{said:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
@@ -168,7 +192,8 @@ fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
     let more = if mtp == "trained" { 3 } else { 0 };
     assert!(attempts >= steps + more, "stopped too seldom: {attempts}");
     assert_eq!(losses(&whole), losses(&parts));
-    let head: &[&str] = if mtp == "trained" { &["merged-mtp/model.safetensors"] } else { &[] };
+    let head: &[&str] =
+        if mtp == "trained" { &["merged-mtp/model.safetensors", "draft-tokens.pt"] } else { &[] };
     for file in ["merged/model.safetensors", "SERVE.md"].iter().chain(head) {
         assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
     }
@@ -261,7 +286,7 @@ fn an_export_is_made_again_from_the_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "trained", 6, false);
     train(&run, &AtomicBool::new(false)).unwrap();
-    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"];
+    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "draft-tokens.pt", "SERVE.md"];
     let before = files.map(|file| bytes(&run, file));
     std::fs::remove_dir_all(run.outputs()).unwrap();
     export_run(&run, false).unwrap();
