@@ -268,10 +268,12 @@ impl Resolver<'_> {
             }
             _ => format!("the longest the model can take; {recipe}"),
         };
+        let most = memory.needed_bytes() > choice.memory.needed_bytes();
         let reason = format!(
-            "{why}; the text model keeps nothing here, so that {} of {} are needed",
+            "{why}; the text model keeps nothing here, so that {} of {} are needed{}",
             bytes(memory.needed_bytes()),
-            bytes(memory.available_bytes)
+            bytes(memory.available_bytes),
+            if most { ", which is more than the main training needs" } else { "" },
         );
         let length = self.pick(KEY, answer, fitting.unwrap_or(length), reason);
         Ok(Some((length, memory)))
