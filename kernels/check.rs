@@ -77,6 +77,9 @@ pub(crate) fn agrees_with_reference<O: Op<N>, const N: usize>(op: O, inputs: [Te
     }
 }
 
+#[cfg(feature = "cuda")]
+pub(crate) use on_cuda::cuda_device;
+
 /// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
@@ -87,7 +90,8 @@ mod on_cuda {
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
 
-    fn device() -> Option<Device> {
+    /// The first CUDA device; a word where there is none, and a failure where there has to be one.
+    pub(crate) fn cuda_device() -> Option<Device> {
         let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
         if device.is_none() {
             assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
@@ -100,7 +104,7 @@ mod on_cuda {
         if !op.fits(inputs.each_ref().map(Tensor::dims)) {
             return;
         }
-        let Some(device) = device() else { return };
+        let Some(device) = cuda_device() else { return };
         // Both sides start from the same numbers: those bf16 has.
         let inputs = inputs.each_ref().map(|input| input.clone().cast(DType::BF16).cast(DType::F32));
         for tracked in subsets::<N>() {

@@ -20,6 +20,7 @@ pub mod linear;
 pub mod linear_cross_entropy;
 pub mod lora_linear;
 mod matmul;
+mod memory;
 pub mod norm_rope;
 mod op;
 pub mod packed_attention;
@@ -34,5 +35,6 @@ mod table;
 #[cfg(test)]
 mod check;
 
+pub use memory::reserved_bytes;
 pub use op::{Op, apply, packed};
 pub use table::Table;
