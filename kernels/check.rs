@@ -1,34 +1,8 @@
 //! What every op's tests do: compare the fused path with the reference, value and all gradients.
 
+pub(crate) use crate::compare::{distance, random};
 use crate::{Op, apply};
-use burn::tensor::{Device, Tensor, TensorData};
-
-/// Reproducible numbers around zero: a `[rows, columns]` tensor outside autodiff.
-pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
-    // splitmix64, mapped to (-1.5, 1.5)
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let numbers: Vec<f32> = (0..rows * columns)
-        .map(|_| {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5
-        })
-        .collect();
-    Tensor::from_data(TensorData::new(numbers, [rows, columns]), &Device::flex())
-}
-
-/// Relative L2 distance.
-pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
-    let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
-    let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
-    assert_eq!(got.len(), expected.len());
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let difference: f64 = got.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
-    let norm: f64 = expected.iter().map(|b| square(*b)).sum();
-    if norm == 0.0 { difference.sqrt() as f32 } else { (difference / norm).sqrt() as f32 }
-}
+use burn::tensor::Tensor;
 
 /// Which inputs are tracked: all of them, then each alone.
 fn subsets<const N: usize>() -> Vec<[bool; N]> {

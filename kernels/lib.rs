@@ -8,6 +8,8 @@
 //! This crate knows tensors and nothing of models, checkpoints or files.
 
 pub mod adamw;
+#[cfg(feature = "cuda")]
+pub mod bench;
 pub mod causal_conv1d_silu;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -34,6 +36,8 @@ mod table;
 
 #[cfg(test)]
 mod check;
+#[cfg(any(test, feature = "cuda"))]
+mod compare;
 
 pub use memory::reserved_bytes;
 pub use op::{Op, apply, packed};

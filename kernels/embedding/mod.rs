@@ -9,8 +9,8 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct Embedding {
-    input_ids: Table,
+pub(crate) struct Embedding {
+    pub(crate) input_ids: Table,
 }
 
 /// `weight [V, H]`, `input_ids [T]`, each below `V` → `[T, H]`.

@@ -1,7 +1,7 @@
 //! Launches of `linear.cuh` and `linear_sums.cuh`.
 
 use super::Linear;
-use super::tile::{ALL, Device};
+use super::tile::{ALL, Device, Tile};
 use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, sizes};
 use burn::tensor::DType;
 
@@ -24,11 +24,7 @@ pub(crate) fn product(which: Product, a: &CudaTensor, b: &CudaTensor, scale: f32
         Product::Input => ("linear_backward_input", [a_rows, b_columns, a_columns], DType::BF16),
         Product::Weight => ("linear_backward_weight", [a_columns, b_columns, a_rows], DType::F32),
     };
-    let most_splits = if which == Product::Weight { 32 } else { 1 };
-    let (tile, splits) = device(a).choose(&ALL, [m, n, k], most_splits);
-    // Parts of whole tiles, none of them empty.
-    let k_of_split = k.div_ceil(splits).next_multiple_of(64);
-    let splits = k.div_ceil(k_of_split);
+    let (tile, splits, k_of_split) = tiling(which, a, [m, n, k]);
     let parts = empty(a, [splits * m, n], dtype);
     let [m32, n32, k32, a_pitch, b_pitch] = [m, n, k, a_columns, b_columns].map(|size| size as u32);
     Kernel::new("linear/linear.cuh", name)
@@ -64,6 +60,15 @@ pub(crate) fn product(which: Product, a: &CudaTensor, b: &CudaTensor, scale: f32
         .write(&c)
         .launch(sizes![splits as u32, (m * n) as u32, 0u32]);
     c
+}
+
+/// The tile for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
+pub(crate) fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
+    let most_splits = if which == Product::Weight { 32 } else { 1 };
+    let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
+    // Parts of whole tiles, none of them empty.
+    let k_of_split = k.div_ceil(splits).next_multiple_of(64);
+    (tile, k.div_ceil(k_of_split), k_of_split)
 }
 
 /// What the choice of tiles knows of the device of a tensor.

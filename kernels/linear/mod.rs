@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct Linear;
+pub(crate) struct Linear;
 
 /// `x [T, in]`, `weight [out, in]` → `[T, out]`.
 pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {

@@ -22,9 +22,9 @@ pub struct Targets {
 }
 
 #[derive(Clone, Debug)]
-struct LinearCrossEntropy {
-    targets: Targets,
-    scale: f32,
+pub(crate) struct LinearCrossEntropy {
+    pub(crate) targets: Targets,
+    pub(crate) scale: f32,
 }
 
 /// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.

@@ -13,8 +13,8 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct LoraLinear {
-    scale: f32,
+pub(crate) struct LoraLinear {
+    pub(crate) scale: f32,
 }
 
 /// `x [T, in]`, `weight [out, in]`, `a [r, in]`, `b [out, r]` → `[T, out]`; `scale` is `alpha / r`, or
