@@ -412,7 +412,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
     assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
 
-    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 500.0 });
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
     assert!((probed.tokens_per_s.unwrap() / carried_over - 0.5).abs() < 1e-9, "{probed:?}");
 
@@ -427,7 +427,7 @@ fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
     facts.rates.measured = Measured::from_page(crate::measured::tests::PAGE).unwrap();
     let time = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap().advice.unwrap().time;
     assert_eq!(time(&facts).basis, RateBasis::OriginalRecipe);
-    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 250.0 });
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 });
     let scaled = time(&facts);
     assert_eq!(scaled.basis, RateBasis::Estimate);
     assert!(scaled.formula.contains("estimate: tests/gpu measured 10,000 tokens/s"), "{}", scaled.formula);

@@ -8,6 +8,8 @@ mod batches;
 pub mod bench;
 mod error;
 mod evaluate;
+#[cfg(feature = "cuda")]
+pub mod gpu_bench;
 mod optimizer;
 mod outputs;
 mod run;
