@@ -363,6 +363,7 @@ pub struct BenchArgs {
     pub gpu: Option<GpuSection>,
     /// Leave out what would not end within so many seconds
     #[arg(long, value_name = "N", requires = "gpu")]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub seconds: Option<u32>,
     /// Folder of the model whose tokenizer is measured, instead of the demo's
     #[arg(long, value_name = "PATH")]
