@@ -1,34 +1,8 @@
 //! What every op's tests do: compare the fused path with the reference, value and all gradients.
 
+pub(crate) use crate::compare::{distance, random};
 use crate::{Op, apply_all};
-use burn::tensor::{Device, Tensor, TensorData};
-
-/// Reproducible numbers around zero: a `[rows, columns]` tensor outside autodiff.
-pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
-    // splitmix64, mapped to (-1.5, 1.5)
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let numbers: Vec<f32> = (0..rows * columns)
-        .map(|_| {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5
-        })
-        .collect();
-    Tensor::from_data(TensorData::new(numbers, [rows, columns]), &Device::flex())
-}
-
-/// Relative L2 distance.
-pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
-    let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
-    let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
-    assert_eq!(got.len(), expected.len());
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let difference: f64 = got.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
-    let norm: f64 = expected.iter().map(|b| square(*b)).sum();
-    if norm == 0.0 { difference.sqrt() as f32 } else { (difference / norm).sqrt() as f32 }
-}
+use burn::tensor::Tensor;
 
 /// Which inputs are tracked: all of them, then each alone.
 fn subsets<const N: usize>() -> Vec<[bool; N]> {
@@ -96,6 +70,9 @@ pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>
     }
 }
 
+#[cfg(feature = "cuda")]
+pub(crate) use on_cuda::cuda_device;
+
 /// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
@@ -106,7 +83,8 @@ mod on_cuda {
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
 
-    fn device() -> Option<Device> {
+    /// The first CUDA device; a word where there is none, and a failure where there has to be one.
+    pub(crate) fn cuda_device() -> Option<Device> {
         let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
         if device.is_none() {
             assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
@@ -122,7 +100,7 @@ mod on_cuda {
         if !op.fits(inputs.each_ref().map(Tensor::dims)) {
             return;
         }
-        let Some(device) = device() else { return };
+        let Some(device) = cuda_device() else { return };
         // Both sides start from the same numbers: those bf16 has.
         let inputs = inputs.each_ref().map(|input| input.clone().cast(DType::BF16).cast(DType::F32));
         for tracked in subsets::<N>() {

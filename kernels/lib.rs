@@ -8,6 +8,8 @@
 //! This crate knows tensors and nothing of models, checkpoints or files.
 
 pub mod adamw;
+#[cfg(feature = "cuda")]
+pub mod bench;
 pub mod causal_conv1d_silu;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -21,6 +23,7 @@ pub mod linear;
 pub mod linear_cross_entropy;
 pub mod lora_linear;
 mod matmul;
+mod memory;
 pub mod norm_rope;
 mod op;
 pub mod packed_attention;
@@ -35,7 +38,10 @@ mod weight;
 
 #[cfg(test)]
 mod check;
+#[cfg(any(test, feature = "cuda"))]
+mod compare;
 
+pub use memory::reserved_bytes;
 pub use op::{Op, apply, apply_all, packed};
 pub use table::Table;
 pub use weight::{GradientSum, Weight};

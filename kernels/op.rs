@@ -124,7 +124,7 @@ where
     });
     let mut results: Vec<_> = rest.collect();
     results.insert(0, first);
-    let results: [_; M] = results.try_into().ok().expect("as many as there were");
+    let results: [_; M] = results.try_into().expect("as many as there were");
     results.map(Tensor::from_primitive::<Autodiff<B>>)
 }
 

@@ -352,18 +352,39 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The rows as one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// A few seconds in all: less data, fewer steps, less exact
+    /// The rows as one JSON array; with --gpu one object a line, into FILE as soon as each is known
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<Option<PathBuf>>,
+    /// A few seconds in all: less data, fewer steps, less exact; with --gpu only to try whether it works
     #[arg(long)]
     pub quick: bool,
+    /// Measure one thing on the first GPU instead; tests/gpu/run.sh makes tables of all of them
+    #[arg(long, value_name = "SECTION")]
+    pub gpu: Option<GpuSection>,
+    /// Leave out what would not end within so many seconds
+    #[arg(long, value_name = "N", requires = "gpu")]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub seconds: Option<u32>,
     /// Folder of the model whose tokenizer is measured, instead of the demo's
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// Measure one kind of training in this process
     #[arg(long, hide = true)]
     pub part: Option<BenchPart>,
+}
+
+/// What is measured on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GpuSection {
+    /// Every kernel against its reference and its floor
+    Kernels,
+    /// The matrix products of all model sizes
+    Gemm,
+    /// Training steps: loss beside the CPU's, speed, memory
+    Steps,
+    /// What the plan asks for: two rates, in two seconds
+    #[value(hide = true)]
+    Probe,
 }
 
 /// What a process of its own measures.

@@ -103,7 +103,6 @@ impl Desk {
 
     fn quick(&self, ask: Ask) -> Told {
         match ask {
-            Ask::Machine => Told::Machine(self.machine().map_err(|failure| failure.text)),
             Ask::Catalog => Told::Catalog(catalog()),
             Ask::Recent => Told::Recent(self.recent()),
             Ask::List { folder } => Told::Listing(list(&folder).map_err(|failure| failure.text)),
@@ -124,6 +123,7 @@ impl Desk {
 
     fn slow(&self, ask: Ask, listener: &ToWizard) -> Told {
         match ask {
+            Ask::Machine => Told::Machine(self.machine().map_err(|failure| failure.text)),
             Ask::Model { name, revision, architecture } => {
                 let found = model(&name, revision, architecture, listener);
                 Told::Model(found.map(Box::new).map_err(|failure| failure.text))
@@ -139,11 +139,8 @@ impl Desk {
     }
 
     fn machine(&self) -> Result<MachineFound, Failure> {
-        Ok(MachineFound {
-            findings: self.findings(),
-            facts: job::machine(&self.runs_dir),
-            rates: job::rates(&self.runs_dir, &Silent)?,
-        })
+        let (facts, rates) = job::machine_and_rates(&self.runs_dir, &Silent)?;
+        Ok(MachineFound { findings: self.findings(), facts, rates })
     }
 
     fn findings(&self) -> Vec<Finding> {

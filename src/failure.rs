@@ -26,6 +26,8 @@ pub enum Exit {
     Stopped = 5,
     /// Our fault.
     Bug = 70,
+    /// Nothing was wrong, but it cannot be done here: what automake calls a skipped test.
+    Skipped = 77,
 }
 
 impl Exit {
@@ -37,6 +39,7 @@ impl Exit {
             3 => Self::Data,
             4 => Self::Device,
             5 => Self::Stopped,
+            77 => Self::Skipped,
             _ => Self::Bug,
         }
     }

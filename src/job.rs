@@ -18,6 +18,7 @@ use sparktune_plan::{
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
+use crate::probe::probe;
 use crate::progress::Listener;
 
 /// File of measured speeds, beside the runs.
@@ -132,13 +133,8 @@ pub fn facts(
     prepared: &Prepared,
     listener: &dyn Listener,
 ) -> Result<Facts, Failure> {
-    let runs_dir = runs_dir_of(answers);
-    Ok(Facts {
-        machine: machine(&runs_dir),
-        model,
-        data: data_facts(prepared, answers.eval_data.is_none())?,
-        rates: rates(&runs_dir, listener)?,
-    })
+    let (machine, rates) = machine_and_rates(&runs_dir_of(answers), listener)?;
+    Ok(Facts { machine, model, data: data_facts(prepared, answers.eval_data.is_none())?, rates })
 }
 
 /// Learns the true size of the weights and whether they are here.
@@ -293,7 +289,17 @@ pub fn data_facts(prepared: &Prepared, split: bool) -> Result<DataFacts, Failure
     })
 }
 
-/// The machine as the plan sees it.
+/// The machine as the plan sees it, its GPU probed where that is of use, and the speeds that were measured.
+///
+/// # Errors
+/// As [`rates`].
+pub fn machine_and_rates(runs_dir: &Path, listener: &dyn Listener) -> Result<(MachineFacts, Rates), Failure> {
+    let (mut machine, rates) = (machine(runs_dir), rates(runs_dir, listener)?);
+    machine.probe = probe(&machine, &rates);
+    Ok((machine, rates))
+}
+
+/// The machine without a probe of its GPU.
 pub fn machine(runs_dir: &Path) -> MachineFacts {
     let facts = sparktune_telemetry::MachineFacts::gather();
     let gpus: Vec<Gpu> = match cfg!(feature = "cuda") {
@@ -331,7 +337,7 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
 /// # Errors
 /// A file that cannot be read. One that holds something else is passed over with a note: an estimate is not worth a
 /// refusal.
-pub fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
+fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES);
     let here = match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rates::default(),

@@ -12,6 +12,7 @@ mod job;
 mod launch;
 mod machine;
 mod output;
+mod probe;
 mod progress;
 mod prompts;
 mod screens;

@@ -14,9 +14,9 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct CausalConv1dSilu {
+pub(crate) struct CausalConv1dSilu {
     /// For each token, its position in its own example: how many earlier tokens the window may see.
-    position_ids: Table,
+    pub(crate) position_ids: Table,
 }
 
 /// `u [T, C]`, `weight [C, K]`, `position_ids [T]` counting from 0 in each packed example → `[T, C]`.

@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct DecayGate;
+pub(crate) struct DecayGate;
 
 /// Log decay `g [T, Nv]`, never positive, from `a [T, Nv]`, `a_log [1, Nv]` and `dt_bias [1, Nv]`.
 pub fn decay_gate(a: Tensor<2>, a_log: Tensor<2>, dt_bias: Tensor<2>) -> Tensor<2> {

@@ -10,9 +10,9 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct Embedding {
-    input_ids: Table,
-    sum: Option<GradientSum>,
+pub(crate) struct Embedding {
+    pub(crate) input_ids: Table,
+    pub(crate) sum: Option<GradientSum>,
 }
 
 /// `weight [V, H]`, `input_ids [T]`, each below `V` → `[T, H]`.

@@ -12,8 +12,8 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct GatedRmsNorm {
-    eps: f32,
+pub(crate) struct GatedRmsNorm {
+    pub(crate) eps: f32,
 }
 
 /// `rms(x; w) ⊙ silu(z)` per head: `x, z [T, Nv·dv]`, `weight [1, dv]` shared by all heads.

@@ -1,7 +1,7 @@
 //! Launches of `linear.cuh` and `linear_sums.cuh`.
 
 use super::Linears;
-use super::tile::{ALL, Device};
+use super::tile::{ALL, Device, Tile};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, as_bf16, dims, empty, sizes};
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
@@ -21,9 +21,9 @@ pub(crate) enum Product {
 /// Some columns of a matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns<'a> {
-    of: &'a CudaTensor,
-    first: usize,
-    count: usize,
+    pub(crate) of: &'a CudaTensor,
+    pub(crate) first: usize,
+    pub(crate) count: usize,
 }
 
 impl<'a> Columns<'a> {
@@ -83,11 +83,7 @@ pub(crate) fn product_into<'a>(
 ) {
     let (a, b) = (a.into(), b.into());
     let [m, n, k] = which.size(a, b);
-    let most_splits = if which == Product::Weight { 32 } else { 1 };
-    let (tile, splits) = device(a.of).choose(&ALL, [m, n, k], most_splits);
-    // Parts of whole tiles, none of them empty.
-    let k_of_split = k.div_ceil(splits).next_multiple_of(64);
-    let splits = k.div_ceil(k_of_split);
+    let (tile, splits, k_of_split) = tiling(which, a.of, [m, n, k]);
     let parts = (splits > 1).then(|| empty(a.of, [splits * m, n], c.of.dtype));
     let (to, first, added_here) = match &parts {
         Some(parts) => (parts, 0, false),
@@ -127,6 +123,15 @@ pub(crate) fn product_into<'a>(
             .update(c.of)
             .launch(sizes![splits as u32, (m * n) as u32, u32::from(added)]);
     }
+}
+
+/// The tile for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
+pub(crate) fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
+    let most_splits = if which == Product::Weight { 32 } else { 1 };
+    let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
+    // Parts of whole tiles, none of them empty.
+    let k_of_split = k.div_ceil(splits).next_multiple_of(64);
+    (tile, k.div_ceil(k_of_split), k_of_split)
 }
 
 /// What the choice of tiles knows of the device of a tensor.

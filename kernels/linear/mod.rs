@@ -12,9 +12,9 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct Linears {
+pub(crate) struct Linears {
     /// Where the gradient of each layer's weight goes.
-    sums: Vec<Option<GradientSum>>,
+    pub(crate) sums: Vec<Option<GradientSum>>,
 }
 
 /// `x [T, in]`, `weight [out, in]` → `[T, out]`.

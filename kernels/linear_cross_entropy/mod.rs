@@ -24,10 +24,10 @@ pub struct Targets {
 }
 
 #[derive(Clone, Debug)]
-struct LinearCrossEntropy {
-    targets: Targets,
-    scale: f32,
-    sum: Option<GradientSum>,
+pub(crate) struct LinearCrossEntropy {
+    pub(crate) targets: Targets,
+    pub(crate) scale: f32,
+    pub(crate) sum: Option<GradientSum>,
 }
 
 /// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.

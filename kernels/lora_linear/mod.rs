@@ -13,8 +13,8 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct LoraLinears {
-    scale: f32,
+pub(crate) struct LoraLinears {
+    pub(crate) scale: f32,
 }
 
 /// One layer of a group.

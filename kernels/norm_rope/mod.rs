@@ -11,9 +11,9 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct NormRope {
-    norm: RmsNorm,
-    rope: Rope,
+pub(crate) struct NormRope {
+    pub(crate) norm: RmsNorm,
+    pub(crate) rope: Rope,
 }
 
 /// Normalises the leading `D` numbers of every `stride` numbers with `weight [1, D]` (`1 + weight` where it is

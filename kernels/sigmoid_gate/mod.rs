@@ -13,8 +13,8 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct SigmoidGate {
-    head_dim: usize,
+pub(crate) struct SigmoidGate {
+    pub(crate) head_dim: usize,
 }
 
 /// `attention ⊙ sigmoid(gate)`: `attention [T, N·D]`, `query_and_gate [T, N·2D]` as `q_proj` gives it.

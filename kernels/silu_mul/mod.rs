@@ -10,7 +10,7 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-struct SiluMul;
+pub(crate) struct SiluMul;
 
 /// `silu(gate) ⊙ up` over `[T, I]`.
 pub fn silu_mul(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {

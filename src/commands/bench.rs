@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sparktune_data::token_file::measure_rates;
 use sparktune_data::{ChatTokenizer, measure_tokenising, measure_validation, write_sample};
+use sparktune_plan::ModelConfig;
 use sparktune_runlog::bench::measure_reading;
 use sparktune_tui::bench::measure_dashboard;
 use sparktune_tui::{bytes, count};
 
+use super::gpu_bench;
 use crate::answers;
 use crate::cli::{BenchArgs, BenchPart};
 use crate::failure::{Exit, Failure};
@@ -89,6 +91,15 @@ struct Training {
 /// # Errors
 /// Too little room for the samples, or a part that fails.
 pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
+    if let Some(section) = args.gpu {
+        return gpu_bench::gpu_bench(section, &args);
+    }
+    if let Some(Some(file)) = args.json {
+        return Err(Failure::usage(format!(
+            "--json takes a file only beside --gpu: redirect the output to {}",
+            file.display()
+        )));
+    }
     let size = if args.quick { &QUICK } else { &WHOLE };
     let folder = tempfile::Builder::new()
         .prefix("sparktune-bench-")
@@ -96,7 +107,8 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
         .map_err(|error| Failure::io("create a folder in", &std::env::temp_dir(), &error))?;
     if let Some(part) = args.part {
         let rank = (part == BenchPart::Lora).then_some(RANK);
-        let rate = sparktune_train::bench::training(folder.path(), MODEL, SEQUENCE, size.train_steps, rank)?;
+        let model = ModelConfig::from_json(MODEL)?;
+        let rate = sparktune_train::bench::training(model, SEQUENCE, size.train_steps, rank)?;
         print_json(&Training { tokens_per_s: rate.tokens_per_s, peak_rss_bytes: rate.peak_rss_bytes })?;
         return Ok(Exit::Done);
     }
@@ -104,7 +116,7 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
     rows.extend(data(size, args.model.as_deref(), folder.path())?);
     rows.extend(watching(size, folder.path())?);
     rows.extend(training(args.quick)?);
-    if args.json {
+    if args.json.is_some() {
         print_json(&rows)?;
     } else {
         print(&table(&rows))?;

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod doctor;
+mod gpu_bench;
 mod report;
 mod runs;
 mod token_files;

@@ -8,13 +8,20 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::fs::Mode;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use sparktune_plan::{Plan, Rates};
+use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
+use sparktune_telemetry::{Library, MachineFacts};
+use sparktune_train::{BeforeFirstRun, Surroundings};
 
+use crate::answers::demo_folder;
 use crate::crash;
 use crate::failure::{Exit, Failure};
 use crate::job::RATES;
+use crate::launch::build_hash;
 use crate::output::note;
+
+/// File of the devices that passed the self-tests, beside the runs.
+const PASSED: &str = ".self-tests";
 
 /// Steps without which a speed is not worth remembering: the first ones warm caches up.
 const FEWEST_STEPS: u64 = 4;
@@ -36,7 +43,9 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
-    let finished = sparktune_train::train(&run, &stop)?;
+    let before_first_run = before_first_run(&run)?;
+    let surroundings = Surroundings { before_first_run, ..Surroundings::default() };
+    let finished = sparktune_train::train_with(&run, &stop, &surroundings)?;
     // What it measured is for everybody who trains here.
     rustix::process::umask(usual);
     match finished.outcome {
@@ -55,6 +64,32 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
 /// mask that was in force.
 pub(super) fn private_files() -> Mode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO)
+}
+
+/// The self-tests of a GPU that this build has not trained on yet. `None` for a run on the CPU, and without the demo's model
+/// to test with.
+fn before_first_run(run: &RunDir) -> Result<Option<BeforeFirstRun>, Failure> {
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else { return Ok(None) };
+    let Some(demo) = demo_folder() else {
+        note(
+            "no self-tests on this GPU: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
+        );
+        return Ok(None);
+    };
+    let facts = MachineFacts::gather();
+    let gpu = facts.gpus.first().cloned().unwrap_or_default();
+    let version = |library: &Option<Library>| library.as_ref().and_then(|library| library.version.clone());
+    let known = |words: Option<String>| words.unwrap_or_else(|| "of unknown version".into());
+    let on = format!(
+        "{}, driver {}, NVRTC {}, sparktune {} ({})",
+        gpu.name.as_deref().unwrap_or("this GPU"),
+        known(facts.gpu_driver),
+        known(version(&facts.cuda_libraries.nvrtc)),
+        env!("CARGO_PKG_VERSION"),
+        &build_hash()?[..12],
+    );
+    Ok(Some(BeforeFirstRun { model: demo.join("model"), on, passed: runs.join(PASSED) }))
 }
 
 /// Adds the speed of this run to the rates beside it, for the next plan.

@@ -218,6 +218,16 @@ impl ChatTokenizer {
         &self.eos_token_ids
     }
 
+    /// The ids that are no text: those that end a generation, and the special ones of `tokenizer.json`.
+    pub fn special_token_ids(&self) -> Vec<u32> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id);
+        let mut ids: Vec<u32> = special.chain(self.eos_token_ids.iter().copied()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     /// Number of ids, added tokens included.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)

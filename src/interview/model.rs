@@ -67,7 +67,7 @@ fn confirmed(
 fn choose(ask: &Prompter, answers: &mut Answers, listener: &dyn Listener) -> Result<(), Failure> {
     let catalog = Catalog::shipped();
     let runs_dir = runs_dir_of(answers);
-    let (machine, rates) = (job::machine(&runs_dir), job::rates(&runs_dir, listener)?);
+    let (machine, rates) = job::machine_and_rates(&runs_dir, listener)?;
     let outlooks = Outlooks::new(&machine, &rates, None);
     let hub = Hub::from_env(|name| std::env::var(name).ok()).ok();
 

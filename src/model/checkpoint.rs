@@ -3,6 +3,7 @@
 //! Knows the three key layouts of Qwen3.5 (QWEN35_SPEC 1.1): the prefix is decided by the keys, never by
 //! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
 
+use crate::lora::uniform;
 use crate::weight_file::WeightFile;
 use crate::{ModelError, Param};
 use burn::tensor::Device;
@@ -34,6 +35,8 @@ pub struct Checkpoint {
     shards: Vec<(PathBuf, WeightFile)>,
     tensors: BTreeMap<String, TensorInfo>,
     prefix: &'static str,
+    /// No files: the numbers are made from this seed.
+    seed: Option<u64>,
 }
 
 const WRAPPED: &str = "model.language_model.";
@@ -79,7 +82,32 @@ impl Checkpoint {
         }
         let wrapped = tensors.keys().any(|name| name.starts_with(WRAPPED));
         let prefix = if wrapped { WRAPPED } else { PLAIN };
-        Ok(Self { dir: dir.to_owned(), config, computed_as, config_text, shards, tensors, prefix })
+        Ok(Self {
+            dir: dir.to_owned(),
+            config,
+            computed_as,
+            config_text,
+            shards,
+            tensors,
+            prefix,
+            seed: None,
+        })
+    }
+
+    /// A checkpoint that lies nowhere: every tensor is made when it is asked for, from the seed and its name. Matrices are
+    /// uniform with the standard deviation 0.02 that Qwen3.5 starts from; bf16 numbers where the config's type is that. For
+    /// measuring and trying, where no file is at hand.
+    pub fn random(config: ModelConfig, seed: u64) -> Self {
+        Self {
+            dir: PathBuf::from("random weights"),
+            config,
+            computed_as: None,
+            config_text: String::new(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            prefix: PLAIN,
+            seed: Some(seed),
+        }
     }
 
     /// The folder.
@@ -119,7 +147,10 @@ impl Checkpoint {
 
     /// Whether the head shares the embedding: decided by the file, as a head that is there must be used.
     pub fn is_tied(&self) -> bool {
-        !self.tensors.contains_key("lm_head.weight")
+        match self.seed {
+            Some(_) => self.config.tie_word_embeddings,
+            None => !self.tensors.contains_key("lm_head.weight"),
+        }
     }
 
     /// The stored name of a canonical one: `norm.weight` → `model.language_model.norm.weight`.
@@ -147,6 +178,9 @@ impl Checkpoint {
     /// # Errors
     /// When it is missing, has another shape, or is stored in a type that is not a plain float.
     pub fn numbers(&self, stored: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        if let Some(seed) = self.seed {
+            return Ok(self.made_up(seed, stored, shape));
+        }
         let info = self.info(stored)?;
         if info.shape != shape {
             return Err(ModelError::Shape {
@@ -163,6 +197,19 @@ impl Checkpoint {
         })?;
         self.forget(info);
         Ok(numbers)
+    }
+
+    fn made_up(&self, seed: u64, stored: &str, shape: &[usize]) -> Vec<f32> {
+        let mut numbers = uniform(stored, seed, shape.iter().product(), 0.02 * 3f64.sqrt());
+        // The norm behind the delta rule is centred around one in every family.
+        let is_norm = stored.ends_with("norm.weight");
+        if is_norm && (!self.config.zero_centred_norms() || stored.contains("linear_attn.norm")) {
+            numbers.iter_mut().for_each(|x| *x += 1.0);
+        }
+        if self.config.dtype.as_deref() == Some("bfloat16") {
+            numbers.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+        }
+        numbers
     }
 
     /// A frozen parameter by its canonical name.

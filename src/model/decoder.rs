@@ -14,6 +14,12 @@ use sparktune_kernels::{Table, Weight};
 use sparktune_plan::model_config::{Architecture, ModelConfig};
 use std::collections::BTreeSet;
 
+/// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of a head, row by row, on the host.
+pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
+    let logits = linear(hidden, rows).inner().into_data().convert::<f32>();
+    logits.try_to_vec().expect("was converted to f32")
+}
+
 /// A decoder with all its parameters on one device; frozen after loading.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -28,7 +34,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads the text model of a checkpoint as f32; `progress(done, total)` is called after each layer.
+    /// Loads the text model of a checkpoint, in the numbers its device computes with ([`Param`]); `progress(done, total)` is
+    /// called after each layer.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape or type than the config calls for.
@@ -145,8 +152,7 @@ impl Model {
 
     /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few rows, never for a whole training row.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
-        let logits = linear(hidden, self.head()).inner().into_data().convert::<f32>();
-        logits.try_to_vec().expect("was converted to f32")
+        scores(hidden, self.head().tensor)
     }
 
     /// The sum of the losses of a row's targets in nats, without gradients.

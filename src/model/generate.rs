@@ -40,15 +40,12 @@ pub(crate) fn last_argmax(model: &Model, hidden: Tensor<2>) -> u32 {
 
 /// The likeliest next token after each hidden state `[n, H]`; the first of equals.
 pub(crate) fn argmax(model: &Model, hidden: Tensor<2>) -> Vec<u32> {
-    model
-        .logits(hidden)
-        .chunks_exact(model.config().vocab_size)
-        .map(|row| {
-            let best = row
-                .iter()
-                .enumerate()
-                .fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
-            best.0 as u32
-        })
-        .collect()
+    let logits = model.logits(hidden);
+    logits.chunks_exact(model.config().vocab_size).map(|row| greatest(row) as u32).collect()
+}
+
+/// Where the greatest number stands; the first of equals.
+pub(crate) fn greatest(numbers: &[f32]) -> usize {
+    let first = (0, f32::NEG_INFINITY);
+    numbers.iter().enumerate().fold(first, |best, (i, x)| if *x > best.1 { (i, *x) } else { best }).0
 }

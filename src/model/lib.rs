@@ -39,5 +39,5 @@ pub use loss::Loss;
 pub use mtp::Mtp;
 pub use param::Param;
 pub use row::Row;
-pub use speculative::{Acceptance, measure_acceptance, speculative_greedy};
+pub use speculative::{Acceptance, Drafter, speculative_greedy};
 pub use weight_file::WeightFile;

@@ -199,7 +199,7 @@ fn adapter(
 }
 
 /// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of the name.
-fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
+pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
     let hash = name
         .bytes()
         .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));

@@ -1,11 +1,62 @@
 //! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the model.
 //!
 //! The head drafts `k` tokens; the model scores the newest token and the draft in one pass and keeps the longest run
-//! that it would have chosen itself, plus one token of its own (QWEN35_SPEC 2.7).
+//! that it would have chosen itself, plus one token of its own (QWEN35_SPEC 2.7). What the head may draft from changes how
+//! many are kept, never the text.
 
-use crate::generate::{argmax, last_argmax};
+use crate::decoder::scores;
+use crate::generate::{argmax, greatest, last_argmax};
+use crate::mtp::MtpCache;
 use crate::{Model, Mtp};
 use burn::tensor::Tensor;
+use sparktune_kernels::embedding::embedding;
+
+/// A model with the MTP head that drafts for it; both must be frozen.
+pub struct Drafter<'a> {
+    model: &'a Model,
+    mtp: &'a Mtp,
+    /// The token ids to draft from, and their rows of the output head `[n, H]`.
+    among: Option<(&'a [u32], Tensor<2>)>,
+}
+
+impl<'a> Drafter<'a> {
+    /// Drafts from the whole vocabulary.
+    pub fn new(model: &'a Model, mtp: &'a Mtp) -> Self {
+        Self { model, mtp, among: None }
+    }
+
+    /// Drafts from these token ids alone (ascending, each of the vocabulary), so that a draft reads no other row of the
+    /// output head.
+    pub fn among(model: &'a Model, mtp: &'a Mtp, ids: &'a [u32]) -> Self {
+        // Picking rows is what an embedding does.
+        Self { model, mtp, among: Some((ids, embedding(model.head(), &ids.into()))) }
+    }
+
+    /// The likeliest token after one of the head's own hidden states `[1, H]`.
+    fn token(&self, own: Tensor<2>) -> u32 {
+        match &self.among {
+            None => last_argmax(self.model, own),
+            Some((ids, rows)) => ids[greatest(&scores(own, rows.clone()))],
+        }
+    }
+
+    /// Pairs the fresh hidden states with their next tokens and drafts `count` tokens after the last.
+    fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
+        let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
+        let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
+        // The head's own outputs are guesses: they go into a copy that is thrown away.
+        let mut guesses = cache.clone();
+        let mut drafted = Vec::with_capacity(count);
+        while drafted.len() < count {
+            let token = self.token(own.clone());
+            drafted.push(token);
+            if drafted.len() < count {
+                own = self.mtp.continue_from(self.model, own, &[token], &mut guesses);
+            }
+        }
+        drafted
+    }
+}
 
 /// How a speculative run went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,19 +75,19 @@ impl Acceptance {
     }
 }
 
-/// `count` tokens after `prompt`, drafting `draft_length` at a time; model and head must be frozen.
+/// `count` tokens after `prompt`, drafting `draft_length` at a time.
 ///
 /// Ends early after a token for which `stop` is true, which is kept.
 pub fn speculative_greedy(
-    model: &Model,
-    mtp: &Mtp,
+    drafter: &Drafter<'_>,
     prompt: &[u32],
     count: usize,
     draft_length: usize,
     stop: impl Fn(u32) -> bool,
 ) -> (Vec<u32>, Acceptance) {
+    let model = drafter.model;
     let mut cache = model.empty_cache();
-    let mut mtp_cache = mtp.empty_cache(model.device());
+    let mut mtp_cache = drafter.mtp.empty_cache(model.device());
     // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that the head has not yet
     // been paired with their next token.
     let mut fresh = model.continue_from(prompt, &mut cache);
@@ -48,7 +99,7 @@ pub fn speculative_greedy(
         let wanted = draft_length.min(count - output.len());
         let mut next_ids: Vec<u32> = fresh_ids[1..].to_vec();
         next_ids.push(newest);
-        let drafted = draft(model, mtp, fresh, &next_ids, wanted, &mut mtp_cache);
+        let drafted = drafter.draft(fresh, &next_ids, wanted, &mut mtp_cache);
 
         let snapshot = cache.clone();
         let mut scored = vec![newest];
@@ -77,52 +128,4 @@ pub fn speculative_greedy(
         }
     }
     (output, acceptance)
-}
-
-/// Pairs the fresh hidden states with their next tokens and drafts `count` tokens after the last.
-fn draft(
-    model: &Model,
-    mtp: &Mtp,
-    fresh: Tensor<2>,
-    next_ids: &[u32],
-    count: usize,
-    cache: &mut crate::mtp::MtpCache,
-) -> Vec<u32> {
-    let own = mtp.continue_from(model, fresh, next_ids, cache);
-    let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
-    // The head's own outputs are guesses: they go into a copy that is thrown away.
-    let mut guesses = cache.clone();
-    let mut drafted = Vec::with_capacity(count);
-    while drafted.len() < count {
-        let token = last_argmax(model, own.clone());
-        drafted.push(token);
-        if drafted.len() < count {
-            own = mtp.continue_from(model, own, &[token], &mut guesses);
-        }
-    }
-    drafted
-}
-
-/// Mean acceptance for each draft length `1..=longest` over some prompts, `count` tokens each; empty without prompts.
-pub fn measure_acceptance(
-    model: &Model,
-    mtp: &Mtp,
-    prompts: &[Vec<u32>],
-    count: usize,
-    longest: usize,
-    stop: impl Fn(u32) -> bool + Copy,
-) -> Vec<f64> {
-    if prompts.is_empty() {
-        return Vec::new();
-    }
-    (1..=longest)
-        .map(|draft_length| {
-            let mut all = Acceptance::default();
-            for prompt in prompts {
-                let (_, run) = speculative_greedy(model, mtp, prompt, count, draft_length, stop);
-                all.accepted.extend(run.accepted);
-            }
-            all.mean()
-        })
-        .collect()
 }

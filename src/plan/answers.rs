@@ -371,6 +371,7 @@ answers! {
     "Where to train." device: DeviceChoice = "device", "device", true;
     "Compute activations of a layer again in the backward pass instead of keeping them." recompute: bool = "recompute", "recompute", false;
     "What becomes of the multi-token-prediction head." mtp: Mtp = "mtp", "mtp", true;
+    "Token ids that drafts are chosen from, the most frequent of the training data; all where it is not given." draft_vocab: u32 = "draft_vocab", "draft-vocab", true;
     "Folder that holds the runs." runs_dir: PathBuf = "runs_dir", "runs-dir", true;
     "Name of the run's folder." name: String = "name", "name", true;
     "Hugging Face id or local folder of the model." model: String = "model.id", "model", true;
@@ -390,6 +391,7 @@ answers! {
     "Scale of the adapters: alpha / rank." alpha: f64 = "method.alpha", "alpha", true;
     "Scale by alpha / sqrt(rank) instead." rslora: bool = "method.rslora", "rslora", false;
     "Tokens of a packed row." pack_length: u32 = "pack.length", "pack-length", true;
+    "Tokens of a packed row while the MTP head is trained." mtp_pack_length: u32 = "pack.mtp_length", "mtp-pack-length", true;
     "How examples share a row." pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", true;
     "Packed rows that pass through the model together." micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", false;
     "Micro-batches of one optimizer step." grad_accum_steps: u32 = "batch.grad_accum_steps", "grad-accum-steps", false;

@@ -116,10 +116,10 @@ impl Mtp {
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
-                format!("costs {}, within the memory of the main training", duration(seconds))
+                format!("costs {}, within the memory of the plan", duration(seconds))
             }
             (Self::Trained, None) => {
-                "costs one more pass over the data, within the memory of the main training".to_owned()
+                "costs one more pass over the data, within the memory of the plan".to_owned()
             }
             (Self::Default, _) => "costs no time".to_owned(),
             (Self::None, _) => format!("costs no time and saves {} on disk", bytes(head_bytes)),

@@ -132,25 +132,34 @@ impl<'a> Fit<'a> {
         self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
     }
 
-    /// Memory with this pack length: the longest row counts, and under `bfd` that may be an example's own row.
+    /// Memory with this pack length: the longest row counts.
     pub fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
-        let row = match self.strategy {
-            PackStrategy::Bfd => pack_length.max(self.longest),
-            PackStrategy::Stream => pack_length,
-        };
-        self.memory_of_row(wish, row, recompute)
+        self.memory_of_row(wish, self.longest_row(pack_length), recompute)
     }
 
     /// Memory when the longest row has this many tokens.
     pub fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
-        let footprint = Footprint {
-            device: self.device,
-            method: wish.method,
-            rank: wish.rank,
-            recompute,
-            tokens: f64::from(row) * f64::from(wish.micro_batch_packs),
-        };
+        let tokens = f64::from(row) * f64::from(wish.micro_batch_packs);
+        let footprint = self.footprint(wish, tokens, recompute);
         memory::estimate(self.model, &self.work, self.machine, &footprint)
+    }
+
+    /// Memory of the MTP head's stage with this pack length, one row at a time.
+    pub fn memory_of_head(&self, wish: &Wish, pack_length: u32) -> Memory {
+        let footprint = self.footprint(wish, f64::from(self.longest_row(pack_length)), true);
+        memory::estimate_head(self.model, &self.work, self.machine, &footprint)
+    }
+
+    fn footprint(&self, wish: &Wish, tokens: f64, recompute: bool) -> Footprint {
+        Footprint { device: self.device, method: wish.method, rank: wish.rank, recompute, tokens }
+    }
+
+    /// Under `bfd` that may be an example's own row.
+    fn longest_row(&self, pack_length: u32) -> u32 {
+        match self.strategy {
+            PackStrategy::Bfd => pack_length.max(self.longest),
+            PackStrategy::Stream => pack_length,
+        }
     }
 
     /// Estimated seconds of one epoch: tokens, padding, and what each row costs whatever its length.

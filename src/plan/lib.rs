@@ -19,6 +19,7 @@ pub mod model_config;
 mod outlook;
 pub mod plan;
 pub mod presets;
+pub mod products;
 mod ranges;
 mod remedies;
 pub mod render;

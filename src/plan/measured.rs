@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
@@ -37,6 +37,8 @@ pub struct MeasuredMachine {
     pub copy_gb_per_s: f64,
     /// Rate of the vendor's bf16 matrix product, 10¹² FLOP a second.
     pub bf16_tflops: f64,
+    /// What our own probe reached in the same run, where that was asked.
+    pub probe: Option<Probe>,
     /// Training steps.
     pub training: Vec<MeasuredTraining>,
 }
@@ -55,10 +57,11 @@ pub struct MeasuredTraining {
     pub flops_per_token: f64,
 }
 
-/// What this device does now, measured for two seconds in the units of [`MeasuredMachine`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What a device does, measured for two seconds: to be held against the same on another device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// Rate of a bf16 matrix product, 10¹² FLOP a second.
+    /// Rate of our own bf16 matrix product, 10¹² FLOP a second.
     pub bf16_tflops: f64,
     /// Copy bandwidth, bytes read and written, 10⁹ a second.
     pub copy_gb_per_s: f64,
@@ -75,6 +78,12 @@ pub(crate) struct Derived {
 
 fn usable(x: f64) -> bool {
     x.is_finite() && x > 0.0
+}
+
+impl Probe {
+    fn is_usable(self) -> bool {
+        usable(self.bf16_tflops) && usable(self.copy_gb_per_s)
+    }
 }
 
 impl Measured {
@@ -97,7 +106,8 @@ impl Measured {
         let measured: Self = toml::from_str(&blocks).map_err(|error| broken(error.to_string()))?;
         for machine in &measured.machines {
             let rates = machine.training.iter().flat_map(|row| [row.tokens_per_s, row.flops_per_token]);
-            if !rates.chain([machine.copy_gb_per_s, machine.bf16_tflops]).all(usable) {
+            let probe = machine.probe.is_none_or(Probe::is_usable);
+            if !probe || !rates.chain([machine.copy_gb_per_s, machine.bf16_tflops]).all(usable) {
                 return Err(broken(format!(
                     "{} of {} has a rate that is none",
                     machine.device, machine.date
@@ -124,16 +134,18 @@ impl Measured {
         flops_per_token: f64,
         probe: Option<Probe>,
     ) -> Option<Derived> {
-        let probe = probe.filter(|probe| usable(probe.bf16_tflops) && usable(probe.copy_gb_per_s));
+        let probe = probe.filter(|probe| probe.is_usable());
         let mut machines = self.machines.iter().filter(|machine| machine.of(method).next().is_some());
         let same = machines.clone().find(|machine| machine.device == device);
-        let machine = same.or_else(|| probe.and_then(|_| machines.next()))?;
+        let machine =
+            same.or_else(|| probe.and_then(|_| machines.find(|machine| machine.probe.is_some())))?;
         let distance = |row: &MeasuredTraining| {
             let work = (row.flops_per_token / flops_per_token).ln().abs();
             if size == Some(row.size.as_str()) { -1.0 } else { work }
         };
         let row = machine.of(method).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-        let slower = probe.map_or(1.0, |probe| machine.slower(row, probe));
+        let probes = probe.zip(machine.probe);
+        let slower = probes.map_or(1.0, |(here, there)| machine.slower(row, here, there));
         let mut words = format!(
             "tests/gpu measured {} tokens/s with {} on {} ({}, commit {}) at {} a token, now {}",
             tokens_per_s(row.tokens_per_s),
@@ -144,11 +156,11 @@ impl Measured {
             flops(row.flops_per_token),
             flops(flops_per_token)
         );
-        if let Some(probe) = probe {
+        if let Some((here, there)) = probes {
             words.push_str(&format!(
                 "; a token takes {slower:.2} times as long here, where a probe reached {:.0} TFLOP/s and \
                  {:.0} GB/s, there {:.0} and {:.0}",
-                probe.bf16_tflops, probe.copy_gb_per_s, machine.bf16_tflops, machine.copy_gb_per_s
+                here.bf16_tflops, here.copy_gb_per_s, there.bf16_tflops, there.copy_gb_per_s
             ));
         }
         Some(Derived {
@@ -164,12 +176,12 @@ impl MeasuredMachine {
         self.training.iter().filter(move |row| row.method == method)
     }
 
-    /// How many times as long a step takes on a device with this probe: the share of the time that the matrix units
-    /// would need at their ceiling follows the matrix rate, all the rest the copy bandwidth.
-    fn slower(&self, row: &MeasuredTraining, probe: Probe) -> f64 {
+    /// How many times as long a step takes where a probe finds `here`, for it found `there` when this was measured: the share of
+    /// the time that the matrix units would need at their ceiling follows the matrix rate, all the rest the copy bandwidth.
+    fn slower(&self, row: &MeasuredTraining, here: Probe, there: Probe) -> f64 {
         let matrix = (row.tokens_per_s * row.flops_per_token / (self.bf16_tflops * 1e12)).min(1.0);
-        matrix * self.bf16_tflops / probe.bf16_tflops
-            + (1.0 - matrix) * self.copy_gb_per_s / probe.copy_gb_per_s
+        matrix * there.bf16_tflops / here.bf16_tflops
+            + (1.0 - matrix) * there.copy_gb_per_s / here.copy_gb_per_s
     }
 }
 
@@ -187,6 +199,7 @@ date = "2026-02-03"
 commit = "0123456789ab"
 copy_gb_per_s = 1000.0
 bf16_tflops = 200.0
+probe = { bf16_tflops = 160.0, copy_gb_per_s = 900.0 }
 
 [[machine.training]]
 size = "0.8B"
@@ -240,7 +253,11 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
 
     #[test]
     fn a_page_with_a_wrong_block_names_the_file() {
-        for (good, bad) in [("tokens_per_s = 10000.0", "tokens_per_s = nan"), ("size = \"0.8B\"\n", "")] {
+        for (good, bad) in [
+            ("tokens_per_s = 10000.0", "tokens_per_s = nan"),
+            ("bf16_tflops = 160.0", "bf16_tflops = 0.0"),
+            ("size = \"0.8B\"\n", ""),
+        ] {
             let error = Measured::from_page(&PAGE.replacen(good, bad, 1)).unwrap_err().to_string();
             assert!(error.contains("kernels/RESULTS.md"), "{error}");
         }
@@ -280,15 +297,21 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
     fn another_device_is_only_estimated_from_a_probe_and_each_part_of_the_time_follows_its_own_rate() {
         let speed = |probe| measured().speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe);
         assert_eq!(speed(None), None);
-        // 45 % of the time is the matrix units' at 200 TFLOP/s.
-        let slower = speed(Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 250.0 })).unwrap();
+        // 45 % of the time is the matrix units' at 200 TFLOP/s; this device has half of that one's matrix rate and a quarter of its bandwidth.
+        let slower = speed(Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 })).unwrap();
         assert!((slower.tokens_per_s - 10_000.0 / (0.45 * 2.0 + 0.55 * 4.0)).abs() < 1e-6, "{slower:?}");
         assert!(
             !slower.is_of_this_kind && slower.words.contains("takes 3.10 times as long here"),
             "{slower:?}"
         );
-        let same = speed(Some(Probe { bf16_tflops: 200.0, copy_gb_per_s: 1000.0 })).unwrap();
+        let same = speed(Some(Probe { bf16_tflops: 160.0, copy_gb_per_s: 900.0 })).unwrap();
         assert!((same.tokens_per_s - 10_000.0).abs() < 1e-6);
         assert_eq!(speed(Some(Probe { bf16_tflops: f64::NAN, copy_gb_per_s: 250.0 })), None);
+        // A run that did not measure what a probe does cannot be held against one.
+        let without = Measured::from_page(&PAGE.replace("probe = {", "# ")).unwrap();
+        let probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 });
+        assert_eq!(without.speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe), None);
+        let same = without.speed("NVIDIA Made-up", Some("2B"), MethodKind::Lora, 9e9, probe).unwrap();
+        assert_eq!(same.tokens_per_s, 10_000.0);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! On the CPU everything is fp32. On a GPU weights and activations are bf16, and what is trained has an fp32 gradient,
 //! master copy and two fp32 moments. Activations are what the fused ops keep for their backward pass, times
-//! a slack; the head's logits exist for one chunk of rows only.
+//! a slack; the head's logits exist for one chunk of rows only. A checkpoint is written beside the steps that follow it:
+//! [`copies_beside_checkpoint`].
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +13,9 @@ use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::{LayerType, ModelConfig};
 use crate::render;
 
-/// Rows that go through the head at a time: the chunk whose logits and their gradient exist at once.
-pub const fn logits_chunk_rows(device: Device) -> u64 {
-    match device {
-        Device::Cpu => 256,
-        Device::Cuda => 1024,
-    }
-}
+/// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH` in
+/// `kernels/linear_cross_entropy/cuda.rs`).
+const CUDA_LOGITS: f64 = 480e6;
 
 /// What allocators, temporaries of unfused ops and alignment add to the activations; assumed.
 const SLACK: f64 = 1.25;
@@ -30,13 +27,13 @@ pub struct Memory {
     pub weights: u64,
     /// Adapters.
     pub adapters: u64,
-    /// Gradients of what is trained.
+    /// Gradients of what is trained, summed over a step's rows; of the head's table those of one row beside.
     pub gradients: u64,
-    /// Moments of AdamW and fp32 master weights.
+    /// Moments of AdamW and fp32 master weights; of adapters their copies too, while a checkpoint is written.
     pub optimizer: u64,
     /// What the forward pass keeps for the backward pass, and its workspace.
     pub activations: u64,
-    /// Logits of one chunk of rows, with their gradient.
+    /// What the head computes its loss in: logits of a chunk, and the gradients of its rows.
     pub logits_chunk: u64,
     /// Left alone: the program itself, the driver, the system.
     pub reserve: u64,
@@ -165,6 +162,29 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
     }
 }
 
+/// Whether an update that comes while a checkpoint is being written copies what the checkpoint holds: weights and moments,
+/// 12 bytes a parameter. Adapters are small. Of all weights there would have to be room for a second copy, so the update waits,
+/// and what goes on meanwhile is the forward and backward pass before it.
+pub const fn copies_beside_checkpoint(method: MethodKind) -> bool {
+    matches!(method, MethodKind::Lora)
+}
+
+/// What the head computes its loss in, bytes, for `tokens` rows with a target. As the kernels of `linear_cross_entropy` say.
+fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
+    let (vocabulary, hidden, tokens) =
+        (config.vocab_size as f64, config.hidden_size as f64, footprint.tokens);
+    match (footprint.device, footprint.method) {
+        // Tiles of exponentials; the rows, their gradients, and these in the order of the tokens.
+        (Device::Cpu, MethodKind::Lora) => f64::from(2 << 20) + 12.0 * tokens * hidden,
+        (Device::Cpu, MethodKind::Full) => f64::from(56 << 20) + 12.0 * tokens * hidden,
+        // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients; these in the order of
+        // the tokens.
+        (Device::Cuda, _) => {
+            (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(CUDA_LOGITS) + 2.0 * tokens * hidden
+        }
+    }
+}
+
 /// Numbers that one layer keeps for its backward pass, for each token.
 fn kept_per_token(config: &ModelConfig, layer: LayerType, rank: f64) -> f64 {
     let (h, i) = (config.hidden_size as f64, config.intermediate_size as f64);
@@ -184,20 +204,28 @@ fn kept_per_token(config: &ModelConfig, layer: LayerType, rank: f64) -> f64 {
     }
 }
 
+/// Bytes of a number that is computed with, and of the fp32 master copy of one that is trained.
+const fn widths(device: Device) -> (f64, f64) {
+    match device {
+        Device::Cpu => (4.0, 0.0),
+        Device::Cuda => (2.0, 4.0),
+    }
+}
+
+fn trained_parameters(model: &ModelFacts, work: &Work, footprint: &Footprint) -> f64 {
+    match footprint.method {
+        MethodKind::Lora => work.adapter_parameters(footprint.rank),
+        MethodKind::Full => model.text_parameters() as f64,
+    }
+}
+
 /// Estimates the memory of training.
 pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> Memory {
     let config = &model.config;
-    let width = match footprint.device {
-        Device::Cpu => 4.0,
-        Device::Cuda => 2.0,
-    };
+    let (width, master) = widths(footprint.device);
     let parameters = model.text_parameters() as f64;
     let adapters = work.adapter_parameters(footprint.rank);
-    let trained = match footprint.method {
-        MethodKind::Lora => adapters,
-        MethodKind::Full => parameters,
-    };
-    let master = if footprint.device == Device::Cuda { 4.0 } else { 0.0 };
+    let trained = trained_parameters(model, work, footprint);
 
     let rank = f64::from(footprint.rank);
     let kept = |layer: LayerType| kept_per_token(config, layer, rank) * width;
@@ -210,20 +238,59 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     });
     // Workspace: the gradients of one layer's activations.
     let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
+    let activations = per_token * footprint.tokens * SLACK;
+
+    // The head's gradient is made in the forward pass, beside the sum over the rows before.
+    let table = match footprint.method {
+        MethodKind::Lora => 0.0,
+        MethodKind::Full => config.vocab_size as f64 * config.hidden_size as f64 * 4.0,
+    };
+    // Those of adapters join the sum when all of a row are there, which without recompute is at its end; the activations are
+    // gone then. Those of the model's own matrices join it one by one.
+    let of_one_row = if footprint.recompute { 0.0 } else { adapters * 4.0 };
+    let copies = if copies_beside_checkpoint(footprint.method) { 12.0 } else { 0.0 };
 
     let budget = budget(machine, footprint.device);
-    let chunk = footprint.tokens.min(logits_chunk_rows(footprint.device) as f64);
     Memory {
         weights: whole(parameters * width),
         adapters: whole(adapters * width),
-        gradients: whole(trained * 4.0),
-        optimizer: whole(trained * (8.0 + master)),
-        activations: whole(per_token * footprint.tokens * SLACK),
-        logits_chunk: whole(chunk * config.vocab_size as f64 * 8.0),
+        gradients: whole(trained * 4.0 + table),
+        optimizer: whole(trained * (8.0 + master + copies)),
+        activations: whole(activations.max(of_one_row)),
+        logits_chunk: whole(head(footprint, config)),
         reserve: budget.reserve.min(i64::MAX as u64 / 16),
         available_bytes: budget.available.min(i64::MAX as u64),
         budget: budget.source,
         reserve_reason: budget.reason.to_owned(),
+    }
+}
+
+/// Estimates the memory of training the MTP head after a training of this footprint, in rows of as many tokens.
+///
+/// The text model runs forward only and keeps nothing: beside it there is one layer to keep and to differentiate.
+pub fn estimate_head(
+    model: &ModelFacts,
+    work: &Work,
+    machine: &MachineFacts,
+    footprint: &Footprint,
+) -> Memory {
+    let config = &model.config;
+    let (width, master) = widths(footprint.device);
+    let head = model.mtp_parameters() as f64;
+    let trained = trained_parameters(model, work, footprint);
+    let kept = |layer: LayerType, rank: u32| kept_per_token(config, layer, f64::from(rank));
+    let own = kept(LayerType::FullAttention, 0);
+    let widest = config.layer_types.iter().map(|layer| kept(*layer, footprint.rank)).fold(own, f64::max);
+    // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection makes of them.
+    let joined = 7.0 * config.hidden_size as f64;
+    let main = estimate(model, work, machine, footprint);
+    Memory {
+        // The base's head stays beside the trained one: both are measured in the end.
+        weights: main.weights + whole(2.0 * head * width),
+        gradients: whole(head * 4.0),
+        optimizer: whole(head * (8.0 + master) + trained * master),
+        activations: whole((joined + own + widest) * width * footprint.tokens * SLACK),
+        ..main
     }
 }
 
@@ -261,6 +328,50 @@ mod tests {
     }
 
     #[test]
+    fn the_head_of_2b_takes_what_its_kernels_say() {
+        let (vocabulary, hidden, tokens) = (248_320, 2048, 5376);
+        // 480 MB, and the gradient of the hidden states in bf16: not the 2 GB of 1024 rows of f32 logits.
+        let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
+        assert_eq!(lora.logits_chunk, 480_000_000 + 2 * tokens * hidden);
+        let whole = full("Qwen/Qwen3.5-2B", MethodKind::Full, 0);
+        assert_eq!(whole.logits_chunk, lora.logits_chunk);
+        // 1.88 billion parameters: f32 gradients and the table's once more; f32 masters and two moments.
+        let catalog = Catalog::shipped();
+        let parameters = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).text_parameters();
+        let table = vocabulary * hidden * 4;
+        assert_eq!(whole.gradients, parameters * 4 + table);
+        assert_eq!(table, 2_034_237_440);
+        assert_eq!(whole.optimizer, parameters * 12);
+    }
+
+    #[test]
+    fn few_tokens_of_a_small_vocabulary_need_no_more_than_their_logits() {
+        let config = r#"{"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "tie_word_embeddings": true,
+            "rms_norm_eps": 1e-6, "max_position_embeddings": 512}"#;
+        let model = ModelFacts::from_config_json(config).unwrap();
+        let of = |device, method, rank| {
+            let footprint = Footprint { device, method, rank, recompute: false, tokens: 32.0 };
+            estimate(&model, &Work::of(&model.config), &spark(), &footprint)
+        };
+        let cuda = of(Device::Cuda, MethodKind::Full, 0);
+        assert_eq!(cuda.logits_chunk, 32 * (2 * 512 + 512 / 8 + 6 * 64) + 32 * 64 * 2);
+        assert_eq!(of(Device::Cpu, MethodKind::Full, 0).logits_chunk, (56 << 20) + 12 * 32 * 64);
+        assert_eq!(of(Device::Cpu, MethodKind::Lora, 8).logits_chunk, (2 << 20) + 12 * 32 * 64);
+    }
+
+    #[test]
+    fn an_update_beside_a_checkpoint_copies_adapters_and_never_all_weights() {
+        let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let adapters = Work::of(&model.config).adapter_parameters(128) as u64;
+        assert_eq!(lora.optimizer, adapters * 24);
+        assert_eq!(adapters * 12, 1_614_643_200, "the copies, beside masters and moments of the same size");
+        assert_eq!(full("Qwen/Qwen3.5-2B", MethodKind::Full, 0).optimizer, model.text_parameters() * 12);
+    }
+
+    #[test]
     fn the_reserve_is_not_part_of_what_a_peak_is_held_against() {
         let memory = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         assert!(memory.reserve > 0);
@@ -287,6 +398,29 @@ mod tests {
         assert!(exactly.fits() && !short.fits());
         // In a container of 64 GB on the same machine the limit is the memory there is.
         assert!(system_reserve(64_000_000_000, true) < system_reserve(128_500_000_000, true));
+    }
+
+    #[test]
+    fn the_heads_rows_may_be_far_longer_than_those_of_the_main_training() {
+        let catalog = Catalog::shipped();
+        for entry in &catalog.models {
+            let model = catalog.model_facts(entry);
+            let work = Work::of(&model.config);
+            let footprint = Footprint {
+                device: Device::Cuda,
+                method: MethodKind::Lora,
+                rank: 128,
+                recompute: false,
+                tokens: 4096.0,
+            };
+            let longer = Footprint { tokens: 8192.0, ..footprint };
+            let main = estimate(&model, &work, &spark(), &footprint);
+            let head = estimate_head(&model, &work, &spark(), &longer);
+            assert!(head.activations * 2 < main.activations, "{}", entry.id);
+            // All the text model recomputes or not is the same to the head: it keeps nothing of it.
+            let again = Footprint { recompute: true, ..longer };
+            assert_eq!(estimate_head(&model, &work, &spark(), &again), head);
+        }
     }
 
     #[test]

@@ -328,11 +328,12 @@ mod tests {
     fn a_machine_too_small_for_the_longest_example_says_which_rows_fit() {
         let machine = MachineFacts {
             mem_total_bytes: 8_000_000_000,
-            mem_available_bytes: 6_000_000_000,
+            mem_available_bytes: 7_500_000_000,
             cores: 2,
             ..MachineFacts::default()
         };
-        let outlook = of("Qwen/Qwen3.5-0.8B", &machine, None).lora;
+        let data = DataFacts { max: 32_768, ..assumed_data() };
+        let outlook = of("Qwen/Qwen3.5-0.8B", &machine, Some(&data)).lora;
         assert!(!outlook.fits() && outlook.longest_row.is_some(), "{}", outlook.fit_in_words());
         assert!(outlook.fit_in_words().contains("tokens fit"), "{}", outlook.fit_in_words());
         assert!(!of("Qwen/Qwen3.5-9B", &machine, None).lora.fits());

@@ -29,6 +29,9 @@ pub struct Plan {
     pub recompute: bool,
     /// What becomes of the MTP head.
     pub mtp: Mtp,
+    /// How many token ids drafts are chosen from; all where there is no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_vocab: Option<u32>,
     /// Folder that holds the runs.
     pub runs_dir: PathBuf,
     /// Name of the run's folder, when the user chose one.
@@ -141,6 +144,9 @@ impl Method {
 pub struct PackPlan {
     /// Tokens of a row.
     pub length: u32,
+    /// Tokens of a row while the MTP head is trained; as `length` where there is no number, as in plans of old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_length: Option<u32>,
     /// How examples are put into rows.
     pub strategy: PackStrategy,
 }
@@ -235,7 +241,7 @@ impl Default for LogPlan {
 pub struct Advice {
     /// Pack length by the original recipe's rule: mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
-    /// Memory by part.
+    /// Memory by part, of the stage that needs most.
     pub memory: Memory,
     /// Steps, speed and duration.
     pub time: Time,
@@ -342,6 +348,20 @@ impl Plan {
     /// Memory that training is predicted to take, bytes; what a measured peak is held against. `None` for a plan without advice.
     pub fn predicted_bytes(&self) -> Option<u64> {
         Some(self.advice.as_ref()?.memory.training_bytes())
+    }
+
+    /// The same plan with the rows of the MTP head's stage: its optimizer steps have as many tokens as those of the main
+    /// training.
+    #[must_use]
+    pub fn for_head(&self) -> Self {
+        let Some(length) = self.pack.mtp_length else { return self.clone() };
+        let step = self.batch.packs_per_step() as f64 * f64::from(self.pack.length);
+        let rows = (step / f64::from(length.max(1))).round().max(1.0);
+        Self {
+            pack: PackPlan { length, ..self.pack },
+            batch: BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 },
+            ..self.clone()
+        }
     }
 
     /// The same plan without reasons and estimates: only what the trainer needs.

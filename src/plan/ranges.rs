@@ -41,6 +41,9 @@ pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanE
     in_range("method.rank", &answers.rank, 1..=facts.model.config.hidden_size.clamp(1, 1 << 16) as u32)?;
     in_range("method.alpha", &answers.alpha, 1e-6..=1e6)?;
     in_range("pack.length", &answers.pack_length, 16.min(limit)..=limit)?;
+    in_range("pack.mtp_length", &answers.mtp_pack_length, 16.min(limit)..=limit)?;
+    let vocabulary = facts.model.config.vocab_size.clamp(1, i32::MAX as usize) as u32;
+    in_range("draft_vocab", &answers.draft_vocab, 1..=vocabulary)?;
     in_range("batch.micro_batch_packs", &answers.micro_batch_packs, 1..=1 << 16)?;
     in_range("batch.grad_accum_steps", &answers.grad_accum_steps, 1..=1 << 16)?;
     in_range("optimizer.learning_rate", &answers.learning_rate, 1e-12..=1.0)?;

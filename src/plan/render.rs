@@ -281,13 +281,16 @@ pub fn summary(plan: &Plan) -> String {
         Method::Full => "full fine-tuning".to_owned(),
     };
     let mut text = format!(
-        "model {}\nhow   {method}, on {}{}\nrows  {} tokens ({}), {} to an optimizer step\n",
+        "model {}\nhow   {method}, on {}{}\nrows  {} tokens ({}), {} to an optimizer step{}\n",
         escape(&plan.model.id),
         plan.device,
         if plan.recompute { ", with recompute" } else { "" },
         count(plan.pack.length.into()),
         plan.pack.strategy,
         count(plan.batch.packs_per_step()),
+        plan.pack
+            .mtp_length
+            .map_or(String::new(), |length| format!("; {} for the MTP head", count(length.into()))),
     );
     if let Some(Advice { memory, time, .. }) = &plan.advice {
         let _ = writeln!(

@@ -153,6 +153,7 @@ impl Resolver<'_> {
         let name = self.pick_optional("name", &answers.name, "made from time, model and method");
         let device = self.device()?;
         let mtp = self.mtp(&model.id)?;
+        let draft_vocab = self.draft_vocab(mtp)?;
         let data = self.data()?;
 
         let strategy = self.pick(
@@ -191,10 +192,18 @@ impl Resolver<'_> {
         let (method, choice) = self.method_and_fit(&fit, free)?;
         let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
         let recompute = self.recompute(&fit, &wish, &choice);
-        let pack = self.pack(&fit, &choice);
+        let mut pack = self.pack(&fit, &choice);
 
         let train_share = 1.0 - data.eval_fraction;
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
+        // What is said of memory holds for all of the run.
+        let mut memory = choice.memory.clone();
+        if let Some((length, of_head)) = self.head_pack(&fit, &wish, &choice, batch, mtp)? {
+            pack.mtp_length = Some(length);
+            if of_head.needed_bytes() > memory.needed_bytes() {
+                memory = of_head;
+            }
+        }
         let duration = self.duration();
         let steps = steps_per_epoch
             .saturating_mul(duration.epochs.into())
@@ -226,19 +235,15 @@ impl Resolver<'_> {
         let order =
             |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
         self.explain.sort_by_key(|row| order(&row.key));
-        let advice = Advice {
-            recipe_pack_length: fit.rule,
-            memory: choice.memory,
-            time,
-            explain: self.explain,
-            curve: choice.curve,
-        };
+        let advice =
+            Advice { recipe_pack_length: fit.rule, memory, time, explain: self.explain, curve: choice.curve };
         Ok(Plan {
             preset,
             seed,
             device,
             recompute,
             mtp,
+            draft_vocab,
             runs_dir,
             name,
             model,
@@ -330,6 +335,38 @@ impl Resolver<'_> {
             _ => {
                 self.record("mtp", Mtp::None.shown(), Origin::BuiltIn, "this model has no MTP head".into());
                 Ok(Mtp::None)
+            }
+        }
+    }
+
+    fn draft_vocab(&mut self, mtp: Mtp) -> Result<Option<u32>, PlanError> {
+        const KEY: &str = "draft_vocab";
+        let answer = &self.answers.draft_vocab;
+        if mtp == Mtp::None {
+            self.no_head(KEY, answer, "the MTP head is left out", "--mtp trained or default")?;
+            return Ok(None);
+        }
+        Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
+    }
+
+    /// There is no head that a setting could be about: what the user said of it is refused, and what a preset says, which is
+    /// written for many models, is passed over.
+    pub(crate) fn no_head(
+        &mut self,
+        key: &'static str,
+        answer: &Option<Answer<u32>>,
+        why: &str,
+        wanted: &str,
+    ) -> Result<(), PlanError> {
+        match answer {
+            Some(Answer { value, origin }) if *origin > Origin::Preset => Err(PlanError::Conflict {
+                key,
+                what: format!("{} is {value}, but {why}", setting(key).place(*origin)),
+                fix: format!("Leave it out, or use {wanted}"),
+            }),
+            _ => {
+                self.record(key, String::new(), Origin::BuiltIn, why.into());
+                Ok(())
             }
         }
     }

@@ -360,6 +360,71 @@ fn a_model_without_an_mtp_head_has_none_unless_the_user_insists() {
 }
 
 #[test]
+fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
+    assert_eq!(plan.pack.mtp_length, Some(8192));
+    assert!(reason(&plan, "pack.mtp_length").starts_with("the original recipe's rows for the head"));
+    // Its steps have as many tokens as those of the main training.
+    let head = plan.for_head();
+    assert_eq!((head.pack.length, head.batch.micro_batch_packs), (8192, 1));
+    let tokens = |plan: &Plan| plan.batch.packs_per_step() as f64 * f64::from(plan.pack.length);
+    assert!((tokens(&head) / tokens(&plan) - 1.0).abs() < 0.05, "{} {}", tokens(&head), tokens(&plan));
+    assert_eq!(Plan { pack: plan.pack, batch: plan.batch, ..head }, plan);
+
+    // Of little data a step is one shorter row.
+    let small = resolve(&ask("tiny"), &demo_facts()).unwrap();
+    let length = small.pack.mtp_length.unwrap();
+    assert!(length < 4096 && u64::from(length) <= tokens(&small) as u64, "{length}");
+    assert!(reason(&small, "pack.mtp_length").contains("as in the main training"));
+    assert_eq!(small.for_head().batch.packs_per_step(), 1);
+
+    // Of little memory the longest row that fits; a longer one is refused with what would fit.
+    let mut tight = recipe_facts("Qwen/Qwen3.5-27B");
+    tight.data = report(lengths(24_315, 2000.0, 0.1), 0.5);
+    let (mut shorter, mut available) = (None, tight.machine.mem_available_bytes);
+    while shorter.is_none() && available > 40_000_000_000 {
+        tight.machine.mem_available_bytes = available;
+        let found = resolve(&ask("Qwen/Qwen3.5-27B"), &tight).ok();
+        shorter = found.filter(|plan| plan.pack.mtp_length.unwrap() < 8192);
+        available -= 500_000_000;
+    }
+    let plan = shorter.unwrap();
+    let why = reason(&plan, "pack.mtp_length");
+    assert!(why.starts_with("the longest rows that fit"), "{why}");
+    assert!(plan.advice.as_ref().unwrap().memory.fits());
+    let longer = with(ask("Qwen/Qwen3.5-27B"), &[("mtp-pack-length", "8192")]);
+    let error = resolve(&longer, &tight).unwrap_err();
+    assert_eq!((error.exit_code(), error.setting().unwrap().name), (4, "mtp-pack-length"));
+    let text = error.to_string();
+    assert!(text.contains("training the MTP head in rows of 8,192 tokens does not fit"), "{text}");
+    assert!(text.contains("--mtp-pack-length ") && text.contains("--mtp default"), "{text}");
+}
+
+#[test]
+fn what_is_said_of_a_head_that_is_not_there_is_refused_from_the_user_and_passed_over_in_a_preset() {
+    let facts = demo_facts();
+    let tiny = |pairs: &[(&str, &str)]| resolve(&with(ask("tiny"), pairs), &facts);
+    let given = tiny(&[("draft-vocab", "512"), ("mtp-pack-length", "1024")]).unwrap();
+    assert_eq!((given.draft_vocab, given.pack.mtp_length), (Some(512), Some(1024)));
+    let carried_over = tiny(&[("draft-vocab", "512"), ("mtp", "default")]).unwrap();
+    assert_eq!((carried_over.draft_vocab, carried_over.pack.mtp_length), (Some(512), None));
+    for (name, mtp) in [("draft-vocab", "none"), ("mtp-pack-length", "default"), ("mtp-pack-length", "none")]
+    {
+        let error = tiny(&[(name, "512"), ("mtp", mtp)]).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, name));
+        assert!(error.to_string().contains(&format!("--{name} is 512, but")), "{error}");
+    }
+    let mut preset = Answers::default();
+    preset.set("draft-vocab", "512", Origin::Preset).unwrap();
+    preset.set("mtp-pack-length", "512", Origin::Preset).unwrap();
+    let plan = resolve(&preset.merge(with(ask("tiny"), &[("mtp", "none")])), &facts).unwrap();
+    assert_eq!((plan.draft_vocab, plan.pack.mtp_length), (None, None));
+    let text = tiny(&[("draft-vocab", "4096")]).unwrap_err().to_string();
+    assert!(text.contains("--draft-vocab is `4096`: expected a value from 1 to 2048"), "{text}");
+}
+
+#[test]
 fn cuda_that_cannot_be_used_is_an_error_and_auto_takes_the_cpu() {
     let facts = demo_facts();
     let error = resolve(&with(ask("tiny"), &[("device", "cuda")]), &facts).unwrap_err();
@@ -412,7 +477,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
     assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
 
-    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 500.0 });
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
     assert!((probed.tokens_per_s.unwrap() / carried_over - 0.5).abs() < 1e-9, "{probed:?}");
 
@@ -427,7 +492,7 @@ fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
     facts.rates.measured = Measured::from_page(crate::measured::tests::PAGE).unwrap();
     let time = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap().advice.unwrap().time;
     assert_eq!(time(&facts).basis, RateBasis::OriginalRecipe);
-    facts.machine.probe = Some(Probe { bf16_tflops: 100.0, copy_gb_per_s: 250.0 });
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 });
     let scaled = time(&facts);
     assert_eq!(scaled.basis, RateBasis::Estimate);
     assert!(scaled.formula.contains("estimate: tests/gpu measured 10,000 tokens/s"), "{}", scaled.formula);
@@ -459,6 +524,11 @@ fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let older = text.replace("[log]\ntensorboard = false\n", "");
     assert_ne!(older, text);
     assert!(Plan::from_toml(&older, "plan.toml").unwrap().log.tensorboard);
+    // The head then went on in the rows of the main training.
+    let older = text.replace("mtp_length = 8192\n", "");
+    assert_ne!(older, text);
+    let plan = Plan::from_toml(&older, "plan.toml").unwrap();
+    assert_eq!(plan.for_head(), plan);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Method, rank, pack length and recompute: the decisions that memory and time are made of.
 
 use crate::answers::Origin;
-use crate::choices::{MethodKind, PackStrategy};
-use crate::error::PlanError;
+use crate::choices::{MethodKind, Mtp, PackStrategy};
+use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Fit, Wish};
 use crate::memory::Memory;
-use crate::plan::{Method, PackPlan};
+use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
 use crate::render::{bytes, count, escape, parameters, percent};
 use crate::resolve::{Resolver, setting};
@@ -16,6 +16,8 @@ const FULL_EXAMPLES: u64 = 100_000;
 const FULL_TOKENS: u64 = 200_000_000;
 /// Adapters are recommended up to this many examples without further question.
 const LORA_EXAMPLES: u64 = 50_000;
+/// Rows of the MTP head's stage in the original recipe, tokens.
+const HEAD_PACK_LENGTH: u32 = 8192;
 
 impl Resolver<'_> {
     /// The recommended method with its reason.
@@ -214,6 +216,66 @@ impl Resolver<'_> {
         let origin = self.answers.pack_length.as_ref().map_or(Origin::BuiltIn, |answer| answer.origin);
         let length = choice.pack_length;
         self.record("pack.length", length.to_string(), origin, reason);
-        PackPlan { length, strategy: fit.strategy }
+        PackPlan { length, mtp_length: None, strategy: fit.strategy }
+    }
+
+    /// Rows of the MTP head's stage with the memory it needs; nothing where no head is trained.
+    pub(crate) fn head_pack(
+        &mut self,
+        fit: &Fit,
+        wish: &Wish,
+        choice: &Choice,
+        batch: BatchPlan,
+        mtp: Mtp,
+    ) -> Result<Option<(u32, Memory)>, PlanError> {
+        const KEY: &str = "pack.mtp_length";
+        let answer = &self.answers.mtp_pack_length;
+        if mtp != Mtp::Trained {
+            self.no_head(KEY, answer, "no MTP head is trained", "--mtp trained")?;
+            return Ok(None);
+        }
+        let recipe = format!("the original recipe has rows of {}", count(HEAD_PACK_LENGTH.into()));
+        let step = u64::from(choice.pack_length) * batch.packs_per_step();
+        // A longer row than a step of the main training would make the head's steps larger, and leave it fewer of them.
+        let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
+        let wanted = HEAD_PACK_LENGTH.min(fit.limit).min(whole_step);
+        let needs = |length: u32| fit.memory_of_head(wish, length);
+        let mut lengths = (1..=wanted.div_ceil(128)).rev().map(|n| (n * 128).min(wanted));
+        let fitting = lengths.find(|length| needs(*length).fits());
+        let length = answer.as_ref().map(|answer| answer.value).or(fitting).unwrap_or(wanted);
+        let memory = needs(length);
+        if !memory.fits() {
+            let shorter = fitting.map(|length| Remedy {
+                change: format!("{}: shorter rows for the head", setting(KEY).how(length)),
+                needed_bytes: needs(length).needed_bytes(),
+            });
+            let untrained = Remedy {
+                change: "--mtp default: the base's head, carried over".into(),
+                needed_bytes: choice.memory.needed_bytes(),
+            };
+            return Err(PlanError::DoesNotFit {
+                key: if answer.is_some() { KEY } else { "mtp" },
+                what: format!("training the MTP head in rows of {} tokens", count(length.into())),
+                memory: Box::new(memory),
+                remedies: shorter.into_iter().chain([untrained]).collect(),
+            });
+        }
+        let why = match fitting.unwrap_or(length) {
+            HEAD_PACK_LENGTH => "the original recipe's rows for the head".to_owned(),
+            shorter if shorter < wanted => format!("the longest rows that fit; {recipe}"),
+            _ if wanted == whole_step => {
+                format!("a row makes a step of {} tokens, as in the main training; {recipe}", count(step))
+            }
+            _ => format!("the longest the model can take; {recipe}"),
+        };
+        let most = memory.needed_bytes() > choice.memory.needed_bytes();
+        let reason = format!(
+            "{why}; the text model keeps nothing here, so that {} of {} are needed{}",
+            bytes(memory.needed_bytes()),
+            bytes(memory.available_bytes),
+            if most { ", which is more than the main training needs" } else { "" },
+        );
+        let length = self.pick(KEY, answer, fitting.unwrap_or(length), reason);
+        Ok(Some((length, memory)))
     }
 }

@@ -303,7 +303,8 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
-    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of the device on a GPU.
+    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of the device on a
+    /// GPU, and of both where they share the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_peak_bytes: Option<u64>,
     /// What the plan predicted for it.

@@ -48,6 +48,11 @@ impl Gpus {
         })
     }
 
+    /// Name of the first one.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.devices().next()?.1.name().ok()
+    }
+
     pub(crate) fn facts(&self) -> Vec<GpuFacts> {
         self.devices()
             .map(|(index, device)| GpuFacts {

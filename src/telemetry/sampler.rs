@@ -111,6 +111,11 @@ impl Sampler {
         }
     }
 
+    /// The driver's name of the first GPU.
+    pub fn gpu_name(&self) -> Option<String> {
+        self.gpus.name()
+    }
+
     pub(crate) fn gpus(&self) -> &Gpus {
         &self.gpus
     }

@@ -51,6 +51,10 @@ pub enum TrainError {
         "the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
     )]
     NoDevice(String),
+    #[error(
+        "training is not exact on {on} ({failed}), so the run was not started there. Look at what `sparktune doctor` finds: if it fails again, send the output of `sparktune doctor --json` to the developers; a new run with --device cpu does not need this device"
+    )]
+    Inexact { on: String, failed: String },
     #[error("{what}. Details are in {details}")]
     Device { what: String, details: PathBuf },
     #[error("{path}: {source}. Check space and permissions of the run folder, then `sparktune resume`")]

@@ -6,19 +6,24 @@
 
 mod batches;
 pub mod bench;
+mod draft_vocab;
 mod error;
 mod evaluate;
+#[cfg(feature = "cuda")]
+pub mod gpu_bench;
 mod optimizer;
 mod outputs;
 mod run;
+mod saver;
 mod schedule;
 mod self_test;
 mod serve;
 mod session;
+mod snapshot;
 mod stage;
 mod state;
 
 pub use error::TrainError;
 pub use outputs::export_run;
-pub use run::{Finished, train, train_within};
-pub use self_test::{SelfTest, self_test};
+pub use run::{Finished, Surroundings, train, train_with};
+pub use self_test::{BeforeFirstRun, SelfTest, self_test};

@@ -1,6 +1,7 @@
 //! What a run leaves for use: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `SERVE.md`.
 
 use crate::TrainError;
+use crate::draft_vocab;
 use crate::evaluate::Evaluation;
 use crate::run::{base, device, fresh_model, lora, restore};
 use crate::serve::{HeadReport, Served, serve_page};
@@ -22,6 +23,8 @@ pub(crate) struct Heads {
     pub(crate) before: Option<Mtp>,
     /// The one that is served.
     pub(crate) last: Option<Mtp>,
+    /// The token ids to draft from, where the plan wants a part of them.
+    pub(crate) among: Option<Vec<u32>>,
 }
 
 /// What was written.
@@ -76,18 +79,42 @@ pub(crate) fn write(
     }
 
     let frozen = model.frozen();
-    let report = |mtp: &Option<Mtp>| {
+    let mut warnings = Vec::new();
+    let mut report = |which: &str, mtp: &Option<Mtp>, among: Option<&[u32]>| {
         let evaluation = evaluation?;
         let mut mtp = mtp.clone()?;
         mtp.set_trainable(false);
-        HeadReport::measure(&frozen, &mtp, &evaluation.prompts(PROMPTS), &evaluation.stops())
+        let report =
+            HeadReport::measure(&frozen, &mtp, among, &evaluation.prompts(PROMPTS), &evaluation.stops())?;
+        say(format!("{which}: {}", report.in_a_line()));
+        if !report.equal_to_greedy {
+            warnings.push(format!(
+                "speculative decoding with the {which} gave another text than greedy decoding; serve without drafts and report this"
+            ));
+        }
+        Some(report)
     };
-    let (before, last) = (report(&heads.before), report(&heads.last));
-    let mut warnings = Vec::new();
-    if last.as_ref().is_some_and(|report| !report.equal_to_greedy) {
-        warnings.push("speculative decoding gave another text than greedy decoding; serve without drafts and report this".into());
+    let which = if heads.before.is_some() { "trained MTP head" } else { "base's MTP head" };
+    let before = report("base's MTP head", &heads.before, None);
+    let last = report(which, &heads.last, None);
+    let among = heads.among.as_deref().filter(|_| heads.last.is_some());
+    let trimmed = among.and_then(|ids| report(which, &heads.last, Some(ids)));
+    if let Some(ids) = among {
+        let path = folder.join("draft-tokens.pt");
+        draft_vocab::write_token_map(&path, ids)?;
+        paths.push(path);
     }
-    let page = serve_page(&Served { plan, folder: served, has_adapter: adapter.is_some(), before, last });
+    let has_adapter = adapter.is_some();
+    let page = serve_page(&Served {
+        plan,
+        folder: served,
+        has_adapter,
+        is_tied: base.is_tied(),
+        before,
+        last,
+        trimmed,
+        has_draft_tokens: among.is_some(),
+    });
     let path = folder.join("SERVE.md");
     fs::write(&path, page).map_err(TrainError::io(&path))?;
     paths.push(path);
@@ -122,7 +149,8 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
         Stage::Main if plan.mtp == MtpChoice::Trained => Plan { mtp: MtpChoice::Default, ..plan },
         _ => plan,
     };
-    let heads = Heads { before, last: head };
+    let among = draft_vocab::of_run(&plan, &run.data().join("train.qubgpu"), &base)?;
+    let heads = Heads { before, last: head, among };
     let held_out = run.data().join("eval.qubgpu");
     let vocabulary = base.config().vocab_size;
     let evaluation = Evaluation::open(&plan, &held_out, base.dir(), vocabulary, &mut |_| ())?;

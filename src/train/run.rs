@@ -2,9 +2,11 @@
 
 use crate::TrainError;
 use crate::batches::Batches;
+use crate::draft_vocab;
 use crate::evaluate::Evaluation;
 use crate::optimizer::Optimizer;
 use crate::outputs;
+use crate::self_test::BeforeFirstRun;
 use crate::session::Session;
 use crate::stage::{End, Head, Main, run_stage, trained};
 use crate::state::{Stage, State, read_optimizer, read_weights};
@@ -12,7 +14,7 @@ use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, OptimizerPlan, Plan};
-use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished, RunStarted};
+use sparktune_runlog::{Checkpoints, Kind, Outcome, RunDir, RunFinished, RunStarted};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -43,21 +45,37 @@ pub struct Finished {
 /// # Errors
 /// [`TrainError`]; the message is in the last event too.
 pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
-    train_within(run, stop, None)
+    train_with(run, stop, &Surroundings::default())
 }
 
-/// As [`train`], ending when memory runs short of another reserve than the plan's rule gives, bytes.
+/// What a run finds where it trains.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Bytes of memory to be left alone; by the plan's rule if not given.
+    pub reserve_bytes: Option<u64>,
+    /// What comes before the first run on a CUDA device.
+    pub before_first_run: Option<BeforeFirstRun>,
+}
+
+/// As [`train`], with these surroundings.
 ///
 /// # Errors
 /// As [`train`].
-pub fn train_within(
+pub fn train_with(
     run: &RunDir,
     stop: &AtomicBool,
-    reserve_bytes: Option<u64>,
+    surroundings: &Surroundings,
 ) -> Result<Finished, TrainError> {
-    let mut session = Session::open(run, stop, reserve_bytes)?;
+    let mut session = Session::open(run, stop, surroundings.reserve_bytes)?;
     let mut state = State::start();
-    let result = caught(run, session.events.attempt(), || attempt(&mut session, &mut state));
+    let number = session.events.attempt();
+    let mut result = caught(run, number, || attempt(&mut session, &mut state, surroundings));
+    // Whatever ended the attempt, a checkpoint that is being written is finished and told of before the end is.
+    if let Err(error) = caught(run, number, || session.saved())
+        && result.is_ok()
+    {
+        result = Err(error);
+    }
     let (outcome, reason, written) = match &result {
         Ok(Ending::Completed(outputs)) => (Outcome::Completed, None, outputs.clone()),
         Ok(Ending::Stopped(because)) => (Outcome::Stopped, because.clone(), Vec::new()),
@@ -78,19 +96,11 @@ pub fn train_within(
         step: finished.steps,
         final_loss_nats: finished.final_loss,
         eval_loss_nats: finished.eval_loss,
-        mem_peak_bytes: peak_bytes(&session.plan),
+        mem_peak_bytes: session.peak_bytes(),
         mem_predicted_bytes: session.plan.predicted_bytes(),
         outputs: finished.outputs.iter().map(relative).collect(),
     }));
     result.map(|_| finished)
-}
-
-/// Most memory so far, in what the plan predicts.
-fn peak_bytes(plan: &Plan) -> Option<u64> {
-    match plan.device {
-        DeviceKind::Cpu => sparktune_telemetry::peak_rss_bytes(),
-        DeviceKind::Cuda => None,
-    }
 }
 
 /// How an attempt ended that nothing went wrong in.
@@ -183,9 +193,14 @@ pub(crate) fn restore(
     })
 }
 
-fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainError> {
-    session.checkpoints.clean(&session.lease)?;
-    let found = session.checkpoints.newest_valid()?;
+fn attempt(
+    session: &mut Session,
+    state: &mut State,
+    surroundings: &Surroundings,
+) -> Result<Ending, TrainError> {
+    let mut checkpoints = Checkpoints::new(session.run);
+    checkpoints.clean(&session.lease)?;
+    let found = checkpoints.newest_valid()?;
     let plan = session.plan.clone();
     let resumed = found.checkpoint.clone();
     if let Some(checkpoint) = &resumed {
@@ -201,7 +216,7 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
         sparktune: env!("CARGO_PKG_VERSION").into(),
         model: plan.model.id.clone(),
         method: plan.method.kind().to_string(),
-        device: device_in_words(&plan),
+        device: session.device_in_words(),
         total_steps: Some(batches.total_steps()),
         epochs: Some(f64::from(plan.duration.epochs)),
         resumed_from_step: resumed.as_ref().map(|checkpoint| checkpoint.step.min(state.main_steps)),
@@ -210,13 +225,16 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
         let (name, damage) = (skipped.path.display(), &skipped.damage);
         session.warn(format!("the checkpoint {name} is damaged and was passed over: {damage}"), None);
     }
-    session.checkpoints.set_aside(&found.skipped, &session.lease)?;
+    checkpoints.set_aside(&found.skipped, &session.lease)?;
 
     for name in ["train.qubgpu", "eval.qubgpu"] {
         check_tokens(&data.join(name))?;
     }
-    session.phase("load", format!("reading the weights of {}", plan.model.id));
     let device = device(&plan)?;
+    if let (DeviceKind::Cuda, Some(tests)) = (plan.device, &surroundings.before_first_run) {
+        tests.run(session, &device)?;
+    }
+    session.phase("load", format!("reading the weights of {}", plan.model.id));
     let mut model = fresh_model(&plan, &base, &device, &mut |done, total| {
         session.progress("load", done as u64, total as u64, "layers");
     })?;
@@ -272,8 +290,10 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
         }
         let mut subject = Head { mtp, trunk: main.model.frozen(), trained: names.clone() };
         // One epoch: the head starts from the base's.
-        let mut batches = Batches::new(&tokens, &plan, 1, plan.duration.max_steps, vocabulary)?;
-        session.phase("mtp", format!("training the MTP head, {} steps", batches.total_steps()));
+        let rows = plan.for_head();
+        let mut batches = Batches::new(&tokens, &rows, 1, plan.duration.max_steps, vocabulary)?;
+        let (steps, length) = (batches.total_steps(), rows.pack.length);
+        session.phase("mtp", format!("training the MTP head, {steps} steps in rows of {length} tokens"));
         let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
         let end = run_stage(session, &mut subject, state, &mut optimizer, &mut batches, &settings, None)?;
         if let End::Stopped { because } = end {
@@ -291,12 +311,13 @@ fn attempt(session: &mut Session, state: &mut State) -> Result<Ending, TrainErro
 
     session.phase("export", "writing adapter and merged model");
     let before = if plan.mtp == MtpChoice::Trained { untrained_head } else { None };
+    let among = draft_vocab::of_run(&plan, &tokens, &base)?;
     let written = outputs::write(
         &session.run.outputs(),
         &plan,
         &base,
         &mut main.model,
-        outputs::Heads { before, last: head },
+        outputs::Heads { before, last: head, among },
         evaluation.as_ref(),
         &mut |line| session.phase("export", line),
     )?;
@@ -315,12 +336,5 @@ fn check_tokens(path: &Path) -> Result<(), TrainError> {
     match report.defects.first() {
         None => Ok(()),
         Some(defect) => Err(TrainError::DamagedTokens { path: path.to_owned(), defect: defect.to_string() }),
-    }
-}
-
-fn device_in_words(plan: &Plan) -> String {
-    match plan.device {
-        DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
-        DeviceKind::Cuda => "CUDA".to_owned(),
     }
 }

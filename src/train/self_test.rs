@@ -1,12 +1,16 @@
 //! Whether training is exact on a device: packing changes nothing, and gradients are slopes.
 //!
-//! Small enough to run before a first long run; on a CUDA device it also compiles and launches the kernels a run will use.
+//! Seconds long: it comes before the first run on a CUDA device, where it also compiles and launches the kernels that the run
+//! will use.
 
 use crate::TrainError;
+use crate::session::Session;
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Checkpoint, Gradients, Model, Row};
-use std::path::Path;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// One property, measured.
 #[derive(Clone, Debug)]
@@ -61,6 +65,51 @@ pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, Tr
             passed: slope <= allowed_slope,
         },
     ])
+}
+
+/// The self-tests before the first run on a CUDA device: once for each device, driver and build.
+#[derive(Clone, Debug)]
+pub struct BeforeFirstRun {
+    /// A checkpoint folder to test with, of a tiny model.
+    pub model: PathBuf,
+    /// Device, driver, compiler and build, in one line.
+    pub on: String,
+    /// The file that remembers what passed, a line for each `on`.
+    pub passed: PathBuf,
+}
+
+impl BeforeFirstRun {
+    /// Runs the tests where they have not passed yet, and says so in the run's events.
+    ///
+    /// # Errors
+    /// [`TrainError::Inexact`] when one fails; a checkpoint that cannot be read.
+    pub(crate) fn run(&self, session: &Session, device: &Device) -> Result<(), TrainError> {
+        let passed = fs::read_to_string(&self.passed).unwrap_or_default();
+        if passed.lines().any(|line| line == self.on) {
+            return Ok(());
+        }
+        session.phase("self-test", format!("the first run on {}: is training exact there?", self.on));
+        let tests = self_test(&self.model, device)?;
+        for (done, test) in tests.iter().enumerate() {
+            session.phase("self-test", format!("{}: {}", test.name, test.found));
+            session.progress("self-test", done as u64 + 1, tests.len() as u64, "tests");
+        }
+        let failed = tests.iter().filter(|test| !test.passed);
+        let failed: Vec<String> = failed.map(|test| format!("{}: {}", test.name, test.found)).collect();
+        if !failed.is_empty() {
+            return Err(TrainError::Inexact { on: self.on.clone(), failed: failed.join("; ") });
+        }
+        let remembered = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&self.passed)
+            .and_then(|mut file| file.write_all(format!("{}\n", self.on).as_bytes()));
+        if let Err(error) = remembered {
+            let path = self.passed.display();
+            session.warn(format!("the next run tests again, for {path} cannot be written: {error}"), None);
+        }
+        Ok(())
+    }
 }
 
 /// Ids spread over the vocabulary, different for each example.

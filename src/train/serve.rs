@@ -1,6 +1,8 @@
 //! `SERVE.md`: how to serve what was trained, and what the MTP head is worth.
 
-use sparktune_model::{Generator, Model, Mtp, measure_acceptance, speculative_greedy};
+use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
+use sparktune_plan::model_config::ModelConfig;
+use sparktune_plan::render::{bytes, count, percent};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use std::fmt::Write;
 
@@ -9,45 +11,103 @@ const LONGEST_DRAFT: usize = 4;
 /// Tokens generated for each prompt when acceptance is measured.
 const TOKENS: usize = 32;
 
+/// What drafting reads of memory, in parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    /// By one draft: the MTP head, and the rows of the output head that it is compared with.
+    draft: f64,
+    /// By one pass of the model, which verifies a whole draft.
+    pass: f64,
+}
+
+impl Reading {
+    /// With `rows` of the output head for a draft.
+    fn of(config: &ModelConfig, rows: usize) -> Self {
+        let table = config.vocab_size as f64 * config.hidden_size as f64;
+        // Of an embedding that is not the head too a pass reads only the rows of its tokens.
+        let embedding = if config.tie_word_embeddings { 0.0 } else { table };
+        Self {
+            draft: config.mtp_parameters() as f64 + rows as f64 * config.hidden_size as f64,
+            pass: config.text_parameters() as f64 - embedding,
+        }
+    }
+
+    /// A draft's cost as a share of a pass.
+    fn share(self) -> f64 {
+        self.draft / self.pass
+    }
+
+    /// Speed over no drafts at all, when of `length` drafted tokens `kept` are kept in a pass, and time is bytes read.
+    fn speedup(self, length: usize, kept: f64) -> f64 {
+        (1.0 + kept) / (1.0 + length as f64 * self.share())
+    }
+
+    /// With every draft kept.
+    fn bound(self, length: usize) -> f64 {
+        self.speedup(length, length as f64)
+    }
+}
+
 /// What a head's drafts are worth on some prompts.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadReport {
     /// Mean number of drafted tokens kept in a pass, for draft lengths 1, 2, ….
     accepted: Vec<f64>,
-    /// Cost of one drafted token as a share of one pass of the model: parameters read by each.
-    draft_cost: f64,
+    reading: Reading,
+    /// How many token ids it drafted from.
+    rows: usize,
     /// Every speculative text equalled plain greedy decoding.
     pub(crate) equal_to_greedy: bool,
     prompts: usize,
 }
 
 impl HeadReport {
-    /// Runs the head on prompts with frozen models; nothing when there is no prompt.
-    pub(crate) fn measure(model: &Model, mtp: &Mtp, prompts: &[Vec<u32>], stops: &[u32]) -> Option<Self> {
+    /// Runs the head on prompts with frozen models, drafting from some ids or from all; nothing when there is no prompt.
+    pub(crate) fn measure(
+        model: &Model,
+        mtp: &Mtp,
+        among: Option<&[u32]>,
+        prompts: &[Vec<u32>],
+        stops: &[u32],
+    ) -> Option<Self> {
         if prompts.is_empty() {
             return None;
         }
         let stop = |id: u32| stops.contains(&id);
-        let accepted = measure_acceptance(model, mtp, prompts, TOKENS, LONGEST_DRAFT, stop);
-        let equal_to_greedy = prompts.iter().all(|prompt| {
-            let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
-            if let Some(end) = plain.iter().position(|id| stop(*id)) {
-                plain.truncate(end + 1);
-            }
-            (1..=LONGEST_DRAFT)
-                .all(|length| speculative_greedy(model, mtp, prompt, TOKENS, length, stop).0 == plain)
-        });
+        let greedy: Vec<Vec<u32>> = prompts
+            .iter()
+            .map(|prompt| {
+                let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
+                if let Some(end) = plain.iter().position(|id| stop(*id)) {
+                    plain.truncate(end + 1);
+                }
+                plain
+            })
+            .collect();
+        let drafter = among.map_or_else(|| Drafter::new(model, mtp), |ids| Drafter::among(model, mtp, ids));
+        let mut equal_to_greedy = true;
+        let accepted = (1..=LONGEST_DRAFT)
+            .map(|length| {
+                let mut all = Acceptance::default();
+                for (prompt, greedy) in prompts.iter().zip(&greedy) {
+                    let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
+                    equal_to_greedy &= text == *greedy;
+                    all.accepted.extend(run.accepted);
+                }
+                all.mean()
+            })
+            .collect();
         let config = model.config();
-        let head = config.vocab_size as f64 * config.hidden_size as f64;
-        let draft_cost = (config.mtp_parameters() as f64 + head) / config.text_parameters() as f64;
-        Some(Self { accepted, draft_cost, equal_to_greedy, prompts: prompts.len() })
+        let rows = among.map_or(config.vocab_size, <[u32]>::len);
+        let reading = Reading::of(config, rows);
+        Some(Self { accepted, reading, rows, equal_to_greedy, prompts: prompts.len() })
     }
 
     /// Estimated speed-up of serving with drafts of `length` tokens over none.
     fn speedup(&self, length: usize) -> f64 {
         match length {
             0 => 1.0,
-            _ => (1.0 + self.accepted[length - 1]) / (1.0 + length as f64 * self.draft_cost),
+            _ => self.reading.speedup(length, self.accepted[length - 1]),
         }
     }
 
@@ -58,6 +118,19 @@ impl HeadReport {
         }
         (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
     }
+
+    /// In one line, for the log.
+    pub(crate) fn in_a_line(&self) -> String {
+        let kept: Vec<String> = self.accepted.iter().map(|kept| format!("{kept:.2}")).collect();
+        format!(
+            "{} drafted tokens kept in a pass for drafts of 1 to {LONGEST_DRAFT} ({} held-out prompts); a draft from {} tokens reads {} of the model, so that {LONGEST_DRAFT} gain {:.2}× at most (estimate)",
+            kept.join(", "),
+            self.prompts,
+            count(self.rows as u64),
+            percent(self.reading.share()),
+            self.reading.bound(LONGEST_DRAFT),
+        )
+    }
 }
 
 /// What the page is about.
@@ -66,13 +139,19 @@ pub(crate) struct Served<'a> {
     /// Folder name of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
     pub(crate) has_adapter: bool,
+    /// The output head is the embedding.
+    pub(crate) is_tied: bool,
     pub(crate) before: Option<HeadReport>,
     pub(crate) last: Option<HeadReport>,
+    /// As `last`, drafting from the plan's part of the vocabulary.
+    pub(crate) trimmed: Option<HeadReport>,
+    /// That part lies beside the page, as a list of ids.
+    pub(crate) has_draft_tokens: bool,
 }
 
 /// The page's text.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served { plan, folder, has_adapter, before, last } = served;
+    let Served { plan, folder, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } = served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
     let mut line = |text: String| {
@@ -115,37 +194,145 @@ pub(crate) fn serve_page(served: &Served) -> String {
                 "Drafted tokens kept in a pass (mean over {} held-out prompts, {TOKENS} tokens each, greedy; measured):\n",
                 last.prompts
             ));
-            line(acceptance_table(before.as_ref(), last));
+            line(acceptance_table(before.as_ref(), last, trimmed.as_ref()));
             line(format!(
-                "Recommended draft length: **{draft}**{}. The speed-up is an estimate: (1 + kept) / (1 + length × {:.2}), where {:.2} is \
-                 the share of the model's parameters that one draft reads. Measure it on your server.",
+                "Recommended draft length: **{draft}**{}. The speed-up is an estimate: (1 + kept) / (1 + length × share), with the share \
+                 below. Measure it on your server.\n",
                 if draft == 0 { " (drafting does not pay)" } else { "" },
-                last.draft_cost,
-                last.draft_cost
             ));
+            line(reading_table(last, trimmed.as_ref()));
+            let equal = last.equal_to_greedy && trimmed.as_ref().is_none_or(|report| report.equal_to_greedy);
             line(format!(
-                "\nSpeculative text equal to plain greedy decoding on these prompts: {}.",
-                if last.equal_to_greedy { "yes" } else { "NO; do not use the head and report this" }
+                "Speculative text equal to plain greedy decoding on these prompts: {}.",
+                if equal { "yes" } else { "NO; do not use the head and report this" }
             ));
         }
+    }
+    if *has_draft_tokens {
+        line("\n## Drafting from a part of the vocabulary\n".into());
+        line(trimmed_page(folder, *is_tied, trimmed.as_ref()));
     }
     page
 }
 
-fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport) -> String {
-    let mut table = String::from("| draft length |");
+fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let which = if before.is_some() { "trained head" } else { "base's head" };
-    if before.is_some() {
-        table.push_str(" base's head |");
-    }
-    let _ = write!(table, " {which} | estimated speed-up |\n|---|---|---|");
-    table.push_str(if before.is_some() { "---|\n" } else { "\n" });
+    let mut columns = vec!["draft length".to_owned()];
+    columns.extend(before.map(|_| "base's head".to_owned()));
+    columns.extend([which.to_owned(), "estimated speed-up".to_owned()]);
+    columns.extend(
+        trimmed
+            .into_iter()
+            .flat_map(|report| [format!("{which}, {}", tokens(report)), "estimated speed-up".to_owned()]),
+    );
+    let mut table = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
     for length in 1..=last.accepted.len() {
         let _ = write!(table, "| {length} |");
         if let Some(before) = before {
             let _ = write!(table, " {:.2} |", before.accepted[length - 1]);
         }
-        let _ = writeln!(table, " {:.2} | {:.2}× |", last.accepted[length - 1], last.speedup(length));
+        for report in [Some(last), trimmed].into_iter().flatten() {
+            let _ = write!(table, " {:.2} | {:.2}× |", report.accepted[length - 1], report.speedup(length));
+        }
+        table.push('\n');
     }
     table
+}
+
+/// How many token ids a head drafted from, in words.
+fn tokens(report: &HeadReport) -> String {
+    format!("{} tokens", count(report.rows as u64))
+}
+
+/// What a pass and a draft read, and what that leaves to gain.
+fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
+    let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
+    let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
+    let mut table = format!(
+        "What is read of memory (arithmetic, not measured: parameters in bf16, one request at a time). The last column is the \
+         speed-up if every draft of {} tokens were kept: (1 + length) / (1 + length × share).\n\n\
+         | | reads | share of a pass | at most |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
+        lengths.join(", "),
+        bf16(last.reading.pass)
+    );
+    for report in [Some(last), trimmed].into_iter().flatten() {
+        let bounds: Vec<String> =
+            (1..=LONGEST_DRAFT).map(|length| format!("{:.2}×", report.reading.bound(length))).collect();
+        let _ = writeln!(
+            table,
+            "| a draft from {} | {} | {} | {} |",
+            tokens(report),
+            bf16(report.reading.draft),
+            percent(report.reading.share()),
+            bounds.join(", ")
+        );
+    }
+    table
+}
+
+/// Which servers can draft from the list of token ids, and how.
+fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> String {
+    let mut page = String::from(
+        "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent targets of the training data and the special \
+         ones, as a list that `torch.load` reads. Drafts are only proposals: the text stays what the model itself would say. The head \
+         was trained on the whole vocabulary, and nothing is cut from the weights.\n\n\
+         SGLang takes the list as `--speculative-token-map`. What follows was read in its source (commit 008b79d2) and not run here. ",
+    );
+    if is_tied {
+        page.push_str(
+            "This model's output head is its embedding, and for such models that version goes on drafting from the whole head while it \
+             already translates by the list, which gives wrong ids: do not give it the list before `set_embed_and_head` in its \
+             `qwen3_5_mtp.py` takes a cut head for tied embeddings too.\n\n",
+        );
+    } else {
+        let draft = trimmed.map_or(1, HeadReport::recommended).max(1);
+        let _ = write!(
+            page,
+            "On one GPU:\n\n```\npython -m sglang.launch_server --model-path ./{folder} --speculative-algorithm NEXTN \\\n  \
+             --speculative-num-steps {draft} --speculative-eagle-topk 1 --speculative-num-draft-tokens {} \\\n  \
+             --speculative-token-map ./draft-tokens.pt\n```\n\n",
+            draft + 1
+        );
+    }
+    page.push_str("vLLM's MTP (commit 01d99805) has no such option and drafts from the whole vocabulary.");
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_plan::Catalog;
+
+    fn config(id: &str) -> ModelConfig {
+        let catalog = Catalog::shipped();
+        catalog.model_facts(catalog.find(id).unwrap()).config
+    }
+
+    #[test]
+    fn a_draft_of_the_2b_reads_30_percent_of_a_pass_and_an_eighth_of_the_vocabulary_frees_most_of_it() {
+        let config = config("Qwen/Qwen3.5-2B");
+        let full = Reading::of(&config, config.vocab_size);
+        assert!((full.share() - 0.30).abs() < 0.01, "{}", full.share());
+        assert!((full.bound(3) - 2.1).abs() < 0.05, "{}", full.bound(3));
+        let trimmed = Reading::of(&config, 32_768);
+        assert!((trimmed.share() - 0.068).abs() < 0.001, "{}", trimmed.share());
+        assert!(trimmed.bound(3) > 3.3 && trimmed.pass == full.pass);
+        assert_eq!(full.speedup(2, 0.0), 1.0 / (1.0 + 2.0 * full.share()));
+    }
+
+    #[test]
+    fn of_an_embedding_that_is_no_head_a_pass_reads_next_to_nothing() {
+        let config = config("Qwen/Qwen3.5-9B");
+        let table = (config.vocab_size * config.hidden_size) as f64;
+        let pass = Reading::of(&config, 1).pass;
+        assert_eq!(pass, config.text_parameters() as f64 - table);
+    }
+
+    #[test]
+    fn a_head_that_is_the_embedding_gets_no_command_that_would_go_wrong() {
+        let untied = trimmed_page("merged-mtp", false, None);
+        assert!(untied.contains("--speculative-token-map ./draft-tokens.pt"), "{untied}");
+        let tied = trimmed_page("merged-mtp", true, None);
+        assert!(tied.contains("do not give it the list") && !tied.contains("launch_server"), "{tied}");
+    }
 }

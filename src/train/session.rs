@@ -1,13 +1,17 @@
 //! One attempt of a run: its lease, events, requests and checkpoints, and what the machine is doing meanwhile.
 
 use crate::TrainError;
-use sparktune_plan::{Device as DeviceKind, Plan, memory::system_reserve};
+use crate::saver::{Committing, Saver};
+use crate::snapshot::Snapshot;
+use burn::tensor::Device;
+use sparktune_kernels::reserved_bytes;
+use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
+use sparktune_plan::{Device as DeviceKind, Plan};
 use sparktune_runlog::{
-    Action, Checkpoint, Checkpoints, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease,
-    Phase, PressureWatch, Progress, Request, RunDir, Step, Warning, now_us,
+    Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, Phase, PressureWatch,
+    Progress, Request, RunDir, Step, Warning, now_us,
 };
-use sparktune_telemetry::{MemoryGuard, Sampler};
-use std::path::Path;
+use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +23,16 @@ pub(crate) struct Session<'a> {
     pub(crate) run: &'a RunDir,
     pub(crate) plan: Plan,
     pub(crate) events: Arc<EventWriter>,
-    pub(crate) checkpoints: Checkpoints,
-    pub(crate) lease: Lease,
+    pub(crate) lease: Arc<Lease>,
+    saver: Saver,
+    /// What the checkpoint that is being written answers, and its step.
+    answering: Option<(Asked, u64)>,
     inbox: ControlInbox,
     stop: &'a AtomicBool,
     sampler: Sampler,
     sampled: Option<Instant>,
+    /// Most memory that [`memory_bytes`](Self::memory_bytes) has seen.
+    most_bytes: Option<u64>,
     drift: DriftWatch,
     /// Missing only where the system had no thread for it.
     guard: Option<MemoryGuard>,
@@ -49,13 +57,16 @@ impl<'a> Session<'a> {
         stop: &'a AtomicBool,
         reserve_bytes: Option<u64>,
     ) -> Result<Self, TrainError> {
-        let lease = Lease::acquire(run)?;
+        let lease = Arc::new(Lease::acquire(run)?);
         let plan = read_plan(run)?;
         let events = Arc::new(EventWriter::open(&lease)?);
         if plan.log.tensorboard {
             events.mirror_to_tensorboard(&lease);
         }
-        let checkpoints = Checkpoints::new(run);
+        let keep = plan.checkpoint.keep.max(1) as usize;
+        let mut committing = Committing::new(run, lease.clone(), events.clone(), keep);
+        let saver = Saver::start(move |snapshot| committing.commit(snapshot))
+            .map_err(TrainError::io(run.checkpoints()))?;
         let inbox = ControlInbox::new(&lease);
         let mut sampler = Sampler::new();
         let reserve = reserve_bytes.unwrap_or_else(|| reserve(&plan, &mut sampler));
@@ -64,12 +75,14 @@ impl<'a> Session<'a> {
             run,
             plan,
             events,
-            checkpoints,
             lease,
+            saver,
+            answering: None,
             inbox,
             stop,
             sampler,
             sampled: None,
+            most_bytes: None,
             drift: DriftWatch::new(),
             guard,
         })
@@ -110,6 +123,35 @@ impl<'a> Session<'a> {
         slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
     }
 
+    /// Memory that training on `device` takes now, in what the plan predicts: the process's on the CPU, what is reserved on
+    /// a GPU, and both together where they share the memory.
+    pub(crate) fn memory_bytes(&mut self, device: &Device) -> Option<u64> {
+        let process = rss_bytes();
+        let bytes = match reserved_bytes(device) {
+            None => process,
+            Some(reserved) if self.sampler.memory().unified => process.map(|process| process + reserved),
+            Some(reserved) => Some(reserved),
+        };
+        self.most_bytes = self.most_bytes.max(bytes);
+        bytes
+    }
+
+    /// The most of it so far. The system knows that of a process at any time; a device was asked after each step.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        match self.plan.device {
+            DeviceKind::Cpu => peak_rss_bytes(),
+            DeviceKind::Cuda => self.most_bytes,
+        }
+    }
+
+    /// What trains, and in which numbers.
+    pub(crate) fn device_in_words(&self) -> String {
+        match self.plan.device {
+            DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
+            DeviceKind::Cuda => format!("{}, bf16", self.sampler.gpu_name().as_deref().unwrap_or("CUDA")),
+        }
+    }
+
     /// Why the run must end now, also in the middle of a step: memory runs out.
     pub(crate) fn must_stop(&self) -> Option<String> {
         self.guard.as_ref().and_then(MemoryGuard::must_stop)
@@ -121,7 +163,9 @@ impl<'a> Session<'a> {
         match self.inbox.poll() {
             Ok(incoming) => {
                 incoming.ignored.into_iter().for_each(|line| self.warn(line, None));
+                let answering = self.answering.as_ref().map_or(&[][..], |(asked, _)| &asked.requests);
                 asked.requests = incoming.requests;
+                asked.requests.retain(|request| !answering.contains(request));
             }
             Err(error) => self.warn(error.to_string(), None),
         }
@@ -152,25 +196,53 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Commits a checkpoint whose files `write` puts into a folder; tries once more before it gives up.
-    pub(crate) fn commit(
-        &mut self,
-        step: u64,
-        write: impl Fn(&Path) -> Result<(), TrainError>,
-    ) -> Result<Checkpoint, TrainError> {
-        let mut attempt = || -> Result<Checkpoint, TrainError> {
-            let writer = self.checkpoints.begin(step, &self.lease)?;
-            write(writer.path())?;
-            Ok(writer.commit()?)
-        };
-        let first = match attempt() {
-            Ok(checkpoint) => return Ok(checkpoint),
-            Err(error) => error,
-        };
-        let retried = attempt();
-        let how = if retried.is_ok() { "the second try succeeded" } else { "the second try failed too" };
-        self.warn(format!("the checkpoint of step {step} could not be written: {first}; {how}"), Some(step));
-        retried
+    /// Has a checkpoint written while training goes on, which answers what was asked; waits for the one before.
+    ///
+    /// # Errors
+    /// That the one before could not be written.
+    pub(crate) fn save(&mut self, snapshot: Snapshot, asked: Asked) -> Result<(), TrainError> {
+        self.saved()?;
+        self.answering = Some((asked, snapshot.state.checkpoint_step()));
+        self.saver.save(snapshot);
+        Ok(())
+    }
+
+    /// Waits until the last checkpoint is committed.
+    ///
+    /// # Errors
+    /// That it could not be written.
+    pub(crate) fn saved(&mut self) -> Result<(), TrainError> {
+        while self.saver.is_busy() {
+            self.hear(SAMPLE_EVERY)?;
+            self.sample_machine();
+        }
+        Ok(())
+    }
+
+    /// Takes note of a checkpoint that is committed by now.
+    ///
+    /// # Errors
+    /// That it could not be written.
+    pub(crate) fn look_after_checkpoint(&mut self) -> Result<(), TrainError> {
+        self.hear(Duration::ZERO)
+    }
+
+    /// To be called before an update: waits for a checkpoint where there is no memory for an update beside it.
+    ///
+    /// # Errors
+    /// That it could not be written.
+    pub(crate) fn before_update(&mut self) -> Result<(), TrainError> {
+        if copies_beside_checkpoint(self.plan.method.kind()) { Ok(()) } else { self.saved() }
+    }
+
+    fn hear(&mut self, patience: Duration) -> Result<(), TrainError> {
+        let Some(outcome) = self.saver.outcome(patience) else { return Ok(()) };
+        let answered = self.answering.take();
+        outcome?;
+        if let Some((asked, step)) = answered {
+            self.done(asked, step);
+        }
+        Ok(())
     }
 }
 

@@ -5,13 +5,14 @@ use crate::batches::Batches;
 use crate::evaluate::Evaluation;
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
-use crate::session::Session;
+use crate::session::{Asked, Session};
+use crate::snapshot::Snapshot;
 use crate::state::{Stage, State};
 use burn::tensor::Device;
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
 use sparktune_plan::OptimizerPlan;
-use sparktune_runlog::{CheckpointCommitted, Kind, Step};
+use sparktune_runlog::{Kind, Step};
 use std::time::{Duration, Instant};
 
 /// What a stage trains.
@@ -157,6 +158,7 @@ pub(crate) fn run_stage(
     let (mut under_way, mut settled_at): (Option<Queued>, _) = (None, Instant::now());
     let mut unsaved = false;
     while state.step < total {
+        session.look_after_checkpoint()?;
         let before = under_way.take();
         let next = queue_step(session, subject, state, optimizer, batches, settings);
         settled_at = settle(session, subject, state, before, settled_at, total)?;
@@ -164,13 +166,16 @@ pub(crate) fn run_stage(
             Next::Queued(step) => Some(*step),
             Next::Nothing => None,
             Next::GivenUp => {
-                // Every step before this one is in a checkpoint already, or is saved now.
                 let asked = session.asked();
-                if unsaved {
-                    save(session, subject, state, optimizer, false)?;
-                }
                 let because = asked.because.clone();
-                session.done(asked, state.checkpoint_step());
+                // Every step before this one is in a checkpoint already, or is saved now.
+                if unsaved {
+                    save(session, subject, state, optimizer, false, asked)?;
+                    session.saved()?;
+                } else {
+                    session.saved()?;
+                    session.done(asked, state.checkpoint_step());
+                }
                 return Ok(End::Stopped { because });
             }
         };
@@ -191,6 +196,8 @@ pub(crate) fn run_stage(
             let loss = evaluation.loss(session, subject, state.checkpoint_step())?;
             best = state.evaluated(loss);
             evaluation.samples(session, subject.model(), state.checkpoint_step());
+            // For the peak: an evaluation may take more than a step.
+            session.memory_bytes(subject.model().device());
         }
         let patience = session.plan.eval.early_stop_patience;
         let enough = evaluation.is_some()
@@ -208,6 +215,7 @@ pub(crate) fn run_stage(
         }
 
         let asked = session.asked();
+        let (stop, because) = (asked.stop, asked.because.clone());
         if asked.checkpoint {
             settled_at = settle(session, subject, state, under_way.take(), settled_at, total)?;
         }
@@ -215,12 +223,13 @@ pub(crate) fn run_stage(
             if best {
                 state.best_step = Some(state.checkpoint_step());
             }
-            save(session, subject, state, optimizer, best)?;
+            save(session, subject, state, optimizer, best, asked)?;
             saved_at = Instant::now();
             unsaved = false;
         }
-        let (stop, because) = (asked.stop, asked.because.clone());
-        session.done(asked, state.checkpoint_step());
+        if stop || last || enough {
+            session.saved()?;
+        }
         // Also after the last step: what follows (the head, the export) is the resumed run's.
         if stop {
             return Ok(End::Stopped { because });
@@ -294,6 +303,7 @@ fn queue_step(
         }
         losses.push(subject.loss_and_gradients(row, scale, &mut gradients));
     }
+    session.before_update()?;
     let before_update = Instant::now();
     let clip = optimizer.step(settings, rate, step, gradients, &mut |f| subject.visit_mut(f))?;
     let host_works = *subject.model().device() == Device::flex();
@@ -339,6 +349,7 @@ fn settle(
     }
     // While one step is under way the next is already queued: each takes from the end of the one before.
     let step_ms = milliseconds(queued.started.max(before));
+    let mem_used_bytes = session.memory_bytes(subject.model().device());
     match subject.stage() {
         Stage::Main => {
             state.main_steps = step;
@@ -353,7 +364,7 @@ fn settle(
                 grad_norm: Some(grad_norm),
                 step_ms: Some(step_ms),
                 tokens_per_s: Some((queued.tokens as f64 / step_ms * 1e4).round() / 10.0),
-                mem_used_bytes: sparktune_telemetry::rss_bytes(),
+                mem_used_bytes,
                 data_ms: Some(queued.data_ms),
                 optimizer_ms: queued.optimizer_ms,
                 ..Step::default()
@@ -371,29 +382,17 @@ fn settle(
     Ok(Instant::now())
 }
 
+/// Has what was trained so far written as a checkpoint, which answers what was `asked`. Every step must be settled.
 fn save(
     session: &mut Session,
     subject: &dyn Subject,
     state: &State,
     optimizer: &Optimizer,
     best: bool,
+    asked: Asked,
 ) -> Result<(), TrainError> {
-    let started = Instant::now();
-    let step = state.checkpoint_step();
-    let parameters = subject.saved();
-    let checkpoint = session.commit(step, |folder| state.write(folder, &parameters, optimizer))?;
-    session.events.emit(Kind::CheckpointCommitted(CheckpointCommitted {
-        step,
-        name: checkpoint.name(),
-        bytes: checkpoint.bytes,
-        commit_ms: Some(milliseconds(started)),
-        best,
-    }));
-    let keep = session.plan.checkpoint.keep.max(1) as usize;
-    if let Err(error) = session.checkpoints.retain(keep, state.best_step, &session.lease) {
-        session.warn(format!("old checkpoints could not be deleted: {error}"), Some(step));
-    }
-    Ok(())
+    let snapshot = Snapshot::take(state, &subject.saved(), optimizer, subject.model().device(), best);
+    session.save(snapshot, asked)
 }
 
 /// To the microsecond: more digits are noise, and make a log longer.

@@ -1,21 +1,20 @@
 //! What a checkpoint holds: trained weights, optimizer, and the few numbers the loop goes on from.
 //!
 //! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues on the same bits;
-//! `state.json` holds the rest. Their commit is the run log's business.
+//! `state.json` holds the rest. Here they are read; a [`Snapshot`](crate::snapshot::Snapshot) writes them.
 
 use crate::TrainError;
 use crate::optimizer::Optimizer;
 use burn::tensor::{Device, Tensor, TensorData};
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use sparktune_model::{Param, WeightFile};
-use std::borrow::Cow;
+use sparktune_model::WeightFile;
 use std::fs;
 use std::path::Path;
 
-const WEIGHTS: &str = "weights.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const STATE: &str = "state.json";
+pub(crate) const WEIGHTS: &str = "weights.safetensors";
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const STATE: &str = "state.json";
 
 /// Which part of the job is being trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,24 +103,6 @@ impl State {
         let text = fs::read_to_string(&path).map_err(TrainError::io(&path))?;
         serde_json::from_str(&text).map_err(|e| foreign(folder, e.to_string()))
     }
-
-    /// Writes state, weights and optimizer into the folder of an uncommitted checkpoint.
-    pub(crate) fn write(
-        &self,
-        folder: &Path,
-        parameters: &[&Param],
-        optimizer: &Optimizer,
-    ) -> Result<(), TrainError> {
-        let text = serde_json::to_string_pretty(self).expect("plain fields serialise");
-        let path = folder.join(STATE);
-        fs::write(&path, text).map_err(TrainError::io(&path))?;
-        let weights = parameters.iter().map(|param| (param.name().to_owned(), Stored::new(param.wide())));
-        save(&folder.join(WEIGHTS), weights)?;
-        let moments = optimizer.moments.iter().flat_map(|(name, (m, v))| {
-            [(format!("m.{name}"), Stored::new(m.clone())), (format!("v.{name}"), Stored::new(v.clone()))]
-        });
-        save(&folder.join(OPTIMIZER), moments)
-    }
 }
 
 /// Puts the weights of a checkpoint into the parameters of the same names, of which there must be `expected`.
@@ -194,43 +175,4 @@ fn tensor(view: &safetensors::tensor::TensorView, device: &Device) -> Option<Ten
     let numbers: Vec<f32> =
         view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     Some(Tensor::from_data(TensorData::new(numbers, [rows, columns]), device))
-}
-
-fn save(path: &Path, tensors: impl Iterator<Item = (String, Stored)>) -> Result<(), TrainError> {
-    let error = |e: safetensors::SafeTensorError| match e {
-        safetensors::SafeTensorError::IoError(source) => TrainError::Io { path: path.to_owned(), source },
-        other => TrainError::Io { path: path.to_owned(), source: std::io::Error::other(other) },
-    };
-    safetensors::serialize_to_file(tensors.collect::<Vec<_>>(), None, path).map_err(error)
-}
-
-/// A tensor whose bytes are fetched when they are written, one after the other.
-struct Stored {
-    shape: [usize; 2],
-    value: Tensor<2>,
-}
-
-impl Stored {
-    fn new(value: Tensor<2>) -> Self {
-        Self { shape: value.dims(), value }
-    }
-}
-
-impl View for Stored {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let numbers: Vec<f32> = self.value.to_data().try_to_vec().expect("weights and moments are f32");
-        Cow::Owned(bytemuck::cast_slice(&numbers).to_vec())
-    }
-
-    fn data_len(&self) -> usize {
-        self.shape[0] * self.shape[1] * 4
-    }
 }

@@ -74,6 +74,37 @@ fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_
 }
 
 #[test]
+fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
+    let place = Place::new();
+    place.chats(40);
+    let run = |more: &[&str]| {
+        let flags = ["--rank", "4", "--max-steps", "4", "--seed", "7"];
+        done(&mut place.train(&[&flags, more].concat())).exits(0)
+    };
+    let (whole, trimmed) = (run(&[]), run(&["--draft-vocab", "100"]));
+    let output = |said: &crate::sparktune::Done, file: &str| said.run_dir().join("outputs").join(file);
+    for folder in ["merged", "merged-mtp"] {
+        assert!(files(&output(&whole, folder)) == files(&output(&trimmed, folder)), "{folder} differs");
+    }
+    assert!(!output(&whole, "draft-tokens.pt").exists());
+    // Five bytes for each id, and those that are PyTorch's.
+    let list = std::fs::metadata(output(&trimmed, "draft-tokens.pt")).unwrap().len();
+    assert_eq!(list, 29 + 5 * 100 + 6);
+    let page = std::fs::read_to_string(output(&trimmed, "SERVE.md")).unwrap();
+    assert!(page.contains("| trained head, 100 tokens | estimated speed-up |"), "{page}");
+    assert!(page.contains("prompts: yes") && page.contains("`draft-tokens.pt`"), "{page}");
+    let told = |said: &crate::sparktune::Done, words: &str| {
+        events(&said.run_dir())
+            .iter()
+            .any(|event| event["detail"].as_str().is_some_and(|d| d.contains(words)))
+    };
+    assert!(told(&trimmed, "a draft from 100 tokens") && !told(&whole, "a draft from 100 tokens"));
+
+    let refused = done(&mut place.train(&["--draft-vocab", "100000"])).exits(2);
+    assert!(refused.err.contains("--draft-vocab is `100000`: expected a value from 1 to"), "{}", refused.err);
+}
+
+#[test]
 fn full_training_changes_every_text_tensor_and_its_loss_falls() {
     let place = Place::new();
     place.chats(40);

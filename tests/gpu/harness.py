@@ -45,10 +45,10 @@ PYTHON, BINARY, OURS, LIMIT = sys.executable, "BINARY", "OURS", "LIMIT"
 PARTS = (
     Part("facts", 10, (PYTHON, "machine.py")),
     Part("ceilings", 30, (PYTHON, "ceilings.py")),
-    Part("kernels", 90, (BINARY, "bench", "--gpu", "kernels")),
-    Part("gemm", 50, (BINARY, "bench", "--gpu", "gemm"), by="sparktune"),
+    Part("kernels", 90, (BINARY, "bench", "--gpu", "kernels", "--seconds", LIMIT)),
+    Part("gemm", 50, (BINARY, "bench", "--gpu", "gemm", "--seconds", LIMIT), by="sparktune"),
     Part("gemm", 30, (PYTHON, "gemm_vendor.py", "--like", OURS, "--seconds", LIMIT), by="vendor"),
-    Part("steps", 130, (BINARY, "bench", "--gpu", "steps")),
+    Part("steps", 130, (BINARY, "bench", "--gpu", "steps", "--seconds", LIMIT)),
     Part("peers", 90, (PYTHON, "peers.py", "--seconds", LIMIT)),
     Part("sanitizer", 40, (PYTHON, "sanitizer.py", "--binary", BINARY)),
 )

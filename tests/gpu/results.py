@@ -17,10 +17,22 @@ NEWEST = "<!-- newest first; written by tests/gpu/results.py -->\n"
 NOTHING_YET = "Not measured yet: "
 
 
+def probe_line(results):
+    """What our own probe reaches on this device, to be held against the same elsewhere; the program measures it with the kernels."""
+    rates = {row["name"]: row.get("value") for row in table.rows_of(results, "kernels") if problem(row) is None}
+    product, copy = rates.get("matrix product"), rates.get("copy")
+    if not (is_number(product) and is_number(copy)):
+        return []
+    return [f"probe = {{ bf16_tflops = {product:.1f}, copy_gb_per_s = {copy:.1f} }}"]
+
+
 def toml_block(results):
-    """Ceilings and speeds of training as TOML; empty where the run has not measured both, or measured them wrong."""
+    """Ceilings and speeds of training as TOML; empty where the run has not measured both, or measured them wrong. A method
+    whose loss is not the reference path's has no speed."""
     copy, matrix = table.ceilings(results)
-    rows = [row for row in table.rows_of(results, "steps") if problem(row) is None and is_number(row.get("tokens_per_s"))]
+    steps = table.rows_of(results, "steps")
+    wrong = {row.get("method") for row in steps if problem(row)}
+    rows = [row for row in steps if row.get("method") not in wrong and is_number(row.get("tokens_per_s"))]
     rows = [row for row in rows if is_number(row.get("flops_per_token")) and "size" in row]
     if not (copy and matrix and rows):
         return ""
@@ -31,6 +43,7 @@ def toml_block(results):
         f"commit = {json.dumps(results['commit'])}",
         f"copy_gb_per_s = {copy / 1e9:.1f}",
         f"bf16_tflops = {matrix / 1e12:.1f}",
+        *probe_line(results),
         "",
     ]
     for row in rows:

@@ -32,5 +32,16 @@ if ! "$python" -c 'import tomllib' 2>/dev/null; then
     printf 'skipped: %s is not Python 3.11 or newer; install it, or name one in PYTHON.\n' "$python" >&2
     exit 77
 fi
+if [[ -e $here/sparktune.gz && ! -e $here/sparktune ]]; then
+    # Whole or not at all: another run may begin meanwhile.
+    trap 'rm -f -- "$here/sparktune.$$"' EXIT
+    if ! gzip -dc -- "$here/sparktune.gz" >"$here/sparktune.$$"; then
+        printf 'sparktune.gz cannot be unpacked into %s; copy the folder to a place that can be written.\n' "$here" >&2
+        exit 1
+    fi
+    chmod +x -- "$here/sparktune.$$"
+    mv -- "$here/sparktune.$$" "$here/sparktune"
+    trap - EXIT
+fi
 export PYTHONDONTWRITEBYTECODE=1
 exec "$python" "$here/harness.py" "$@"

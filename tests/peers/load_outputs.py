@@ -5,7 +5,7 @@
 
 Checks, in fp32 on the CPU: the merged model generates the text that the run recorded as its last samples; adapter on base
 gives the logits of the merged model (but for the merged weights' rounding to their stored type); the tokenizer's chat
-template renders.
+template renders; the tokens to draft from, where the run chose some, are a list that SGLang's way of loading takes.
 """
 
 import json
@@ -34,6 +34,11 @@ for folder in ["merged", "merged-mtp"]:
     print(f"{folder}: {len(last)} recorded samples generated again, token for token")
 
 assert tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False, add_generation_prompt=True)
+
+if (run / "outputs" / "draft-tokens.pt").is_file():
+    ids = torch.tensor(torch.load(run / "outputs" / "draft-tokens.pt", weights_only=True), dtype=torch.int64)
+    assert ids.dim() == 1 and (ids[1:] > ids[:-1]).all() and tokenizer.eos_token_id in ids
+    print(f"draft-tokens.pt: {len(ids)} ids, the end token among them")
 
 if (run / "outputs" / "adapter").is_dir():
     from peft import PeftModel

@@ -1,8 +1,9 @@
 //! The whole model on a CUDA device, or the emulated one, against the CPU, which the other tests hold against transformers:
 //! the same bf16 weights, f32 arithmetic there, bf16 activations with f32 sums here.
 
-use super::{Golden, qwen35, relative, root};
-use crate::{Checkpoint, Gradients, LoraConfig, Model, Mtp, Row};
+use super::decoding::ids;
+use super::{Golden, json, qwen35, relative, root};
+use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, Row, speculative_greedy};
 use burn::tensor::{Device, DeviceType, Tensor};
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 use std::collections::BTreeMap;
@@ -186,6 +187,22 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
     }
     let error = relative(&continued, &host(model.hidden(&Row::single(ids))));
     assert!(error <= LOGITS, "decoding differs by {error:e}");
+}
+
+#[test]
+fn drafts_from_some_tokens_give_the_text_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let golden = json("golden_greedy.json");
+    let trained = |row: &&serde_json::Value| row["checkpoint"] == "checkpoint_trained_bf16";
+    let row = golden["rows"].as_array().unwrap().iter().find(trained).unwrap();
+    let checkpoint = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
+    let model = Model::load(&checkpoint, &device, &mut |_, _| ()).unwrap();
+    let mtp = Mtp::load(&checkpoint, &device).unwrap();
+    let (prompt, expected) = (ids(&row["prompt"]), ids(&row["continuation"]));
+    let drafter = Drafter::among(&model, &mtp, &[11, 13, 15, 16, 220]);
+    let (text, run) = speculative_greedy(&drafter, &prompt, 8, 2, |_| false);
+    assert_eq!(text, expected[..8]);
+    assert!(run.mean() > 0.0, "{run:?}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 use super::{json, model, qwen35};
-use crate::{Checkpoint, Generator, Mtp, speculative_greedy};
+use crate::{Checkpoint, Drafter, Generator, Mtp, speculative_greedy};
 use burn::tensor::Device;
 use serde_json::Value;
 
-fn ids(value: &Value) -> Vec<u32> {
+pub(super) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
@@ -27,11 +27,11 @@ fn speculative_decoding_gives_the_same_tokens_and_the_acceptance_of_the_referenc
         let model = model(folder);
         let checkpoint = Checkpoint::open(&qwen35().join(folder)).unwrap();
         let mtp = Mtp::load(&checkpoint, &Device::flex()).unwrap();
+        let drafter = Drafter::new(&model, &mtp);
         let expected = ids(&row["continuation"]);
         for draft_length in 1..=3 {
             let prompt = ids(&row["prompt"]);
-            let (got, run) =
-                speculative_greedy(&model, &mtp, &prompt, expected.len(), draft_length, |_| false);
+            let (got, run) = speculative_greedy(&drafter, &prompt, expected.len(), draft_length, |_| false);
             assert_eq!(got, expected, "{folder}, draft length {draft_length}");
             let rounds = &row["speculative"][format!("k{draft_length}")]["rounds"];
             if let Some(rounds) = rounds.as_array() {
@@ -45,4 +45,41 @@ fn speculative_decoding_gives_the_same_tokens_and_the_acceptance_of_the_referenc
         }
     }
     assert!(compared >= 3, "only {compared} acceptance logs compared");
+}
+
+#[test]
+fn drafts_from_some_of_the_vocabulary_change_what_is_kept_and_not_the_text() {
+    let golden = json("golden_greedy.json");
+    let mut kept_by_half = 0;
+    for row in golden["rows"].as_array().unwrap() {
+        let folder = row["checkpoint"].as_str().unwrap();
+        let model = model(folder);
+        let checkpoint = Checkpoint::open(&qwen35().join(folder)).unwrap();
+        let mtp = Mtp::load(&checkpoint, &Device::flex()).unwrap();
+        let (prompt, expected) = (ids(&row["prompt"]), ids(&row["continuation"]));
+        let every: Vec<u32> = (0..model.config().vocab_size as u32).collect();
+        // Every other token of the text, so that some drafts can be right and some cannot.
+        let mut half: Vec<u32> = expected.iter().copied().step_by(2).collect();
+        half.sort_unstable();
+        half.dedup();
+        let never: Vec<u32> = every.iter().copied().filter(|id| !expected.contains(id)).take(7).collect();
+        for draft_length in 1..=4 {
+            let run = |drafter: &Drafter<'_>| {
+                speculative_greedy(drafter, &prompt, expected.len(), draft_length, |_| false)
+            };
+            let full = run(&Drafter::new(&model, &mtp));
+            assert_eq!(
+                run(&Drafter::among(&model, &mtp, &every)),
+                full,
+                "{folder}, draft length {draft_length}"
+            );
+            let (text, acceptance) = run(&Drafter::among(&model, &mtp, &half));
+            assert_eq!(text, expected, "{folder}, draft length {draft_length}");
+            kept_by_half += acceptance.accepted.iter().sum::<usize>();
+            let (text, acceptance) = run(&Drafter::among(&model, &mtp, &never));
+            assert_eq!(text, expected, "{folder}, draft length {draft_length}");
+            assert_eq!(acceptance.mean(), 0.0, "no token of the text can be drafted");
+        }
+    }
+    assert!(kept_by_half > 0, "some of these drafts are right");
 }

@@ -3,7 +3,9 @@
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
-use sparktune_train::{TrainError, export_run, train, train_within};
+#[cfg(feature = "cuda")]
+use sparktune_train::BeforeFirstRun;
+use sparktune_train::{Surroundings, TrainError, export_run, train, train_with};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,6 +27,14 @@ fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
     writer.finish().unwrap();
 }
 
+/// The ids in a list that PyTorch can load: 32-bit integers (`J`) in the fourth of its five pickles.
+fn draft_tokens(run: &RunDir) -> Vec<u32> {
+    let bytes = bytes(run, "draft-tokens.pt");
+    let list = bytes.windows(2).position(|two| two == b"](").unwrap() + 2;
+    let numbers = bytes[list..].chunks_exact(5).take_while(|entry| entry[0] == b'J');
+    numbers.map(|entry| u32::from_le_bytes(entry[1..].try_into().unwrap())).collect()
+}
+
 /// A run folder as the launcher leaves it, for the CPU.
 fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
     run_on("cpu", root, method, mtp, steps, recompute)
@@ -38,11 +48,12 @@ seed = 3
 device = "{device}"
 recompute = {recompute}
 mtp = "{mtp}"
+draft_vocab = 48
 runs_dir = "runs"
 model = {{ id = "fixture", path = "{}" }}
 data = {{ train = ["x.jsonl"], eval_fraction = 0.1, format = "auto", think = "skip", max_example_tokens = 4096, max_rejected = 0.01, crc_drop = 0.0 }}
 method = {method}
-pack = {{ length = 64, strategy = "bfd" }}
+pack = {{ length = 64, mtp_length = 128, strategy = "bfd" }}
 batch = {{ micro_batch_packs = 1, grad_accum_steps = 2 }}
 optimizer = {{ learning_rate = 5e-3, min_lr_ratio = 0.1, warmup_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
 duration = {{ epochs = 2, max_steps = {steps} }}
@@ -106,6 +117,21 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert_ne!(bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
         let page = std::fs::read_to_string(run.outputs().join("SERVE.md")).unwrap();
         assert!(page.contains("equal to plain greedy decoding on these prompts: yes"), "{page}");
+        assert!(page.contains("| trained head, 48 tokens | estimated speed-up |"), "{page}");
+        let ids = draft_tokens(&run);
+        assert!(ids.len() == 48 && ids.is_sorted(), "{ids:?}");
+        let said: Vec<String> = events(&run)
+            .into_iter()
+            .filter_map(|kind| match kind {
+                Kind::Phase(phase) => phase.detail,
+                _ => None,
+            })
+            .collect();
+        let says = |start: &str, part: &str| said.iter().any(|d| d.starts_with(start) && d.contains(part));
+        assert!(says("training the MTP head", "in rows of 128 tokens"), "{said:?}");
+        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{said:?}");
+        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{said:?}");
+        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{said:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
@@ -148,6 +174,63 @@ fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
     stops_change_nothing("cuda", r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
 }
 
+/// The self-tests come before the first run and not before the second; a device that fails them trains nothing.
+#[cfg(feature = "cuda")]
+#[test]
+fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
+    use burn::tensor::{Device, DeviceType};
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let lora = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
+    let tested = |run: &RunDir| {
+        let is_test = |kind: &Kind| matches!(kind, Kind::Phase(phase) if phase.phase == "self-test");
+        events(run).iter().filter(|kind| is_test(kind)).count()
+    };
+    let passed = root.path().join("passed");
+    let on = "a GPU, driver 1, this build";
+    let with = |model: &Path| Surroundings {
+        before_first_run: Some(BeforeFirstRun { model: model.into(), on: on.into(), passed: passed.clone() }),
+        ..Surroundings::default()
+    };
+
+    // A model without numbers: no two logits are equal.
+    let broken = root.path().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::copy(fixture().join("config.json"), broken.join("config.json")).unwrap();
+    let mut weights = std::fs::read(fixture().join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[header..].fill(0xff);
+    std::fs::write(broken.join("model.safetensors"), weights).unwrap();
+    let refused = run_on("cuda", root.path(), lora, "none", 1, false);
+    let error = train_with(&refused, &AtomicBool::new(false), &with(&broken)).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(
+        error.to_string().contains("not exact on a GPU") && error.to_string().contains("doctor"),
+        "{error}"
+    );
+    assert!(!passed.exists() && losses(&refused).is_empty());
+
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+    for expected in [3, 0] {
+        let run = run_on("cuda", root.path(), lora, "none", 1, false);
+        train_with(&run, &AtomicBool::new(false), &with(&demo)).unwrap();
+        assert_eq!(tested(&run), expected);
+        assert_eq!(std::fs::read_to_string(&passed).unwrap(), format!("{on}\n"));
+        let events = events(&run);
+        let Some(Kind::RunFinished(finished)) = events.last() else { panic!("{events:?}") };
+        let of_steps = events.iter().filter_map(|kind| match kind {
+            Kind::Step(step) => Some(step.mem_used_bytes.unwrap()),
+            _ => None,
+        });
+        let most = of_steps.max().unwrap();
+        assert!(most > 0 && finished.mem_peak_bytes >= Some(most), "{most} {:?}", finished.mem_peak_bytes);
+    }
+}
+
 fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
     let root = tempfile::tempdir().unwrap();
     let whole = run_on(device, root.path(), method, mtp, steps, false);
@@ -168,7 +251,8 @@ fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
     let more = if mtp == "trained" { 3 } else { 0 };
     assert!(attempts >= steps + more, "stopped too seldom: {attempts}");
     assert_eq!(losses(&whole), losses(&parts));
-    let head: &[&str] = if mtp == "trained" { &["merged-mtp/model.safetensors"] } else { &[] };
+    let head: &[&str] =
+        if mtp == "trained" { &["merged-mtp/model.safetensors", "draft-tokens.pt"] } else { &[] };
     for file in ["merged/model.safetensors", "SERVE.md"].iter().chain(head) {
         assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
     }
@@ -181,7 +265,8 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     train(&whole, &AtomicBool::new(false)).unwrap();
     let parts = run(root.path(), LORA, "none", 7, false);
     // No machine has so much memory that this is left.
-    let out_of_memory = || train_within(&parts, &AtomicBool::new(false), Some(u64::MAX / 2)).unwrap();
+    let reserve = Surroundings { reserve_bytes: Some(u64::MAX / 2), ..Surroundings::default() };
+    let out_of_memory = || train_with(&parts, &AtomicBool::new(false), &reserve).unwrap();
     let why = || match events(&parts).pop() {
         Some(Kind::RunFinished(finished)) => (finished.outcome, finished.reason.unwrap_or_default()),
         other => panic!("{other:?}"),
@@ -261,7 +346,7 @@ fn an_export_is_made_again_from_the_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "trained", 6, false);
     train(&run, &AtomicBool::new(false)).unwrap();
-    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"];
+    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "draft-tokens.pt", "SERVE.md"];
     let before = files.map(|file| bytes(&run, file));
     std::fs::remove_dir_all(run.outputs()).unwrap();
     export_run(&run, false).unwrap();

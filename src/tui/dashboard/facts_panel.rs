@@ -2,7 +2,7 @@
 
 use ratatui::text::{Line, Span};
 use sparktune_plan::memory::peak_in_words;
-use sparktune_plan::{Plan, render};
+use sparktune_plan::{Device, Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
 use super::Known;
@@ -116,8 +116,11 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     let Some(advice) = &plan.advice else { return };
     let view = &known.view;
     page.title("estimated and measured");
-    // Until the run has ended and said it, the process is what is known.
-    let process = || view.device.as_ref().and_then(|device| device.process_peak_rss_bytes);
+    // Until the run has ended and said it: on a CPU the process is what is known, on a GPU the last step.
+    let process = || {
+        let device = view.device.as_ref().filter(|_| plan.device == Device::Cpu);
+        device.and_then(|device| device.process_peak_rss_bytes)
+    };
     let peak = view.mem_peak_bytes().or_else(process);
     let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
     let predicted = advice.memory.training_bytes();

@@ -47,6 +47,7 @@ fn what_it_is(name: &str) -> &'static str {
         "adapter" => "the adapter alone, for PEFT",
         "merged" => "the whole model",
         "merged-mtp" => "the whole model with its MTP head",
+        "draft-tokens.pt" => "the token ids to draft from, for SGLang",
         _ => "",
     }
 }

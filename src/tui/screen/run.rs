@@ -90,6 +90,8 @@ fn run_until(
 ) -> io::Result<Left> {
     let over_ssh = std::env::var_os("SSH_CONNECTION").is_some();
     let between = if over_ssh { FRAME_OVER_SSH } else { FRAME };
+    // Starts to listen before the size is asked for: a change that came between would be nobody's event.
+    poll(Duration::ZERO)?;
     let mut next = app.update(Input::Size(terminal.size()?));
     let mut dirty = true;
     let mut drawn: Option<Instant> = None;

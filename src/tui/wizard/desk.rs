@@ -117,7 +117,7 @@ pub enum Ask {
 impl Ask {
     /// Whether it may take long: it reports progress, and can be cancelled.
     pub const fn is_slow(&self) -> bool {
-        matches!(self, Self::Model { .. } | Self::Data { .. } | Self::Start { .. })
+        matches!(self, Self::Machine | Self::Model { .. } | Self::Data { .. } | Self::Start { .. })
     }
 }
 

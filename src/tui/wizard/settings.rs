@@ -84,8 +84,8 @@ enum Step {
 
 fn step_of(key: &str) -> Option<Step> {
     Some(match key {
-        "pack.length" => Step::By(128.0),
-        "method.rank" | "method.alpha" | "data.max_example_tokens" => Step::Double,
+        "pack.length" | "pack.mtp_length" => Step::By(128.0),
+        "method.rank" | "method.alpha" | "data.max_example_tokens" | "draft_vocab" => Step::Double,
         "optimizer.learning_rate" | "optimizer.eps" | "optimizer.weight_decay" | "duration.max_steps" => {
             Step::OneTwoFive
         }
@@ -114,6 +114,7 @@ fn start_of(key: &str) -> Option<&'static str> {
     Some(match key {
         "duration.max_steps" => "1000",
         "eval.early_stop_patience" => "3",
+        "draft_vocab" => "32768",
         _ => return None,
     })
 }
@@ -188,6 +189,7 @@ mod tests {
             ("pack.length", "5376", "5504", "5248"),
             ("pack.length", "5000", "5120", "4992"),
             ("method.rank", "128", "256", "64"),
+            ("draft_vocab", "32768", "65536", "16384"),
             ("optimizer.learning_rate", "2e-4", "5e-4", "1e-4"),
             ("optimizer.learning_rate", "0.0003", "5e-4", "2e-4"),
             ("optimizer.weight_decay", "0.01", "0.02", "5e-3"),

@@ -1,0 +1,520 @@
+//! Every device op at the sizes of a model, the ones that take most of a training step first.
+
+use super::{Measured, Meter, Pace, bytes};
+use crate::adamw::{AdamW, Clip, Moments, Weights, accumulate, zeros_like};
+use crate::causal_conv1d_silu::CausalConv1dSilu;
+use crate::compare::{distance, random_through};
+use crate::cuda::{CudaTensor, OnCuda, copy, dims, into_tensor, primitive as on_device};
+use crate::decay_gate::DecayGate;
+use crate::embedding::Embedding;
+use crate::gated_delta_rule::{self, GatedDeltaRule};
+use crate::gated_rms_norm::GatedRmsNorm;
+use crate::linear::Linears;
+use crate::linear_cross_entropy::{LinearCrossEntropy, Targets};
+use crate::lora_linear::LoraLinears;
+use crate::norm_rope::NormRope;
+use crate::op::primitive as on_host;
+use crate::packed_attention::{self, PackedAttention};
+use crate::rms_norm::RmsNorm;
+use crate::rope::{Rope, RopeTable};
+use crate::seed_gradient::SeedGradient;
+use crate::sigmoid_gate::SigmoidGate;
+use crate::silu_mul::SiluMul;
+use crate::{Op, Table};
+use burn::backend::Flex;
+use burn::tensor::DType::{BF16, F32};
+use burn::tensor::{DType, Device, Tensor, activation};
+
+/// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
+const VALUE: f64 = 1e-2;
+const GRADIENT: f64 = 2e-2;
+/// FLOPs that the CPU may be asked for in one comparison: what takes more is compared with fewer tokens.
+const CPU_FLOPS: f64 = 4e10;
+/// How long an op is timed each way.
+const PACE: Pace = Pace { queue_s: 0.03, times: 5 };
+
+/// Sizes of a model and of a row, by their Hugging Face names.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Shape {
+    pub tokens: usize,
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    pub head_dim: usize,
+    pub rotary_dim: usize,
+    pub linear_num_key_heads: usize,
+    pub linear_num_value_heads: usize,
+    pub linear_head_dim: usize,
+    pub linear_conv_kernel_dim: usize,
+    pub rank: usize,
+}
+
+type Measure = Box<dyn FnOnce(&Meter) -> Vec<Measured>>;
+
+/// An op at a shape, still to be measured.
+pub struct Case {
+    /// The op.
+    pub name: &'static str,
+    /// At which sizes.
+    pub shape: String,
+    measure: Measure,
+}
+
+impl Case {
+    fn new(
+        name: &'static str,
+        shape: String,
+        measure: impl FnOnce(&Meter) -> Vec<Measured> + 'static,
+    ) -> Self {
+        Self { name, shape, measure: Box::new(measure) }
+    }
+
+    /// Compares and times it, forward and backward.
+    pub fn measure(self, meter: &Meter) -> Vec<Measured> {
+        (self.measure)(meter)
+    }
+}
+
+/// What an op is beside its forward and its backward.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Usual,
+    /// Reads as many numbers of its input as it writes.
+    Gather,
+    /// Its result is one number; the gradient is formed in the forward pass.
+    Scalar,
+}
+
+/// A row is one example where it is timed: the most work there can be.
+fn alone(tokens: usize) -> Vec<u32> {
+    vec![0, tokens as u32]
+}
+
+/// Several examples where it is compared, one of them a single token.
+fn packed(tokens: usize) -> Vec<u32> {
+    let mut borders = vec![0, tokens / 5, tokens / 5 + 1, tokens / 2, tokens];
+    borders.dedup();
+    borders.into_iter().map(|border| border as u32).collect()
+}
+
+fn positions(borders: &[u32]) -> Vec<u32> {
+    borders.windows(2).flat_map(|border| 0..border[1] - border[0]).collect()
+}
+
+/// The op and its inputs, on the CPU, for a row with these borders.
+type Make<O, const N: usize> = Box<dyn Fn(&[u32]) -> (O, [Tensor<2>; N])>;
+
+/// An op of [`Op`], forward and backward.
+struct Timed<O, const N: usize> {
+    kind: Kind,
+    tokens: usize,
+    /// The types that the inputs have in training.
+    dtypes: [DType; N],
+    /// Which gradients are asked for.
+    wanted: [bool; N],
+    /// FLOPs of both passes.
+    flops: [f64; 2],
+    make: Make<O, N>,
+}
+
+impl<O: Op<N>, const N: usize> Timed<O, N> {
+    /// How many tokens the CPU can be asked for.
+    fn compared_tokens(&self) -> usize {
+        let share = CPU_FLOPS / (self.flops[0] + self.flops[1]).max(CPU_FLOPS);
+        let tokens = (share * self.tokens as f64) as usize;
+        tokens.clamp(self.tokens.min(64), self.tokens)
+    }
+
+    /// Distance of the value and the worst of the gradients from the CPU's.
+    fn errors(&self, meter: &Meter, tokens: usize) -> [f64; 2] {
+        let (op, inputs) = (self.make)(&packed(tokens));
+        let fits = op.fits(inputs.each_ref().map(Tensor::dims));
+        assert!(fits, "the kernels do not take these sizes");
+        let ([value], saved) = Op::forward(&op, inputs.clone().map(on_host), self.wanted);
+        let value = Tensor::from_primitive::<Flex>(value);
+        let ([found], found_saved) = OnCuda::forward(&op, self.upload(meter, inputs), self.wanted);
+        let value_error = distance(&to_host(found.clone()), &value);
+
+        let [rows, columns] = value.dims();
+        let d_value = random(99, rows, columns);
+        let expected = Op::backward(&op, saved, [on_host(d_value.clone())], self.wanted);
+        let d_found = meter.upload(d_value, found.dtype);
+        let gradients = OnCuda::backward(&op, found_saved, [d_found], self.wanted);
+        let mut worst: f64 = 0.0;
+        for (i, (found, expected)) in gradients.into_iter().zip(expected).enumerate() {
+            if self.wanted[i] {
+                let found = to_host(found.expect("a gradient that was asked for"));
+                let expected =
+                    Tensor::from_primitive::<Flex>(expected.expect("a gradient that was asked for"));
+                let error = f64::from(distance(&found, &expected));
+                // Not a number is the worst.
+                worst = if error <= worst { worst } else { error };
+            }
+        }
+        [f64::from(value_error), worst]
+    }
+
+    fn upload(&self, meter: &Meter, inputs: [Tensor<2>; N]) -> [CudaTensor; N] {
+        let mut dtypes = self.dtypes.into_iter();
+        inputs.map(|input| meter.upload(input, dtypes.next().expect("a type for each input")))
+    }
+
+    fn measure(self, meter: &Meter, name: &str, shape: String) -> Vec<Measured> {
+        let compared = self.compared_tokens();
+        let [value_error, gradient_error] = self.errors(meter, compared);
+        meter.clean();
+
+        let (op, inputs) = (self.make)(&alone(self.tokens));
+        let inputs = self.upload(meter, inputs);
+        let sum = |tensors: &[CudaTensor]| tensors.iter().map(bytes).sum::<f64>();
+        let input_bytes = sum(&inputs);
+        let places: Vec<[CudaTensor; N]> = (0..meter.places(input_bytes))
+            .map(|i| if i == 0 { inputs.clone() } else { inputs.each_ref().map(copy) })
+            .collect();
+        let place = |turn: usize| &places[turn % places.len()];
+        let forward = |turn: usize| OnCuda::forward(&op, place(turn).clone(), self.wanted);
+        let ([value], saved) = forward(0);
+        let (value_bytes, (rows, columns)) = (bytes(&value), dims(&value));
+        let forward_s = meter.seconds(PACE, |turn| drop(forward(turn)));
+
+        let d_value = meter.upload(random(98, rows, columns), value.dtype);
+        let gradients = OnCuda::backward(&op, saved, [d_value.clone()], self.wanted);
+        let gradient_bytes = sum(&gradients.into_iter().flatten().collect::<Vec<_>>());
+        let (mut forward_bytes, mut backward_bytes) =
+            (input_bytes + value_bytes, input_bytes + value_bytes + gradient_bytes);
+        let mut backward_s = None;
+        match self.kind {
+            Kind::Scalar => forward_bytes += gradient_bytes,
+            kind => {
+                if kind == Kind::Gather {
+                    (forward_bytes, backward_bytes) = (2.0 * value_bytes, value_bytes + gradient_bytes);
+                }
+                let states: Vec<_> =
+                    (0..places.len()).map(|turn| (forward(turn).1, copy(&d_value))).collect();
+                backward_s = Some(meter.seconds(PACE, |turn| {
+                    let (saved, d_value) = &states[turn % states.len()];
+                    drop(OnCuda::backward(&op, saved.clone(), [d_value.clone()], self.wanted));
+                }));
+            }
+        }
+        let note = match compared < self.tokens {
+            true => format!("compared with {compared} tokens"),
+            false => String::new(),
+        };
+        let [forward_flops, backward_flops] = self.flops;
+        let forward = Measured {
+            name: name.to_owned(),
+            shape: shape.clone(),
+            error: value_error,
+            tolerance: VALUE,
+            seconds: Some(forward_s),
+            bytes: forward_bytes,
+            flops: forward_flops,
+            note: note.clone(),
+        };
+        let in_forward = if backward_s.is_none() { "formed in the forward pass" } else { "" };
+        let backward = Measured {
+            name: format!("{name} backward"),
+            shape,
+            error: gradient_error,
+            tolerance: GRADIENT,
+            seconds: backward_s,
+            bytes: backward_bytes,
+            flops: backward_flops,
+            note: [in_forward, &note]
+                .into_iter()
+                .filter(|words| !words.is_empty())
+                .collect::<Vec<_>>()
+                .join("; "),
+        };
+        vec![forward, backward]
+    }
+
+    fn case(self, name: &'static str, shape: String) -> Case
+    where
+        O: 'static,
+    {
+        let words = shape.clone();
+        Case::new(name, shape, move |meter| self.measure(meter, name, words))
+    }
+}
+
+/// Numbers around zero that bf16 has, so that both sides start from the same.
+fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+    scaled(1.0, seed, rows, columns)
+}
+
+/// The same times `by`, cut to what bf16 has. Large weights are made this way: tensor operations on them would take long.
+fn scaled(by: f32, seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+    random_through(seed, rows, columns, |x| f32::from_bits((x * by).to_bits() & 0xFFFF_0000))
+}
+
+fn to_host(tensor: CudaTensor) -> Tensor<2> {
+    Tensor::from_data(into_tensor(tensor).into_data().convert::<f32>(), &Device::flex())
+}
+
+/// Ids spread over the vocabulary.
+fn ids(count: usize, vocabulary: usize) -> Table {
+    (0..count).map(|t| ((t * t * 31 + t * 7919 + 5) % vocabulary) as u32).collect()
+}
+
+/// All ops at a shape, in the order in which they are to be measured.
+pub fn cases(shape: Shape) -> Vec<Case> {
+    let mut cases = mixers(shape);
+    cases.extend(linears(shape));
+    cases.extend(heads(shape));
+    cases.extend(norms_and_gates(shape));
+    cases.extend(optimizer(shape));
+    cases
+}
+
+/// Gated delta rule and attention.
+fn mixers(shape: Shape) -> Vec<Case> {
+    let Shape { tokens, num_attention_heads, num_key_value_heads, head_dim, .. } = shape;
+    let (key_heads, value_heads, d) =
+        (shape.linear_num_key_heads, shape.linear_num_value_heads, shape.linear_head_dim);
+    let dims = gated_delta_rule::Dims { key_heads, value_heads, key_dim: d, value_dim: d };
+    // As src/plan/cost.rs counts.
+    let flops = tokens as f64 * value_heads as f64 * (64.0 * 10.0 * d as f64 + 6.0 * (d * d) as f64);
+    let rule = Timed {
+        kind: Kind::Usual,
+        tokens,
+        dtypes: [BF16, F32, F32],
+        wanted: [true; 3],
+        flops: [flops, 2.6 * flops],
+        make: Box::new(move |borders| {
+            let t = borders[borders.len() - 1] as usize;
+            let qkv = random(1, t, (2 * key_heads + value_heads) * d);
+            let decay = random(2, t, value_heads).abs().mul_scalar(-0.1);
+            let strength = activation::sigmoid(random(3, t, value_heads));
+            (GatedDeltaRule { dims, cu_seqlens: borders.into() }, [qkv, decay, strength])
+        }),
+    };
+    let dims = packed_attention::Dims { heads: num_attention_heads, kv_heads: num_key_value_heads, head_dim };
+    let flops = 2.0 * (num_attention_heads * head_dim) as f64 * (tokens as f64).powi(2);
+    let attention = Timed {
+        kind: Kind::Usual,
+        tokens,
+        dtypes: [BF16; 3],
+        wanted: [true; 3],
+        flops: [flops, 2.5 * flops],
+        make: Box::new(move |borders| {
+            let t = borders[borders.len() - 1] as usize;
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            let op = PackedAttention { dims, scale, cu_seqlens: borders.into(), sliding_window: None };
+            let input = |seed, heads: usize| random(seed, t, heads * head_dim);
+            (
+                op,
+                [input(1, num_attention_heads), input(2, num_key_value_heads), input(3, num_key_value_heads)],
+            )
+        }),
+    };
+    let words = format!("{tokens}, {num_attention_heads}/{num_key_value_heads}×{head_dim}, one document");
+    vec![
+        rule.case("gated_delta_rule", format!("{tokens}, {key_heads}/{value_heads}×{d}, one document")),
+        attention.case("packed_attention", words),
+    ]
+}
+
+/// The widest linear, with an adapter and without.
+fn linears(shape: Shape) -> Vec<Case> {
+    let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
+    let flops = 2.0 * (tokens * width * out) as f64;
+    let adapter = 2.0 * (tokens * rank * (width + out)) as f64;
+    let weight = move || scaled(0.02, 2, out, width);
+    let lora = Timed {
+        kind: Kind::Usual,
+        tokens,
+        dtypes: [BF16; 4],
+        wanted: [true, false, true, true],
+        flops: [flops + adapter, flops + 2.0 * adapter],
+        make: Box::new(move |borders| {
+            let t = borders[borders.len() - 1] as usize;
+            let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
+            (LoraLinears { scale: 2.0 }, [random(1, t, width), weight(), a, b])
+        }),
+    };
+    let linear = Timed {
+        kind: Kind::Usual,
+        tokens,
+        dtypes: [BF16; 2],
+        wanted: [true; 2],
+        flops: [flops, 2.0 * flops],
+        make: Box::new(move |borders| {
+            (Linears { sums: vec![None] }, [random(1, borders[borders.len() - 1] as usize, width), weight()])
+        }),
+    };
+    let words = format!("{tokens}×{out}×{width}");
+    vec![lora.case("lora_linear", format!("{words}, rank {rank}")), linear.case("linear", words)]
+}
+
+/// Head with cross-entropy, frozen and trained; the embedding at the other end.
+fn heads(shape: Shape) -> Vec<Case> {
+    let Shape { tokens, vocab_size, hidden_size, .. } = shape;
+    let flops = 2.0 * (tokens * hidden_size) as f64 * vocab_size as f64;
+    let head = |is_trained: bool| Timed {
+        kind: Kind::Scalar,
+        tokens,
+        dtypes: [BF16; 2],
+        wanted: [true, is_trained],
+        flops: [flops * if is_trained { 3.0 } else { 2.0 }, 0.0],
+        make: Box::new(move |borders| {
+            let t = borders[borders.len() - 1] as usize;
+            let targets = Targets { rows: (0..t as u32).collect(), tokens: ids(t, vocab_size) };
+            let weight = scaled(0.02, 2, vocab_size, hidden_size);
+            let op = LinearCrossEntropy { targets, scale: 1.0 / t as f32, sum: None };
+            (op, [random(1, t, hidden_size), weight])
+        }),
+    };
+    let embedding = Timed {
+        kind: Kind::Gather,
+        tokens,
+        dtypes: [BF16],
+        wanted: [true],
+        flops: [0.0; 2],
+        make: Box::new(move |borders| {
+            let input_ids = ids(borders[borders.len() - 1] as usize, vocab_size);
+            (Embedding { input_ids, sum: None }, [random(1, vocab_size, hidden_size)])
+        }),
+    };
+    let words = format!("{tokens}×{vocab_size}×{hidden_size}");
+    vec![
+        head(false).case("linear_cross_entropy", format!("{words}, frozen")),
+        head(true).case("linear_cross_entropy", format!("{words}, trained")),
+        embedding.case("embedding", words),
+    ]
+}
+
+/// What moves bytes and computes little.
+fn norms_and_gates(shape: Shape) -> Vec<Case> {
+    let Shape {
+        tokens,
+        hidden_size,
+        intermediate_size,
+        num_attention_heads: heads,
+        head_dim,
+        rotary_dim,
+        ..
+    } = shape;
+    let (value_heads, d) = (shape.linear_num_value_heads, shape.linear_head_dim);
+    let channels = (2 * shape.linear_num_key_heads + value_heads) * d;
+    let taps = shape.linear_conv_kernel_dim;
+    let rope = move |borders: &[u32]| {
+        let frequencies: Vec<f32> = (0..rotary_dim / 2).map(|j| 0.9f32.powi(j as i32)).collect();
+        Rope { table: RopeTable::new(&positions(borders), &frequencies), head_dim }
+    };
+    let length = |borders: &[u32]| borders[borders.len() - 1] as usize;
+    vec![
+        usual(tokens, [BF16; 2], move |b| {
+            (SiluMul, [1, 2].map(|seed| random(seed, length(b), intermediate_size)))
+        })
+        .case("silu_mul", format!("{tokens}×{intermediate_size}")),
+        usual(tokens, [BF16, F32], move |b| {
+            let op = RmsNorm::new(hidden_size, 1e-6, true);
+            (op, [random(1, length(b), hidden_size), random(2, 1, hidden_size)])
+        })
+        .case("rms_norm", format!("{tokens}×{hidden_size}")),
+        usual(tokens, [BF16, BF16], move |b| {
+            let op = CausalConv1dSilu { position_ids: positions(b).into() };
+            (op, [random(1, length(b), channels), random(2, channels, taps)])
+        })
+        .case("causal_conv1d_silu", format!("{tokens}×{channels}, {taps} taps")),
+        usual(tokens, [BF16, BF16, F32], move |b| {
+            let [x, z] = [1, 2].map(|seed| random(seed, length(b), value_heads * d));
+            (GatedRmsNorm { eps: 1e-6 }, [x, z, random(3, 1, d)])
+        })
+        .case("gated_rms_norm", format!("{tokens}, {value_heads}×{d}")),
+        usual(tokens, [BF16, F32], move |b| {
+            let op = NormRope { norm: RmsNorm::new(2 * head_dim, 1e-6, true), rope: rope(b) };
+            (op, [random(1, length(b), heads * 2 * head_dim), random(2, 1, head_dim)])
+        })
+        .case("norm_rope", format!("{tokens}, {heads}×{head_dim} of twice that")),
+        usual(tokens, [BF16; 2], move |b| {
+            let attention = random(1, length(b), heads * head_dim);
+            (SigmoidGate { head_dim }, [attention, random(2, length(b), heads * 2 * head_dim)])
+        })
+        .case("sigmoid_gate", format!("{tokens}, {heads}×{head_dim}")),
+        usual(tokens, [BF16], move |b| (rope(b), [random(1, length(b), heads * head_dim)]))
+            .case("rope", format!("{tokens}, {heads}×{head_dim}")),
+        usual(tokens, [BF16, F32, F32], move |b| {
+            let vector = |seed| random(seed, 1, value_heads);
+            (DecayGate, [random(1, length(b), value_heads), vector(2), vector(3)])
+        })
+        .case("decay_gate", format!("{tokens}×{value_heads}")),
+        Timed {
+            kind: Kind::Scalar,
+            wanted: [true, false],
+            ..usual(tokens, [BF16; 2], move |b| {
+                (SeedGradient, [1, 2].map(|seed| random(seed, length(b), hidden_size)))
+            })
+        }
+        .case("seed_gradient", format!("{tokens}×{hidden_size}")),
+    ]
+}
+
+fn usual<O: Op<N>, const N: usize>(
+    tokens: usize,
+    dtypes: [DType; N],
+    make: impl Fn(&[u32]) -> (O, [Tensor<2>; N]) + 'static,
+) -> Timed<O, N> {
+    Timed { kind: Kind::Usual, tokens, dtypes, wanted: [true; N], flops: [0.0; 2], make: Box::new(make) }
+}
+
+/// What follows the backward pass, on the weights of one linear.
+fn optimizer(shape: Shape) -> Vec<Case> {
+    let Shape { hidden_size, intermediate_size, .. } = shape;
+    let size = [intermediate_size, hidden_size];
+    let words = format!("{intermediate_size}×{hidden_size}");
+    let row = move |name: &str, error: f32, seconds, bytes_each: usize| Measured {
+        name: name.into(),
+        shape: format!("{}×{}", size[0], size[1]),
+        error: f64::from(error),
+        tolerance: 1e-5,
+        seconds: Some(seconds),
+        bytes: (bytes_each * size[0] * size[1]) as f64,
+        flops: 0.0,
+        note: String::new(),
+    };
+    let up = move |meter: &Meter, seed| into_tensor(meter.upload(random(seed, size[0], size[1]), F32));
+    let host = |tensor: Tensor<2>| to_host(on_device(tensor));
+    let adamw = move |meter: &Meter| {
+        let settings =
+            AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.01, step: 1 };
+        let step = |master: Tensor<2>, narrow: Option<Tensor<2>>, gradient: Tensor<2>| {
+            let clip = Clip::new(&[&gradient], 1.0);
+            let moments: Moments = (zeros_like(&gradient), zeros_like(&gradient));
+            settings.update(Weights { master, narrow }, moments, gradient, &clip)
+        };
+        let gradient = up(meter, 2);
+        let [expected_master, expected_gradient] = [1, 2].map(|seed| random(seed, size[0], size[1]));
+        let (expected, _) = step(expected_master, None, expected_gradient);
+        let narrow = into_tensor(meter.upload(random(1, size[0], size[1]), BF16));
+        let (weights, moments) = step(up(meter, 1), Some(narrow), gradient.clone());
+        let error = distance(&host(weights.master.clone()), &expected.master);
+
+        let clip = Clip::new(&[&gradient], 1.0);
+        let norm_error = (clip.norm() / Clip::new(&[&random(2, size[0], size[1])], 1.0).norm() - 1.0).abs();
+        let mut state = Some((weights, moments));
+        let update_s = meter.seconds(PACE, |_| {
+            let (weights, moments) = state.take().expect("is put back each time");
+            state = Some(settings.update(weights, moments, gradient.clone(), &clip));
+        });
+        let clip_s = meter.seconds(PACE, |_| drop(Clip::new(&[&gradient], 1.0)));
+        vec![row("adamw", error, update_s, 30), row("adamw clip", norm_error as f32, clip_s, 4)]
+    };
+    let accumulated = move |meter: &Meter| {
+        let addend = up(meter, 2);
+        let mut total = Some(accumulate(up(meter, 1), addend.clone()));
+        let expected = accumulate(random(1, size[0], size[1]), random(2, size[0], size[1]));
+        let found = host(total.clone().expect("was just made"));
+        let error = distance(&found, &expected);
+        let seconds = meter.seconds(PACE, |_| {
+            total = Some(accumulate(total.take().expect("is put back each time"), addend.clone()));
+        });
+        vec![row("adamw accumulate", error, seconds, 12)]
+    };
+    vec![Case::new("adamw", words.clone(), adamw), Case::new("adamw accumulate", words, accumulated)]
+}

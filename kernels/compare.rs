@@ -1,0 +1,42 @@
+//! Numbers to try an op with, and how far a result lies from what was expected.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// As many numbers as are different before they repeat, so that a large tensor is soon made. A prime: rows differ.
+const PERIOD: usize = (1 << 22) - 3;
+
+/// Reproducible numbers in (-1.5, 1.5): a `[rows, columns]` tensor on the CPU, outside autodiff.
+pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+    random_through(seed, rows, columns, |x| x)
+}
+
+/// What `f` makes of such numbers.
+pub(crate) fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
+    // splitmix64
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5
+    };
+    let count = rows * columns;
+    let mut numbers = Vec::with_capacity(count);
+    numbers.extend((0..count.min(PERIOD)).map(|_| f(next())));
+    while numbers.len() < count {
+        numbers.extend_from_within(..(count - numbers.len()).min(PERIOD));
+    }
+    Tensor::from_data(TensorData::new(numbers, [rows, columns]), &Device::flex())
+}
+
+/// Relative L2 distance; NaN where either has a NaN.
+pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
+    let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
+    let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
+    assert_eq!(got.len(), expected.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let difference: f64 = got.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
+    let norm: f64 = expected.iter().map(|b| square(*b)).sum();
+    if norm == 0.0 { difference.sqrt() as f32 } else { (difference / norm).sqrt() as f32 }
+}

@@ -1,0 +1,30 @@
+//! What a device's memory is taken by.
+
+use burn::tensor::Device;
+
+/// Bytes that the memory pools of a device hold now, over all streams, staging included: what tensors take and what is kept for
+/// the next ones.
+/// `None` on the CPU, where the system counts the process's memory. Does not wait for queued work.
+pub fn reserved_bytes(device: &Device) -> Option<u64> {
+    device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_the_processor_is_not_a_devices() {
+        assert_eq!(reserved_bytes(&Device::flex()), None);
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_tensor_on_a_device_is_counted() {
+        let Some(device) = crate::check::cuda_device() else { return };
+        let before = reserved_bytes(&device).unwrap();
+        let tensor = burn::tensor::Tensor::<2>::empty([1 << 12, 1 << 12], &device);
+        let after = reserved_bytes(&device).unwrap();
+        assert!(after >= before.max(4 << 24), "{before} bytes, then {after} with {:?}", tensor.dims());
+    }
+}

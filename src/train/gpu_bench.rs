@@ -1,0 +1,260 @@
+//! What `bench --gpu` measures on a CUDA device: sections of rows, each told as soon as it is known. `tests/gpu/rows.py` says what
+//! their fields mean.
+//!
+//! A measurement that fails is a row that says so, and the next one is tried; what there is no time left for is a row too. Knows
+//! nothing of files: whoever calls writes the rows.
+
+mod steps;
+
+use serde_json::{Map, Value, json};
+use sparktune_kernels::bench::products::{Layout, Operands, TOLERANCE};
+use sparktune_kernels::bench::{Case, Ceilings, Measured, Meter, Shape, cases};
+use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
+use sparktune_plan::{MachineFacts, ModelConfig, Probe};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+
+/// The sizes whose kernels and training steps are measured, the one the speeds are promised for first.
+const SIZES: [&str; 2] = ["2B", "0.8B"];
+
+/// One row: what was measured, by field.
+pub type Row = Map<String, Value>;
+
+/// Time that a section may take, so that it leaves out what it would not finish rather than be cut off.
+struct Clock {
+    ends: Option<Instant>,
+    longest: Duration,
+}
+
+impl Clock {
+    fn has_room(&self) -> bool {
+        self.ends.is_none_or(|ends| Instant::now() + self.longest < ends)
+    }
+
+    fn done(&mut self, began: Instant) {
+        self.longest = self.longest.max(began.elapsed());
+    }
+}
+
+/// Measures on one device.
+pub struct Bench<'a> {
+    device: Device,
+    /// Sizes to try this out with; the times mean nothing.
+    is_tiny: bool,
+    clock: Clock,
+    tell: &'a mut dyn FnMut(Row),
+}
+
+impl<'a> Bench<'a> {
+    /// On the first CUDA device. `limit`: what would not end in time is left out. With `is_tiny` everything is done once, at sizes
+    /// that a device made of the processor can take. Rows go to `tell`.
+    ///
+    /// # Errors
+    /// In words, when there is no CUDA device.
+    pub fn new(limit: Option<Duration>, is_tiny: bool, tell: &'a mut dyn FnMut(Row)) -> Result<Self, String> {
+        // A tenth is left for ending.
+        let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
+        let found =
+            caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
+        let device = found.ok_or("no CUDA device answers")?;
+        Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, tell })
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::new(self.device.clone(), self.is_tiny)
+    }
+
+    /// Tells the rows of one measurement. `head` are the fields that say which one it is, for when it cannot be made.
+    fn measure(&mut self, head: Row, measure: impl FnOnce() -> Vec<Row>) {
+        let began = Instant::now();
+        let rows = match self.clock.has_room() {
+            true => caught(measure).unwrap_or_else(|why| vec![with(head, "failed", why)]),
+            false => vec![with(head, "skipped", "no time is left")],
+        };
+        self.clock.done(began);
+        rows.into_iter().for_each(&mut *self.tell);
+    }
+
+    /// Every op at the training shapes, against the CPU's path and against its floor.
+    pub fn kernels(&mut self) {
+        let meter = self.meter();
+        let [copy, product] = self.peaks(&meter);
+        let ceilings =
+            copy.zip(product).map(|(bytes_per_s, flops_per_s)| Ceilings { bytes_per_s, flops_per_s });
+        for case in all_cases(self.is_tiny) {
+            let head = row(json!({"name": case.name, "shape": case.shape}));
+            self.measure(head, || {
+                let measured = case.measure(&meter);
+                meter.clean();
+                measured.iter().map(|measured| kernel_row(measured, ceilings)).collect()
+            });
+        }
+    }
+
+    /// Bytes a second of a copy and FLOP/s of our own matrix product, with a row of each; they are what a probe measures too.
+    fn peaks(&mut self, meter: &Meter) -> [Option<f64>; 2] {
+        type Peak = (&'static str, &'static str, fn(&Meter) -> Measured, fn(&Measured) -> f64);
+        let peaks: [Peak; 2] = [
+            ("copy", "GB/s", Meter::copy, |measured| measured.bytes),
+            ("matrix product", "TFLOP/s", Meter::largest_product, |measured| measured.flops),
+        ];
+        peaks.map(|(name, unit, measure, work)| {
+            let mut rate = None;
+            self.measure(row(json!({"name": name})), || {
+                let measured = measure(meter);
+                meter.clean();
+                let per_s = measured.seconds.map(|seconds| work(&measured) / seconds);
+                rate = per_s.filter(|_| measured.error <= measured.tolerance);
+                let value = per_s.map(|rate| rate / if unit == "GB/s" { 1e9 } else { 1e12 });
+                vec![with(with(kernel_row(&measured, None), "value", value), "unit", unit)]
+            });
+            rate
+        })
+    }
+
+    /// What this device does now, in two seconds or so.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub fn probe(&mut self) -> Result<Probe, String> {
+        let meter = self.meter();
+        match self.peaks(&meter) {
+            [Some(bytes_per_s), Some(flops_per_s)] => {
+                Ok(Probe { bf16_tflops: flops_per_s / 1e12, copy_gb_per_s: bytes_per_s / 1e9 })
+            }
+            _ => Err("the device did not copy or multiply as it should".into()),
+        }
+    }
+
+    /// The matrix products of training all sizes, by our own kernel.
+    pub fn gemm(&mut self) {
+        let products = if self.is_tiny { tiny_products() } else { products() };
+        let most = |count: fn(&Product) -> usize| products.iter().map(count).max().unwrap_or(0);
+        let (left, right) = (most(|p| p.m * p.k), most(|p| p.k * p.n));
+        let meter = self.meter();
+        let operands = match caught(|| Operands::new(&meter, left, right)) {
+            Ok(operands) => operands,
+            Err(why) => return (self.tell)(with(row(json!({"name": "operands"})), "failed", why)),
+        };
+        for Product { name, m, n, k, layout } in products {
+            let head = row(json!({"name": name, "m": m, "n": n, "k": k, "layout": layout}));
+            self.measure(head.clone(), || {
+                let way = match layout {
+                    "NT" => Layout::Nt,
+                    "NN" => Layout::Nn,
+                    _ => Layout::Tn,
+                };
+                let timed = operands.measure(&meter, way, [m, n, k]);
+                meter.clean();
+                let measured = row(json!({
+                    "time_us": timed.seconds * 1e6,
+                    "tflops": timed.flops / timed.seconds / 1e12,
+                    "error": timed.error,
+                    "tolerance": TOLERANCE,
+                    "note": timed.tiling,
+                }));
+                vec![head.into_iter().chain(measured).collect()]
+            });
+        }
+    }
+
+    /// Losses beside the CPU's, then training steps of whole models. `machine` decides over recompute, as it does for a plan.
+    pub fn steps(&mut self, machine: &MachineFacts) {
+        steps::curves(self);
+        steps::speeds(self, machine);
+    }
+}
+
+/// What a JSON object holds.
+fn row(value: Value) -> Row {
+    match value {
+        Value::Object(fields) => fields,
+        other => unreachable!("{other} is no object"),
+    }
+}
+
+fn with(mut row: Row, field: &str, value: impl Into<Value>) -> Row {
+    row.insert(field.to_owned(), value.into());
+    row
+}
+
+/// What `f` gives, or what the device's runtime said when it gave up, in words.
+fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+        sparktune_telemetry::device_failure(message).unwrap_or_else(|| message.to_owned())
+    })
+}
+
+/// A measured op; the floor where the ceilings are known.
+fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
+    let Measured { name, shape, error, tolerance, seconds, bytes, flops, note } = measured;
+    let floor_s = ceilings.map(|ceilings| ceilings.floor_s(*bytes, *flops));
+    row(json!({
+        "name": name,
+        "shape": shape,
+        "error": error,
+        "tolerance": tolerance,
+        "time_us": seconds.map(|seconds| seconds * 1e6),
+        "bytes": bytes,
+        "flops": flops,
+        "floor_us": floor_s.filter(|_| seconds.is_some()).map(|floor| floor * 1e6),
+        "share_of_floor": floor_s.zip(*seconds).map(|(floor, seconds)| floor / seconds),
+        "note": note,
+    }))
+}
+
+/// The cases of all sizes, op by op, none twice.
+fn all_cases(is_tiny: bool) -> Vec<Case> {
+    let shapes: Vec<Shape> = match is_tiny {
+        true => vec![kernel_shape(&steps::tiny_config(), 96, 8)],
+        false => sized(&SIZES).into_iter().map(|(_, config)| kernel_shape(&config, PACK, RANK)).collect(),
+    };
+    let mut of_shapes: Vec<_> = shapes.into_iter().map(|shape| cases(shape).into_iter()).collect();
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    loop {
+        let one_of_each: Vec<Case> = of_shapes.iter_mut().filter_map(Iterator::next).collect();
+        if one_of_each.is_empty() {
+            return all;
+        }
+        all.extend(one_of_each.into_iter().filter(|case| seen.insert((case.name, case.shape.clone()))));
+    }
+}
+
+/// The configs of these sizes.
+fn sized(sizes: &[&'static str]) -> Vec<(&'static str, ModelConfig)> {
+    let all = shapes();
+    sizes.iter().filter_map(|size| all.iter().find(|(name, _)| name == size).cloned()).collect()
+}
+
+fn kernel_shape(config: &ModelConfig, tokens: usize, rank: usize) -> Shape {
+    let linear = config.linear_attention.as_ref().expect("a config of Qwen3.5");
+    Shape {
+        tokens,
+        vocab_size: config.vocab_size,
+        hidden_size: config.hidden_size,
+        intermediate_size: config.intermediate_size,
+        num_attention_heads: config.num_attention_heads,
+        num_key_value_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+        rotary_dim: config.rope.rotary_dim,
+        linear_num_key_heads: linear.num_key_heads,
+        linear_num_value_heads: linear.num_value_heads,
+        linear_head_dim: linear.value_head_dim,
+        linear_conv_kernel_dim: linear.conv_kernel_dim,
+        rank,
+    }
+}
+
+fn tiny_products() -> Vec<Product> {
+    let product = |layout| Product { name: format!("tiny {layout}"), m: 48, n: 40, k: 72, layout };
+    ["NT", "NN", "TN"].map(product).to_vec()
+}
+
+#[cfg(test)]
+mod tests;

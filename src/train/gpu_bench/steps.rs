@@ -1,0 +1,261 @@
+//! Whole training steps: how they learn beside the CPU, how fast they are, what they take.
+
+use super::{Bench, Row, SIZES, row, sized, with};
+use crate::TrainError;
+use crate::bench::{SETTINGS, Training, median, random_ids};
+use burn::tensor::Device;
+use serde_json::json;
+use sparktune_kernels::reserved_bytes;
+use sparktune_model::{Checkpoint, Model, Row as Tokens};
+use sparktune_plan::cost::{Treatment, Work};
+use sparktune_plan::memory::{Footprint, estimate};
+use sparktune_plan::products::{PACK, RANK};
+use sparktune_plan::{Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan};
+use std::time::Instant;
+
+const METHODS: [MethodKind; 2] = [MethodKind::Lora, MethodKind::Full];
+/// Steps before the timed ones, and those.
+const WARM_UP: usize = 2;
+const TIMED: usize = 5;
+
+/// A small Qwen3.5: every kind of layer, and heads as wide as the large ones'. Its weights have more digits than bf16, for from
+/// those that are bf16 numbers a small step would round back to where it began.
+const SMALL: &str = r#"{
+    "model_type": "qwen3_5_text", "dtype": "float32", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "max_position_embeddings": 8192,
+    "full_attention_interval": 4, "hidden_act": "silu",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}
+}"#;
+
+fn small_config() -> ModelConfig {
+    ModelConfig::from_json(SMALL).expect("a config that is read in a test")
+}
+
+/// The same as small as the kernels take it.
+pub(super) fn tiny_config() -> ModelConfig {
+    let smaller = [
+        ("\"vocab_size\": 4096", "\"vocab_size\": 160"),
+        (
+            "\"hidden_size\": 256, \"intermediate_size\": 512",
+            "\"hidden_size\": 48, \"intermediate_size\": 72",
+        ),
+        ("\"head_dim\": 256", "\"head_dim\": 64"),
+        ("_head_dim\": 128", "_head_dim\": 16"),
+    ];
+    let text = smaller.iter().fold(SMALL.to_owned(), |text, (from, to)| text.replace(from, to));
+    ModelConfig::from_json(&text).expect("a config that is read in a test")
+}
+
+/// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and full.
+pub(super) fn curves(bench: &mut Bench) {
+    let (config, tokens, steps) =
+        if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
+    let device = bench.device.clone();
+    for method in METHODS {
+        let name = format!("{} layers of {}, {method}", config.num_hidden_layers, config.hidden_size);
+        let head = row(json!({"name": name, "method": method.to_string(), "pack": tokens}));
+        bench.measure(head.clone(), || {
+            let curve = |device: &Device| in_words(curve(&config, device, method, tokens, steps));
+            vec![match curve(&Device::flex()).and_then(|expected| Ok((curve(&device)?, expected))) {
+                Ok((found, expected)) => {
+                    let (first, last) = (expected[0], expected[steps - 1]);
+                    let note = format!("from {first:.3} to {last:.3} nats in {steps} steps");
+                    with(with(with(head, "curve", found), "reference_curve", expected), "note", note)
+                }
+                Err(why) => with(head, "failed", why),
+            }]
+        });
+    }
+}
+
+fn in_words<T>(result: Result<T, TrainError>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+/// `steps` losses, nats, on one row of three examples.
+fn curve(
+    config: &ModelConfig,
+    device: &Device,
+    method: MethodKind,
+    tokens: usize,
+    steps: usize,
+) -> Result<Vec<f64>, TrainError> {
+    let model = Model::load(&Checkpoint::random(config.clone(), 7), device, &mut |_, _| ())?;
+    let ids = random_ids(1, tokens, config.vocab_size);
+    let borders = [0, tokens / 3, tokens / 3 + 5, tokens].map(|border| border as u32);
+    let row = Tokens::new(&ids, &borders, &ids.iter().map(|id| id % 4 > 0).collect::<Vec<_>>());
+    let (rank, learning_rate) = match method {
+        MethodKind::Lora => (Some(16), 5e-4),
+        MethodKind::Full => (None, 6e-5),
+    };
+    // A large eps, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also
+    // where it is less than bf16's noise.
+    let settings = OptimizerPlan { learning_rate, eps: 1e-2, ..SETTINGS };
+    let mut training = Training::new(model, rank, settings);
+    (0..steps).map(|_| Ok(training.step(&row)?.nats())).collect()
+}
+
+/// Speed, memory and parts of the steps of randomly initialised models.
+pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
+    let (sizes, tokens, rank) = match bench.is_tiny {
+        true => (vec![("tiny", tiny_config())], 72, 8),
+        false => (sized(&SIZES), PACK, RANK),
+    };
+    for (size, config) in sizes {
+        // Read once for both methods.
+        let mut loaded = None;
+        for method in METHODS {
+            let rank = if method == MethodKind::Lora { rank } else { 0 };
+            let plan = Planned::new(&config, machine, method, rank, tokens);
+            let head = row(json!({
+                "name": format!("{size} {method}"),
+                "size": size,
+                "method": method.to_string(),
+                "rank": rank,
+                "pack": tokens,
+                "recompute": plan.recompute,
+                "flops_per_token": plan.flops_per_token,
+                "predicted_bytes": plan.predicted_bytes,
+            }));
+            let (device, fits) = (bench.device.clone(), plan.fits || bench.is_tiny);
+            let count = if bench.is_tiny { 1 } else { TIMED };
+            let loaded = &mut loaded;
+            bench.measure(head.clone(), || {
+                if !fits {
+                    return vec![with(head, "skipped", "memory does not suffice, with recompute neither")];
+                }
+                let measured = in_words(model_of(&config, &device, loaded.take())).and_then(|model| {
+                    let mut training = Training::new(model, (rank > 0).then_some(rank), SETTINGS);
+                    training.recompute = plan.recompute;
+                    let measured = in_words(speed(&mut training, &device, tokens, count));
+                    *loaded = Some(training.model);
+                    measured
+                });
+                vec![match measured {
+                    Ok(measured) => head.into_iter().chain(measured).collect(),
+                    Err(why) => with(head, "failed", why),
+                }]
+            });
+        }
+        drop(loaded);
+        bench.device.memory_cleanup();
+    }
+}
+
+/// The model of the method before without what that trained, or a new one.
+fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Result<Model, TrainError> {
+    let model = match loaded {
+        Some(mut model) => {
+            model.linears_mut().for_each(|linear| linear.lora = None);
+            model
+        }
+        None => Model::load(&Checkpoint::random(config.clone(), 7), device, &mut |_, _| ())?,
+    };
+    // So that the peak is that of the steps.
+    device.memory_cleanup();
+    Ok(model)
+}
+
+/// What a plan would say of such steps.
+struct Planned {
+    recompute: bool,
+    fits: bool,
+    predicted_bytes: u64,
+    flops_per_token: f64,
+}
+
+impl Planned {
+    fn new(
+        config: &ModelConfig,
+        machine: &MachineFacts,
+        method: MethodKind,
+        rank: usize,
+        tokens: usize,
+    ) -> Self {
+        let (facts, work, rank) = (ModelFacts::from_config(config.clone()), Work::of(config), rank as u32);
+        let memory = |recompute| {
+            let footprint = Footprint { device: Kind::Cuda, method, rank, recompute, tokens: tokens as f64 };
+            estimate(&facts, &work, machine, &footprint)
+        };
+        let recompute = !memory(false).fits();
+        let memory = memory(recompute);
+        // Useful work: what recompute does twice counts once.
+        let treatment =
+            Treatment { method, rank, recompute: false, target_share: 1.0, context: tokens as f64 };
+        Self {
+            recompute,
+            fits: memory.fits(),
+            predicted_bytes: memory.training_bytes(),
+            flops_per_token: work.training_flops(&treatment),
+        }
+    }
+}
+
+/// Seconds until the device has done what `f` queued.
+fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
+    let began = Instant::now();
+    let result = f();
+    device.sync().expect("the device does what was queued");
+    (result, began.elapsed().as_secs_f64())
+}
+
+fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) -> Result<Row, TrainError> {
+    let vocabulary = training.model.config().vocab_size;
+    let mut seed = 0;
+    // Fresh tokens each time, one example, every token but the first a target.
+    let mut fresh = || {
+        seed += 1;
+        Tokens::single(&random_ids(seed, tokens, vocabulary))
+    };
+    let (mut steps, mut data, mut loss) = (Vec::new(), Vec::new(), 0.0);
+    for step in 0..WARM_UP + count {
+        let (row, data_s) = timed(device, &mut fresh);
+        let (stepped, step_s) = timed(device, || training.step(&row));
+        loss = stepped?.nats();
+        if step >= WARM_UP {
+            steps.push(step_s);
+            data.push(data_s);
+        }
+    }
+    let peak = reserved_bytes(device);
+    // A second time, for what is queued without a graph has not run before.
+    let input = fresh();
+    let last = |f: &dyn Fn()| (0..2).map(|_| timed(device, f).1).fold(0.0, |_, seconds| seconds);
+    let forward_s = last(&|| drop(training.model.loss_sum(&input)));
+    let both_s = last(&|| drop(training.loss_and_gradients(&input)));
+    let step_s = median(steps);
+    let ms = |seconds: f64| seconds.max(0.0) * 1e3;
+    let mut measured = row(json!({
+        "step_ms": ms(step_s),
+        "tokens_per_s": tokens as f64 / step_s,
+        "peak_bytes": peak,
+        "data_ms": ms(median(data)),
+        "forward_ms": ms(forward_s),
+        "backward_ms": ms(both_s - forward_s),
+        "optimizer_ms": ms(step_s - both_s),
+        "loss": loss,
+        "note": format!("median of {count} steps; forward without a graph, the rest by difference"),
+    }));
+    if !loss.is_finite() {
+        measured = with(measured, "failed", "the loss is not a number");
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So much that there is something to follow, and so little that a gradient's own error does not show.
+    #[test]
+    fn the_small_model_learns_a_little_in_thirty_steps() {
+        for method in METHODS {
+            let losses = curve(&small_config(), &Device::flex(), method, 768, 30).unwrap();
+            let learnt = 1.0 - losses[29] / losses[0];
+            eprintln!("{method}: {learnt:.4} of {:.3}", losses[0]);
+            assert!((0.01..0.05).contains(&learnt), "{method}: {learnt} of {losses:?}");
+        }
+    }
+}
