@@ -75,7 +75,7 @@ impl Launches {
         sizes![self.dims.key_heads as u32, self.dims.value_heads as u32]
     }
 
-    /// Matrices of every chunk and head, or states.
+    /// Matrices of every chunk and head, or states: f16 or bf16, as the kernel that writes them says; nothing else reads them.
     fn per_chunk(&self, beside: &CudaTensor, side: usize) -> CudaTensor {
         empty(beside, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
     }

@@ -14,13 +14,7 @@
 // ceil(k / k_of_split): C is then partial [splits, m, n] fp32 (c_pitch n, c_first 0, accumulate 0), and `sum_splits` of
 // linear_sums.cuh adds the parts in order.
 //
-// TILE is m, n and k of a tile, its warps along m and n, and its stages. Which one: that of the smallest estimate, and of
-// near ones the one measured fastest. In cycles of GB10 (1300 for 512 on H200, what `mma.sync` gets there),
-//   ceil(tiles · splits / SMs) · (m · n of the tile) · (k / splits + 128) / (share · 512),
-// and with splits 8 · splits · m · n bytes at memory's speed on top. `share` is what the tile's own traffic leaves of the
-// tensor cores: 1 for 128 × 256, 1 for 128 × 128 (0.75 on H200), 0.5 for 64 × 64, 0.25 with a side of 16; and 3/4 of that
-// where no multiprocessor gets two blocks of four warps. A multiprocessor works on its blocks side by side, so what counts is how
-// many one of them gets, not waves of resident blocks.
+// TILE is m, n and k of a tile, its warps along m and n, and its stages; tile.rs says which one a product gets.
 // `group` = 8 MiB / (2 · tile m · k), at least 8, at most 16: the rows of A that L2 keeps while B streams by.
 //
 // Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=64,16,64,4,1,4; TILE=16,64,64,1,4,4
