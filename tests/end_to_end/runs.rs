@@ -156,6 +156,8 @@ fn the_run_outlives_its_launcher_and_anyone_may_watch_or_leave() {
     let place = Place::new();
     let (mut child, run) = training(&place, &["--max-steps", "200"]);
     signal(&child, "HUP");
+    // Under `nohup` the launcher does not hear that, but notices that nobody reads.
+    drop(child.stdout.take());
     child.wait().unwrap();
     let mut leaver = place.command(["watch"]).spawn().unwrap();
     leaver.kill().unwrap();
