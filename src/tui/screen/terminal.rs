@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::terminal::{
-    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
-    disable_raw_mode, enable_raw_mode,
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use crossterm::{execute, queue};
 use ratatui::backend::CrosstermBackend;
@@ -111,7 +111,11 @@ impl<W: Write> Terminal<W> {
     /// # Errors
     /// The terminal cannot be written to.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.inner.clear()
+        // ratatui's own `clear` asks the terminal where its cursor is, and fails where no answer comes in time.
+        execute!(self.inner.backend_mut(), Clear(ClearType::All))?;
+        // What the next frame is compared with is then the buffer that is blank.
+        self.inner.swap_buffers();
+        Ok(())
     }
 }
 
