@@ -24,8 +24,8 @@ impl From<Tensor<2>> for Weight {
     }
 }
 
-/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place: no second gradient of
-/// the weight's size ever exists.
+/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place, without a second gradient
+/// of the weight's size; only the head's is made in the forward pass and waits beside the sum of the rows before.
 #[derive(Clone, Debug, Default)]
 pub struct GradientSum(Arc<Mutex<Option<Tensor<2>>>>);
 
