@@ -334,7 +334,10 @@ fn linears(shape: Shape) -> Vec<Case> {
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
-            (LoraLinears { scale: 2.0 }, [random(1, t, width), weight(), a, b])
+            (
+                LoraLinears { scale: 2.0, a_sums: vec![None], b_sums: vec![None] },
+                [random(1, t, width), weight(), a, b],
+            )
         }),
     };
     let linear = Timed {

@@ -65,15 +65,6 @@ pub(crate) fn view(tensor: CudaTensor, shape: [usize; 2]) -> CudaTensor {
     CudaTensor::new_contiguous(tensor.client, tensor.device, Shape::new(shape), handle, tensor.dtype)
 }
 
-/// Some rows of a tensor, in its memory.
-pub(crate) fn rows(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
-    let (rows, width) = dims(tensor);
-    let bytes = |rows: usize| (rows * width * tensor.dtype.size()) as u64;
-    let handle = tensor.handle.clone().offset_start(bytes(first)).offset_end(bytes(rows - first - count));
-    let (client, device) = (tensor.client.clone(), tensor.device.clone());
-    CudaTensor::new_contiguous(client, device, Shape::new([count, width]), handle, tensor.dtype)
-}
-
 /// Some columns of a tensor, in memory of their own.
 pub(crate) fn columns(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
     let (rows, _) = dims(tensor);
