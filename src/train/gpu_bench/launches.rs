@@ -1,0 +1,109 @@
+//! How many kernels a training step puts on the device, as the emulated one counts them: each takes the host some microseconds, and
+//! one of burn's is a pass over memory that nobody planned. Whoever changes these numbers changed the step.
+
+use super::steps::tiny_config;
+use crate::bench::{SETTINGS, random_ids};
+use crate::optimizer::Optimizer;
+use burn::tensor::{Device, DeviceType};
+use sparktune_model::{Checkpoint, Gradients, LoraConfig, Model, Row};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where the emulated device writes a line for each launch.
+const TRACE: &str = "EMULATED_CUDA_TRACE";
+
+/// Of one row forward and backward, of one more of the same step, and of the update: launches of our kernels, and of burn's.
+type Step = [[usize; 2]; 3];
+
+#[test]
+fn a_step_launches_no_more_kernels_than_it_did() {
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            concat!(module_path!(), "::counted").split_once("::").unwrap().1,
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(TRACE, folder.path().join("trace"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    let Some((_, json)) = said.split_once("counted: ") else {
+        assert!(said.contains("skipped: "), "{said}");
+        eprintln!("skipped: a real device does not tell its launches");
+        return;
+    };
+    let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    // Four layers: three with the delta rule, one with attention.
+    assert_eq!(lora, [[0, 0], [0, 0], [0, 0]], "LoRA");
+    assert_eq!(full, [[0, 0], [0, 0], [0, 0]], "full");
+}
+
+#[test]
+#[ignore = "the test above runs it in a process of its own, whose launches are written down"]
+fn counted() {
+    let trace = PathBuf::from(std::env::var_os(TRACE).expect("who starts this says where"));
+    let device = Device::enumerate(DeviceType::Cuda).into_vec().remove(0);
+    let steps = [Some(8), None].map(|rank| {
+        let mut model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
+        match rank {
+            Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 16.0, rslora: false }, 0),
+            None => model.set_trainable(true),
+        }
+        let row = Row::single(&random_ids(1, 72, model.config().vocab_size));
+        let mut optimizer = Optimizer::default();
+        let mut launches = [[0; 2]; 3];
+        // In the first step moments are made.
+        for step in 1..=2 {
+            let mut gradients = Gradients::default();
+            let mut seen = 0;
+            launches = std::array::from_fn(|part| {
+                device.sync().unwrap();
+                seen = lines(&trace).len();
+                match part {
+                    0 | 1 => drop(model.loss_and_gradients(&row, 0.01, false, &mut gradients)),
+                    _ => {
+                        let gradients = std::mem::take(&mut gradients);
+                        let visit = &mut |f: &mut dyn FnMut(&mut sparktune_model::Param)| model.visit_mut(f);
+                        optimizer.step(&SETTINGS, 1e-4, step, gradients, visit).unwrap();
+                    }
+                }
+                device.sync().unwrap();
+                let names = lines(&trace).split_off(seen);
+                if std::env::var_os("LAUNCHES_BY_NAME").is_some() && step == 2 {
+                    let mut by_name = BTreeMap::<&str, usize>::new();
+                    names.iter().for_each(|name| *by_name.entry(name).or_default() += 1);
+                    eprintln!("{rank:?}, part {part}: {by_name:#?}");
+                }
+                let burns = names.iter().filter(|name| is_burns(name)).count();
+                [names.len() - burns, burns]
+            });
+        }
+        launches
+    });
+    if trace.exists() {
+        println!("counted: {}", serde_json::to_string(&steps).unwrap());
+    } else {
+        println!("skipped: no launch was written down");
+    }
+}
+
+/// Names of the kernels launched so far.
+fn lines(trace: &std::path::Path) -> Vec<String> {
+    let text = std::fs::read_to_string(trace).unwrap_or_default();
+    text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// Kernels that burn generates end in a hash.
+fn is_burns(name: &str) -> bool {
+    name.rsplit_once('_')
+        .is_some_and(|(_, end)| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
