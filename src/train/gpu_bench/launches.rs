@@ -17,7 +17,7 @@ const TRACE: &str = "EMULATED_CUDA_TRACE";
 type Step = [[usize; 2]; 3];
 
 #[test]
-fn a_step_launches_no_more_kernels_than_it_did() {
+fn a_step_launches_as_many_kernels_as_it_did() {
     if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
         assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
         eprintln!("skipped: there is no CUDA device");
@@ -42,9 +42,9 @@ fn a_step_launches_no_more_kernels_than_it_did() {
         return;
     };
     let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
-    // Four layers: three with the delta rule, one with attention.
-    assert_eq!(lora, [[0, 0], [0, 0], [0, 0]], "LoRA");
-    assert_eq!(full, [[0, 0], [0, 0], [0, 0]], "full");
+    // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates, for there are four heads.
+    assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA");
+    assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full");
 }
 
 #[test]
