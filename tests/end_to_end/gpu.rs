@@ -1,6 +1,6 @@
 //! The whole program on a CUDA device: a GPU, or the emulated one (`kernels/emulator/driver.sh`).
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::sparktune::{Place, checkpoint, done, events};
 
@@ -50,7 +50,7 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
         .collect();
     assert!(losses.len() == 3 && losses[2] < losses[0], "{losses:?}");
     let started = events.iter().find(|event| event["kind"] == "run_started").unwrap();
-    assert_eq!(started["device"], json!("cuda"), "{started}");
+    assert!(started["device"].as_str().unwrap().ends_with(", bf16"), "{started}");
     for output in ["merged/model.safetensors", "adapter/adapter_config.json", "SERVE.md"] {
         assert!(run.join("outputs").join(output).is_file(), "{output}");
     }

@@ -34,8 +34,8 @@ fn a_step_launches_as_many_kernels_as_it_did() {
         .env(TRACE, folder.path().join("trace"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    let [said, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{said}{by_name}");
     let Some((_, json)) = said.split_once("counted: ") else {
         assert!(said.contains("skipped: "), "{said}");
         eprintln!("skipped: a real device does not tell its launches");
@@ -43,8 +43,8 @@ fn a_step_launches_as_many_kernels_as_it_did() {
     };
     let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates, for there are four heads.
-    assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA");
-    assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full");
+    assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA: {by_name}");
+    assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full: {by_name}");
 }
 
 #[test]
@@ -52,6 +52,18 @@ fn a_step_launches_as_many_kernels_as_it_did() {
 fn counted() {
     let trace = PathBuf::from(std::env::var_os(TRACE).expect("who starts this says where"));
     let device = Device::enumerate(DeviceType::Cuda).into_vec().remove(0);
+    let launched = |what: String, work: &mut dyn FnMut()| {
+        device.sync().unwrap();
+        let seen = names(&trace).len();
+        work();
+        device.sync().unwrap();
+        let new = names(&trace).split_off(seen);
+        let mut by_name = BTreeMap::<&str, usize>::new();
+        new.iter().for_each(|name| *by_name.entry(name).or_default() += 1);
+        eprintln!("{what}: {by_name:#?}");
+        let burns = new.iter().filter(|name| is_burns(name)).count();
+        [new.len() - burns, burns]
+    };
     let steps = [Some(8), None].map(|rank| {
         let mut model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
         match rank {
@@ -60,34 +72,22 @@ fn counted() {
         }
         let row = Row::single(&random_ids(1, 72, model.config().vocab_size));
         let mut optimizer = Optimizer::default();
-        let mut launches = [[0; 2]; 3];
-        // In the first step moments are made.
-        for step in 1..=2 {
+        let mut step = |number: u64| {
             let mut gradients = Gradients::default();
-            let mut seen = 0;
-            launches = std::array::from_fn(|part| {
-                device.sync().unwrap();
-                seen = lines(&trace).len();
-                match part {
-                    0 | 1 => drop(model.loss_and_gradients(&row, 0.01, false, &mut gradients)),
-                    _ => {
-                        let gradients = std::mem::take(&mut gradients);
-                        let visit = &mut |f: &mut dyn FnMut(&mut sparktune_model::Param)| model.visit_mut(f);
-                        optimizer.step(&SETTINGS, 1e-4, step, gradients, visit).unwrap();
-                    }
-                }
-                device.sync().unwrap();
-                let names = lines(&trace).split_off(seen);
-                if std::env::var_os("LAUNCHES_BY_NAME").is_some() && step == 2 {
-                    let mut by_name = BTreeMap::<&str, usize>::new();
-                    names.iter().for_each(|name| *by_name.entry(name).or_default() += 1);
-                    eprintln!("{rank:?}, part {part}: {by_name:#?}");
-                }
-                let burns = names.iter().filter(|name| is_burns(name)).count();
-                [names.len() - burns, burns]
+            let rows = [1, 2].map(|place| {
+                launched(format!("{rank:?}, step {number}, row {place}"), &mut || {
+                    model.loss_and_gradients(&row, 0.01, false, &mut gradients);
+                })
             });
-        }
-        launches
+            let update = launched(format!("{rank:?}, step {number}, update"), &mut || {
+                let gradients = std::mem::take(&mut gradients);
+                optimizer.step(&SETTINGS, 1e-4, number, gradients, &mut |f| model.visit_mut(f)).unwrap();
+            });
+            [rows[0], rows[1], update]
+        };
+        // In the first step moments are made.
+        step(1);
+        step(2)
     });
     if trace.exists() {
         println!("counted: {}", serde_json::to_string(&steps).unwrap());
@@ -97,7 +97,7 @@ fn counted() {
 }
 
 /// Names of the kernels launched so far.
-fn lines(trace: &std::path::Path) -> Vec<String> {
+fn names(trace: &std::path::Path) -> Vec<String> {
     let text = std::fs::read_to_string(trace).unwrap_or_default();
     text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
 }
