@@ -11,6 +11,7 @@ pub use cases::{Case, Shape, cases};
 
 use crate::compare::random;
 use crate::cuda::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
+use crate::work::Launch;
 use burn::tensor::{DType, Device, Tensor};
 use products::{Layout, Operands};
 use std::time::Instant;
@@ -32,24 +33,10 @@ pub struct Measured {
     pub bytes: f64,
     /// Products and sums of its matrices, each counted.
     pub flops: f64,
+    /// What the kernels move and compute for that, launch by launch.
+    pub work: Vec<Launch>,
     /// A word for the reader.
     pub note: String,
-}
-
-/// What a device can do at most.
-#[derive(Clone, Copy, Debug)]
-pub struct Ceilings {
-    /// Bytes a second, read and written.
-    pub bytes_per_s: f64,
-    /// bf16 FLOP a second.
-    pub flops_per_s: f64,
-}
-
-impl Ceilings {
-    /// The least seconds in which so many bytes can be moved and so many FLOPs be done, at the same time.
-    pub fn floor_s(&self, bytes: f64, flops: f64) -> f64 {
-        (bytes / self.bytes_per_s).max(flops / self.flops_per_s)
-    }
 }
 
 /// How long calls are timed.
@@ -134,6 +121,7 @@ impl Meter {
             seconds: Some(self.seconds(Pace { queue_s: 0.05, times: 7 }, |_| drop(copy(&from)))),
             bytes,
             flops: 0.0,
+            work: vec![Launch { bytes, flops: 0.0 }],
             note: "bytes read and written".into(),
         }
     }
@@ -144,6 +132,7 @@ impl Meter {
         let side = if self.is_tiny { 128 } else { 8192 };
         let operands = Operands::new(self, side * side, side * side);
         let product = operands.measure(self, Layout::Nt, [side; 3]);
+        let work = crate::work::product(side, side, side, 2.0);
         Measured {
             name: "matrix product".into(),
             shape: format!("{side}×{side}×{side}"),
@@ -151,7 +140,8 @@ impl Meter {
             tolerance: products::TOLERANCE,
             seconds: Some(product.seconds),
             bytes: 6.0 * (side * side) as f64,
-            flops: product.flops,
+            flops: work.flops,
+            work: vec![work],
             note: format!("the floors' FLOP/s; {}", product.tiling),
         }
     }
@@ -171,13 +161,6 @@ fn median(mut times: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_floor_is_the_longer_of_moving_and_computing() {
-        let ceilings = Ceilings { bytes_per_s: 1e12, flops_per_s: 1e14 };
-        assert_eq!(ceilings.floor_s(2e9, 0.0), 2e-3);
-        assert_eq!(ceilings.floor_s(2e9, 1e12), 1e-2);
-    }
 
     #[test]
     fn the_middle_time_counts() {

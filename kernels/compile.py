@@ -6,6 +6,7 @@ the trainer does it), the architectures, and the table `RESOURCES.md`. Called by
     compile.py LIBNVRTC            prints the table and writes RESOURCES.md
     compile.py LIBNVRTC --check    compares with RESOURCES.md; exit code 1 when a kernel spills, grew, or is not in it
     compile.py LIBNVRTC NAME...    prints the rows of the named folders and writes nothing
+    compile.py LIBNVRTC --sass NVDISASM NAME...    prints the instructions of their kernels and loops by kind, and writes nothing
 
 A source that is made for several shapes says so in a line `// Compiled with: HEAD_DIM=256; HEAD_DIM=128`: the words before each
 semicolon become `#define`s in front of the text, as the trainer puts them there, and rows of their own.
@@ -15,6 +16,8 @@ import ctypes
 import pathlib
 import re
 import sys
+
+import sass
 
 HERE = pathlib.Path(__file__).resolve().parent
 TABLE = HERE / "RESOURCES.md"
@@ -52,7 +55,7 @@ class Nvrtc:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name, source, architecture):
-        """The log of the compilation with the report of ptxas; raises with the log when it fails."""
+        """The log of the compilation with the report of ptxas, and the cubin; raises with the log when it fails."""
         program = ctypes.c_void_p()
         self.library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         options = [f"--gpu-architecture={architecture}", "-lineinfo", "--ptxas-options=-v"]
@@ -62,10 +65,13 @@ class Nvrtc:
         self.library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         self.library.nvrtcGetProgramLog(program, log)
-        self.library.nvrtcDestroyProgram(ctypes.byref(program))
         if failed:
             raise SystemExit(f"{name} does not compile for {architecture}:\n{log.value.decode()}")
-        return log.value.decode()
+        self.library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        self.library.nvrtcGetCUBIN(program, cubin)
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        return log.value.decode(), cubin.raw
 
 
 def resources(log):
@@ -93,18 +99,31 @@ def shapes(source):
         yield words.strip(), "".join(f"#define {word.replace('=', ' ')}\n" for word in words.split())
 
 
-def measured(nvrtc, folders):
-    """Kernel → [resources for each architecture], in the order of the sources."""
-    table = {}
+def compiled(nvrtc, folders):
+    """(words of the shape, architecture, log, cubin) of every source, in their order."""
     for path in sorted(HERE.glob("*/*.cuh")):
         if path.parent.name == "device" or (folders and path.parent.name not in folders):
             continue
         source = flattened(path, set())
         for words, defines in shapes(source):
             for architecture in ARCHITECTURES:
-                for kernel, taken in resources(nvrtc.compile(path.name, defines + source, architecture)).items():
-                    table.setdefault(f"{kernel} {words}".strip(), []).append(taken)
+                yield words, architecture, *nvrtc.compile(path.name, defines + source, architecture)
+
+
+def measured(nvrtc, folders):
+    """Kernel → [resources for each architecture], in the order of the sources."""
+    table = {}
+    for words, _, log, _ in compiled(nvrtc, folders):
+        for kernel, taken in resources(log).items():
+            table.setdefault(f"{kernel} {words}".strip(), []).append(taken)
     return table
+
+
+def print_instructions(nvrtc, nvdisasm, folders):
+    for words, architecture, _, cubin in compiled(nvrtc, folders):
+        found = list(sass.counts(sass.disassembled(nvdisasm, cubin)))
+        if found:  # headers have no kernels
+            print("\n".join(sass.table(found, f"{architecture} {words}".strip())), end="\n\n", flush=True)
 
 
 def rendered(table, version):
@@ -141,6 +160,9 @@ def complaints(table, before):
 
 def main():
     nvrtc = Nvrtc(sys.argv[1])
+    if sys.argv[2:3] == ["--sass"]:
+        print_instructions(nvrtc, sys.argv[3], sys.argv[4:])
+        return 0
     check = sys.argv[2:] == ["--check"]
     folders = [] if check else sys.argv[2:]
     table = measured(nvrtc, folders)

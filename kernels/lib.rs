@@ -36,6 +36,7 @@ pub mod silu_mul;
 mod simd;
 mod table;
 mod weight;
+pub mod work;
 
 #[cfg(test)]
 mod check;

@@ -382,6 +382,8 @@ pub enum GpuSection {
     Gemm,
     /// Training steps: loss beside the CPU's, speed, memory
     Steps,
+    /// What a step moves and computes, op by op, and the speed that allows on GB10: arithmetic that needs no GPU
+    Model,
     /// What the plan asks for: two rates, in two seconds
     #[value(hide = true)]
     Probe,

@@ -20,10 +20,12 @@ use crate::rope::{Rope, RopeTable};
 use crate::seed_gradient::SeedGradient;
 use crate::sigmoid_gate::SigmoidGate;
 use crate::silu_mul::SiluMul;
+use crate::work::{self, Launch, Work};
 use crate::{Op, Table};
 use burn::backend::Flex;
 use burn::tensor::DType::{BF16, F32};
 use burn::tensor::{DType, Device, Tensor, activation};
+use std::collections::HashSet;
 
 /// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
 const VALUE: f64 = 1e-2;
@@ -115,15 +117,22 @@ struct Timed<O, const N: usize, const M: usize> {
     dtypes: [DType; N],
     /// Which gradients are asked for.
     wanted: [bool; N],
-    /// FLOPs of both passes.
-    flops: [f64; 2],
+    /// FLOPs that both passes cannot do without; those of `work` where the kernels do no others.
+    useful_flops: Option<[f64; 2]>,
+    work: Work,
     make: Make<O, N>,
 }
 
 impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
+    /// FLOPs of both passes.
+    fn flops(&self) -> [f64; 2] {
+        let Work { forward, backward } = &self.work;
+        self.useful_flops.unwrap_or([forward, backward].map(|launches| work::flops(launches)))
+    }
+
     /// How many tokens the CPU can be asked for.
     fn compared_tokens(&self) -> usize {
-        let share = CPU_FLOPS / (self.flops[0] + self.flops[1]).max(CPU_FLOPS);
+        let share = CPU_FLOPS / self.flops().iter().sum::<f64>().max(CPU_FLOPS);
         let tokens = (share * self.tokens as f64) as usize;
         tokens.clamp(self.tokens.min(64), self.tokens)
     }
@@ -211,7 +220,8 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
             true => format!("compared with {compared} tokens"),
             false => String::new(),
         };
-        let [forward_flops, backward_flops] = self.flops;
+        let [forward_flops, backward_flops] = self.flops();
+        let Work { forward: forward_work, backward: backward_work } = self.work;
         let forward = Measured {
             name: name.to_owned(),
             shape: shape.clone(),
@@ -220,6 +230,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
             seconds: Some(forward_s),
             bytes: forward_bytes,
             flops: forward_flops,
+            work: forward_work,
             note: note.clone(),
         };
         let in_forward = if backward_s.is_none() { "formed in the forward pass" } else { "" };
@@ -231,6 +242,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
             seconds: backward_s,
             bytes: backward_bytes,
             flops: backward_flops,
+            work: backward_work,
             note: [in_forward, &note]
                 .into_iter()
                 .filter(|words| !words.is_empty())
@@ -291,7 +303,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
         tokens,
         dtypes: [BF16, F32, F32],
         wanted: [true; 3],
-        flops: [flops, 2.6 * flops],
+        useful_flops: Some([flops, 2.6 * flops]),
+        work: work::gated_delta_rule(tokens, key_heads, value_heads, d),
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let qkv = random(1, t, (2 * key_heads + value_heads) * d);
@@ -307,7 +320,14 @@ fn mixers(shape: Shape) -> Vec<Case> {
         tokens,
         dtypes: [BF16; 3],
         wanted: [true; 3],
-        flops: [flops, 2.5 * flops],
+        useful_flops: Some([flops, 2.5 * flops]),
+        work: work::packed_attention(
+            tokens,
+            tokens as f64,
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+        ),
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let scale = 1.0 / (head_dim as f32).sqrt();
@@ -329,15 +349,26 @@ fn mixers(shape: Shape) -> Vec<Case> {
 /// The widest linear, with an adapter and without.
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
-    let flops = 2.0 * (tokens * width * out) as f64;
-    let adapter = 2.0 * (tokens * rank * (width + out)) as f64;
+    let with_adapter = {
+        let Work { mut forward, mut backward } = work::adapters(tokens, width, &[out], rank, false);
+        let base = work::lora_linears(tokens, width, &[out], rank);
+        forward.extend(base.forward);
+        backward.extend(base.backward);
+        Work { forward, backward }
+    };
+    let trained = {
+        let Work { forward, mut backward } = work::linears(tokens, width, &[out]);
+        backward.extend(work::weight_gradients(tokens, width, &[out], false).backward);
+        Work { forward, backward }
+    };
     let weight = move || scaled(0.02, 2, out, width);
     let lora: Timed<_, 4, 1> = Timed {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 4],
         wanted: [true, false, true, true],
-        flops: [flops + adapter, flops + 2.0 * adapter],
+        useful_flops: None,
+        work: with_adapter,
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
@@ -352,7 +383,8 @@ fn linears(shape: Shape) -> Vec<Case> {
         tokens,
         dtypes: [BF16; 2],
         wanted: [true; 2],
-        flops: [flops, 2.0 * flops],
+        useful_flops: None,
+        work: trained,
         make: Box::new(move |borders| {
             (Linears { sums: vec![None] }, [random(1, borders[borders.len() - 1] as usize, width), weight()])
         }),
@@ -364,13 +396,13 @@ fn linears(shape: Shape) -> Vec<Case> {
 /// Head with cross-entropy, frozen and trained; the embedding at the other end.
 fn heads(shape: Shape) -> Vec<Case> {
     let Shape { tokens, vocab_size, hidden_size, .. } = shape;
-    let flops = 2.0 * (tokens * hidden_size) as f64 * vocab_size as f64;
     let head = |is_trained: bool| Timed {
         kind: Kind::Scalar,
         tokens,
         dtypes: [BF16; 2],
         wanted: [true, is_trained],
-        flops: [flops * if is_trained { 3.0 } else { 2.0 }, 0.0],
+        useful_flops: None,
+        work: work::head([tokens; 2], hidden_size, vocab_size, is_trained, false),
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let targets = Targets { rows: (0..t as u32).collect(), tokens: ids(t, vocab_size) };
@@ -379,12 +411,14 @@ fn heads(shape: Shape) -> Vec<Case> {
             (op, [random(1, t, hidden_size), weight])
         }),
     };
+    let distinct = ids(tokens, vocab_size).iter().collect::<HashSet<_>>().len();
     let embedding = Timed {
         kind: Kind::Gather,
         tokens,
         dtypes: [BF16],
         wanted: [true],
-        flops: [0.0; 2],
+        useful_flops: None,
+        work: work::embedding(tokens, hidden_size, distinct, true),
         make: Box::new(move |borders| {
             let input_ids = ids(borders[borders.len() - 1] as usize, vocab_size);
             (Embedding { input_ids, sum: None }, [random(1, vocab_size, hidden_size)])
@@ -392,8 +426,8 @@ fn heads(shape: Shape) -> Vec<Case> {
     };
     let words = format!("{tokens}×{vocab_size}×{hidden_size}");
     vec![
-        head(false).case("linear_cross_entropy", format!("{words}, frozen")),
-        head(true).case("linear_cross_entropy", format!("{words}, trained")),
+        head(false).case("linear_cross_entropy", words.clone()),
+        head(true).case("linear_cross_entropy trained", words.clone()),
         embedding.case("embedding", words),
     ]
 }
@@ -418,38 +452,40 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
     };
     let length = |borders: &[u32]| borders[borders.len() - 1] as usize;
     vec![
-        usual(tokens, [BF16; 2], move |b| {
+        usual(tokens, [BF16; 2], work::silu_mul(tokens, intermediate_size), move |b| {
             (SiluMul, [1, 2].map(|seed| random(seed, length(b), intermediate_size)))
         })
         .case("silu_mul", format!("{tokens}×{intermediate_size}")),
-        usual(tokens, [BF16, F32], move |b| {
+        usual(tokens, [BF16, F32], work::rms_norm(tokens, hidden_size), move |b| {
             let op = RmsNorm::new(hidden_size, 1e-6, true);
             (op, [random(1, length(b), hidden_size), random(2, 1, hidden_size)])
         })
         .case("rms_norm", format!("{tokens}×{hidden_size}")),
-        usual(tokens, [BF16, BF16], move |b| {
+        usual(tokens, [BF16, BF16], work::causal_conv1d_silu(tokens, channels), move |b| {
             let op = CausalConv1dSilu { position_ids: positions(b).into() };
             (op, [random(1, length(b), channels), random(2, channels, taps)])
         })
         .case("causal_conv1d_silu", format!("{tokens}×{channels}, {taps} taps")),
-        usual(tokens, [BF16, BF16, F32], move |b| {
+        usual(tokens, [BF16, BF16, F32], work::gated_rms_norm(tokens, value_heads * d), move |b| {
             let [x, z] = [1, 2].map(|seed| random(seed, length(b), value_heads * d));
             (GatedRmsNorm { eps: 1e-6 }, [x, z, random(3, 1, d)])
         })
         .case("gated_rms_norm", format!("{tokens}, {value_heads}×{d}")),
-        usual(tokens, [BF16, F32], move |b| {
+        usual(tokens, [BF16, F32], work::norm_rope(tokens, heads * head_dim, true), move |b| {
             let op = NormRope { norm: RmsNorm::new(2 * head_dim, 1e-6, true), rope: rope(b) };
             (op, [random(1, length(b), heads * 2 * head_dim), random(2, 1, head_dim)])
         })
         .case("norm_rope", format!("{tokens}, {heads}×{head_dim} of twice that")),
-        usual(tokens, [BF16; 2], move |b| {
+        usual(tokens, [BF16; 2], work::sigmoid_gate(tokens, heads * head_dim), move |b| {
             let attention = random(1, length(b), heads * head_dim);
             (SigmoidGate { head_dim }, [attention, random(2, length(b), heads * 2 * head_dim)])
         })
         .case("sigmoid_gate", format!("{tokens}, {heads}×{head_dim}")),
-        usual(tokens, [BF16], move |b| (rope(b), [random(1, length(b), heads * head_dim)]))
-            .case("rope", format!("{tokens}, {heads}×{head_dim}")),
-        usual(tokens, [BF16, BF16, F32, F32], move |b| {
+        usual(tokens, [BF16], work::rope(tokens, heads * head_dim), move |b| {
+            (rope(b), [random(1, length(b), heads * head_dim)])
+        })
+        .case("rope", format!("{tokens}, {heads}×{head_dim}")),
+        usual(tokens, [BF16, BF16, F32, F32], work::delta_gates(tokens, value_heads), move |b| {
             let of_tokens = |seed| random(seed, length(b), value_heads);
             let vector = |seed| random(seed, 1, value_heads);
             (DeltaGates, [of_tokens(1), of_tokens(2), vector(3), vector(4)])
@@ -458,7 +494,7 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
         Timed {
             kind: Kind::Scalar,
             wanted: [true, false],
-            ..usual(tokens, [BF16; 2], move |b| {
+            ..usual(tokens, [BF16; 2], work::seed_gradient(tokens, hidden_size), move |b| {
                 (SeedGradient, [1, 2].map(|seed| random(seed, length(b), hidden_size)))
             })
         }
@@ -469,9 +505,11 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
 fn usual<O: Op<N, M>, const N: usize, const M: usize>(
     tokens: usize,
     dtypes: [DType; N],
+    work: Work,
     make: impl Fn(&[u32]) -> (O, [Tensor<2>; N]) + 'static,
 ) -> Timed<O, N, M> {
-    Timed { kind: Kind::Usual, tokens, dtypes, wanted: [true; N], flops: [0.0; 2], make: Box::new(make) }
+    let make = Box::new(make);
+    Timed { kind: Kind::Usual, tokens, dtypes, wanted: [true; N], useful_flops: None, work, make }
 }
 
 /// What follows the backward pass, on the weights of one linear.
@@ -479,14 +517,15 @@ fn optimizer(shape: Shape) -> Vec<Case> {
     let Shape { hidden_size, intermediate_size, .. } = shape;
     let size = [intermediate_size, hidden_size];
     let words = format!("{intermediate_size}×{hidden_size}");
-    let row = move |name: &str, error: f32, seconds, bytes_each: usize| Measured {
+    let row = move |name: &str, error: f32, seconds, work: fn(f64) -> Launch| Measured {
         name: name.into(),
         shape: format!("{}×{}", size[0], size[1]),
         error: f64::from(error),
         tolerance: 1e-5,
         seconds: Some(seconds),
-        bytes: (bytes_each * size[0] * size[1]) as f64,
+        bytes: work((size[0] * size[1]) as f64).bytes,
         flops: 0.0,
+        work: vec![work((size[0] * size[1]) as f64)],
         note: String::new(),
     };
     let up = move |meter: &Meter, seed| into_tensor(meter.upload(random(seed, size[0], size[1]), F32));
@@ -514,7 +553,10 @@ fn optimizer(shape: Shape) -> Vec<Case> {
             state = Some(settings.update(weights, moments, gradient.clone(), &clip));
         });
         let clip_s = meter.seconds(PACE, |_| drop(Clip::new(&[&gradient], 1.0)));
-        vec![row("adamw", error, update_s, 30), row("adamw clip", norm_error as f32, clip_s, 4)]
+        vec![
+            row("adamw", error, update_s, work::adamw),
+            row("adamw clip", norm_error as f32, clip_s, work::clip),
+        ]
     };
     let accumulated = move |meter: &Meter| {
         let addend = up(meter, 2);
@@ -525,7 +567,7 @@ fn optimizer(shape: Shape) -> Vec<Case> {
         let seconds = meter.seconds(PACE, |_| {
             total = Some(accumulate(total.take().expect("is put back each time"), addend.clone()));
         });
-        vec![row("adamw accumulate", error, seconds, 12)]
+        vec![row("adamw accumulate", error, seconds, work::accumulate)]
     };
     vec![Case::new("adamw", words.clone(), adamw), Case::new("adamw accumulate", words, accumulated)]
 }

@@ -6,6 +6,9 @@
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod slabs;
+
+pub(crate) use slabs::Slabs;
 
 use crate::cpu::{dims, fill_rows, slice, tensor};
 use crate::weight::{GradientSum, Weight, keep};

@@ -19,7 +19,7 @@ pub struct Work {
     /// Adapter parameters for each unit of rank.
     pub adapter_parameters_per_rank: f64,
     /// Weights of the head.
-    head_parameters: f64,
+    pub head_parameters: f64,
     /// Forward FLOPs of attention, for each token and each token of its context.
     attention_per_context: f64,
     /// Forward FLOPs of the delta rule, for each token.
@@ -105,6 +105,9 @@ impl Work {
     }
 }
 
+/// Published measurements of chips: name, bf16 FLOP/s of matrix products, bytes a second of memory.
+pub const PUBLISHED: [(&str, f64, f64); 2] = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
+
 /// What the estimate assumes of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speed {
@@ -136,10 +139,9 @@ impl Speed {
 
     /// A GPU by its name; unknown ones get figures that only serve to compare pack lengths.
     pub fn of_gpu(gpu: &Gpu) -> Self {
-        // Matrix and memory rates are published measurements of each chip; 30 % is the share the original recipe reached.
-        let known = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
-        let found = known.iter().find(|(name, ..)| gpu.name.contains(name));
+        let found = PUBLISHED.iter().find(|(name, ..)| gpu.name.contains(name));
         let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
+        // 30 % is the share the original recipe reached.
         Self {
             device: gpu.name.clone(),
             flops_per_s: 0.3 * flops,

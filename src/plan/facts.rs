@@ -167,6 +167,12 @@ impl DataFacts {
             (self.target_tokens as f64 / self.total_tokens as f64).min(1.0)
         }
     }
+
+    /// Share of the examples to hold out for evaluation: 2 %, at least eight, but never most of a tiny set. A single one cannot be
+    /// split.
+    pub fn held_out_share(&self) -> f64 {
+        if self.examples < 2 { 0.0 } else { (8.0 / self.examples as f64).clamp(0.02, 0.5) }
+    }
 }
 
 /// Speeds that were measured. Those of this machine are kept by the binary as TOML, one `[[rate]]` a finished run.

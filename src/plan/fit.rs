@@ -40,7 +40,8 @@ pub(crate) struct Wish {
     pub recompute: Option<bool>,
     /// Given by the user, or free.
     pub pack_length: Option<u32>,
-    pub micro_batch_packs: u32,
+    /// Given by the user or decided, or free: then memory is asked for single rows.
+    pub micro_batch_packs: Option<u32>,
 }
 
 /// The outcome: one point of the curve, in full.
@@ -77,6 +78,50 @@ pub(crate) struct Fit<'a> {
 /// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need less
 /// memory and make finer steps.
 const CLOSE_ENOUGH: f64 = 0.02;
+
+/// Rows that may pass through the model together, where a step has a multiple of them and memory allows.
+const TOGETHER: [u32; 2] = [4, 2];
+
+/// Rows of an optimizer step, when rows are as long as the recipe's rule says.
+const PACKS_PER_STEP: f64 = 16.0;
+/// Optimizer steps that an epoch should have at least.
+const LEAST_STEPS: u64 = 8;
+
+/// Rows of an optimizer step, and what decides them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StepRows {
+    /// Rows of an epoch that are trained on.
+    pub of_epoch: u64,
+    /// As many as make the batch that the learning rate is meant for.
+    same_tokens: f64,
+    /// As many as leave an epoch enough steps.
+    few: u64,
+}
+
+impl StepRows {
+    /// The rows of a step when they pass through the model one by one.
+    pub fn count(self) -> u64 {
+        (self.same_tokens.round() as u64).min(self.few)
+    }
+
+    /// Whether a step is smaller than the learning rate is meant for.
+    pub fn is_cut(self) -> bool {
+        self.count() < self.same_tokens.round() as u64
+    }
+
+    /// The rows of a step when so many pass together; nothing where that would make it another batch: by more than rounding or
+    /// one row in 16.
+    pub fn together(self, packs: u32) -> Option<u64> {
+        let packs = u64::from(packs);
+        let nearest = (self.same_tokens / packs as f64).round() as u64 * packs;
+        let off = (nearest as f64 - self.same_tokens).abs();
+        let is_same = nearest > 0 && nearest <= self.few && off <= (self.same_tokens / 16.0).max(0.5);
+        [is_same.then_some(nearest), Some(self.count())]
+            .into_iter()
+            .flatten()
+            .find(|rows| rows.is_multiple_of(packs))
+    }
+}
 
 /// Rows longer than this bring nothing on any machine of the catalog, unless examples are.
 const LONGEST_USEFUL: u32 = 32_768;
@@ -139,7 +184,7 @@ impl<'a> Fit<'a> {
 
     /// Memory when the longest row has this many tokens.
     pub fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
-        let tokens = f64::from(row) * f64::from(wish.micro_batch_packs);
+        let tokens = f64::from(row) * f64::from(wish.micro_batch_packs.unwrap_or(1));
         let footprint = self.footprint(wish, tokens, recompute);
         memory::estimate(self.model, &self.work, self.machine, &footprint)
     }
@@ -171,9 +216,56 @@ impl<'a> Fit<'a> {
             rows.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
         let passes = if recompute { 3.0 } else { 2.0 };
         let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
+        // The head's gradient is added to that of the rows before by a pass of its own; those of other matrices where they are formed.
+        let table = match wish.method {
+            MethodKind::Lora => 0.0,
+            MethodKind::Full => 12.0 * self.work.head_parameters,
+        };
         let row_s = passes / 2.0 * self.model.config.num_hidden_layers as f64 * self.speed.seconds_per_layer
-            + passes * self.work.linear_parameters * width / self.speed.bytes_per_s;
-        flops / self.speed.flops_per_s + rows.rows / f64::from(wish.micro_batch_packs.max(1)) * row_s
+            + (passes * self.work.linear_parameters * width + table) / self.speed.bytes_per_s;
+        // As long as it is free it is taken for the most, so that rows are not made longer to save what passing together saves.
+        let most = if self.gains_from_more(wish.method) { TOGETHER[0] } else { 1 };
+        let together = wish.micro_batch_packs.unwrap_or(most).max(1);
+        flops / self.speed.flops_per_s + rows.rows / f64::from(together) * row_s
+    }
+
+    /// Rows of an optimizer step when `train_share` of the examples is trained on.
+    pub fn step_rows(&self, rows: &Rows, train_share: f64) -> StepRows {
+        // 2^40 bounds what a nonsensical report could give, so that steps stay writable in TOML.
+        let of_epoch = (rows.rows * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
+        let row_tokens = (rows.tokens / rows.rows.max(1.0)).max(1.0);
+        let same_tokens = (PACKS_PER_STEP * f64::from(self.rule) / row_tokens).clamp(1.0, 64.0);
+        StepRows { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }
+    }
+
+    /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute is for the caller to ask.
+    pub fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
+        let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..*wish };
+        let memory = self.memory(&wish, choice.pack_length, choice.recompute);
+        let mut curve = choice.curve;
+        for point in curve.iter_mut().filter(|point| point.pack_length == choice.pack_length) {
+            point.needed_bytes = memory.needed_bytes();
+        }
+        let epoch_s = self.epoch_s(&wish, choice.recompute, &choice.rows);
+        Choice { memory, epoch_s, curve, ..choice }
+    }
+
+    /// Only full fine-tuning on a GPU gains from rows that pass through the model together: what is read and written once a
+    /// micro-batch there is more than weights.
+    fn gains_from_more(&self, method: MethodKind) -> bool {
+        method == MethodKind::Full && self.device == Device::Cuda
+    }
+
+    /// How many rows should pass through the model together, when memory was asked for single ones.
+    pub fn most_together(&self, wish: &Wish, choice: &Choice, step: StepRows) -> u32 {
+        if !self.gains_from_more(wish.method) || choice.recompute {
+            return 1;
+        }
+        let fits = |packs: u32| {
+            let wish = Wish { micro_batch_packs: Some(packs), ..*wish };
+            step.together(packs).is_some() && self.memory(&wish, choice.pack_length, false).fits()
+        };
+        TOGETHER.into_iter().find(|packs| fits(*packs)).unwrap_or(1)
     }
 
     /// The shortest pack length that is chosen without being asked for: 99 % of the examples fit into it.
@@ -280,4 +372,26 @@ fn curve(tried: &[Choice]) -> Vec<CostPoint> {
             fits: choice.memory.fits(),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_pass_together_where_a_step_stays_the_batch_it_is() {
+        let together = |same_tokens: f64, few: u64| {
+            let step = StepRows { of_epoch: 1000, same_tokens, few };
+            [step.count(), step.together(4).unwrap_or(0), step.together(2).unwrap_or(0)]
+        };
+        assert_eq!(together(16.4, 125), [16, 16, 16]);
+        // One row in 17 is no other batch, one in 5 is.
+        assert_eq!(together(17.0, 125), [17, 16, 18]);
+        assert_eq!(together(18.0, 125), [18, 0, 18]);
+        assert_eq!(together(5.0, 125), [5, 0, 0]);
+        assert_eq!(together(1.0, 125), [1, 0, 0]);
+        // Little data makes steps small, and then they are never made larger.
+        assert_eq!(together(16.4, 8), [8, 8, 8]);
+        assert_eq!(together(16.4, 7), [7, 0, 0]);
+    }
 }

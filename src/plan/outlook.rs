@@ -137,14 +137,19 @@ impl<'a> Outlooks<'a> {
 
     fn method(&self, name: &str, fit: &Fit, method: MethodKind) -> MethodOutlook {
         let rank = if method == MethodKind::Lora { usual_rank(fit.model.config.hidden_size) } else { 0 };
-        let usual = Wish { method, rank, recompute: None, pack_length: None, micro_batch_packs: 1 };
+        let usual = Wish { method, rank, recompute: None, pack_length: None, micro_batch_packs: None };
         let chosen = fit.choose(&usual).map(|choice| (usual, choice));
         let chosen = chosen.or_else(|memory| {
             let mut smaller = smaller_ranks(rank).into_iter().map(|rank| Wish { rank, ..usual });
             smaller.find_map(|wish| Some((wish, fit.choose(&wish).ok()?))).ok_or(memory)
         });
         let (wish, choice, memory) = match chosen {
-            Ok((wish, choice)) => (wish, Some(choice.clone()), choice.memory),
+            Ok((wish, choice)) => {
+                let step = fit.step_rows(&choice.rows, 1.0 - self.data.held_out_share());
+                let together = fit.most_together(&wish, &choice, step);
+                let choice = fit.together(&wish, choice, together);
+                (wish, Some(choice.clone()), choice.memory)
+            }
             Err(memory) => (usual, None, *memory),
         };
         let (tokens_per_s, basis, basis_in_words) = match &choice {

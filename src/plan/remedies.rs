@@ -31,8 +31,8 @@ impl Plan {
         let shorter = up_to_128(self.pack.length / 2);
         let rank = self.method.rank();
         let changes = [
-            (!self.recompute).then(|| how("recompute", true)),
             (self.batch.micro_batch_packs > 1).then(|| how("batch.micro_batch_packs", 1)),
+            (!self.recompute).then(|| how("recompute", true)),
             (shorter < self.pack.length).then(|| how("pack.length", shorter)),
             (self.method.kind() == MethodKind::Full).then(|| how("method.kind", "lora")),
             (rank >= 16).then(|| how("method.rank", rank / 2)),
@@ -61,8 +61,8 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
     {
         offer(how("pack.length", choice.pack_length), Some(choice.memory.needed_bytes()));
     }
-    if wish.micro_batch_packs > 1 {
-        offer(how("batch.micro_batch_packs", 1), needs(fit, &Wish { micro_batch_packs: 1, ..*wish }));
+    if wish.micro_batch_packs > Some(1) {
+        offer(how("batch.micro_batch_packs", 1), needs(fit, &Wish { micro_batch_packs: Some(1), ..*wish }));
     }
     if wish.method == MethodKind::Full {
         offer(how("method.kind", "lora"), needs(fit, &lora));
@@ -98,7 +98,7 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
             rank: lora.rank.min(8),
             recompute: Some(true),
             pack_length: None,
-            micro_batch_packs: 1,
+            micro_batch_packs: Some(1),
             ..lora
         };
         let together = format!(

@@ -176,25 +176,21 @@ impl Resolver<'_> {
             });
         }
 
-        let micro_batch_packs = self.pick(
-            "batch.micro_batch_packs",
-            &answers.micro_batch_packs,
-            1,
-            "a packed row is long enough to keep the device busy; more rows at once only need more memory",
-        );
         let free = Wish {
             method: MethodKind::Lora,
             rank: 0,
             recompute: answers.recompute.as_ref().map(|answer| answer.value),
             pack_length: answers.pack_length.as_ref().map(|answer| answer.value),
-            micro_batch_packs,
+            micro_batch_packs: answers.micro_batch_packs.as_ref().map(|answer| answer.value),
         };
         let (method, choice) = self.method_and_fit(&fit, free)?;
         let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
+        let train_share = 1.0 - data.eval_fraction;
+        let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &wish, choice, train_share);
+        let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..wish };
         let recompute = self.recompute(&fit, &wish, &choice);
         let mut pack = self.pack(&fit, &choice);
 
-        let train_share = 1.0 - data.eval_fraction;
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
         // What is said of memory holds for all of the run.
         let mut memory = choice.memory.clone();
@@ -389,11 +385,10 @@ impl Resolver<'_> {
             .pick_optional("data.eval", &answers.eval_data, "none: a share is held out")
             .unwrap_or_default();
 
-        // Eight examples at least, but never most of a tiny set.
-        let held_out = (8.0 / data.examples as f64).clamp(0.02, 0.5);
+        let held_out = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
             (0.0, "the evaluation data is given".to_owned())
-        } else if data.examples < 2 {
+        } else if held_out == 0.0 {
             (0.0, "a single example cannot be split".to_owned())
         } else {
             let drawn = format!(

@@ -767,3 +767,63 @@ proptest! {
         prop_assert_eq!(PathBuf::from_text(&text).is_some(), !text.trim().is_empty());
     }
 }
+
+#[test]
+fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide_a_step() {
+    let id = "Qwen/Qwen3.5-2B";
+    let together = |facts: &Facts, pairs: &[(&str, &str)]| {
+        let plan = resolve(&with(ask(id), pairs), facts).unwrap();
+        let advice = plan.advice.as_ref().unwrap();
+        let of_chosen = advice.curve.iter().find(|point| point.pack_length == plan.pack.length).unwrap();
+        assert_eq!(of_chosen.needed_bytes, advice.memory.needed_bytes());
+        (plan.batch.micro_batch_packs, plan)
+    };
+    // Rows of the recipe's length, all of them full: 16 to a step.
+    let full: &[(&str, &str)] = &[("method", "full"), ("pack-strategy", "stream"), ("pack-length", "5376")];
+    let mut facts = recipe_facts(id);
+    facts.machine.mem_total_bytes = 400_000_000_000;
+    facts.machine.mem_available_bytes = 390_000_000_000;
+    let alone = together(&facts, &[full, &[("micro-batch-packs", "1")]].concat()).1;
+    let (mut found, mut last) = (Vec::new(), u64::MAX);
+    while resolve(&with(ask(id), full), &facts).is_ok() {
+        let (packs, plan) = together(&facts, full);
+        let larger = plan.batch.packs_per_step() as f64 / alone.batch.packs_per_step() as f64;
+        assert!((larger - 1.0).abs() <= 1.0 / 16.0, "a step of {larger} times as many rows is another batch");
+        let needed = plan.advice.as_ref().unwrap().memory.needed_bytes();
+        assert!(needed <= last && needed <= facts.machine.mem_available_bytes);
+        assert!(packs == 1 || !plan.recompute, "{packs} only where nothing is computed again");
+        last = needed;
+        if found.last() != Some(&(packs, plan.recompute)) {
+            found.push((packs, plan.recompute));
+        }
+        facts.machine.mem_available_bytes -= 2_000_000_000;
+    }
+    assert_eq!(found, [(4, false), (2, false), (1, false), (1, true)]);
+
+    // Why, and what it is worth.
+    facts.machine.mem_available_bytes = 390_000_000_000;
+    let (_, plan) = together(&facts, full);
+    let why = reason(&plan, "batch.micro_batch_packs");
+    assert!(why.contains("the most of 4, 2 and 1") && why.contains("% faster"), "{why}");
+    let speed = |plan: &Plan| plan.advice.as_ref().unwrap().time.tokens_per_s.unwrap();
+    assert!((1.005..1.05).contains(&(speed(&plan) / speed(&alone))), "{} {}", speed(&plan), speed(&alone));
+    assert_eq!(plan.lighter()[0], "SPARKTUNE_MICRO_BATCH_PACKS=1");
+
+    // What the user says counts, and a step is never made larger than was asked for.
+    let (packs, plan) = together(&facts, &[full, &[("micro-batch-packs", "2")]].concat());
+    assert_eq!(packs, 2);
+    assert!(reason(&plan, "batch.micro_batch_packs").starts_with("recommended was 4"));
+    let (packs, plan) = together(&facts, &[full, &[("grad-accum-steps", "8")]].concat());
+    assert_eq!((packs, plan.batch.packs_per_step()), (1, 8));
+    let why = reason(&plan, "batch.micro_batch_packs");
+    assert!(why.contains("larger steps"), "{why}");
+
+    // Adapters, and the processor, gain nothing.
+    let (packs, plan) = together(&facts, &[("method", "lora")]);
+    assert_eq!(packs, 1);
+    assert!(reason(&plan, "batch.micro_batch_packs").contains("adapters are small"));
+    facts.machine.gpus.clear();
+    let (packs, plan) = together(&facts, full);
+    assert_eq!(packs, 1);
+    assert!(reason(&plan, "batch.micro_batch_packs").contains("only need more memory"));
+}

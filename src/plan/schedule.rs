@@ -9,11 +9,6 @@ use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, Opt
 use crate::render::{bytes, count, duration as time_in_words, epochs_in_words, tokens_per_s};
 use crate::resolve::Resolver;
 
-/// Rows of an optimizer step, when rows are as long as the recipe's rule says.
-const PACKS_PER_STEP: f64 = 16.0;
-/// Optimizer steps that an epoch should have at least.
-const LEAST_STEPS: u64 = 8;
-
 impl Resolver<'_> {
     pub(crate) fn batch(
         &mut self,
@@ -23,14 +18,12 @@ impl Resolver<'_> {
         train_share: f64,
     ) -> (BatchPlan, u64) {
         let answers = self.answers;
-        // 2^40 bounds what a nonsensical report could give, so that steps stay writable in TOML.
-        let packs = (choice.rows.rows * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
-        let row_tokens = (choice.rows.tokens / choice.rows.rows.max(1.0)).max(1.0);
-        let same_tokens = (PACKS_PER_STEP * f64::from(fit.rule) / row_tokens).round().clamp(1.0, 64.0) as u64;
-        let few = (packs / LEAST_STEPS).max(1);
-        let per_step = same_tokens.min(few);
+        let step_rows = fit.step_rows(&choice.rows, train_share);
+        let packs = step_rows.of_epoch;
+        let per_step = step_rows.together(micro).unwrap_or(step_rows.count());
+        let row_tokens = choice.rows.tokens / choice.rows.rows.max(1.0);
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
-        let reason = if few < same_tokens {
+        let reason = if step_rows.is_cut() {
             format!(
                 "an epoch has only {} rows: with {per_step} to a step it still has {} optimizer steps",
                 count(packs),

@@ -8,7 +8,8 @@ mod steps;
 
 use serde_json::{Map, Value, json};
 use sparktune_kernels::bench::products::{Layout, Operands, TOLERANCE};
-use sparktune_kernels::bench::{Case, Ceilings, Measured, Meter, Shape, cases};
+use sparktune_kernels::bench::{Case, Measured, Meter, Shape, cases};
+use sparktune_kernels::work::Ceilings;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
 use std::collections::HashSet;
@@ -192,7 +193,8 @@ fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
 
 /// A measured op; the floor where the ceilings are known.
 fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
-    let Measured { name, shape, error, tolerance, seconds, bytes, flops, note } = measured;
+    let Measured { name, shape, error, tolerance, seconds, bytes, flops, work, note } = measured;
+    let work: Vec<[f64; 2]> = work.iter().map(|launch| [launch.bytes, launch.flops]).collect();
     let floor_s = ceilings.map(|ceilings| ceilings.floor_s(*bytes, *flops));
     row(json!({
         "name": name,
@@ -202,6 +204,7 @@ fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
         "time_us": seconds.map(|seconds| seconds * 1e6),
         "bytes": bytes,
         "flops": flops,
+        "work": work,
         "floor_us": floor_s.filter(|_| seconds.is_some()).map(|floor| floor * 1e6),
         "share_of_floor": floor_s.zip(*seconds).map(|(floor, seconds)| floor / seconds),
         "note": note,

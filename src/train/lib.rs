@@ -22,6 +22,7 @@ mod session;
 mod snapshot;
 mod stage;
 mod state;
+pub mod step_work;
 
 pub use error::TrainError;
 pub use outputs::export_run;

@@ -49,7 +49,8 @@ PARTS = (
     Part("gemm", 50, (BINARY, "bench", "--gpu", "gemm", "--seconds", LIMIT), by="sparktune"),
     Part("gemm", 30, (PYTHON, "gemm_vendor.py", "--like", OURS, "--seconds", LIMIT), by="vendor"),
     Part("steps", 130, (BINARY, "bench", "--gpu", "steps", "--seconds", LIMIT)),
-    Part("peers", 90, (PYTHON, "peers.py", "--seconds", LIMIT)),
+    Part("model", 2, (BINARY, "bench", "--gpu", "model")),
+    Part("peers", 88, (PYTHON, "peers.py", "--seconds", LIMIT)),
     Part("sanitizer", 40, (PYTHON, "sanitizer.py", "--binary", BINARY)),
 )
 SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS))

@@ -8,6 +8,7 @@
 #   kernels    every kernel against its reference and its floor
 #   gemm       the matrix products of all five Qwen3.5 sizes, ours beside the vendor's
 #   steps      training steps of the 0.8B and 2B shapes: speed, memory, parts of a step, loss beside the reference path
+#   model      what a step of the 2B asks of the device, op by op, and the speed that follows from the shares measured above
 #   peers      the same steps by transformers and peft, with flash-linear-attention where it can be imported
 #   sanitizer  compute-sanitizer on the kernels
 #

@@ -135,6 +135,72 @@ def steps(results):
     return ["step", "tokens/s", "of ceiling", "peak memory", "data / forward / backward / optimizer ms", "loss from reference", ""], cells
 
 
+def floors_s(work, copy, matrix):
+    """Seconds that launches take at the ceilings, one after the other; pairs of bytes and FLOPs."""
+    return sum(max(moved / copy, flops / matrix) for moved, flops in work)
+
+
+def shares_measured(results):
+    """Op → share of its counted floor that it reached in this run, all shapes together; only what was measured right."""
+    copy, matrix = ceilings(results)
+    times = {}
+    for row in rows_of(results, "kernels"):
+        if copy and matrix and row.get("work") and is_number(row.get("time_us")) and problem(row) is None:
+            floor, time = times.get(row["name"], (0.0, 0.0))
+            times[row["name"]] = floor + floors_s(row["work"], copy, matrix), time + row["time_us"] / 1e6
+    return {name: floor / time for name, (floor, time) in times.items() if time}
+
+
+def predicted(row, copy, matrix, shares=None):
+    """Tokens per second of a step's parts, one after the other: at their floors, or at `shares`, with the share that is assumed for
+    what was not measured."""
+    if not (copy and matrix):
+        return None
+    seconds = lambda part: part["calls"] * floors_s(part["work"], copy, matrix)
+    share = lambda part: 1.0 if shares is None else shares.get(part["measured_as"], part["share"])
+    return row["tokens"] / sum(seconds(part) / share(part) for part in row["parts"])
+
+
+def model(results):
+    """Each step as it was measured here and as it is predicted, here and for the device that speeds are promised for."""
+    copy, matrix = ceilings(results)
+    shares = shares_measured(results)
+    measured = {row["name"]: row.get("tokens_per_s") for row in rows_of(results, "steps") if problem(row) is None}
+    cells, promised = [], "?"
+    for row in rows_of(results, "model"):
+        promised = row["device"]
+        here = predicted(row, copy, matrix, shares) if shares else None
+        found = measured.get(row["name"])
+        there = predicted(row, row["bytes_per_s"], row["flops_per_s"], shares) if shares else None
+        speeds = [found, here, predicted(row, copy, matrix), there, row["tokens_per_s_at_shares"], row["tokens_per_s_at_floors"]]
+        error = ratio(here, found)
+        cells.append([row["name"], *[number(speed, 0) for speed in speeds], f"{error - 1:+.0%}" if error else NONE])
+    there = [f"{promised} {how}" for how in ("at these shares", "at assumed shares", "at floors")]
+    return ["step", "tokens/s measured", "predicted", "at floors", *there, "predicted is off by"], cells
+
+
+def model_ops(results):
+    """What the steps that were measured here consist of, by op."""
+    copy, matrix = ceilings(results)
+    shares = shares_measured(results)
+    measured = {row["name"] for row in rows_of(results, "steps") if is_number(row.get("tokens_per_s"))}
+    cells = []
+    for row in rows_of(results, "model"):
+        if row["name"] not in measured or not (copy and matrix):
+            continue
+        for op in dict.fromkeys(part["op"] for part in row["parts"]):
+            parts = [part for part in row["parts"] if part["op"] == op]
+            total = lambda place: sum(part["calls"] * sum(pair[place] for pair in part["work"]) for part in parts)
+            floor = sum(part["calls"] * floors_s(part["work"], copy, matrix) for part in parts)
+            share = shares.get(parts[0]["measured_as"])
+            used = share or parts[0]["share"]
+            calls = sum(part["calls"] for part in parts)
+            numbers = [number(total(0) / 1e9), number(total(1) / 1e9, 0), number(floor * 1e3)]
+            word = percent(used) + ("" if share else " assumed")
+            cells.append([row["name"], op, calls, *numbers, word, number(floor / used * 1e3)])
+    return ["step", "op", "calls", "GB", "GFLOP", "floor ms", "share", "ms"], cells
+
+
 def peers(results):
     ours = {(row.get("size"), row.get("method")): row for row in rows_of(results, "steps")}
     _, matrix = ceilings(results)
@@ -168,6 +234,8 @@ TABLES = {
     "kernels": kernels,
     "gemm": gemm,
     "steps": steps,
+    "model": model,
+    "model, op by op": model_ops,
     "peers": peers,
     "sanitizer": sanitizer,
 }

@@ -30,6 +30,10 @@ fn every_op_is_right_and_timed_at_a_tiny_shape() {
         assert!(number(row, "bytes") > 0.0, "{row:?}");
     }
     let names: HashSet<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    // What a step is predicted from is measured.
+    for part in crate::step_work::predictions().iter().flat_map(|step| &step.parts) {
+        assert!(names.contains(part.measured_as.as_str()), "{} is not in {names:?}", part.measured_as);
+    }
     for op in ["copy", "matrix product", "gated_delta_rule backward", "packed_attention", "adamw clip"] {
         assert!(names.contains(op), "{op} is not in {names:?}");
     }
@@ -103,6 +107,7 @@ fn a_row_without_ceilings_has_no_floor_and_what_is_not_a_number_is_null() {
         seconds: Some(2e-3),
         bytes: 1e9,
         flops: 0.0,
+        work: Vec::new(),
         note: String::new(),
     };
     let row = kernel_row(&measured, None);

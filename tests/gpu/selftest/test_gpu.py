@@ -232,6 +232,27 @@ class Tables(unittest.TestCase):
         parts = [{"section": "ceilings", "by": "", "rows": [wrong]}]
         self.assertEqual(table.ceilings({"parts": parts}), (None, None))
 
+    def test_a_step_is_predicted_from_the_shares_of_the_same_run_and_from_assumed_ones_where_there_are_none(self):
+        copy, matrix = table.ceilings(RECORDED)
+        shares = table.shares_measured(RECORDED)
+        self.assertAlmostEqual(shares["silu_mul"], 198.180864 / 250)
+        # Its error was too large, so its time says nothing.
+        self.assertNotIn("gated_delta_rule", shares)
+        [one, sixteen] = table.rows_of(RECORDED, "model")
+        # 24 × 250 µs as measured, and 305 × (676.5 + 717.5) µs of products that were not, at the share that is assumed.
+        expected = 5376 / (24 * 250e-6 + 305 * 1394e-6 / 0.8)
+        self.assertAlmostEqual(table.predicted(one, copy, matrix, shares), expected, places=3)
+        self.assertAlmostEqual(table.predicted(sixteen, copy, matrix, shares), expected, places=3)
+        self.assertAlmostEqual(table.predicted(one, copy, matrix), 5376 / (24 * 198.180864e-6 + 305 * 1394e-6), places=3)
+        self.assertIsNone(table.predicted(one, None, matrix, shares))
+
+    def test_without_ceilings_only_the_promised_device_is_predicted(self):
+        parts = [part for part in RECORDED["parts"] if part["section"] != "ceilings"]
+        head, [cells, _] = table.model(RECORDED | {"parts": parts})
+        told = dict(zip(head, cells))
+        self.assertEqual((told["predicted"], told["GB10 at these shares"]), (table.NONE, table.NONE))
+        self.assertEqual((told["tokens/s measured"], told["GB10 at assumed shares"]), ("10,000", "5,600"))
+
     def test_a_pipe_in_a_cell_does_not_end_it(self):
         self.assertIn("a\\|b", table.markdown(["x"], [["a|b"]]))
 

@@ -1,0 +1,61 @@
+//! How the logits are cut on a CUDA device, so that what is held of them stays in bounds.
+
+/// Rows and columns of a block's tile.
+pub(crate) const TILE: usize = 128;
+/// Columns that share one entry of the statistics.
+pub(crate) const STRIP: usize = 64;
+/// Bytes that logits, statistics and gradients of the rows at hand may take together.
+const SCRATCH: usize = 480_000_000;
+
+/// How much of the logits `[rows, vocabulary]` is held at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Slabs {
+    /// Rows of a chunk.
+    pub(crate) rows: usize,
+    /// Columns of a slab: all of them when the weight is trained.
+    pub(crate) width: usize,
+}
+
+impl Slabs {
+    /// For `targets` rows of `hidden` numbers over a vocabulary; `whole` asks for chunks that are one slab.
+    pub(crate) fn new(targets: usize, hidden: usize, vocabulary: usize, whole: bool) -> Self {
+        // Two bytes of `e` and eight of statistics for every strip; x in bf16 and its gradient in f32.
+        let of_column = |rows: usize| 2 * rows + rows * 8 / STRIP;
+        let of_row = 6 * hidden;
+        if whole {
+            let rows = SCRATCH / (of_column(1) * vocabulary + of_row) / TILE * TILE;
+            return Self { rows: rows.clamp(TILE.min(targets), targets), width: vocabulary };
+        }
+        let rows = targets.min(SCRATCH / 2 / of_row);
+        let width = (SCRATCH - rows * of_row) / of_column(rows) / TILE * TILE;
+        Self { rows, width: width.min(vocabulary).max(TILE.min(vocabulary)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a chunk's scratch, one split.
+    fn bytes(slabs: Slabs, hidden: usize) -> usize {
+        let Slabs { rows, width } = slabs;
+        rows * (2 * width + 8 * width.div_ceil(STRIP) + 6 * hidden)
+    }
+
+    #[test]
+    fn a_full_pack_of_the_2b_head_stays_below_512_megabytes() {
+        let frozen = Slabs::new(5376, 2048, 248_320, false);
+        assert_eq!(frozen.rows, 5376);
+        assert!(frozen.width >= 32_768 && bytes(frozen, 2048) <= 512_000_000, "{frozen:?}");
+        let trained = Slabs::new(5376, 2048, 248_320, true);
+        assert_eq!(trained, Slabs { rows: 896, width: 248_320 });
+        let d_hidden = 2 * 5376 * 2048;
+        assert!(bytes(trained, 2048) + d_hidden <= 512_000_000);
+    }
+
+    #[test]
+    fn a_few_targets_of_a_small_vocabulary_are_one_slab() {
+        assert_eq!(Slabs::new(3, 64, 512, false), Slabs { rows: 3, width: 512 });
+        assert_eq!(Slabs::new(3, 64, 72, true), Slabs { rows: 3, width: 72 });
+    }
+}
