@@ -15,6 +15,8 @@ use burn_flex::FlexTensor;
 #[derive(Clone, Debug)]
 pub(crate) struct LoraLinears {
     pub(crate) scale: f32,
+    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where that is possible.
+    pub(crate) fp8: bool,
 }
 
 /// One layer of a group.
@@ -27,14 +29,15 @@ pub struct Adapted {
     pub b: Tensor<2>,
 }
 
-/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
-pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tensor<2>> {
+/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With
+/// `fp8` operands of the products with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
+pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
     let count = layers.len();
     let mut inputs = vec![x];
     inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
     inputs.extend(layers.iter().map(|layer| layer.a.clone()));
     inputs.extend(layers.into_iter().map(|layer| layer.b));
-    apply_group(LoraLinears { scale: scale as f32 }, inputs, count)
+    apply_group(LoraLinears { scale: scale as f32, fp8 }, inputs, count)
 }
 
 /// The parameters of the layers, behind their input: all weights, all `A`, all `B`.
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
     use crate::check::{agrees_with_reference, random};
 
-    const OP: LoraLinears = LoraLinears { scale: 0.5 };
+    const OP: LoraLinears = LoraLinears { scale: 0.5, fp8: false };
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
