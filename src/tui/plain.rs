@@ -348,12 +348,12 @@ mod tests {
 13:27:33 step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · – ms · – tok/s · mem – · left 9m59s
 13:27:34 eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · 80 ms
 13:27:34 fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
-13:27:34 fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
-13:27:34 checkpoint step-000003 · 12.0 MiB · 34 ms · best
-13:27:35 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
-13:27:35 control    stop carried out at step 3
-13:27:36 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
-13:27:36 other      'weather', written by a newer sparktune";
+13:27:35 fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
+13:27:35 checkpoint step-000003 · 12.0 MiB · 34 ms · best
+13:27:36 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
+13:27:36 control    stop carried out at step 3
+13:27:37 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:37 other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
