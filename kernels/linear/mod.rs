@@ -16,6 +16,7 @@ pub(crate) struct Linears {
     /// Where the gradient of each layer's weight goes.
     pub(crate) sums: Vec<Option<GradientSum>>,
     /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for the gradient of `W`.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) fp8: bool,
 }
 

@@ -16,6 +16,7 @@ use burn_flex::FlexTensor;
 pub(crate) struct LoraLinears {
     pub(crate) scale: f32,
     /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where that is possible.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) fp8: bool,
 }
 

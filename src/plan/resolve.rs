@@ -344,7 +344,7 @@ impl Resolver<'_> {
                 "fp8",
                 answer,
                 false,
-                "fp8 is not lossless: it rounds what linear layers multiply, forward and back, to four digits in binary; a run tells the loss with and without it at its start and end. What it gains in speed is not measured",
+                "fp8 is not lossless: linear layers multiply numbers of four binary digits; a run tells the loss with and without it at its start and end, and nobody has measured its speed",
             )),
         }
     }

@@ -121,7 +121,8 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
         let (again, same) = loss_and_gradients(&rounding, &row, recompute);
         assert!(loss == again && bits(&same) == bits(&gradients), "other bits, recompute {recompute}");
     }
-    assert_eq!(rounding.loss_sum(&row).nats() / row.target_tokens() as f64, loss);
+    let evaluated = rounding.loss_sum(&row).nats() / row.target_tokens() as f64;
+    assert!((evaluated / loss - 1.0).abs() < 1e-6, "without gradients: {evaluated} for {loss}");
     let mut furthest: f64 = 0.0;
     for name in trained_names(&model).into_iter().filter(|name| !name.contains("lora_A")) {
         let error =

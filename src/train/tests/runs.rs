@@ -210,7 +210,7 @@ fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
         assert_eq!(told.iter().map(|losses| losses.step).collect::<Vec<_>>(), [0, 2]);
         for losses in &told {
             let (fp8, bf16) = (losses.fp8_nats.unwrap(), losses.bf16_nats.unwrap());
-            assert!(fp8 != bf16 && (fp8 / bf16 - 1.0).abs() < 1e-2, "{losses:?}");
+            assert!((1e-5..1e-2).contains(&(fp8 / bf16 - 1.0).abs()), "{losses:?}");
             assert_eq!(losses.held_out, with_eval);
         }
         // An evaluation is of what is exported, which is bf16.
@@ -225,7 +225,8 @@ fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
             _ => None,
         });
         if !with_eval {
-            assert_eq!(first, told[0].fp8_nats);
+            let (first, told) = (first.unwrap(), told[0].fp8_nats.unwrap());
+            assert!((first / told - 1.0).abs() < 1e-6, "{first} for {told}");
         }
         assert!(
             events
