@@ -9,7 +9,8 @@
 // transposed W too, with one scale for a row through all of them. Layers that stay in bf16 are terms of their own.
 //
 // Launch: blocks ceil(m / tile m) · ceil(n / tile n), threads 32 · warps m · warps n; TILE and `group` as in linear.cuh, counted in
-// bf16, so that a tile is 2 k of e4m3 deep. k and depth are multiples of 16, all other sizes but m of 8.
+// bf16, so that a tile is 2 k of e4m3 deep. k and depth are multiples of 16, all other sizes but m of 8; outputs may be fewer than
+// the numbers of d_y if those behind them are zeros.
 //
 // Compiled with: TILE=128,128,32,2,4,3; TILE=64,64,64,2,2,3
 #pragma once
@@ -29,7 +30,8 @@ constexpr int FP8_LAYERS = 4;
 
 struct Fp8InputSizes {
     u32 m, n, depth, rank;    // d_x [m, n]; of the e4m3 layers d_y [m, depth], W [n, depth]; d_u [m, rank], A [rank, n]
-    u32 outputs[FP8_LAYERS];  // of the bf16 layers d_y_i [m, outputs], W_i [outputs, n]; 0: there is no such layer
+    u32 outputs[FP8_LAYERS];  // of the bf16 layers d_y_i [m, outputs] within [m, d_y_pitch], W_i [outputs, n]; 0: no such layer
+    u32 d_y_pitch[FP8_LAYERS];
     u32 group;
 };
 
@@ -85,7 +87,7 @@ DEVICE void fp8_input_tile(const unsigned char* d_y8, const float* of_d_y, const
     GemmTerm terms[FP8_LAYERS + 1];
 #pragma unroll
     for (int i = 0; i < FP8_LAYERS; ++i) {
-        terms[i] = {d_y[i], weight[i], sizes.outputs[i], sizes.n, sizes.outputs[i]};
+        terms[i] = {d_y[i], weight[i], sizes.d_y_pitch[i], sizes.n, sizes.outputs[i]};
         others += sizes.outputs[i];
     }
     terms[FP8_LAYERS] = {d_u, a, sizes.rank, sizes.n, sizes.rank};

@@ -219,17 +219,26 @@ static void backward(unsigned m, unsigned n, const std::vector<unsigned>& in_e4m
     auto& d_x = c.result<bf16>("d_x", size_t(m) * n);
     Numbers want = times(d_y.values, weight.values, m, n);
     if (rank) add(want, times(numbers(d_u), transposed(numbers(a), rank), m, n));
-    Fp8InputSizes sizes{m, n, depth, rank, {0, 0, 0, 0}, 8};
+    Fp8InputSizes sizes{m, n, depth, rank, {0, 0, 0, 0}, {0, 0, 0, 0}, 8};
     const bf16* d_y16[FP8_LAYERS] = {d_u.data(), d_u.data(), d_u.data(), d_u.data()};
     const bf16* weight16[FP8_LAYERS] = {a.data(), a.data(), a.data(), a.data()};
     for (unsigned i = 0; i < in_bf16.size(); ++i) {
-        auto& of_layer = c.random<bf16>("d_y", size_t(m) * in_bf16[i], 30 + i);
+        // Zeros behind the outputs up to eight.
+        const unsigned pitch = (in_bf16[i] + 7) / 8 * 8;
+        auto padded = Case::some<bf16>(size_t(m) * pitch, 30 + i);
+        for (size_t at = 0; at < padded.size(); ++at)
+            if (at % pitch >= in_bf16[i]) padded[at] = bf16{0};
+        auto& of_layer = c.given<bf16>("d_y", padded);
         auto& layer = c.random<bf16>("W", size_t(in_bf16[i]) * n, 40 + i);
         // The first place stays empty.
         d_y16[i + 1] = of_layer.data();
         weight16[i + 1] = layer.data();
         sizes.outputs[i + 1] = in_bf16[i];
-        add(want, times(numbers(of_layer), transposed(numbers(layer), in_bf16[i]), m, n));
+        sizes.d_y_pitch[i + 1] = pitch;
+        Numbers d_y_of_layer;
+        for (size_t at = 0; at < of_layer.size(); ++at)
+            if (at % pitch < in_bf16[i]) d_y_of_layer.push_back(value(of_layer[at]));
+        add(want, times(d_y_of_layer, transposed(numbers(layer), in_bf16[i]), m, n));
     }
     c.run([&] {
         LAUNCH(fp8_input_tile<Tile>, tiles<Tile>(m, n), Tile::threads, d_y8.bytes.data(), d_y8.scales.data(),
@@ -259,7 +268,7 @@ static void named() {
     auto& d_x = c.result<bf16>("d_x", m * n);
     const QuantizeRowsSizes sizes_x{m, {k, 0, 0, 0}}, sizes_w{n, {k, 0, 0, 0}};
     const Fp8ForwardSizes forward{m, n, k, 0, 0, 0, 8};
-    const Fp8InputSizes input{m, n, k, 0, {0, 0, 0, 0}, 8};
+    const Fp8InputSizes input{m, n, k, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, 8};
     c.run([&] {
         LAUNCH(quantize_rows, (m + 7) / 8, 256, x.data(), x.data(), x.data(), x.data(), x8.data(), of_rows.data(), sizes_x);
         LAUNCH(quantize_rows, (n + 7) / 8, 256, weight.data(), weight.data(), weight.data(), weight.data(), weight8.data(),
@@ -305,8 +314,8 @@ int main() {
     forward<Square>(130, 208, 136, 40);
     backward<Wide>(130, 80, {64, 144}, {16, 8}, 24);
     backward<Wide>(63, 144, {528}, {}, 0);
-    backward<Wide>(65, 272, {64, 64, 80}, {8}, 16);
-    backward<Square>(1, 64, {64}, {8, 16, 24}, 0);
+    backward<Wide>(65, 272, {64, 64, 80}, {12}, 16);
+    backward<Square>(1, 64, {64}, {8, 4, 12}, 0);
     backward<Square>(130, 208, {272, 64, 64, 64}, {}, 8);
     if (emulator::bank_conflicts) failed("fp8", "a bank of shared memory is met twice");
     named();

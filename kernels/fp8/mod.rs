@@ -129,15 +129,18 @@ pub(crate) fn input_gradient(
     weights: &[CudaTensor],
     adapters: Option<(&CudaTensor, &CudaTensor)>,
 ) -> CudaTensor {
-    let layers = || d_y.iter().zip(weights);
-    let (d_y8, weights8): (Vec<_>, Vec<_>) = layers().filter(|(_, weight)| takes(weight)).unzip();
+    let (rounded, others): (Vec<_>, Vec<_>) =
+        d_y.iter().zip(weights).partition(|(_, weight)| takes(weight));
+    let (d_y8, weights8): (Vec<_>, Vec<_>) = rounded.into_iter().unzip();
     let (d_y8, weights8) = (Rounded::rows(&d_y8), Rounded::columns(&weights8));
-    let (others, depth) = (layers().filter(|(_, weight)| !takes(weight)), dims(&d_y8.numbers).1);
-    let others: Vec<_> = others.collect();
+    let depth = dims(&d_y8.numbers).1;
     let (m, n) = (dims(&d_y[0]).0, dims(&weights[0]).1);
     let rank = adapters.map_or(0, |(d_u, _)| dims(d_u).1);
-    let outputs: [u32; LAYERS] =
-        std::array::from_fn(|i| others.get(i).map_or(0, |(_, weight)| dims(weight).0 as u32));
+    let of_others = |size: fn(&CudaTensor, &CudaTensor) -> usize| -> [u32; LAYERS] {
+        std::array::from_fn(|i| others.get(i).map_or(0, |(d_y, weight)| size(d_y, weight) as u32))
+    };
+    let outputs = of_others(|_, weight| dims(weight).0);
+    let pitches = of_others(|d_y, _| dims(d_y).1);
     let d_x = empty(&d_y[0], [m, n], DType::BF16);
     let in_bf16 = outputs.iter().sum::<u32>() as usize + rank;
     let (tile, _) = device(&d_x).choose(&FP8, [m, n, depth / 2 + in_bf16], 1);
@@ -156,7 +159,7 @@ pub(crate) fn input_gradient(
     }
     let (d_u, a) = adapters.unwrap_or((&d_y[0], &weights[0]));
     let mut sizes = sizes![m as u32, n as u32, depth as u32, rank as u32];
-    outputs.into_iter().for_each(|size| sizes.push(size));
+    outputs.into_iter().chain(pitches).for_each(|size| sizes.push(size));
     sizes.push(tile.group(depth / 2));
     kernel.read(d_u).read(a).write(&d_x).launch(sizes);
     d_x

@@ -232,7 +232,7 @@ impl Resolver<'_> {
             trains_mtp: mtp == Mtp::Trained,
         });
         if fp8 {
-            time.formula.push_str("; all of it without fp8, whose speed nobody has measured");
+            time.formula.push_str("; fp8 is not counted, for nobody has measured its speed");
         }
         self.record_time(&time, duration);
 
