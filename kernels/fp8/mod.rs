@@ -129,8 +129,7 @@ pub(crate) fn input_gradient(
     weights: &[CudaTensor],
     adapters: Option<(&CudaTensor, &CudaTensor)>,
 ) -> CudaTensor {
-    let (rounded, others): (Vec<_>, Vec<_>) =
-        d_y.iter().zip(weights).partition(|(_, weight)| takes(weight));
+    let (rounded, others): (Vec<_>, Vec<_>) = d_y.iter().zip(weights).partition(|(_, weight)| takes(weight));
     let (d_y8, weights8): (Vec<_>, Vec<_>) = rounded.into_iter().unzip();
     let (d_y8, weights8) = (Rounded::rows(&d_y8), Rounded::columns(&weights8));
     let depth = dims(&d_y8.numbers).1;

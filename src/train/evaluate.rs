@@ -50,7 +50,7 @@ impl Evaluation {
     }
 
     /// The held-out examples as packed rows.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Result<Row, TrainError>> {
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = Result<Row, TrainError>> {
         self.packs.iter().map(|pieces| Ok(row(&Pack::build(&self.file, pieces)?)))
     }
 

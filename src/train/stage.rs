@@ -269,18 +269,22 @@ fn tell_fp8_loss(
     evaluation: Option<&Evaluation>,
     step: u64,
 ) -> Result<(), TrainError> {
-    let rows: Box<dyn Iterator<Item = Result<Row, TrainError>>> = match evaluation {
+    let rows: Box<dyn ExactSizeIterator<Item = Result<Row, TrainError>>> = match evaluation {
         Some(evaluation) => Box::new(evaluation.rows()),
         None => Box::new(batches.step(0)?.rows.into_iter().map(Ok)),
     };
+    let total = rows.len() as u64;
     let (mut fp8, mut bf16, mut target_tokens) = (0.0, 0.0, 0);
-    for row in rows {
+    for (done, row) in (1..).zip(rows) {
         let row = row?;
         let Some(loss) = subject.fp8_loss_sum(&row) else { return Ok(()) };
         fp8 += loss.nats();
         bf16 += subject.loss_sum(&row).nats();
         target_tokens += subject.target_tokens(&row) as u64;
         session.sample_machine();
+        if done % 8 == 0 {
+            session.progress("fp8", done, total, "packs");
+        }
     }
     let mean = |sum: f64| Some(sum / target_tokens.max(1) as f64).filter(|mean| mean.is_finite());
     session.events.emit(Kind::Fp8Loss(Fp8Loss {
