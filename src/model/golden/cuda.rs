@@ -14,8 +14,8 @@ const LOSS: f64 = 2e-3;
 /// Relative L2 of a gradient after bf16 activations in all layers of a small random model; single kernels are held to 2e-2.
 const GRADIENT: f64 = 1.5e-1;
 const LOGITS: f64 = 2e-2;
-/// As [`GRADIENT`], between fp8 and bf16.
-const FP8_GRADIENT: f64 = 5e-1;
+/// Relative L2 of all gradients together, between fp8 and bf16.
+const FP8_GRADIENT: f64 = 3e-1;
 
 fn device() -> Option<Device> {
     let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
@@ -123,13 +123,11 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     }
     let evaluated = rounding.loss_sum(&row).nats() / row.target_tokens() as f64;
     assert!((evaluated / loss - 1.0).abs() < 1e-6, "without gradients: {evaluated} for {loss}");
-    let mut furthest: f64 = 0.0;
-    for name in trained_names(&model).into_iter().filter(|name| !name.contains("lora_A")) {
-        let error =
-            relative(&host(gradients.get(&name).unwrap().clone()), &host(exact.get(&name).unwrap().clone()));
-        furthest = furthest.max(error);
-    }
-    assert!((1e-2..FP8_GRADIENT).contains(&furthest), "gradients differ by {furthest:e} at most");
+    // All together: of some parameters of a random model little more than noise is left.
+    let together =
+        |gradients: &Gradients| gradients.all().into_iter().flat_map(|g| host(g.clone())).collect::<Vec<_>>();
+    let error = relative(&together(&gradients), &together(&exact));
+    assert!((1e-2..FP8_GRADIENT).contains(&error), "gradients differ by {error:e}");
 }
 
 /// Large, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also where a random
