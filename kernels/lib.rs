@@ -17,6 +17,8 @@ mod cpu;
 mod cuda;
 pub mod delta_gates;
 pub mod embedding;
+#[cfg(feature = "cuda")]
+mod fp8;
 pub mod gated_delta_rule;
 pub mod gated_rms_norm;
 mod group;

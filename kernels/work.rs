@@ -363,7 +363,7 @@ mod tests {
         close(wide.bytes, 97e6 + 2.0 * 5376.0 * 6144.0);
         close(wide.flops, 135.3e9);
         // What L2 keeps is read once: u of three layers takes 4.1 KB a token and 0.26 a layer.
-        let u = adapters(5376, 2048, &[4096, 512, 512], 128).forward[1];
+        let u = adapters(5376, 2048, &[4096, 512, 512], 128, false).forward[1];
         close(u.bytes, 5376.0 * (4096.0 + 3.0 * 256.0) + 2.0 * 3.0 * 128.0 * 2048.0);
     }
 

@@ -329,7 +329,10 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
             GpuMemory::Dedicated { total_bytes, free_bytes: facts.mem_free_bytes.unwrap_or(total_bytes) }
         }
     };
-    Gpu { name: facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index)), memory }
+    let capability = facts.compute_capability.as_deref().and_then(|text| text.split_once('.'));
+    let capability = capability.and_then(|(major, minor)| major.parse().ok().zip(minor.parse().ok()));
+    let name = facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index));
+    Gpu { name, memory, compute_capability: capability }
 }
 
 /// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere.

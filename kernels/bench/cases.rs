@@ -30,6 +30,8 @@ use std::collections::HashSet;
 /// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
 const VALUE: f64 = 1e-2;
 const GRADIENT: f64 = 2e-2;
+/// Of results whose operands were rounded to e4m3.
+const FP8: f64 = 6e-2;
 /// FLOPs that the CPU may be asked for in one comparison: what takes more is compared with fewer tokens.
 const CPU_FLOPS: f64 = 4e10;
 /// How long an op is timed each way.
@@ -175,7 +177,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         inputs.map(|input| meter.upload(input, dtypes.next().expect("a type for each input")))
     }
 
-    fn measure(self, meter: &Meter, name: &str, shape: String) -> Vec<Measured> {
+    fn measure(self, meter: &Meter, name: &str, shape: String, tolerances: [f64; 2]) -> Vec<Measured> {
         let compared = self.compared_tokens();
         let [value_error, gradient_error] = self.errors(meter, compared);
         meter.clean();
@@ -226,7 +228,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
             name: name.to_owned(),
             shape: shape.clone(),
             error: value_error,
-            tolerance: VALUE,
+            tolerance: tolerances[0],
             seconds: Some(forward_s),
             bytes: forward_bytes,
             flops: forward_flops,
@@ -238,7 +240,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
             name: format!("{name} backward"),
             shape,
             error: gradient_error,
-            tolerance: GRADIENT,
+            tolerance: tolerances[1],
             seconds: backward_s,
             bytes: backward_bytes,
             flops: backward_flops,
@@ -256,8 +258,16 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
     where
         O: 'static,
     {
+        self.case_within([VALUE, GRADIENT], name, shape)
+    }
+
+    /// Where values and gradients may be further from the CPU's.
+    fn case_within(self, tolerances: [f64; 2], name: &'static str, shape: String) -> Case
+    where
+        O: 'static,
+    {
         let words = shape.clone();
-        Case::new(name, shape, move |meter| self.measure(meter, name, words))
+        Case::new(name, shape, move |meter| self.measure(meter, name, words, tolerances))
     }
 }
 
@@ -346,7 +356,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// The widest linear, with an adapter and without.
+/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3: beside bf16's floor, for which the
+/// time of rounding counts too.
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let with_adapter = {
@@ -362,35 +373,40 @@ fn linears(shape: Shape) -> Vec<Case> {
         Work { forward, backward }
     };
     let weight = move || scaled(0.02, 2, out, width);
-    let lora: Timed<_, 4, 1> = Timed {
+    let lora = |fp8: bool| Timed::<_, 4, 1> {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 4],
         wanted: [true, false, true, true],
         useful_flops: None,
-        work: with_adapter,
+        work: with_adapter.clone(),
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
-            (
-                LoraLinears { scale: 2.0, a_sums: vec![None], b_sums: vec![None] },
-                [random(1, t, width), weight(), a, b],
-            )
+            let op = LoraLinears { scale: 2.0, a_sums: vec![None], b_sums: vec![None], fp8 };
+            (op, [random(1, t, width), weight(), a, b])
         }),
     };
-    let linear: Timed<_, 2, 1> = Timed {
+    let linear = |fp8: bool| Timed::<_, 2, 1> {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 2],
         wanted: [true; 2],
         useful_flops: None,
-        work: trained,
+        work: trained.clone(),
         make: Box::new(move |borders| {
-            (Linears { sums: vec![None] }, [random(1, borders[borders.len() - 1] as usize, width), weight()])
+            let t = borders[borders.len() - 1] as usize;
+            (Linears { sums: vec![None], fp8 }, [random(1, t, width), weight()])
         }),
     };
     let words = format!("{tokens}×{out}×{width}");
-    vec![lora.case("lora_linear", format!("{words}, rank {rank}")), linear.case("linear", words)]
+    let with_rank = format!("{words}, rank {rank}");
+    vec![
+        lora(false).case("lora_linear", with_rank.clone()),
+        lora(true).case_within([FP8, FP8], "lora_linear fp8", with_rank),
+        linear(false).case("linear", words.clone()),
+        linear(true).case_within([FP8, FP8], "linear fp8", words),
+    ]
 }
 
 /// Head with cross-entropy, frozen and trained; the embedding at the other end.

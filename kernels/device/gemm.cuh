@@ -9,6 +9,9 @@
 // aligned: pitches, K of K_INNER operands and M, N of K_OUTER ones are multiples of 8. Other sizes are free; what lies
 // outside counts as zero.
 //
+// Operands of e4m3 are both K_INNER and given as if they were bf16 of half the width: a piece of 16 × 16 bf16 is one of
+// 16 × 32 e4m3 byte for byte, and only `mma` reads it otherwise.
+//
 // Shared memory holds rows of 16-byte chunks in the order of global memory. Chunk `c` of row `r` lies at `c ^ f(r)`, `f`
 // such that the same chunk of eight neighbouring rows lies in all 32 banks: neither `cp.async` nor `ldmatrix`, transposed
 // or not, meets a bank twice.
@@ -17,6 +20,7 @@
 #include "tensor_core.cuh"
 
 enum Order { K_INNER, K_OUTER };
+enum Format { FORMAT_BF16, FORMAT_E4M3 };
 
 // A tile of M × N numbers, K deep at a time, by WarpsM × WarpsN warps, with at least two stages of shared memory.
 template <int M, int N, int K, int WarpsM, int WarpsN, int Stages>
@@ -113,21 +117,22 @@ DEVICE GemmPlace tile_of_block(u32 block, u32 m, u32 n, u32 group) {
     return GemmPlace{(first + within % height) * Tile::m, within / height * Tile::n};
 }
 
-// The sums of the tile at `place` of C [m, n], over all terms. Every thread of the block calls it, once or several times;
-// calls one after the other need no barrier between them, shared memory included.
-template <class Tile, Order A, Order B, int Terms>
-DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
+// The stages of a block, the same for all its products.
+template <class Tile>
+DEVICE bf16* gemm_stages() {
+    SHARED(bf16, stages, Tile::stages * Tile::numbers);
+    return &stages[0];
+}
+
+// Adds the products of all terms to the sums of the tile at `place` of C [m, n]. Every thread of the block calls it, once or
+// several times; calls one after the other need no barrier between them, shared memory included.
+template <class Tile, Order A, Order B, Format FORMAT, int Terms>
+DEVICE void add_gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
+    static_assert(FORMAT == FORMAT_BF16 || (A == K_INNER && B == K_INNER), "there is no transposed read of bytes");
     using TileA = OperandTile<A, Tile::m, Tile::k, Tile::threads>;
     using TileB = OperandTile<B, Tile::n, Tile::k, Tile::threads>;
     constexpr int steps = Tile::k / 16;
-    SHARED(bf16, stages, Tile::stages * Tile::numbers);
-    bf16* const shared = &stages[0];
-#pragma unroll
-    for (int i = 0; i < Tile::pieces_m; ++i)
-#pragma unroll
-        for (int j = 0; j < Tile::pieces_n; ++j)
-#pragma unroll
-            for (int x = 0; x < 4; ++x) c.sums[i][j][x] = 0.0f;
+    bf16* const shared = gemm_stages<Tile>();
 
     // What is loaded next. Terms may be empty.
     TileA next_a;
@@ -200,8 +205,11 @@ DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, Gem
 #pragma unroll
             for (int i = 0; i < Tile::pieces_m; ++i)
 #pragma unroll
-                for (int j = 0; j < Tile::pieces_n; ++j)
-                    mma(c.sums[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2], b[step % 2][j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < Tile::pieces_n; ++j) {
+                    const u32 b0 = b[step % 2][j / 2][j % 2 * 2], b1 = b[step % 2][j / 2][j % 2 * 2 + 1];
+                    if (FORMAT == FORMAT_E4M3) mma_e4m3(c.sums[i][j], a[step % 2][i], b0, b1);
+                    else mma(c.sums[i][j], a[step % 2][i], b0, b1);
+                }
         }
         free = stage;
         stage = next_stage;
@@ -210,10 +218,23 @@ DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, Gem
     cp_async_wait<0>();
 }
 
-// Calls `take(row, column, x, y)` with C's numbers at `column` and `column + 1` for every pair this thread holds, inside C
-// or not. A row's pairs are with four neighbouring lanes (`lane / 4` is the row modulo 8), in each of the warps of that row.
+// The sums of the tile, of bf16 terms and nothing else.
+template <class Tile, Order A, Order B, int Terms>
+DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
+#pragma unroll
+    for (int i = 0; i < Tile::pieces_m; ++i)
+#pragma unroll
+        for (int j = 0; j < Tile::pieces_n; ++j)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) c.sums[i][j][x] = 0.0f;
+    add_gemm_sums<Tile, A, B, FORMAT_BF16>(c, terms, m, n, place);
+}
+
+// Calls `take(row, column, x, y)` with C's numbers at `column` and `column + 1`, by reference, for every pair this thread
+// holds, inside C or not. A row's pairs are with four neighbouring lanes (`lane / 4` is the row modulo 8), in each of the
+// warps of that row.
 template <class Tile, class Take>
-DEVICE void for_each_pair(const Tile& c, GemmPlace place, Take take) {
+DEVICE void for_each_pair(Tile& c, GemmPlace place, Take take) {
     const u32 row = place.row + u32(warp_index() / Tile::warps_n * Tile::warp_m + lane_index() / 4);
     const u32 column = place.column + u32(warp_index() % Tile::warps_n * Tile::warp_n + lane_index() % 4 * 2);
 #pragma unroll

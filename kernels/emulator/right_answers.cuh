@@ -3,6 +3,7 @@
 // They are compiled offline with the ops, so what the emulator runs is also what NVRTC accepts; and they show how the
 // operations are written. Nothing launches them in training.
 #pragma once
+#include "../device/e4m3.cuh"
 #include "../device/f16.cuh"
 #include "../device/reduce.cuh"
 #include "../device/shared.cuh"
@@ -61,6 +62,23 @@ KERNEL(32) product_of_halves(const float* a, const float* b, float* c) {
     mma_f16(sums, of_a, pair(b, row, column), pair(b, row, column + 8));
     for (int i = 0; i < 4; ++i) c[(row + 8 * (i / 2)) * 8 + column + i % 2] = sums[i] + 0.0f * unpack_f16(of_a[i]).x;
 }
+
+// C [16, 8] = A [16, 32] · B [8, 32]ᵀ in e4m3, each lane packing its own fragments.
+KERNEL(32) product_of_bytes(const float* a, const float* b, float* c) {
+    const int row = lane_index() / 4, column = lane_index() % 4 * 2;
+    const auto four = [](const float* matrix, int row, int column) {
+        const float* const at = matrix + row * 32 + column;
+        return pack_e4m3(at[0], at[1], at[2], at[3]);
+    };
+    const int k = lane_index() % 4 * 4;
+    const u32 of_a[4] = {four(a, row, k), four(a, row + 8, k), four(a, row, k + 16), four(a, row + 8, k + 16)};
+    float sums[4] = {};
+    mma_e4m3(sums, of_a, four(b, row, k), four(b, row, k + 16));
+    for (int i = 0; i < 4; ++i) c[(row + 8 * (i / 2)) * 8 + column + i % 2] = sums[i];
+}
+
+// The scale of a row whose largest number is x.
+KERNEL(32) scales_of_bytes(const bf16* x, float* scale) { scale[threadIdx.x] = e4m3_scale(size_bits(x[threadIdx.x])); }
 
 KERNEL(32) transpose(u32* out) {
     SHARED(bf16, tile, 32 * 8);

@@ -245,6 +245,22 @@ static void product_of_halves_is_right() {
     c.expect("product of halves", out, want);
 }
 
+static void product_of_bytes_is_right() {
+    // Every finite number of e4m3, in both operands.
+    std::vector<float> of_a, of_b;
+    for (int i = 0; i < 512; ++i) of_a.push_back(emulator::e4m3_value(uint8_t(i * 37 % 127 | (i % 2 ? 0x80 : 0))));
+    for (int i = 0; i < 256; ++i) of_b.push_back(emulator::e4m3_value(uint8_t(i * 29 % 127 | (i % 3 ? 0x80 : 0))));
+    Case c("emulator", "16 x 8 x 32");
+    auto& a = c.given<float>("a", of_a);
+    auto& b = c.given<float>("b", of_b);
+    auto& out = c.result<float>("c", 128);
+    c.run([&] { LAUNCH(product_of_bytes, 1, 32, a.data(), b.data(), out.data()); });
+    Numbers want(128);
+    for (int i = 0; i < 128; ++i)
+        for (int at = 0; at < 32; ++at) want[i] += double(a[i / 8 * 32 + at]) * b[i % 8 * 32 + at];
+    c.expect("product of bytes", out, want);
+}
+
 template <int STRIDE, class T>
 DEVICE void strided() {
     SHARED(T, line, 32 * STRIDE);
@@ -303,6 +319,7 @@ static void right() {
     holds("bank conflicts of padded rows", product_is_right("emulator, padded", product_padded) == 2 * 192);
     holds("bank conflicts of rows that are not padded", product_is_right("emulator, not padded", product_not_padded) == 2 * 3 * 480);
     product_of_halves_is_right();
+    product_of_bytes_is_right();
     holds("stride 1 has no conflict", conflicts<1, float>() == 0);
     holds("stride 2 needs one pass more", conflicts<2, float>() == 1);
     holds("stride 32 needs 31 passes more", conflicts<32, float>() == 31);
@@ -341,8 +358,54 @@ static void rounding() {
     holds("not a number stays one", emulator::bf16_bits(__uint_as_float(0xff800001)) == 0x7fff);
 }
 
+// e4m3: the values by the format's definition in the OCP report, every code and every middle between two; and the scales.
+static void bytes() {
+    const float smallest[9] = {0, 0x1p-9f, 0x1p-8f, 0x1.8p-8f, 0x1p-7f, 0x1.4p-7f, 0x1.8p-7f, 0x1.cp-7f, 0x1p-6f};
+    bool known = emulator::e4m3_value(0x38) == 1.0f && emulator::e4m3_value(0x7e) == 448.0f && emulator::e4m3_value(0xc4) == -3.0f;
+    for (int i = 0; i < 9; ++i) known &= emulator::e4m3_value(uint8_t(i)) == smallest[i];
+    known &= std::isnan(emulator::e4m3_value(0x7f)) && std::isnan(emulator::e4m3_value(0xff)) && std::signbit(emulator::e4m3_value(0x80));
+    holds("numbers of a byte are what the format says", known);
+    bool same = true, nearest = true;
+    for (u32 bits = 0; bits < 0x7f; ++bits)
+        for (u32 sign : {0u, 0x80u}) {
+            const float here = emulator::e4m3_value(uint8_t(bits)), next = bits == 0x7e ? 480.0f : emulator::e4m3_value(uint8_t(bits + 1));
+            const float middle = (here + next) / 2, way = sign ? -1.0f : 1.0f;
+            const u32 up = bits == 0x7e ? bits : bits + 1;
+            same &= emulator::e4m3_bits(way * here) == (bits | sign);
+            nearest &= emulator::e4m3_bits(way * middle) == ((bits & 1 ? up : bits) | sign);
+            nearest &= emulator::e4m3_bits(way * std::nextafter(middle, 0.0f)) == (bits | sign);
+            nearest &= emulator::e4m3_bits(way * std::nextafter(middle, 1e9f)) == (up | sign);
+        }
+    holds("a number of a byte stays what it is", same);
+    holds("others go to the nearest, ties to even", nearest);
+    holds("what is too large becomes the largest", emulator::e4m3_bits(1e30f) == 0x7e && emulator::e4m3_bits(-INFINITY) == 0xfe);
+    holds("not a number stays one in a byte", emulator::e4m3_bits(-NAN) == 0x7f);
+
+    // Each bf16 size: the largest is between 224 and 448 scales, but where the scale is the smallest there is.
+    Buffer<bf16> sizes("sizes", 32);
+    Buffer<float> scales("scales", 32);
+    bool fits = true, power = true;
+    for (u32 first = 0; first < 0x8000; first += 32) {
+        for (u32 i = 0; i < 32; ++i) sizes[i] = bf16{(unsigned short)((first + i) | (i % 2 ? 0x8000u : 0u))};
+        LAUNCH(scales_of_bytes, 1, 32, sizes.data(), scales.data());
+        for (u32 i = 0; i < 32; ++i) {
+            const double size = std::fabs(value(sizes[i])), scale = scales[i];
+            if (!std::isfinite(size)) {
+                fits &= std::isnan(scale);
+                continue;
+            }
+            int exponent;
+            power &= std::frexp(scale, &exponent) == 0.5;
+            fits &= size <= 448 * scale && (size > 224 * scale || scale == 0x1p-126);
+        }
+    }
+    holds("a scale is a power of two", power);
+    holds("a scale is the least that fits, not a number where the size is not finite", fits);
+}
+
 int main() {
     mistakes();
+    bytes();
     right();
     rounding();
     emulator::bank_conflicts = 0;  // those made on purpose

@@ -1,5 +1,5 @@
-// The warp-wide matrix operations: `ldmatrix` and `mma.sync.m16n8k16`, fragments laid out as the PTX manual says; and the two 16-bit
-// formats they take.
+// The warp-wide matrix operations: `ldmatrix`, `mma.sync.m16n8k16` and `m16n8k32`, fragments laid out as the PTX manual says; and
+// the two 16-bit formats and the one of a byte that they take.
 #pragma once
 #include "async_copy.hpp"
 #include <cmath>
@@ -42,6 +42,27 @@ inline uint16_t f16_bits(float value) {
     return sign | uint16_t(units < 1024 ? units : (exponent + 15) * 1024 + units - 1024);
 }
 
+// Without infinity: what would be the largest number, 480, is not one.
+inline float e4m3_value(uint8_t bits) {
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    const float size = exponent == 15 && fraction == 7 ? NAN
+                       : exponent == 0                 ? std::ldexp(float(fraction), -9)
+                                                       : std::ldexp(float(8 + fraction), exponent - 10);
+    return bits & 0x80 ? -size : size;
+}
+
+// To nearest, ties to even; what rounds past 448 becomes 448 and any NaN 0x7f, as `cvt.rn.satfinite.e4m3x2` does it.
+inline uint8_t e4m3_bits(float value) {
+    if (std::isnan(value)) return 0x7f;
+    const uint8_t sign = std::signbit(value) ? 0x80 : 0;
+    const float size = std::fabs(value);
+    if (size >= 464.0f) return sign | 0x7e;
+    const int exponent = size < 0x1p-6f ? -6 : std::ilogb(size);
+    const auto units = uint8_t(std::nearbyint(std::ldexp(size, 3 - exponent)));
+    // As for f16: rounding up to 16 carries into the exponent.
+    return sign | uint8_t(units < 8 ? units : (exponent + 7) * 8 + units - 8);
+}
+
 // `x4`: lane `8m + i` gives the address of row `i` of matrix `m`, eight bf16 a row. Register `m` of lane `l` receives numbers
 // `2(l % 4)` and the next of row `l / 4`; transposed, of column `l / 4`.
 inline void ldmatrix_x4(uint32_t (&registers)[4], const void* row, bool transposed) {
@@ -65,32 +86,42 @@ struct Fragments {
     uint32_t a[4], b[2];
 };
 
-// c [16, 8] += a [16, 16] · b [16, 8], summed in double and rounded once; hardware rounds in an order it does not tell.
-template <float (*VALUE)(uint16_t)>
-void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// c [16, 8] += a [16, 8 words] · b [8 words, 8], summed in double and rounded once; hardware rounds in an order it does not tell.
+template <class Bits, float (*VALUE)(Bits)>
+void mma_of_words(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}}, ~0u, "mma");
+    constexpr int in_word = 4 / sizeof(Bits), depth = 8 * in_word;
     const int lane = current_lane();
     const Deposit* lanes = &published[size_t(current() - lane)];
-    // Two rows of a, two columns of b, 16 numbers each: all of a lane's four results.
-    double row[2][16], column[2][16];
+    // Two rows of a, two columns of b, eight words each: all of a lane's four results.
+    double row[2][depth], column[2][depth];
     const auto unpack = [](uint32_t word, double* to) {
-        to[0] = VALUE(uint16_t(word));
-        to[1] = VALUE(uint16_t(word >> 16));
+        for (int i = 0; i < in_word; ++i) to[i] = VALUE(Bits(word >> i * 32 / in_word));
     };
-    for (int pair = 0; pair < 4; ++pair) {
+    for (int word = 0; word < 4; ++word) {
         Fragments there;
-        std::memcpy(&there, lanes[lane / 4 * 4 + pair].bytes, sizeof there);
-        for (int i = 0; i < 4; ++i) unpack(there.a[i], &row[i % 2][i / 2 * 8 + pair * 2]);
+        std::memcpy(&there, lanes[lane / 4 * 4 + word].bytes, sizeof there);
+        for (int i = 0; i < 4; ++i) unpack(there.a[i], &row[i % 2][(i / 2 * 4 + word) * in_word]);
         for (int j = 0; j < 2; ++j) {
-            std::memcpy(&there, lanes[(lane % 4 * 2 + j) * 4 + pair].bytes, sizeof there);
-            for (int i = 0; i < 2; ++i) unpack(there.b[i], &column[j][i * 8 + pair * 2]);
+            std::memcpy(&there, lanes[(lane % 4 * 2 + j) * 4 + word].bytes, sizeof there);
+            for (int i = 0; i < 2; ++i) unpack(there.b[i], &column[j][(i * 4 + word) * in_word]);
         }
     }
     for (int i = 0; i < 4; ++i) {
         double sum = c[i];
-        for (int k = 0; k < 16; ++k) sum += row[i / 2][k] * column[i % 2][k];
+        for (int k = 0; k < depth; ++k) sum += row[i / 2][k] * column[i % 2][k];
         c[i] = float(sum);
     }
+}
+
+template <float (*VALUE)(uint16_t)>
+void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    mma_of_words<uint16_t, VALUE>(c, a, b0, b1);
+}
+
+template <float (*VALUE)(uint8_t)>
+void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    mma_of_words<uint8_t, VALUE>(c, a, b0, b1);
 }
 
 }  // namespace emulator

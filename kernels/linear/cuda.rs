@@ -3,6 +3,7 @@
 use super::Linears;
 use super::tile::{ALL, Device, Tile};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
+use crate::fp8;
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
 use burn::backend::Cube;
@@ -221,7 +222,12 @@ impl GroupOnCuda for Linears {
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
         let mut inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
         let x = inputs.remove(0);
-        let outputs = inputs.iter().map(|weight| product(Product::Forward, &x, weight, 1.0)).collect();
+        let rounded = self.fp8.then(|| fp8::input(&x, &inputs)).flatten();
+        let output = |weight| match &rounded {
+            Some(x) if fp8::takes(weight) => fp8::output(x, weight, None),
+            _ => product(Product::Forward, &x, weight, 1.0),
+        };
+        let outputs = inputs.iter().map(output).collect();
         inputs.extend(wanted[1..].contains(&true).then_some(x));
         (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
     }
@@ -235,6 +241,7 @@ impl GroupOnCuda for Linears {
         let d_y: Vec<_> = d_outputs.into_iter().map(Gradient::new).collect();
         let (weights, x) = saved.split_at(d_y.len());
         let d_x = wanted[0].then(|| match (&d_y[..], weights) {
+            _ if self.fp8 && weights.iter().any(fp8::takes) => fp8::input_gradient(&d_y, weights, None),
             ([d_y], [weight]) => product(Product::Input, d_y.columns(), weight, 1.0),
             _ => input_gradient(&d_y, weights, None),
         });

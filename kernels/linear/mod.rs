@@ -15,19 +15,23 @@ use burn_flex::FlexTensor;
 pub(crate) struct Linears {
     /// Where the gradient of each layer's weight goes.
     pub(crate) sums: Vec<Option<GradientSum>>,
+    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for the gradient of `W`.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    pub(crate) fp8: bool,
 }
 
 /// `x [T, in]`, `weight [out, in]` → `[T, out]`.
 pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
-    linears(x, vec![weight.into()]).remove(0)
+    linears(x, vec![weight.into()], false).remove(0)
 }
 
-/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all.
-pub fn linears(x: Tensor<2>, weights: Vec<Weight>) -> Vec<Tensor<2>> {
+/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all. With `fp8`
+/// operands are rounded to e4m3 on CUDA devices, which is not lossless.
+pub fn linears(x: Tensor<2>, weights: Vec<Weight>, fp8: bool) -> Vec<Tensor<2>> {
     let (tensors, sums): (Vec<_>, Vec<_>) =
         weights.into_iter().map(|weight| (weight.tensor, weight.sum)).unzip();
     let layers = sums.len();
-    apply_group(Linears { sums }, std::iter::once(x).chain(tensors).collect(), layers)
+    apply_group(Linears { sums, fp8 }, std::iter::once(x).chain(tensors).collect(), layers)
 }
 
 impl Group for Linears {
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
-        let one = || Linears { sums: vec![None] };
+        let one = || Linears { sums: vec![None], fp8: false };
         for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64), (1, 64, 16), (130, 72, 200)] {
             agrees_with_reference::<_, 2, 1>(one(), [random(1, rows, input), random(2, output, input)], 1e-5);
         }
@@ -87,7 +91,7 @@ mod tests {
     fn layers_that_share_an_input_agree_with_the_reference() {
         let weight = |seed, outputs| random(seed, outputs, 72);
         let x = || random(1, 33, 72);
-        let of = |layers| Linears { sums: vec![None; layers] };
+        let of = |layers| Linears { sums: vec![None; layers], fp8: false };
         agrees_with_reference::<_, 3, 2>(of(2), [x(), weight(2, 48), weight(3, 200)], 1e-5);
         agrees_with_reference::<_, 4, 3>(of(3), [x(), weight(2, 64), weight(3, 16), weight(4, 16)], 1e-5);
         let four = [x(), weight(2, 200), weight(3, 64), weight(4, 12), weight(5, 4)];

@@ -2,6 +2,7 @@
 
 use super::{LoraLinears, parameters};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
+use crate::fp8;
 use crate::linear::cuda::{
     Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
 };
@@ -35,11 +36,16 @@ impl GroupOnCuda for LoraLinears {
         let (x, [weights, a, b]) = (&inputs[0], parameters(&inputs));
         let a = stacked(a);
         let u = product(Product::Forward, x, &a, self.scale);
+        let rounded = self.fp8.then(|| fp8::input(x, weights)).flatten();
         let outputs = weights
             .iter()
             .zip(b)
             .zip(ranks(b))
-            .map(|((weight, b), (first, rank))| output(x, weight, Columns::new(&u, first, rank), b))
+            .map(|((weight, b), (first, rank))| (weight, b, Columns::new(&u, first, rank)))
+            .map(|(weight, b, u)| match &rounded {
+                Some(x) if fp8::takes(weight) => fp8::output(x, weight, Some((u, b))),
+                _ => output(x, weight, u, b),
+            })
             .collect();
         if !wanted.contains(&true) {
             return (outputs, Vec::new());
@@ -63,7 +69,10 @@ impl GroupOnCuda for LoraLinears {
             let to = Columns::new(&d_u, *first, *rank);
             product_into(Product::Input, d_y.columns(), b, self.scale, to, false);
         }
-        let d_x = wanted[0].then(|| input_gradient(&d_y, weights, Some((&d_u, a))));
+        let d_x = wanted[0].then(|| match self.fp8 && weights.iter().any(fp8::takes) {
+            true => fp8::input_gradient(&d_y, weights, Some((&d_u, a))),
+            false => input_gradient(&d_y, weights, Some((&d_u, a))),
+        });
         let [wants_weight, wants_a, wants_b] = super::parameters(wanted);
         let d_weights = d_y.iter().zip(wants_weight);
         let d_weight = |d_y: &Gradient| product(Product::Weight, d_y.columns(), x, 1.0);

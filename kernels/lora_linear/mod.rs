@@ -20,6 +20,9 @@ pub(crate) struct LoraLinears {
     pub(crate) a_sums: Vec<Option<GradientSum>>,
     /// Where the gradient of each layer's `B` goes.
     pub(crate) b_sums: Vec<Option<GradientSum>>,
+    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where that is possible.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    pub(crate) fp8: bool,
 }
 
 /// One layer of a group.
@@ -32,15 +35,16 @@ pub struct Adapted {
     pub b: Weight,
 }
 
-/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
-pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tensor<2>> {
+/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With
+/// `fp8` operands of the products with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
+pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
     let count = layers.len();
     let mut inputs = vec![x];
     inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
     inputs.extend(layers.iter().map(|layer| layer.a.tensor.clone()));
     inputs.extend(layers.iter().map(|layer| layer.b.tensor.clone()));
     let (a_sums, b_sums) = layers.into_iter().map(|layer| (layer.a.sum, layer.b.sum)).unzip();
-    apply_group(LoraLinears { scale: scale as f32, a_sums, b_sums }, inputs, count)
+    apply_group(LoraLinears { scale: scale as f32, a_sums, b_sums, fp8 }, inputs, count)
 }
 
 /// The parameters of the layers, behind their input: all weights, all `A`, all `B`.
@@ -119,7 +123,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     fn of(layers: usize) -> LoraLinears {
-        LoraLinears { scale: 0.5, a_sums: vec![None; layers], b_sums: vec![None; layers] }
+        LoraLinears { scale: 0.5, a_sums: vec![None; layers], b_sums: vec![None; layers], fp8: false }
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Attention {
                     false => None,
                 },
                 lora: None,
+                fp8: false,
             })
         };
         let norm = |name: &str| {

@@ -44,7 +44,7 @@ impl DeltaNet {
         let h = config.hidden_size;
         let linear = |name: &str, out: usize, input: usize| {
             let weight = checkpoint.param(&format!("{path}.{name}.weight"), &[out, input], device)?;
-            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None })
+            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None, fp8: false })
         };
         let param = |name: &str, shape: &[usize]| checkpoint.param(&format!("{path}.{name}"), shape, device);
         Ok(Self {

@@ -88,7 +88,7 @@ impl DecoderLayer {
         };
         let linear = |name: &str, out: usize, input: usize| {
             let weight = checkpoint.param(&format!("{path}.mlp.{name}.weight"), &[out, input], device)?;
-            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None })
+            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None, fp8: false })
         };
         let norm = |name: &str| checkpoint.param(&format!("{path}.{name}.weight"), &[h], device);
         Ok(Self {

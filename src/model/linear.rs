@@ -25,6 +25,8 @@ pub struct Linear {
     pub bias: Option<Param>,
     /// The adapter being trained, if any.
     pub lora: Option<Lora>,
+    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` are of e4m3 numbers, but for the gradient of `W`.
+    pub fp8: bool,
 }
 
 impl Linear {
@@ -33,11 +35,12 @@ impl Linear {
         y
     }
 
-    /// One to four layers that read the same `x`, all with adapters of one scale or none.
+    /// One to four layers that read the same `x`, all with adapters of one scale or none, and all with `fp8` or none.
     pub(crate) fn together<const L: usize>(layers: [&Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
+        let fp8 = layers[0].fp8;
         let results = match &layers[0].lora {
-            Some(Lora { scale, .. }) => lora_linears(x, layers.map(Self::adapted).into(), *scale),
-            None => linears(x, layers.map(|layer| layer.weight.weight()).into()),
+            Some(Lora { scale, .. }) => lora_linears(x, layers.map(Self::adapted).into(), *scale, fp8),
+            None => linears(x, layers.map(|layer| layer.weight.weight()).into(), fp8),
         };
         let results: [Tensor<2>; L] = results.try_into().expect("a result for each layer");
         let mut biases = layers.iter().map(|layer| layer.bias.as_ref());

@@ -69,7 +69,7 @@ impl Mtp {
         let h = config.hidden_size;
         let param = |name: &str, shape: &[usize]| checkpoint.param(name, shape, device);
         Ok(Self {
-            fc: Linear { weight: param("mtp.fc.weight", &[h, 2 * h])?, bias: None, lora: None },
+            fc: Linear { weight: param("mtp.fc.weight", &[h, 2 * h])?, bias: None, lora: None, fp8: false },
             pre_fc_norm_embedding: param("mtp.pre_fc_norm_embedding.weight", &[h])?,
             pre_fc_norm_hidden: param("mtp.pre_fc_norm_hidden.weight", &[h])?,
             layer: DecoderLayer::load(checkpoint, config, LayerType::FullAttention, "mtp.layers.0", device)?,

@@ -370,6 +370,7 @@ answers! {
     "Seed of shuffling and adapter init; the held-out share is the same for every seed." seed: u64 = "seed", "seed", true;
     "Where to train." device: DeviceChoice = "device", "device", true;
     "Compute activations of a layer again in the backward pass instead of keeping them." recompute: bool = "recompute", "recompute", false;
+    "Round what linear layers multiply in training to fp8 (e4m3), on GPUs of compute 8.9 and newer; not lossless." fp8: bool = "fp8", "fp8", true;
     "What becomes of the multi-token-prediction head." mtp: Mtp = "mtp", "mtp", true;
     "Token ids that drafts are chosen from, the most frequent of the training data; all where it is not given." draft_vocab: u32 = "draft_vocab", "draft-vocab", true;
     "Folder that holds the runs." runs_dir: PathBuf = "runs_dir", "runs-dir", true;

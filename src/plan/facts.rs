@@ -48,6 +48,8 @@ pub struct Gpu {
     pub name: String,
     /// Its memory.
     pub memory: GpuMemory,
+    /// Compute capability, `(12, 1)`, where the driver says it.
+    pub compute_capability: Option<(u32, u32)>,
 }
 
 /// Memory of a GPU.

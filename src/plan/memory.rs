@@ -307,7 +307,11 @@ mod tests {
             mem_total_bytes: 128_500_000_000,
             mem_available_bytes: 120_000_000_000,
             cores: 20,
-            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            gpus: vec![Gpu {
+                name: "NVIDIA GB10".into(),
+                memory: GpuMemory::Unified,
+                compute_capability: Some((12, 1)),
+            }],
             ..MachineFacts::default()
         }
     }

@@ -27,6 +27,9 @@ pub struct Plan {
     pub device: Device,
     /// Layers are computed again in the backward pass.
     pub recompute: bool,
+    /// Linear layers multiply numbers rounded to e4m3 in training, where they are wide enough; not lossless.
+    #[serde(default)]
+    pub fp8: bool,
     /// What becomes of the MTP head.
     pub mtp: Mtp,
     /// How many token ids drafts are chosen from; all where there is no number.
@@ -333,9 +336,10 @@ impl Plan {
     }
 
     /// The entry of the rates file for a run of this plan that reached this speed, so that the next plan of the same
-    /// model, method and device rests on it. `None` for a plan without advice.
+    /// model, method and device rests on it. `None` for a plan without advice, and for one with fp8, whose speed is not that of
+    /// the others.
     pub fn measured(&self, tokens_per_s: f64) -> Option<Rate> {
-        let time = &self.advice.as_ref()?.time;
+        let time = &self.advice.as_ref().filter(|_| !self.fp8)?.time;
         Some(Rate {
             model: self.model.id.clone(),
             device: time.device.clone(),

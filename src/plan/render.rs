@@ -281,10 +281,11 @@ pub fn summary(plan: &Plan) -> String {
         Method::Full => "full fine-tuning".to_owned(),
     };
     let mut text = format!(
-        "model {}\nhow   {method}, on {}{}\nrows  {} tokens ({}), {} to an optimizer step{}\n",
+        "model {}\nhow   {method}, on {}{}{}\nrows  {} tokens ({}), {} to an optimizer step{}\n",
         escape(&plan.model.id),
         plan.device,
         if plan.recompute { ", with recompute" } else { "" },
+        if plan.fp8 { ", linear layers in fp8 (not lossless)" } else { "" },
         count(plan.pack.length.into()),
         plan.pack.strategy,
         count(plan.batch.packs_per_step()),

@@ -152,6 +152,7 @@ impl Resolver<'_> {
         let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "beside where you are");
         let name = self.pick_optional("name", &answers.name, "made from time, model and method");
         let device = self.device()?;
+        let fp8 = self.fp8(device)?;
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
         let data = self.data()?;
@@ -214,7 +215,7 @@ impl Resolver<'_> {
             true,
             "some 200 bytes a step; `tensorboard --logdir` with the runs folder shows all runs",
         );
-        let time = eta::time(&eta::Run {
+        let mut time = eta::time(&eta::Run {
             fit: &fit,
             wish: &wish,
             choice: &choice,
@@ -226,6 +227,9 @@ impl Resolver<'_> {
             epochs: duration.epochs,
             trains_mtp: mtp == Mtp::Trained,
         });
+        if fp8 {
+            time.formula.push_str("; fp8 is not counted, for nobody has measured its speed");
+        }
         self.record_time(&time, duration);
 
         let order =
@@ -238,6 +242,7 @@ impl Resolver<'_> {
             seed,
             device,
             recompute,
+            fp8,
             mtp,
             draft_vocab,
             runs_dir,
@@ -304,6 +309,40 @@ impl Resolver<'_> {
         };
         self.record("device", device.shown(), origin, reason);
         Ok(device)
+    }
+
+    fn fp8(&mut self, device: Device) -> Result<bool, PlanError> {
+        // The first with e4m3.
+        const LEAST: (u32, u32) = (8, 9);
+        let answer = &self.answers.fp8;
+        let machine = &self.facts.machine;
+        let why = match (device, machine.gpus.first()) {
+            (Device::Cuda, Some(gpu)) => match gpu.compute_capability {
+                Some(found) if found < LEAST => Some(format!(
+                    "{} is of compute {}.{}, and fp8 begins with {}.{}",
+                    escape(&gpu.name),
+                    found.0,
+                    found.1,
+                    LEAST.0,
+                    LEAST.1
+                )),
+                _ => None,
+            },
+            _ => Some("only GPUs have fp8, and this run trains on the CPU".to_owned()),
+        };
+        match (answer, why) {
+            (Some(Answer { value: true, origin }), Some(why)) => Err(PlanError::Conflict {
+                key: "fp8",
+                what: format!("{} is true, but {why}", setting("fp8").place(*origin)),
+                fix: "Leave it out: training is then in bf16 on a GPU and in fp32 on the CPU".into(),
+            }),
+            _ => Ok(self.pick(
+                "fp8",
+                answer,
+                false,
+                "fp8 is not lossless: linear layers multiply numbers of four binary digits; a run tells the loss with and without it at its start and end, and nobody has measured its speed",
+            )),
+        }
     }
 
     fn mtp(&mut self, model: &str) -> Result<Mtp, PlanError> {

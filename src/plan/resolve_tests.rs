@@ -60,7 +60,11 @@ fn spark() -> MachineFacts {
         mem_available_bytes: 119_000_000_000,
         cores: 20,
         disk_free_bytes: Some(3_000_000_000_000),
-        gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+        gpus: vec![Gpu {
+            name: "NVIDIA GB10".into(),
+            memory: GpuMemory::Unified,
+            compute_capability: Some((12, 1)),
+        }],
         no_gpu_because: None,
         probe: None,
     }
@@ -516,6 +520,42 @@ fn one_table_gives_each_setting_a_key_a_name_and_a_variable_of_its_own() {
 }
 
 #[test]
+fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let asked = |device: &str| with(ask("Qwen/Qwen3.5-2B"), &[("fp8", "true"), ("device", device)]);
+    assert!(!resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap().fp8);
+    let plan = resolve(&asked("auto"), &facts).unwrap();
+    assert!(plan.fp8);
+    assert!(crate::render::summary(&plan).contains("on cuda, linear layers in fp8 (not lossless)"));
+    let advice = plan.advice.as_ref().unwrap();
+    let row = advice.explain.iter().find(|row| row.key == "fp8").unwrap();
+    assert!(row.reason.contains("not lossless"), "{}", row.reason);
+    // Its speed is no basis for plans without it, and theirs none for its own.
+    assert!(advice.time.formula.contains("fp8 is not counted"), "{}", advice.time.formula);
+    assert!(plan.measured(5000.0).is_none());
+    let text = plan.without_advice().to_toml().unwrap();
+    assert!(Plan::from_toml(&text, "plan.toml").unwrap().fp8);
+    let older = text.replace("fp8 = true\n", "");
+    assert!(older != text && !Plan::from_toml(&older, "plan.toml").unwrap().fp8);
+
+    let refused = |facts: &Facts, answers: &Answers| {
+        let error = resolve(answers, facts).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().key), (2, "fp8"));
+        error.to_string()
+    };
+    let words = refused(&facts, &asked("cpu"));
+    assert!(
+        words.starts_with("--fp8 is true, but only GPUs have fp8, and this run trains on the CPU. Leave"),
+        "{words}"
+    );
+    facts.machine.gpus[0].compute_capability = Some((8, 6));
+    let words = refused(&facts, &asked("cuda"));
+    assert!(words.contains("NVIDIA GB10 is of compute 8.6, and fp8 begins with 8.9"), "{words}");
+    let preset = Answers::from_toml("fp8 = true", Origin::Preset, "mine.toml").unwrap();
+    refused(&facts, &ask("Qwen/Qwen3.5-2B").merge(preset));
+}
+
+#[test]
 fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
     let plan = resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
@@ -623,7 +663,10 @@ fn any_facts() -> impl Strategy<Value = Facts> {
                 mem_available_bytes,
                 cores,
                 disk_free_bytes,
-                gpus: gpu.map(|memory| Gpu { name: "NVIDIA GB10".into(), memory }).into_iter().collect(),
+                gpus: gpu
+                    .map(|memory| Gpu { name: "NVIDIA GB10".into(), memory, compute_capability: None })
+                    .into_iter()
+                    .collect(),
                 no_gpu_because: None,
                 probe,
             }

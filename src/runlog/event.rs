@@ -36,6 +36,7 @@ pub enum Kind {
     Progress(Progress),
     Step(Step),
     Eval(Eval),
+    Fp8Loss(Fp8Loss),
     Sample(Sample),
     DeviceSample(DeviceSample),
     CheckpointCommitted(CheckpointCommitted),
@@ -144,6 +145,24 @@ pub struct Eval {
     pub examples: u64,
     /// Wall time.
     pub eval_ms: Option<f64>,
+}
+
+/// What fp8 changes: the loss of the same rows with the same weights, with it and without. A loss that is not finite is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fp8Loss {
+    /// Steps trained so far.
+    pub step: u64,
+    /// Mean loss per target token in nats as the training steps compute it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp8_nats: Option<f64>,
+    /// The same in bf16, as evaluations and outputs have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bf16_nats: Option<f64>,
+    /// Target tokens of these rows.
+    pub target_tokens: u64,
+    /// The rows are the held-out examples; else those of the first step.
+    pub held_out: bool,
 }
 
 /// Text generated during training. Untrusted: escape before showing it.
@@ -394,6 +413,7 @@ impl Event {
             "progress" => payload!(Progress),
             "step" => payload!(Step),
             "eval" => payload!(Eval),
+            "fp8_loss" => payload!(Fp8Loss),
             "sample" => payload!(Sample),
             "device_sample" => payload!(DeviceSample),
             "checkpoint_committed" => payload!(CheckpointCommitted),
@@ -462,6 +482,13 @@ mod tests {
             Kind::Progress(Progress { phase: "load".into(), done: 1, total: None, unit: "tensors".into() }),
             Kind::Step(Step { step: 3, loss_nats: 0.5, lr: Some(2e-4), ..Step::default() }),
             Kind::Eval(Eval { step: 3, loss_nats: 0.25, examples: 8, ..Eval::default() }),
+            Kind::Fp8Loss(Fp8Loss {
+                step: 3,
+                fp8_nats: None,
+                bf16_nats: Some(0.25),
+                held_out: true,
+                target_tokens: 9,
+            }),
             Kind::Sample(Sample {
                 step: 3,
                 prompt: "ü".into(),

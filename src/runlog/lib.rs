@@ -47,8 +47,8 @@ pub use control::{Action, ControlInbox, Incoming, Request, request};
 pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, GpuSample, Kind, Outcome,
-    Phase, Progress, RunFinished, RunStarted, Sample, Step, Unreadable, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, Fp8Loss, GpuSample, Kind,
+    Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Unreadable, Warning,
 };
 pub use lease::{Holder, Lease};
 pub use liveness::{Liveness, STALLED_AFTER};

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::charts::{Charts, Mark};
 use crate::error::Result;
 use crate::event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, Eval, Event, Kind, Outcome, Phase, Progress,
+    CheckpointCommitted, ControlApplied, DeviceSample, Eval, Event, Fp8Loss, Kind, Outcome, Phase, Progress,
     RunFinished, RunStarted, Sample, Step, Warning,
 };
 use crate::lease::Lease;
@@ -78,6 +78,8 @@ pub struct RunView {
     pub loss_ema: Option<f64>,
     /// Last evaluation.
     pub last_eval: Option<Eval>,
+    /// Last comparison of the losses with and without fp8.
+    pub fp8_loss: Option<Fp8Loss>,
     /// Evaluations that were the best so far, in order; the last one is the best.
     bests: Vec<Eval>,
     /// Curves of the steps that count.
@@ -133,6 +135,7 @@ impl RunView {
             Kind::Progress(progress) => self.progress = Some(progress.clone()),
             Kind::Step(step) => self.step(step, event.time_us),
             Kind::Eval(eval) => self.eval(eval),
+            Kind::Fp8Loss(losses) => self.fp8_loss = Some(losses.clone()),
             Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),
             Kind::DeviceSample(sample) => {
                 self.charts.reading(self.steps_done(), sample);

@@ -8,7 +8,7 @@ use crate::state::Stage;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Pack, PackStrategy, Packing, Packs};
 use sparktune_data::token_file::TokenFile;
-use sparktune_model::{Generator, Loss, Model};
+use sparktune_model::{Generator, Loss, Model, Row};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 use std::path::Path;
@@ -49,6 +49,11 @@ impl Evaluation {
         Ok(Some(Self { file, packs, tokenizer }))
     }
 
+    /// The held-out examples as packed rows.
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = Result<Row, TrainError>> {
+        self.packs.iter().map(|pieces| Ok(row(&Pack::build(&self.file, pieces)?)))
+    }
+
     /// Mean loss per target in nats; recorded as an `eval` event for the text model.
     pub(crate) fn loss(
         &self,
@@ -60,8 +65,8 @@ impl Evaluation {
         let (mut sum, mut target_tokens) = (0.0, 0u64);
         // The device works on one row while the next is prepared.
         let mut under_way: Option<Loss> = None;
-        for (done, pieces) in self.packs.iter().enumerate() {
-            let row = row(&Pack::build(&self.file, pieces)?);
+        for (done, row) in self.rows().enumerate() {
+            let row = row?;
             let before = under_way.replace(subject.loss_sum(&row));
             sum += before.map_or(0.0, |loss| loss.nats());
             target_tokens += subject.target_tokens(&row) as u64;

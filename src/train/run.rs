@@ -262,7 +262,7 @@ fn attempt(
         optimizer = read_optimizer(&checkpoint.path, &device)?;
     }
 
-    let mut main = Main { model, recompute: plan.recompute };
+    let mut main = Main { model, recompute: plan.recompute, fp8: plan.fp8 };
     if !state.main_done {
         session.phase("train", format!("{} optimizer steps", batches.total_steps()));
         let end = run_stage(

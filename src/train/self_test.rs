@@ -1,6 +1,7 @@
 //! Whether training is exact on a device: packing changes nothing, and gradients are slopes.
 //!
-//! Seconds long: it comes before the first run on a CUDA device, where it also compiles and launches the kernels that the run
+//! Both in the numbers of evaluations and outputs, bf16 on a GPU, also where a run trains with fp8, whose gradients are not the slopes
+//! of its loss. Seconds long: it comes before the first run on a CUDA device, where it also compiles and launches the kernels that the run
 //! will use.
 
 use crate::TrainError;

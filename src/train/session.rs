@@ -148,7 +148,10 @@ impl<'a> Session<'a> {
     pub(crate) fn device_in_words(&self) -> String {
         match self.plan.device {
             DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
-            DeviceKind::Cuda => format!("{}, bf16", self.sampler.gpu_name().as_deref().unwrap_or("CUDA")),
+            DeviceKind::Cuda => {
+                let fp8 = if self.plan.fp8 { " and fp8 (not lossless)" } else { "" };
+                format!("{}, bf16{fp8}", self.sampler.gpu_name().as_deref().unwrap_or("CUDA"))
+            }
         }
     }
 

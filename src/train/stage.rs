@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
 use sparktune_plan::OptimizerPlan;
-use sparktune_runlog::{Kind, Step};
+use sparktune_runlog::{Fp8Loss, Kind, Step};
 use std::time::{Duration, Instant};
 
 /// What a stage trains.
@@ -28,6 +28,9 @@ pub(crate) trait Subject {
     /// `Σ losses` in nats without gradients.
     fn loss_sum(&self, row: &Row) -> Loss;
 
+    /// The same as training steps compute it, where they round more: with fp8.
+    fn fp8_loss_sum(&self, row: &Row) -> Option<Loss>;
+
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param));
 
     /// The parameters a checkpoint must hold.
@@ -41,6 +44,8 @@ pub(crate) trait Subject {
 pub(crate) struct Main {
     pub(crate) model: Model,
     pub(crate) recompute: bool,
+    /// Steps are trained with it; all else, as what is made of the weights later, is without.
+    pub(crate) fp8: bool,
 }
 
 impl Subject for Main {
@@ -53,11 +58,18 @@ impl Subject for Main {
     }
 
     fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
-        self.model.loss_and_gradients(row, scale, self.recompute, gradients)
+        match self.fp8 {
+            true => self.model.with_fp8().loss_and_gradients(row, scale, self.recompute, gradients),
+            false => self.model.loss_and_gradients(row, scale, self.recompute, gradients),
+        }
     }
 
     fn loss_sum(&self, row: &Row) -> Loss {
         self.model.loss_sum(row)
+    }
+
+    fn fp8_loss_sum(&self, row: &Row) -> Option<Loss> {
+        self.fp8.then(|| self.model.with_fp8().loss_sum(row))
     }
 
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
@@ -96,6 +108,10 @@ impl Subject for Head {
 
     fn loss_sum(&self, row: &Row) -> Loss {
         self.mtp.loss_sum(&self.trunk, self.trunk.hidden(row), row)
+    }
+
+    fn fp8_loss_sum(&self, _: &Row) -> Option<Loss> {
+        None
     }
 
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
@@ -157,6 +173,9 @@ pub(crate) fn run_stage(
     let works_by_itself = *subject.model().device() != Device::flex();
     let (mut under_way, mut settled_at): (Option<Queued>, _) = (None, Instant::now());
     let mut unsaved = false;
+    if state.step == 0 {
+        tell_fp8_loss(session, subject, batches, evaluation, 0)?;
+    }
     while state.step < total {
         session.look_after_checkpoint()?;
         let before = under_way.take();
@@ -211,6 +230,7 @@ pub(crate) fn run_stage(
             );
         }
         if last || enough {
+            tell_fp8_loss(session, subject, batches, evaluation, state.checkpoint_step())?;
             state.main_done = true;
         }
 
@@ -239,6 +259,42 @@ pub(crate) fn run_stage(
         }
     }
     Ok(End::Done)
+}
+
+/// Tells, where steps are trained with fp8, what it makes of the loss: on the held-out examples, or on the rows of the first step.
+fn tell_fp8_loss(
+    session: &mut Session,
+    subject: &dyn Subject,
+    batches: &mut Batches,
+    evaluation: Option<&Evaluation>,
+    step: u64,
+) -> Result<(), TrainError> {
+    let rows: Box<dyn ExactSizeIterator<Item = Result<Row, TrainError>>> = match evaluation {
+        Some(evaluation) => Box::new(evaluation.rows()),
+        None => Box::new(batches.step(0)?.rows.into_iter().map(Ok)),
+    };
+    let total = rows.len() as u64;
+    let (mut fp8, mut bf16, mut target_tokens) = (0.0, 0.0, 0);
+    for (done, row) in (1..).zip(rows) {
+        let row = row?;
+        let Some(loss) = subject.fp8_loss_sum(&row) else { return Ok(()) };
+        fp8 += loss.nats();
+        bf16 += subject.loss_sum(&row).nats();
+        target_tokens += subject.target_tokens(&row) as u64;
+        session.sample_machine();
+        if done % 8 == 0 {
+            session.progress("fp8", done, total, "packs");
+        }
+    }
+    let mean = |sum: f64| Some(sum / target_tokens.max(1) as f64).filter(|mean| mean.is_finite());
+    session.events.emit(Kind::Fp8Loss(Fp8Loss {
+        step,
+        fp8_nats: mean(fp8),
+        bf16_nats: mean(bf16),
+        target_tokens,
+        held_out: evaluation.is_some(),
+    }));
+    Ok(())
 }
 
 /// What became of a step that was to be prepared.

@@ -2,8 +2,8 @@
 
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
-    CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, Liveness, Outcome, Progress, RunDir,
-    RunFinished, RunStarted, RunView, Sample, Step,
+    CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
+    RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
 use crate::escape::escape;
@@ -31,6 +31,7 @@ pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, Strin
         Kind::Progress(progress) => ("progress", vec![progress_words(progress)]),
         Kind::Step(step) => ("step", step_parts(step, view)),
         Kind::Eval(eval) => ("eval", eval_parts(eval, view)),
+        Kind::Fp8Loss(losses) => ("fp8", vec![format!("step {}", count(losses.step)), fp8_loss(losses)]),
         Kind::Sample(sample) => ("sample", sample_parts(sample)),
         Kind::DeviceSample(sample) => ("device", device_parts(sample)),
         Kind::CheckpointCommitted(checkpoint) => ("checkpoint", checkpoint_parts(checkpoint)),
@@ -101,6 +102,19 @@ fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
         format!("{} target tokens", count(eval.target_tokens)),
         format!("{} ms", or_unknown(eval.eval_ms, |ms| format!("{ms:.0}"))),
     ]
+}
+
+/// `held-out loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
+pub(crate) fn fp8_loss(losses: &Fp8Loss) -> String {
+    let Fp8Loss { fp8_nats, bf16_nats, held_out, .. } = losses;
+    let rows = if *held_out { "held-out loss" } else { "loss of the first step's rows" };
+    let more = fp8_nats.zip(*bf16_nats).map(|(fp8, bf16)| format!(" ({:+.2} %)", 100.0 * (fp8 / bf16 - 1.0)));
+    format!(
+        "{rows} {} with fp8, {} in bf16{}",
+        or_unknown(*fp8_nats, loss),
+        or_unknown(*bf16_nats, loss),
+        more.unwrap_or_default()
+    )
 }
 
 fn sample_parts(sample: &Sample) -> Vec<String> {
@@ -283,6 +297,14 @@ mod tests {
                 examples: 8,
                 eval_ms: Some(80.0),
             }),
+            Kind::Fp8Loss(Fp8Loss {
+                step: 3,
+                fp8_nats: Some(1.2505),
+                bf16_nats: Some(1.25),
+                target_tokens: 1234,
+                held_out: true,
+            }),
+            Kind::Fp8Loss(Fp8Loss { step: 3, bf16_nats: Some(1.25), ..Fp8Loss::default() }),
             Kind::CheckpointCommitted(CheckpointCommitted {
                 step: 3,
                 name: "step-000003".into(),
@@ -325,11 +347,13 @@ mod tests {
 13:27:33 step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · 412 ms · 4,966 tok/s · mem 3.0 GiB · left 9m59s
 13:27:33 step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · – ms · – tok/s · mem – · left 9m59s
 13:27:34 eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · 80 ms
-13:27:34 checkpoint step-000003 · 12.0 MiB · 34 ms · best
-13:27:35 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
-13:27:35 control    stop carried out at step 3
-13:27:36 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
-13:27:36 other      'weather', written by a newer sparktune";
+13:27:34 fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
+13:27:35 fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
+13:27:35 checkpoint step-000003 · 12.0 MiB · 34 ms · best
+13:27:36 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
+13:27:36 control    stop carried out at step 3
+13:27:37 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:37 other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),

@@ -14,6 +14,8 @@ const LOSS: f64 = 2e-3;
 /// Relative L2 of a gradient after bf16 activations in all layers of a small random model; single kernels are held to 2e-2.
 const GRADIENT: f64 = 1.5e-1;
 const LOGITS: f64 = 2e-2;
+/// Relative L2 of all gradients together, between fp8 and bf16.
+const FP8_GRADIENT: f64 = 3e-1;
 
 fn device() -> Option<Device> {
     let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
@@ -102,6 +104,30 @@ fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
         let evaluated = on_device.loss_sum(&row).nats() / row.target_tokens() as f64;
         assert!((evaluated / expected_loss - 1.0).abs() <= LOSS, "without gradients: {evaluated}");
     }
+}
+
+/// Random weights and activations lose more than those of a trained model.
+#[test]
+fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
+    let Some(device) = device() else { return };
+    let mut model = load(&qwen35().join("checkpoint_trained_bf16"), &device);
+    model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false }, 3);
+    let row = packed_row(model.config().vocab_size);
+    let (exact_loss, exact) = loss_and_gradients(&model, &row, false);
+    let rounding = model.with_fp8();
+    let (loss, gradients) = loss_and_gradients(&rounding, &row, false);
+    assert!(loss != exact_loss && (loss / exact_loss - 1.0).abs() < 1e-2, "{loss} for {exact_loss}");
+    for recompute in [false, true] {
+        let (again, same) = loss_and_gradients(&rounding, &row, recompute);
+        assert!(loss == again && bits(&same) == bits(&gradients), "other bits, recompute {recompute}");
+    }
+    let evaluated = rounding.loss_sum(&row).nats() / row.target_tokens() as f64;
+    assert!((evaluated / loss - 1.0).abs() < 1e-6, "without gradients: {evaluated} for {loss}");
+    // All together: of some parameters of a random model little more than noise is left.
+    let together =
+        |gradients: &Gradients| gradients.all().into_iter().flat_map(|g| host(g.clone())).collect::<Vec<_>>();
+    let error = relative(&together(&gradients), &together(&exact));
+    assert!((1e-2..FP8_GRADIENT).contains(&error), "gradients differ by {error:e}");
 }
 
 /// Large, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also where a random

@@ -37,15 +37,19 @@ fn draft_tokens(run: &RunDir) -> Vec<u32> {
 
 /// A run folder as the launcher leaves it, for the CPU.
 fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
-    run_on("cpu", root, method, mtp, steps, recompute)
+    run_on(CPU, root, method, mtp, steps, recompute)
 }
+
+const CPU: &str = r#"device = "cpu""#;
+#[cfg(feature = "cuda")]
+const CUDA: &str = r#"device = "cuda""#;
 
 fn run_on(device: &str, root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
     let run = RunsRoot::new(root).create("tiny", "test").unwrap();
     let plan = format!(
         r#"
 seed = 3
-device = "{device}"
+{device}
 recompute = {recompute}
 mtp = "{mtp}"
 draft_vocab = 48
@@ -157,7 +161,7 @@ fn recompute_changes_no_loss_beyond_rounding() {
 #[test]
 fn a_run_stopped_after_every_step_continues_bit_for_bit() {
     for method in [LORA, FULL] {
-        stops_change_nothing("cpu", method, "trained", 7);
+        stops_change_nothing(CPU, method, "trained", 7);
     }
 }
 
@@ -171,7 +175,66 @@ fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
         eprintln!("skipped: there is no CUDA device");
         return;
     }
-    stops_change_nothing("cuda", r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
+    stops_change_nothing(CUDA, r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
+}
+
+/// Stopped and continued as well: the plan of the run says that it is trained with fp8.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
+    use burn::tensor::{Device, DeviceType};
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    let (lora, fp8) =
+        (r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, format!("{CUDA}\nfp8 = true"));
+    let root = tempfile::tempdir().unwrap();
+    for with_eval in [true, false] {
+        let run = run_on(&fp8, root.path(), lora, "none", 2, false);
+        if !with_eval {
+            std::fs::remove_file(run.data().join("eval.qubgpu")).unwrap();
+        }
+        let mut attempts = 0;
+        while train(&run, &AtomicBool::new(with_eval)).unwrap().outcome == Outcome::Stopped {
+            attempts += 1;
+        }
+        assert_eq!(attempts > 0, with_eval);
+        let events = events(&run);
+        let told = events.iter().filter_map(|kind| match kind {
+            Kind::Fp8Loss(losses) => Some(losses.clone()),
+            _ => None,
+        });
+        let told: Vec<_> = told.collect();
+        assert_eq!(told.iter().map(|losses| losses.step).collect::<Vec<_>>(), [0, 2]);
+        for losses in &told {
+            let (fp8, bf16) = (losses.fp8_nats.unwrap(), losses.bf16_nats.unwrap());
+            assert!((1e-5..1e-2).contains(&(fp8 / bf16 - 1.0).abs()), "{losses:?}");
+            assert_eq!(losses.held_out, with_eval);
+        }
+        // An evaluation is of what is exported, which is bf16.
+        let evaluated = events.iter().rev().find_map(|kind| match kind {
+            Kind::Eval(eval) => Some(eval.loss_nats),
+            _ => None,
+        });
+        assert_eq!(evaluated, with_eval.then(|| told[1].bf16_nats.unwrap()));
+        // The first step is taken in fp8.
+        let first = events.iter().find_map(|kind| match kind {
+            Kind::Step(step) => Some(step.loss_nats),
+            _ => None,
+        });
+        if !with_eval {
+            let (first, told) = (first.unwrap(), told[0].fp8_nats.unwrap());
+            assert!((first / told - 1.0).abs() < 1e-6, "{first} for {told}");
+        }
+        assert!(
+            events
+                .iter()
+                .any(|kind| matches!(kind, Kind::RunStarted(s) if s.device.contains("fp8 (not lossless)")))
+        );
+    }
+    stops_change_nothing(&fp8, lora, "none", 2);
 }
 
 /// The self-tests come before the first run and not before the second; a device that fails them trains nothing.
@@ -205,7 +268,7 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
     let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
     weights[header..].fill(0xff);
     std::fs::write(broken.join("model.safetensors"), weights).unwrap();
-    let refused = run_on("cuda", root.path(), lora, "none", 1, false);
+    let refused = run_on(CUDA, root.path(), lora, "none", 1, false);
     let error = train_with(&refused, &AtomicBool::new(false), &with(&broken)).unwrap_err();
     assert_eq!(error.exit_code(), 4);
     assert!(
@@ -216,7 +279,7 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
 
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
     for expected in [3, 0] {
-        let run = run_on("cuda", root.path(), lora, "none", 1, false);
+        let run = run_on(CUDA, root.path(), lora, "none", 1, false);
         train_with(&run, &AtomicBool::new(false), &with(&demo)).unwrap();
         assert_eq!(tested(&run), expected);
         assert_eq!(std::fs::read_to_string(&passed).unwrap(), format!("{on}\n"));

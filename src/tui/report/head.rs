@@ -9,7 +9,7 @@ use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
 use super::{LINE_CHARS, absent, figures, said};
-use crate::plain::standing;
+use crate::plain::{fp8_loss, standing};
 use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 use crate::state::State;
 
@@ -99,6 +99,13 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     all.push(("Loss of the last step", or_unknown(last, loss), average));
     if let Some(best) = view.best_eval() {
         all.push(("Best evaluation", loss(best.loss_nats), format!("at step {}", count(best.step))));
+    }
+    if let Some(losses) = &view.fp8_loss {
+        all.push((
+            "With fp8",
+            or_unknown(losses.fp8_nats, loss),
+            format!("at step {}: {}", count(losses.step), fp8_loss(losses)),
+        ));
     }
     let speed = run.times.tokens_per_s().or(view.tokens_per_s());
     all.push(("Tokens per second", or_unknown(speed, render::tokens_per_s), "mean, measured".into()));

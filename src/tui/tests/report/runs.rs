@@ -181,7 +181,11 @@ pub fn plan() -> Plan {
             mem_available_bytes: 119_000_000_000,
             cores: 20,
             disk_free_bytes: Some(3_000_000_000_000),
-            gpus: vec![Gpu { name: "NVIDIA GB10".into(), memory: GpuMemory::Unified }],
+            gpus: vec![Gpu {
+                name: "NVIDIA GB10".into(),
+                memory: GpuMemory::Unified,
+                compute_capability: Some((12, 1)),
+            }],
             no_gpu_because: None,
             probe: None,
         },
