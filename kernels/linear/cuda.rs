@@ -2,6 +2,7 @@
 
 use super::Linears;
 use super::tile::{ALL, Device, Tile};
+use super::tuning::{self, Problem};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, as_bf16, dims, empty, sizes};
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
@@ -56,6 +57,12 @@ impl Product {
             Product::Weight => [a.count, b.count, a_rows],
         }
     }
+
+    /// As a tile is chosen for it.
+    pub(crate) fn problem(self, [m, n, k]: [usize; 3], splits: usize) -> Problem {
+        let (tokens, sizes) = if self == Product::Weight { (k, vec![m, n]) } else { (m, vec![n, k]) };
+        Problem { kernel: self.kernel(), sizes, splits, tokens }
+    }
 }
 
 /// `scale` times the product of two bf16 matrices, summed in f32.
@@ -83,7 +90,8 @@ pub(crate) fn product_into<'a>(
 ) {
     let (a, b) = (a.into(), b.into());
     let [m, n, k] = which.size(a, b);
-    let (tile, splits, k_of_split) = tiling(which, a.of, [m, n, k]);
+    let (estimated, splits, k_of_split) = tiling(which, a.of, [m, n, k]);
+    let tile = tuning::tile(which.problem([m, n, k], splits), estimated);
     let parts = (splits > 1).then(|| empty(a.of, [splits * m, n], c.of.dtype));
     let (to, first, added_here) = match &parts {
         Some(parts) => (parts, 0, false),
@@ -125,7 +133,7 @@ pub(crate) fn product_into<'a>(
     }
 }
 
-/// The tile for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
+/// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
 pub(crate) fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
     let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);

@@ -4,6 +4,7 @@ use super::{LoraLinears, parameters};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, rows, sizes, stacked};
 use crate::linear::cuda::{Columns, Product, aligned, device, product, product_into};
 use crate::linear::tile::WIDE;
+use crate::linear::tuning::{self, Problem};
 use burn::tensor::DType;
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
@@ -74,10 +75,12 @@ impl GroupOnCuda for LoraLinears {
 }
 
 /// `x Wᵀ + u Bᵀ`, rounded once.
-fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
+pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
     let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
     let y = empty(x, [m, n], DType::BF16);
-    let (tile, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+    let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+    let problem = Problem { kernel: "lora_linear_forward", sizes: vec![n, k, rank], splits: 1, tokens: m };
+    let tile = tuning::tile(problem, estimated);
     let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
     Kernel::new(SOURCE, "lora_linear_forward")
         .define("TILE", tile)
@@ -104,7 +107,10 @@ pub(crate) fn input_gradient(
         std::array::from_fn(|layer| d_y.get(layer).map_or(0, |d_y| dims(d_y).1 as u32));
     let depth = outputs.iter().sum::<u32>() as usize;
     let d_x = empty(&d_y[0], [m, n], DType::BF16);
-    let (tile, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
+    let (estimated, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
+    let sizes = [n, rank].into_iter().chain(d_y.iter().map(|d_y| dims(d_y).1)).collect();
+    let problem = Problem { kernel: "lora_linears_backward_input", sizes, splits: 1, tokens: m };
+    let tile = tuning::tile(problem, estimated);
     let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
         .define("TILE", tile)
         .blocks(tile.blocks(m, n))
