@@ -15,7 +15,7 @@ pub mod causal_conv1d_silu;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-pub mod decay_gate;
+pub mod delta_gates;
 pub mod embedding;
 pub mod gated_delta_rule;
 pub mod gated_rms_norm;

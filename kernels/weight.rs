@@ -84,9 +84,39 @@ pub(crate) fn add_on_cuda(
     sum: Option<&GradientSum>,
     add: impl FnOnce(Option<CudaTensor>) -> CudaTensor,
 ) -> Option<CudaTensor> {
-    let total = sum.and_then(GradientSum::take);
-    let total = add(total.map(|total| cuda::own(cuda::primitive(total))));
+    let total = add(take_on_cuda(sum));
     let Some(sum) = sum else { return Some(total) };
     sum.put(cuda::into_tensor(total));
     None
+}
+
+/// Runs `add` on the numbers of several sums of these `shapes`, f32 tensors nobody else reads, and says whether it is to add to them or
+/// to put its own in their place. Returns those that have no sum to keep them.
+#[cfg(feature = "cuda")]
+pub(crate) fn add_all_on_cuda(
+    sums: &[Option<GradientSum>],
+    beside: &CudaTensor,
+    shapes: &[[usize; 2]],
+    add: impl FnOnce(&[CudaTensor], bool),
+) -> Vec<Option<CudaTensor>> {
+    let totals: Vec<_> = sums.iter().map(|sum| take_on_cuda(sum.as_ref())).collect();
+    let added = totals.iter().any(Option::is_some);
+    // One that has nothing yet beside others that have: never within a model, whose layers learn together.
+    let fresh = |shape| {
+        if added { cuda::zeros(beside, shape, DType::F32) } else { cuda::empty(beside, shape, DType::F32) }
+    };
+    let totals = totals.into_iter().zip(shapes).map(|(total, shape)| total.unwrap_or_else(|| fresh(*shape)));
+    let totals: Vec<_> = totals.collect();
+    add(&totals, added);
+    let kept = totals.into_iter().zip(sums).map(|(total, sum)| {
+        let Some(sum) = sum else { return Some(total) };
+        sum.put(cuda::into_tensor(total));
+        None
+    });
+    kept.collect()
+}
+
+#[cfg(feature = "cuda")]
+fn take_on_cuda(sum: Option<&GradientSum>) -> Option<CudaTensor> {
+    sum.and_then(GradientSum::take).map(|total| cuda::own(cuda::primitive(total)))
 }

@@ -5,7 +5,7 @@ use crate::adamw::{AdamW, Clip, Moments, Weights, accumulate, zeros_like};
 use crate::causal_conv1d_silu::CausalConv1dSilu;
 use crate::compare::{distance, random_through};
 use crate::cuda::{CudaTensor, OnCuda, copy, dims, into_tensor, primitive as on_device};
-use crate::decay_gate::DecayGate;
+use crate::delta_gates::DeltaGates;
 use crate::embedding::Embedding;
 use crate::gated_delta_rule::{self, GatedDeltaRule};
 use crate::gated_rms_norm::GatedRmsNorm;
@@ -108,7 +108,7 @@ fn positions(borders: &[u32]) -> Vec<u32> {
 type Make<O, const N: usize> = Box<dyn Fn(&[u32]) -> (O, [Tensor<2>; N])>;
 
 /// An op of [`Op`], forward and backward.
-struct Timed<O, const N: usize> {
+struct Timed<O, const N: usize, const M: usize> {
     kind: Kind,
     tokens: usize,
     /// The types that the inputs have in training.
@@ -120,7 +120,7 @@ struct Timed<O, const N: usize> {
     make: Make<O, N>,
 }
 
-impl<O: Op<N>, const N: usize> Timed<O, N> {
+impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
     /// How many tokens the CPU can be asked for.
     fn compared_tokens(&self) -> usize {
         let share = CPU_FLOPS / (self.flops[0] + self.flops[1]).max(CPU_FLOPS);
@@ -133,28 +133,32 @@ impl<O: Op<N>, const N: usize> Timed<O, N> {
         let (op, inputs) = (self.make)(&packed(tokens));
         let fits = op.fits(inputs.each_ref().map(Tensor::dims));
         assert!(fits, "the kernels do not take these sizes");
-        let ([value], saved) = Op::forward(&op, inputs.clone().map(on_host), self.wanted);
-        let value = Tensor::from_primitive::<Flex>(value);
-        let ([found], found_saved) = OnCuda::forward(&op, self.upload(meter, inputs), self.wanted);
-        let value_error = distance(&to_host(found.clone()), &value);
+        let (values, saved) = Op::forward(&op, inputs.clone().map(on_host), self.wanted);
+        let values = values.map(Tensor::from_primitive::<Flex>);
+        let (found, found_saved) = OnCuda::forward(&op, self.upload(meter, inputs), self.wanted);
+        // Not a number is the worst.
+        let worse = |worst: f64, error: f64| if error <= worst { worst } else { error };
+        let distances = found
+            .iter()
+            .zip(&values)
+            .map(|(found, value)| f64::from(distance(&to_host(found.clone()), value)));
+        let value_error = distances.fold(0.0, worse);
 
-        let [rows, columns] = value.dims();
-        let d_value = random(99, rows, columns);
-        let expected = Op::backward(&op, saved, [on_host(d_value.clone())], self.wanted);
-        let d_found = meter.upload(d_value, found.dtype);
-        let gradients = OnCuda::backward(&op, found_saved, [d_found], self.wanted);
+        let d_values = values.map(|value| random(99, value.dims()[0], value.dims()[1]));
+        let expected = Op::backward(&op, saved, d_values.clone().map(on_host), self.wanted);
+        let mut dtypes = found.iter().map(|found| found.dtype);
+        let d_found = d_values.map(|d_value| meter.upload(d_value, dtypes.next().expect("a type for each")));
+        let gradients = OnCuda::backward(&op, found_saved, d_found, self.wanted);
         let mut worst: f64 = 0.0;
         for (i, (found, expected)) in gradients.into_iter().zip(expected).enumerate() {
             if self.wanted[i] {
                 let found = to_host(found.expect("a gradient that was asked for"));
                 let expected =
                     Tensor::from_primitive::<Flex>(expected.expect("a gradient that was asked for"));
-                let error = f64::from(distance(&found, &expected));
-                // Not a number is the worst.
-                worst = if error <= worst { worst } else { error };
+                worst = worse(worst, f64::from(distance(&found, &expected)));
             }
         }
-        [f64::from(value_error), worst]
+        [value_error, worst]
     }
 
     fn upload(&self, meter: &Meter, inputs: [Tensor<2>; N]) -> [CudaTensor; N] {
@@ -176,12 +180,15 @@ impl<O: Op<N>, const N: usize> Timed<O, N> {
             .collect();
         let place = |turn: usize| &places[turn % places.len()];
         let forward = |turn: usize| OnCuda::forward(&op, place(turn).clone(), self.wanted);
-        let ([value], saved) = forward(0);
-        let (value_bytes, (rows, columns)) = (bytes(&value), dims(&value));
+        let (values, saved) = forward(0);
+        let value_bytes = sum(&values);
         let forward_s = meter.seconds(PACE, |turn| drop(forward(turn)));
 
-        let d_value = meter.upload(random(98, rows, columns), value.dtype);
-        let gradients = OnCuda::backward(&op, saved, [d_value.clone()], self.wanted);
+        let d_values = values.map(|value| {
+            let (rows, columns) = dims(&value);
+            meter.upload(random(98, rows, columns), value.dtype)
+        });
+        let gradients = OnCuda::backward(&op, saved, d_values.clone(), self.wanted);
         let gradient_bytes = sum(&gradients.into_iter().flatten().collect::<Vec<_>>());
         let (mut forward_bytes, mut backward_bytes) =
             (input_bytes + value_bytes, input_bytes + value_bytes + gradient_bytes);
@@ -193,10 +200,10 @@ impl<O: Op<N>, const N: usize> Timed<O, N> {
                     (forward_bytes, backward_bytes) = (2.0 * value_bytes, value_bytes + gradient_bytes);
                 }
                 let states: Vec<_> =
-                    (0..places.len()).map(|turn| (forward(turn).1, copy(&d_value))).collect();
+                    (0..places.len()).map(|turn| (forward(turn).1, d_values.each_ref().map(copy))).collect();
                 backward_s = Some(meter.seconds(PACE, |turn| {
-                    let (saved, d_value) = &states[turn % states.len()];
-                    drop(OnCuda::backward(&op, saved.clone(), [d_value.clone()], self.wanted));
+                    let (saved, d_values) = &states[turn % states.len()];
+                    drop(OnCuda::backward(&op, saved.clone(), d_values.clone(), self.wanted));
                 }));
             }
         }
@@ -325,7 +332,7 @@ fn linears(shape: Shape) -> Vec<Case> {
     let flops = 2.0 * (tokens * width * out) as f64;
     let adapter = 2.0 * (tokens * rank * (width + out)) as f64;
     let weight = move || scaled(0.02, 2, out, width);
-    let lora = Timed {
+    let lora: Timed<_, 4, 1> = Timed {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 4],
@@ -334,10 +341,13 @@ fn linears(shape: Shape) -> Vec<Case> {
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
-            (LoraLinears { scale: 2.0 }, [random(1, t, width), weight(), a, b])
+            (
+                LoraLinears { scale: 2.0, a_sums: vec![None], b_sums: vec![None] },
+                [random(1, t, width), weight(), a, b],
+            )
         }),
     };
-    let linear = Timed {
+    let linear: Timed<_, 2, 1> = Timed {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 2],
@@ -439,11 +449,12 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
         .case("sigmoid_gate", format!("{tokens}, {heads}×{head_dim}")),
         usual(tokens, [BF16], move |b| (rope(b), [random(1, length(b), heads * head_dim)]))
             .case("rope", format!("{tokens}, {heads}×{head_dim}")),
-        usual(tokens, [BF16, F32, F32], move |b| {
+        usual(tokens, [BF16, BF16, F32, F32], move |b| {
+            let of_tokens = |seed| random(seed, length(b), value_heads);
             let vector = |seed| random(seed, 1, value_heads);
-            (DecayGate, [random(1, length(b), value_heads), vector(2), vector(3)])
+            (DeltaGates, [of_tokens(1), of_tokens(2), vector(3), vector(4)])
         })
-        .case("decay_gate", format!("{tokens}×{value_heads}")),
+        .case("delta_gates", format!("{tokens}×{value_heads}")),
         Timed {
             kind: Kind::Scalar,
             wanted: [true, false],
@@ -455,11 +466,11 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
     ]
 }
 
-fn usual<O: Op<N>, const N: usize>(
+fn usual<O: Op<N, M>, const N: usize, const M: usize>(
     tokens: usize,
     dtypes: [DType; N],
     make: impl Fn(&[u32]) -> (O, [Tensor<2>; N]) + 'static,
-) -> Timed<O, N> {
+) -> Timed<O, N, M> {
     Timed { kind: Kind::Usual, tokens, dtypes, wanted: [true; N], flops: [0.0; 2], make: Box::new(make) }
 }
 

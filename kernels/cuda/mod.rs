@@ -10,8 +10,7 @@ mod tensor;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::CudaTensor;
 pub(crate) use tensor::{
-    as_bf16, as_f32, columns, contiguous, copy, dims, empty, into_tensor, like, own, primitive, rows, view,
-    zeros,
+    as_bf16, as_f32, contiguous, copy, dims, empty, into_tensor, like, own, part, primitive, view, zeros,
 };
 
 use burn::tensor::DType;

@@ -15,7 +15,7 @@ const FILES: &[(&str, &str)] = files![
     "adamw/adamw.cuh",
     "cast/cast.cuh",
     "causal_conv1d_silu/causal_conv1d_silu.cuh",
-    "decay_gate/decay_gate.cuh",
+    "delta_gates/delta_gates.cuh",
     "device/async_copy.cuh",
     "device/bf16.cuh",
     "device/cuda.cuh",

@@ -3,7 +3,7 @@
 use super::{Kernel, sizes};
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, FloatDType, Shape, Slice, Tensor};
+use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
@@ -65,20 +65,13 @@ pub(crate) fn view(tensor: CudaTensor, shape: [usize; 2]) -> CudaTensor {
     CudaTensor::new_contiguous(tensor.client, tensor.device, Shape::new(shape), handle, tensor.dtype)
 }
 
-/// Some rows of a tensor, in its memory.
-pub(crate) fn rows(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
-    let (rows, width) = dims(tensor);
-    let bytes = |rows: usize| (rows * width * tensor.dtype.size()) as u64;
-    let handle = tensor.handle.clone().offset_start(bytes(first)).offset_end(bytes(rows - first - count));
-    let (client, device) = (tensor.client.clone(), tensor.device.clone());
-    CudaTensor::new_contiguous(client, device, Shape::new([count, width]), handle, tensor.dtype)
-}
-
-/// Some columns of a tensor, in memory of their own.
-pub(crate) fn columns(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
-    let (rows, _) = dims(tensor);
-    let part = [Slice::from(0..rows), Slice::from(first..first + count)];
-    copy(&Cube::float_slice(tensor.clone(), &part))
+/// Some numbers of a tensor with one row, in its memory where kernels can read them there.
+pub(crate) fn part(row: &CudaTensor, first: usize, count: usize) -> CudaTensor {
+    let bytes = |numbers: usize| (numbers * row.dtype.size()) as u64;
+    let behind = dims(row).1 - first - count;
+    let handle = row.handle.clone().offset_start(bytes(first)).offset_end(bytes(behind));
+    let (client, device, shape) = (row.client.clone(), row.device.clone(), Shape::new([1, count]));
+    contiguous(CudaTensor::new_contiguous(client, device, shape, handle, row.dtype))
 }
 
 /// Zeros on the device of `beside`.

@@ -14,9 +14,9 @@ const SLICE: usize = 64;
 /// The chunks of a packed row.
 struct Chunks {
     /// First token and number of tokens of each chunk.
-    chunks: Vec<[u32; 2]>,
+    chunks: Table<[u32; 2]>,
     /// First chunk and number of chunks of each example, the longest first.
-    segments: Vec<[u32; 2]>,
+    segments: Table<[u32; 2]>,
 }
 
 impl Chunks {
@@ -30,7 +30,7 @@ impl Chunks {
             segments.push([first_chunk, chunks.len() as u32 - first_chunk]);
         }
         segments.sort_by_key(|[_, chunks]| std::cmp::Reverse(*chunks));
-        Self { chunks, segments }
+        Self { chunks: chunks.into(), segments: segments.into() }
     }
 }
 
@@ -45,14 +45,13 @@ struct Launches {
 
 impl Launches {
     fn new(op: &GatedDeltaRule, beside: &CudaTensor) -> Self {
-        let Chunks { chunks, segments } = Chunks::new(&op.cu_seqlens);
-        let upload = |rows: &[[u32; 2]]| rows.iter().flatten().copied().collect::<Table>().on_device(beside);
+        let row = op.cu_seqlens.derived([0; 3], Chunks::new);
         Self {
             dims: op.dims,
-            chunks: chunks.len(),
-            segments: segments.len(),
-            chunk_table: upload(&chunks),
-            segment_table: upload(&segments),
+            chunks: row.chunks.len(),
+            segments: row.segments.len(),
+            chunk_table: row.chunks.on_device(beside),
+            segment_table: row.segments.on_device(beside),
         }
     }
 
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn chunks_start_anew_at_borders_and_the_longest_example_comes_first() {
         let Chunks { chunks, segments } = Chunks::new(&[0, 3, 3, 73]);
-        assert_eq!(chunks, [[0, 3], [3, 64], [67, 6]]);
-        assert_eq!(segments, [[1, 2], [0, 1]]);
+        assert_eq!(chunks[..], [[0, 3], [3, 64], [67, 6]]);
+        assert_eq!(segments[..], [[1, 2], [0, 1]]);
     }
 }

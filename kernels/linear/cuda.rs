@@ -3,10 +3,12 @@
 use super::Linears;
 use super::tile::{ALL, Device, Tile};
 use super::tuning::{self, Problem};
-use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, as_bf16, dims, empty, sizes};
+use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
-use burn::tensor::DType;
+use burn::backend::Cube;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Slice};
 
 /// Which of the three products of a linear layer.
 #[derive(Clone, Copy, PartialEq)]
@@ -90,13 +92,40 @@ pub(crate) fn product_into<'a>(
 ) {
     let (a, b) = (a.into(), b.into());
     let [m, n, k] = which.size(a, b);
-    let (estimated, splits, k_of_split) = tiling(which, a.of, [m, n, k]);
+    let tiling = tiling(which, a.of, [m, n, k]);
+    let (_, splits, _) = tiling;
+    if splits == 1 {
+        return launch(which, a, b, scale, c, added, tiling);
+    }
+    let parts = empty(a.of, [splits * m, n], c.of.dtype);
+    launch(which, a, b, scale, Columns::from(&parts), false, tiling);
+    sum_splits(&parts, splits, std::slice::from_ref(c.of), added);
+}
+
+/// `aᵀ b`, its rows shared out among up to four matrices, f32, `added` to what they hold or in its place.
+pub(crate) fn product_shared_out(a: &CudaTensor, b: &CudaTensor, to: &[CudaTensor], added: bool) {
+    if let [only] = to {
+        return product_into(Product::Weight, a, b, 1.0, Columns::from(only), added);
+    }
+    let size @ [m, n, _] = Product::Weight.size(a.into(), b.into());
+    let tiling = tiling(Product::Weight, a, size);
+    let (_, splits, _) = tiling;
+    let parts = empty(a, [splits * m, n], DType::F32);
+    launch(Product::Weight, a.into(), b.into(), 1.0, Columns::from(&parts), false, tiling);
+    sum_splits(&parts, splits, to, added);
+}
+
+fn launch(
+    which: Product,
+    a: Columns,
+    b: Columns,
+    scale: f32,
+    c: Columns,
+    added: bool,
+    (estimated, splits, k_of_split): (Tile, usize, usize),
+) {
+    let [m, n, k] = which.size(a, b);
     let tile = tuning::tile(which.problem([m, n, k], splits), estimated);
-    let parts = (splits > 1).then(|| empty(a.of, [splits * m, n], c.of.dtype));
-    let (to, first, added_here) = match &parts {
-        Some(parts) => (parts, 0, false),
-        None => (c.of, c.first, added),
-    };
     let kernel = Kernel::new("linear/linear.cuh", which.kernel())
         .define("TILE", tile)
         .grid(tile.blocks(m, n), 1, splits)
@@ -104,10 +133,10 @@ pub(crate) fn product_into<'a>(
         .read(a.of)
         .read(b.of);
     let [m32, n32, k32] = [m, n, k].map(|size| size as u32);
-    let [a_pitch, b_pitch, c_pitch] = [a.of, b.of, to].map(|matrix| dims(matrix).1 as u32);
+    let [a_pitch, b_pitch, c_pitch] = [a.of, b.of, c.of].map(|matrix| dims(matrix).1 as u32);
     // Columns beside these keep what they hold.
-    let whole = dims(to).1 == n && !added_here;
-    let kernel = if whole { kernel.write(to) } else { kernel.update(to) };
+    let whole = dims(c.of).1 == n && !added;
+    let kernel = if whole { kernel.write(c.of) } else { kernel.update(c.of) };
     kernel.launch(sizes![
         m32,
         n32,
@@ -117,20 +146,28 @@ pub(crate) fn product_into<'a>(
         c_pitch,
         a.first as u32,
         b.first as u32,
-        first as u32,
+        c.first as u32,
         tile.group(k),
         k_of_split as u32,
-        u32::from(added_here),
+        u32::from(added),
         scale
     ]);
-    if let Some(parts) = parts {
-        Kernel::new("linear/linear_sums.cuh", "sum_splits")
-            .blocks((m * n).div_ceil(1024))
-            .threads(256)
-            .read(&parts)
-            .update(c.of)
-            .launch(sizes![splits as u32, (m * n) as u32, u32::from(added)]);
+}
+
+/// Adds the parts of a product, its rows shared out among the matrices `to`.
+fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool) {
+    let counts: [usize; LAYERS] = std::array::from_fn(|i| to.get(i).map_or(0, |c| dims(c).0 * dims(c).1));
+    let largest = counts.into_iter().max().expect("there are counts");
+    let mut kernel = Kernel::new("linear/linear_sums.cuh", "sum_splits")
+        .grid(largest.div_ceil(1024), to.len(), 1)
+        .threads(256)
+        .read(parts);
+    for i in 0..LAYERS {
+        kernel = kernel.update(&to[i.min(to.len() - 1)]);
     }
+    let mut sizes = sizes![splits as u32, u32::from(added)];
+    counts.into_iter().for_each(|count| sizes.push(count as u32));
+    kernel.launch(sizes);
 }
 
 /// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
@@ -153,10 +190,40 @@ pub(crate) fn aligned(width: usize) -> bool {
     width.is_multiple_of(8)
 }
 
+/// Whether the kernels can write so many columns; their gradient is read as [`Gradient`].
+pub(crate) fn writable(outputs: usize) -> bool {
+    outputs.is_multiple_of(4)
+}
+
+/// The gradient of a layer's output, bf16, with rows that the kernels can read: with zeros behind its columns where those are
+/// not [`aligned`].
+pub(crate) struct Gradient {
+    padded: CudaTensor,
+    pub(crate) outputs: usize,
+}
+
+impl Gradient {
+    pub(crate) fn new(d_y: CudaTensor) -> Self {
+        let (tokens, outputs) = dims(&d_y);
+        let padded = if aligned(outputs) {
+            as_bf16(d_y)
+        } else {
+            let wide = zeros(&d_y, [tokens, outputs.next_multiple_of(8)], DType::BF16);
+            let place = [Slice::from(0..tokens), Slice::from(0..outputs)];
+            contiguous(Cube::float_slice_assign(wide, &place, as_bf16(d_y)))
+        };
+        Self { padded, outputs }
+    }
+
+    pub(crate) fn columns(&self) -> Columns<'_> {
+        Columns::new(&self.padded, 0, self.outputs)
+    }
+}
+
 impl GroupOnCuda for Linears {
     fn fits(&self, inputs: &[[usize; 2]]) -> bool {
         let (x, weights) = inputs.split_first().expect("an input");
-        aligned(x[1]) && weights.iter().all(|weight| aligned(weight[0]))
+        aligned(x[1]) && weights.iter().all(|weight| writable(weight[0]))
     }
 
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
@@ -173,15 +240,15 @@ impl GroupOnCuda for Linears {
         d_outputs: Vec<CudaTensor>,
         wanted: &[bool],
     ) -> Vec<Option<CudaTensor>> {
-        let d_y: Vec<_> = d_outputs.into_iter().map(as_bf16).collect();
+        let d_y: Vec<_> = d_outputs.into_iter().map(Gradient::new).collect();
         let (weights, x) = saved.split_at(d_y.len());
         let d_x = wanted[0].then(|| match (&d_y[..], weights) {
-            ([d_y], [weight]) => product(Product::Input, d_y, weight, 1.0),
+            ([d_y], [weight]) => product(Product::Input, d_y.columns(), weight, 1.0),
             _ => input_gradient(&d_y, weights, None),
         });
         let d_weight = |layer: usize| {
             add_on_cuda(self.sums[layer].as_ref(), |total| {
-                let (d_y, x) = (&d_y[layer], &x[0]);
+                let (d_y, x) = (d_y[layer].columns(), &x[0]);
                 let Some(total) = total else { return product(Product::Weight, d_y, x, 1.0) };
                 product_into(Product::Weight, d_y, x, 1.0, Columns::from(&total), true);
                 total

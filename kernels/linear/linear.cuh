@@ -7,12 +7,13 @@
 // | `linear_backward_weight` | d_y [k, m] | x [k, n]      | d_weight [m, n] fp32: k counts tokens       |
 //
 // Firsts and pitches let A, B and C be columns of wider matrices. They are multiples of 8, as are all sizes but those that
-// count tokens: m of the first two kernels, k of the last.
+// count tokens (m of the first two kernels, k of the last) and outputs, which are multiples of 4; where they are not of 8, the pitch of
+// y is theirs, and d_y has zeros up to its own.
 //
 // Launch: blocks (ceil(m / tile m) · ceil(n / tile n), 1, splits), threads 32 · warps m · warps n. splits is 1 and
 // `k_of_split` k, but for `linear_backward_weight`, which may split its tokens into parts of `k_of_split`, splits =
 // ceil(k / k_of_split): C is then partial [splits, m, n] fp32 (c_pitch n, c_first 0, accumulate 0), and `sum_splits` of
-// linear_sums.cuh adds the parts in order.
+// linear_sums.cuh adds the parts in order, of some rows here and of others there if so wanted.
 //
 // TILE is m, n and k of a tile, its warps along m and n, and its stages; tile.rs says which one a product gets.
 // `group` = 8 MiB / (2 · tile m · k), at least 8, at most 16: the rows of A that L2 keeps while B streams by.

@@ -113,9 +113,10 @@ static void layer(unsigned rows, unsigned inputs, unsigned outputs, unsigned k_o
         LAUNCH(linear_backward_input, tiles<LinearTile>(rows, inputs), t, d_y.data(), weight.data(), d_x.data(), input);
         LAUNCH(linear_backward_weight, dim3(tiles<LinearTile>(outputs, inputs), 1, splits), t, d_y.data(), x.data(),
                partial.data(), of_weight);
-        const SumSplitsSizes sum{splits, count, 0}, add{splits, count, 1};
-        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), d_weight.data(), sum);
-        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), accumulated.data(), add);
+        const SumSplitsSizes sum{splits, 0, {count}}, add{splits, 1, {count}};
+        float *const whole = d_weight.data(), *const total = accumulated.data();
+        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), whole, whole, whole, whole, sum);
+        LAUNCH(sum_splits, (count + 1023) / 1024, 256, partial.data(), total, total, total, total, add);
     });
     const Numbers xs = numbers(x), ws = numbers(weight), dys = numbers(d_y);
     Numbers ys(y.size()), dx(d_x.size()), dw(count), added;
@@ -197,6 +198,9 @@ int main() {
     // As many depths as stages: the next tile starts in the stage that was read last.
     rows_of_tiles<Wide>(65, 264, 72);
     rows_of_tiles<Square>(130, 200, 264);
+    // Few heads: half a chunk of columns is written, and no more.
+    product<Narrow, K_INNER, K_INNER, bf16>("y", 65, 4, 72);
+    product<Square, K_INNER, K_INNER, bf16>("y", 65, 12, 72);
     for (unsigned rows : {1, 63, 130}) layer(rows, 72, 136, 40);
     layer(65, 8, 264, 65);
     return finish();

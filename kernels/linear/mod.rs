@@ -92,7 +92,7 @@ mod tests {
         let of = |layers| Linears { sums: vec![None; layers] };
         agrees_with_reference::<_, 3, 2>(of(2), [x(), weight(2, 48), weight(3, 200)], 1e-5);
         agrees_with_reference::<_, 4, 3>(of(3), [x(), weight(2, 64), weight(3, 16), weight(4, 16)], 1e-5);
-        let four = [x(), weight(2, 200), weight(3, 64), weight(4, 8), weight(5, 8)];
+        let four = [x(), weight(2, 200), weight(3, 64), weight(4, 12), weight(5, 4)];
         agrees_with_reference::<_, 5, 4>(of(4), four, 1e-5);
     }
 }

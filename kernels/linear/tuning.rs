@@ -6,10 +6,10 @@
 //!
 //! What is known belongs to a thread, as the device's queue does. Of files this knows nothing: it speaks lines.
 
-use super::cuda::{Columns, Product, device, product};
+use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::{ALL, Tile, WIDE};
 use crate::compare::random;
-use crate::cuda::{CudaTensor, as_bf16, into_tensor, primitive, rows, view};
+use crate::cuda::{CudaTensor, as_bf16, dims, into_tensor, part, primitive, view};
 use crate::lora_linear::cuda::{input_gradient, output};
 use burn::tensor::Device;
 use cubecl::future::block_on;
@@ -163,15 +163,19 @@ impl Problem {
     }
 
     fn launch(&self, operands: &[CudaTensor]) -> CudaTensor {
+        let gradient = |d_y: &CudaTensor| Gradient::new(d_y.clone());
         match (self.kernel, operands) {
             ("linear_forward", [x, weight]) => product(Product::Forward, x, weight, 1.0),
-            ("linear_backward_input", [d_y, weight]) => product(Product::Input, d_y, weight, 1.0),
-            ("linear_backward_weight", [d_y, x]) => product(Product::Weight, d_y, x, 1.0),
+            ("linear_backward_input", [d_y, weight]) => {
+                product(Product::Input, gradient(d_y).columns(), weight, 1.0)
+            }
+            ("linear_backward_weight", [d_y, x]) => product(Product::Weight, gradient(d_y).columns(), x, 1.0),
             ("lora_linear_forward", [x, weight, u, b]) => output(x, weight, Columns::from(u), b),
             (_, operands) => {
                 let (adapters, layers) = operands.split_at(operands.len() - 2 * (self.sizes.len() - 2));
                 let (d_y, weights) = layers.split_at(layers.len() / 2);
-                input_gradient(d_y, weights, adapters.first().zip(adapters.last()))
+                let d_y: Vec<Gradient> = d_y.iter().map(gradient).collect();
+                input_gradient(&d_y, weights, adapters.first().zip(adapters.last()))
             }
         }
     }
@@ -216,16 +220,18 @@ fn seconds(launch: impl Fn() -> CudaTensor) -> Option<f64> {
 fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
     const WIDTH: usize = 4096;
     const HEIGHT: usize = 256;
-    let height = |[rows, columns]: [usize; 2]| (rows * columns).div_ceil(WIDTH);
-    let all: usize = shapes.iter().copied().map(height).sum();
-    let block = random(1, all.min(HEIGHT), WIDTH).to_device(device);
+    let room = |[rows, columns]: [usize; 2]| (rows * columns).next_multiple_of(128);
+    let height = shapes.iter().copied().map(room).sum::<usize>().div_ceil(WIDTH);
+    let block = random(1, height.min(HEIGHT), WIDTH).to_device(device);
     let block = into_tensor(as_bf16(primitive(block)));
-    let stretch = primitive(block.repeat_dim(0, all.div_ceil(HEIGHT)));
+    let stretch = primitive(block.repeat_dim(0, height.div_ceil(HEIGHT)));
+    let numbers = dims(&stretch).0 * WIDTH;
+    let stretch = view(stretch, [1, numbers]);
     let mut first = 0;
-    let mut cut = |shape: [usize; 2]| {
+    let mut cut = |[rows, columns]: [usize; 2]| {
         let from = first;
-        first += height(shape);
-        view(rows(&stretch, from, first - from), shape)
+        first += room([rows, columns]);
+        view(part(&stretch, from, rows * columns), [rows, columns])
     };
     shapes.iter().map(|shape| cut(*shape)).collect()
 }
@@ -234,7 +240,7 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 mod tests {
     use super::*;
     use crate::check::cuda_device;
-    use crate::cuda::{Kernel, dims, like, sizes};
+    use crate::cuda::{Kernel, like, sizes};
 
     fn problem(kernel: &'static str, sizes: &[usize], splits: usize, tokens: usize) -> Problem {
         Problem { kernel, sizes: sizes.to_vec(), splits, tokens }
@@ -245,10 +251,12 @@ mod tests {
         vec![
             problem("linear_forward", &[72, 40], 1, 67),
             problem("linear_backward_input", &[40, 72], 1, 67),
+            problem("linear_backward_input", &[40, 12], 1, 67),
             problem("linear_backward_weight", &[72, 40], 1, 67),
             problem("linear_backward_weight", &[8, 16], 2, 700),
+            problem("linear_backward_weight", &[4, 16], 1, 67),
             problem("lora_linear_forward", &[72, 40, 24], 1, 67),
-            problem("lora_linears_backward_input", &[40, 24, 72, 8, 16], 1, 67),
+            problem("lora_linears_backward_input", &[40, 24, 72, 12, 16], 1, 67),
             problem("lora_linears_backward_input", &[40, 0, 72, 16], 1, 67),
         ]
     }
@@ -261,7 +269,7 @@ mod tests {
         }
         let lines = learned();
         assert_eq!(lines.lines().count(), problems().len());
-        assert!(lines.contains("lora_linears_backward_input 40,24,72,8,16 1 67 64,64,64,2,2,3\n"), "{lines}");
+        assert!(lines.contains("lora_linears_backward_input 40,24,72,12,16 1 67 128,256,32,2,4,4\n"), "{lines}");
         learn("").unwrap();
         assert_eq!(learned(), "");
         learn(&lines).unwrap();

@@ -1,10 +1,13 @@
 //! Launches of `lora_linear.cuh`, with the products of its low ranks from `linear`.
 
 use super::{LoraLinears, parameters};
-use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, rows, sizes, stacked};
-use crate::linear::cuda::{Columns, Product, aligned, device, product, product_into};
+use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
+use crate::linear::cuda::{
+    Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
+};
 use crate::linear::tile::WIDE;
 use crate::linear::tuning::{self, Problem};
+use crate::weight::{add_all_on_cuda, add_on_cuda};
 use burn::tensor::DType;
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
@@ -23,7 +26,9 @@ fn ranks(b: &[CudaTensor]) -> Vec<(usize, usize)> {
 impl GroupOnCuda for LoraLinears {
     fn fits(&self, inputs: &[[usize; 2]]) -> bool {
         let [weights, a, _] = parameters(inputs);
-        aligned(inputs[0][1]) && weights.iter().chain(a).all(|matrix| aligned(matrix[0]))
+        aligned(inputs[0][1])
+            && weights.iter().all(|weight| writable(weight[0]))
+            && a.iter().all(|a| aligned(a[0]))
     }
 
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
@@ -50,26 +55,37 @@ impl GroupOnCuda for LoraLinears {
         d_outputs: Vec<CudaTensor>,
         wanted: &[bool],
     ) -> Vec<Option<CudaTensor>> {
-        let d_y: Vec<_> = d_outputs.into_iter().map(as_bf16).collect();
+        let d_y: Vec<_> = d_outputs.into_iter().map(Gradient::new).collect();
         let [x, a, u, parameters @ ..] = &saved[..] else { unreachable!("forward saves three and more") };
         let (weights, b) = parameters.split_at(d_y.len());
         let ranks = ranks(b);
         let d_u = empty(u, [dims(u).0, dims(u).1], DType::BF16);
         for ((d_y, b), (first, rank)) in d_y.iter().zip(b).zip(&ranks) {
-            product_into(Product::Input, d_y, b, self.scale, Columns::new(&d_u, *first, *rank), false);
+            let to = Columns::new(&d_u, *first, *rank);
+            product_into(Product::Input, d_y.columns(), b, self.scale, to, false);
         }
         let d_x = wanted[0].then(|| input_gradient(&d_y, weights, Some((&d_u, a))));
         let [wants_weight, wants_a, wants_b] = super::parameters(wanted);
         let d_weights = d_y.iter().zip(wants_weight);
-        let d_weights = d_weights.map(|(d_y, wanted)| wanted.then(|| product(Product::Weight, d_y, x, 1.0)));
-        let d_a = wants_a.contains(&true).then(|| product(Product::Weight, &d_u, x, 1.0));
-        let d_as = ranks.iter().map(|(first, rank)| d_a.as_ref().map(|d_a| rows(d_a, *first, *rank)));
+        let d_weight = |d_y: &Gradient| product(Product::Weight, d_y.columns(), x, 1.0);
+        let d_weights = d_weights.map(|(d_y, wanted)| wanted.then(|| d_weight(d_y)));
+        let d_as = if wants_a.contains(&true) {
+            let shapes: Vec<_> = ranks.iter().map(|(_, rank)| [*rank, dims(x).1]).collect();
+            add_all_on_cuda(&self.a_sums, &d_u, &shapes, |to, added| product_shared_out(&d_u, x, to, added))
+        } else {
+            vec![None; ranks.len()]
+        };
         // `u` carries the scale.
         let d_b = |layer: usize| {
             let (first, rank) = ranks[layer];
-            product(Product::Weight, &d_y[layer], Columns::new(u, first, rank), 1.0)
+            let (d_y, u) = (d_y[layer].columns(), Columns::new(u, first, rank));
+            add_on_cuda(self.b_sums[layer].as_ref(), |total| {
+                let Some(total) = total else { return product(Product::Weight, d_y, u, 1.0) };
+                product_into(Product::Weight, d_y, u, 1.0, Columns::from(&total), true);
+                total
+            })
         };
-        let d_bs = (0..b.len()).map(|layer| wants_b[layer].then(|| d_b(layer)));
+        let d_bs = (0..b.len()).map(|layer| wants_b[layer].then(|| d_b(layer)).flatten());
         std::iter::once(d_x).chain(d_weights).chain(d_as).chain(d_bs).collect()
     }
 }
@@ -97,18 +113,21 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
 
 /// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once.
 pub(crate) fn input_gradient(
-    d_y: &[CudaTensor],
+    d_y: &[Gradient],
     weights: &[CudaTensor],
     adapters: Option<(&CudaTensor, &CudaTensor)>,
 ) -> CudaTensor {
-    let (m, n) = (dims(&d_y[0]).0, dims(&weights[0]).1);
+    let some = d_y[0].columns().of;
+    let (m, n) = (dims(some).0, dims(&weights[0]).1);
     let rank = adapters.map_or(0, |(d_u, _)| dims(d_u).1);
-    let outputs: [u32; LAYERS] =
-        std::array::from_fn(|layer| d_y.get(layer).map_or(0, |d_y| dims(d_y).1 as u32));
+    let of_layers = |size: fn(&Gradient) -> usize| -> [u32; LAYERS] {
+        std::array::from_fn(|layer| d_y.get(layer).map_or(0, |d_y| size(d_y) as u32))
+    };
+    let outputs = of_layers(|d_y| d_y.outputs);
     let depth = outputs.iter().sum::<u32>() as usize;
-    let d_x = empty(&d_y[0], [m, n], DType::BF16);
+    let d_x = empty(some, [m, n], DType::BF16);
     let (estimated, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
-    let sizes = [n, rank].into_iter().chain(d_y.iter().map(|d_y| dims(d_y).1)).collect();
+    let sizes = [n, rank].into_iter().chain(d_y.iter().map(|d_y| d_y.outputs)).collect();
     let problem = Problem { kernel: "lora_linears_backward_input", sizes, splits: 1, tokens: m };
     let tile = tuning::tile(problem, estimated);
     let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
@@ -118,12 +137,13 @@ pub(crate) fn input_gradient(
     // Any buffers will do for layers that are not there, and for adapters.
     for layer in 0..LAYERS {
         let layer = layer.min(d_y.len() - 1);
-        kernel = kernel.read(&d_y[layer]).read(&weights[layer]);
+        kernel = kernel.read(d_y[layer].columns().of).read(&weights[layer]);
     }
-    let (d_u, a) = adapters.unwrap_or((&d_y[0], &weights[0]));
+    let (d_u, a) = adapters.unwrap_or((some, &weights[0]));
     let mut sizes = sizes![m as u32, n as u32, rank as u32, tile.group(depth), 0u32];
     // What of `dy` is read, its pitch, and where it starts.
-    outputs.into_iter().chain(outputs).chain([0; LAYERS]).for_each(|size| sizes.push(size));
+    let pitches = of_layers(|d_y| dims(d_y.columns().of).1);
+    outputs.into_iter().chain(pitches).chain([0; LAYERS]).for_each(|size| sizes.push(size));
     kernel.read(d_u).read(a).write(&d_x).launch(sizes);
     d_x
 }

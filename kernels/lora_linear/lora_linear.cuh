@@ -11,13 +11,13 @@
 //   y_i   = lora_linear_forward               each layer
 //   d_u_i = linear_backward_input(d_y_i, B_i) each layer  scale, c_pitch Σ rank, c_first
 //   d_x   = lora_linears_backward_input       once for up to four layers
-//   d_A   = linear_backward_weight(d_u, x)    once        [Σ rank, k] fp32
+//   d_A   = linear_backward_weight(d_u, x)    once        [Σ rank, k] fp32, shared out among the layers by sum_splits
 //   d_B_i = linear_backward_weight(d_y_i, u)  each layer  [n, rank_i] fp32, b_pitch Σ rank, b_first
 // `lora_linears_backward_input` serves layers without adapters too (rank 0): the sum over layers stays in fp32 and d_x is
 // written once.
 //
 // Launch: blocks ceil(m / tile m) · ceil(n / tile n), threads 32 · warps m · warps n; TILE and `group` as in linear.cuh.
-// Widths, pitches, firsts and ranks are multiples of 8; m is free.
+// Widths, pitches, firsts and ranks are multiples of 8, outputs of 4 as in linear.cuh; m is free.
 //
 // Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3
 #pragma once

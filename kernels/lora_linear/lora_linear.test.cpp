@@ -59,24 +59,25 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
     auto& a = c.random<bf16>("A", size_t(ranks) * k, 2);
     auto& u = c.result<bf16>("u", size_t(m) * ranks);
     auto& d_u = c.result<bf16>("d_u", size_t(m) * ranks);
-    auto& d_a = c.result<float>("d_A", size_t(ranks) * k);
     auto& d_a_partial = c.result<float>("d_A partial", size_t(splits) * ranks * k);
     const auto before = Case::some<bf16>(size_t(m) * k, 3, 4.0);
     auto& d_x = accumulate ? c.state<bf16>("d_x", before) : c.result<bf16>("d_x", before.size());
     auto& nothing = c.random<bf16>("nothing", 8, 4);
     struct Buffers {
         Buffer<bf16>&weight, &b, &d_y, &y;
-        Buffer<float>&d_b, &d_b_partial;
+        Buffer<float>&d_a, &d_b, &d_b_partial;
         unsigned pitch, first;
     };
     std::vector<Buffers> of;
     for (const Layer& layer : layers) {
         // The second layer reads and writes columns of wider buffers.
-        const unsigned wide = of.size() == 1, pitch = layer.outputs + 16 * wide, seed = 10 * unsigned(of.size() + 1);
+        const unsigned wide = of.size() == 1, pitch = (layer.outputs + 7) / 8 * 8 + 16 * wide;
+        const unsigned seed = 10 * unsigned(of.size() + 1);
         of.push_back({c.random<bf16>("W", size_t(layer.outputs) * k, seed),
                       c.random<bf16>("B", size_t(layer.outputs) * layer.rank, seed + 1),
                       c.random<bf16>("d_y", size_t(m) * pitch, seed + 3),
                       c.state<bf16>("y", Case::some<bf16>(size_t(m) * pitch, seed + 4)),
+                      c.result<float>("d_A", size_t(layer.rank) * k),
                       c.result<float>("d_B", size_t(layer.outputs) * layer.rank),
                       c.result<float>("d_B partial", size_t(splits) * layer.outputs * layer.rank), pitch, 8 * wide});
     }
@@ -99,8 +100,9 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
             const LinearSizes of_d_b{n, rank, m, of[i].pitch, ranks, rank, of[i].first, first, 0, 8, k_of_split, 0, 1.0f};
             LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER>), dim3(tiles<Tile>(n, rank), 1, splits), Tile::threads,
                    of[i].d_y.data(), u.data(), of[i].d_b_partial.data(), of_d_b);
-            const SumSplitsSizes sum{splits, n * rank, 0};
-            LAUNCH(sum_splits, (n * rank + 1023) / 1024, 256, of[i].d_b_partial.data(), of[i].d_b.data(), sum);
+            const SumSplitsSizes sum{splits, 0, {n * rank}};
+            float* const d_b = of[i].d_b.data();
+            LAUNCH(sum_splits, (n * rank + 1023) / 1024, 256, of[i].d_b_partial.data(), d_b, d_b, d_b, d_b, sum);
             // The first place stays empty when there is room.
             const unsigned at = layers.size() < LORA_LAYERS ? i + 1 : i;
             d_ys[at] = of[i].d_y.data();
@@ -114,8 +116,16 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
         const LinearSizes of_d_a{ranks, k, m, ranks, k, k, 0, 0, 0, 8, k_of_split, 0, 1.0f};
         LAUNCH((linear_tile<Tile, K_OUTER, K_OUTER>), dim3(tiles<Tile>(ranks, k), 1, splits), Tile::threads,
                d_u.data(), x.data(), d_a_partial.data(), of_d_a);
-        const SumSplitsSizes sum{splits, ranks * k, 0};
-        LAUNCH(sum_splits, (ranks * k + 1023) / 1024, 256, d_a_partial.data(), d_a.data(), sum);
+        SumSplitsSizes sum{splits, 0, {}};
+        float* d_as[LORA_LAYERS];
+        unsigned largest = 0;
+        for (unsigned i = 0; i < LORA_LAYERS; ++i) {
+            d_as[i] = of[i < layers.size() ? i : 0].d_a.data();
+            sum.counts[i] = i < layers.size() ? layers[i].rank * k : 0;
+            largest = sum.counts[i] > largest ? sum.counts[i] : largest;
+        }
+        LAUNCH(sum_splits, dim3((largest + 1023) / 1024, unsigned(layers.size())), 256, d_a_partial.data(), d_as[0], d_as[1],
+               d_as[2], d_as[3], sum);
     });
 
     // What follows u and d_u from what was stored of them: they are rounded.
@@ -144,11 +154,12 @@ static void run(unsigned m, unsigned k, const std::vector<Layer>& layers, bool a
         add(want_d_x, times(d_y, w, m, n, k, COLUMNS_OF_B));
         c.expect("d_B", of[i].d_b,
                  times(transposed(d_y, m, n), columns_of(us, ranks, first, rank), n, m, rank, COLUMNS_OF_B));
+        c.expect("d_A", of[i].d_a,
+                 times(transposed(columns_of(d_us, ranks, first, rank), m, rank), xs, rank, m, k, COLUMNS_OF_B));
     }
     c.expect("d_u", d_u, want_d_u);
     add(want_d_x, times(d_us, as, m, ranks, k, COLUMNS_OF_B));
     c.expect("d_x", d_x, want_d_x);
-    c.expect("d_A", d_a, times(transposed(d_us, m, ranks), xs, ranks, m, k, COLUMNS_OF_B));
 }
 
 // The kernels by their names: three layers, then one without an adapter.
@@ -256,6 +267,7 @@ int main() {
     run<Square>(1, 200, {{8, 8}}, false);
     run<Square>(63, 72, {{40, 64}, {72, 8}}, true);
     run<Square>(130, 136, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
+    run<Square>(65, 72, {{40, 8}, {12, 8}, {4, 16}, {4, 8}}, false);
     same_in_all_tiles<Wide, Wider, Square>(1, 8, {{8, 8}}, false);
     same_in_all_tiles<Wide, Wider, Square>(67, 72, {{136, 40}, {8, 16}, {200, 72}}, true);
     same_in_all_tiles<Wide, Wider, Square>(130, 264, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);

@@ -9,12 +9,17 @@ pub(crate) mod cuda;
 
 use crate::cpu::{add_product, dims, matrix, product, tensor};
 use crate::group::{Group, apply_group};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LoraLinears {
     pub(crate) scale: f32,
+    /// Where the gradient of each layer's `A` goes.
+    pub(crate) a_sums: Vec<Option<GradientSum>>,
+    /// Where the gradient of each layer's `B` goes.
+    pub(crate) b_sums: Vec<Option<GradientSum>>,
 }
 
 /// One layer of a group.
@@ -22,9 +27,9 @@ pub struct Adapted {
     /// `[out, in]`
     pub weight: Tensor<2>,
     /// `[r, in]`
-    pub a: Tensor<2>,
+    pub a: Weight,
     /// `[out, r]`
-    pub b: Tensor<2>,
+    pub b: Weight,
 }
 
 /// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
@@ -32,9 +37,10 @@ pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tenso
     let count = layers.len();
     let mut inputs = vec![x];
     inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
-    inputs.extend(layers.iter().map(|layer| layer.a.clone()));
-    inputs.extend(layers.into_iter().map(|layer| layer.b));
-    apply_group(LoraLinears { scale: scale as f32 }, inputs, count)
+    inputs.extend(layers.iter().map(|layer| layer.a.tensor.clone()));
+    inputs.extend(layers.iter().map(|layer| layer.b.tensor.clone()));
+    let (a_sums, b_sums) = layers.into_iter().map(|layer| (layer.a.sum, layer.b.sum)).unzip();
+    apply_group(LoraLinears { scale: scale as f32, a_sums, b_sums }, inputs, count)
 }
 
 /// The parameters of the layers, behind their input: all weights, all `A`, all `B`.
@@ -90,14 +96,19 @@ impl Group for LoraLinears {
         });
         let gradient = |place: usize| {
             let (kind, layer) = (place / layers, place % layers);
-            let (product, like) = match kind {
-                0 => (product(1.0, d_y[layer].t(), x), &weights[layer]),
-                1 => (product(1.0, matrix(&e[layer]).t(), x), &a[layer]),
-                _ => (product(self.scale, d_y[layer].t(), matrix(&us[layer])), &b[layer]),
+            let (like, sum) = match kind {
+                0 => (&weights[layer], None),
+                1 => (&a[layer], self.a_sums[layer].as_ref()),
+                _ => (&b[layer], self.b_sums[layer].as_ref()),
             };
-            tensor(product, dims(like).0)
+            let (rows, columns) = dims(like);
+            add_on_cpu(sum, [rows, columns], |total| match kind {
+                0 => add_product(total, 1.0, d_y[layer].t(), x),
+                1 => add_product(total, 1.0, matrix(&e[layer]).t(), x),
+                _ => add_product(total, self.scale, d_y[layer].t(), matrix(&us[layer])),
+            })
         };
-        let others = (0..3 * layers).map(|place| wanted[1 + place].then(|| gradient(place)));
+        let others = (0..3 * layers).map(|place| wanted[1 + place].then(|| gradient(place)).flatten());
         std::iter::once(d_x).chain(others).collect()
     }
 }
@@ -107,7 +118,9 @@ mod tests {
     use super::*;
     use crate::check::{agrees_with_reference, random};
 
-    const OP: LoraLinears = LoraLinears { scale: 0.5 };
+    fn of(layers: usize) -> LoraLinears {
+        LoraLinears { scale: 0.5, a_sums: vec![None; layers], b_sums: vec![None; layers] }
+    }
 
     #[test]
     fn value_and_gradients_agree_with_the_reference() {
@@ -120,7 +133,7 @@ mod tests {
                 random(3, rank, input),
                 random(4, output, rank),
             ];
-            agrees_with_reference::<_, 4, 1>(OP, inputs, 1e-5);
+            agrees_with_reference::<_, 4, 1>(of(1), inputs, 1e-5);
         }
     }
 
@@ -136,14 +149,14 @@ mod tests {
             matrix(6, 48, 8),
             matrix(7, 200, 24),
         ];
-        agrees_with_reference::<_, 7, 2>(OP, two, 1e-5);
-        let outputs = [64, 200, 8, 8];
+        agrees_with_reference::<_, 7, 2>(of(2), two, 1e-5);
+        let outputs = [64, 200, 12, 4];
         let four = std::array::from_fn(|place| match place {
             0 => matrix(1, 33, 72),
             1..5 => matrix(place as u64, outputs[place - 1], 72),
             5..9 => matrix(place as u64, 16, 72),
             _ => matrix(place as u64, outputs[place - 9], 16),
         });
-        agrees_with_reference::<_, 13, 4>(OP, four, 1e-5);
+        agrees_with_reference::<_, 13, 4>(of(4), four, 1e-5);
     }
 }

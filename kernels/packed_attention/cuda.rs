@@ -4,6 +4,7 @@ use super::{Dims, PackedAttention};
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, like, sizes};
 use burn::tensor::DType;
+use std::sync::Arc;
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
@@ -88,6 +89,36 @@ impl Borders {
     }
 }
 
+/// What tells the blocks of one pass over a packed row what to do.
+struct Tables {
+    borders: Table,
+    work: Table,
+    items: usize,
+}
+
+impl Tables {
+    fn new(borders: Borders, work: Work) -> Self {
+        Self { items: work.items(), borders: borders.table(), work: work.table() }
+    }
+
+    fn of_forward(dims: Dims, cu_seqlens: &[u32]) -> Self {
+        let (borders, mut work) = (Borders::new(cu_seqlens), Work::default());
+        work.add(MIXED, cu_seqlens, queries_held(dims), |first, count| borders.keys_of(first, count));
+        Self::new(borders, work)
+    }
+
+    fn of_backward(dims: Dims, cu_seqlens: &[u32]) -> Self {
+        let (borders, mut work) = (Borders::new(cu_seqlens), Work::default());
+        work.add(D_QUERIES, cu_seqlens, queries_held(dims), |first, count| borders.keys_of(first, count));
+        let keys: &[Item] = if dims.head_dim > 128 { &[D_KEYS, D_VALUES] } else { &[D_KEYS_AND_VALUES] };
+        let group = dims.heads / dims.kv_heads;
+        for item in keys {
+            work.add(*item, cu_seqlens, HELD, |first, count| group * borders.queries_of(first, count));
+        }
+        Self::new(borders, work)
+    }
+}
+
 fn fits(Dims { heads, kv_heads, head_dim }: Dims) -> bool {
     matches!(head_dim, 16 | 32 | 64 | 128 | 256) && heads / kv_heads <= HELD
 }
@@ -102,6 +133,14 @@ fn queries_held(dims: Dims) -> usize {
     HELD / (dims.heads / dims.kv_heads)
 }
 
+impl PackedAttention {
+    /// The tables of a pass: one set for all layers with the same heads.
+    fn tables(&self, pass: usize, make: fn(Dims, &[u32]) -> Tables) -> Arc<Tables> {
+        let key = [pass, self.dims.heads / self.dims.kv_heads, self.dims.head_dim];
+        self.cu_seqlens.derived(key, |cu_seqlens| make(self.dims, cu_seqlens))
+    }
+}
+
 impl OnCuda<3> for PackedAttention {
     fn fits(&self, _: [[usize; 2]; 3]) -> bool {
         fits(self.dims)
@@ -109,21 +148,18 @@ impl OnCuda<3> for PackedAttention {
 
     fn forward(&self, inputs: [CudaTensor; 3], wanted: [bool; 3]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [q, k, v] = inputs.map(as_bf16);
-        let (tokens, borders) = (dims(&q).0, Borders::new(&self.cu_seqlens));
-        let mut work = Work::default();
-        work.add(MIXED, &self.cu_seqlens, queries_held(self.dims), |first, count| {
-            borders.keys_of(first, count)
-        });
+        let tokens = dims(&q).0;
+        let tables = self.tables(0, Tables::of_forward);
         let (o, lse) = (like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
         Kernel::new(FORWARD, "packed_attention_forward")
             .define("HEAD_DIM", self.dims.head_dim)
-            .blocks(work.items() * self.dims.kv_heads)
+            .blocks(tables.items * self.dims.kv_heads)
             .threads(256)
             .read(&q)
             .read(&k)
             .read(&v)
-            .read(&borders.table().on_device(&q))
-            .read(&work.table().on_device(&q))
+            .read(&tables.borders.on_device(&q))
+            .read(&tables.work.on_device(&q))
             .write(&o)
             .write(&lse)
             .launch(sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale));
@@ -149,20 +185,11 @@ impl OnCuda<3> for PackedAttention {
             .read(o)
             .write(&delta)
             .launch(sizes());
-        let borders = Borders::new(&self.cu_seqlens);
-        let mut work = Work::default();
-        work.add(D_QUERIES, &self.cu_seqlens, queries_held(self.dims), |first, count| {
-            borders.keys_of(first, count)
-        });
-        let keys: &[Item] = if head_dim > 128 { &[D_KEYS, D_VALUES] } else { &[D_KEYS_AND_VALUES] };
-        let group = self.dims.heads / self.dims.kv_heads;
-        for item in keys {
-            work.add(*item, &self.cu_seqlens, HELD, |first, count| group * borders.queries_of(first, count));
-        }
+        let tables = self.tables(1, Tables::of_backward);
         let [d_q, d_k, d_v] = [q, k, v].map(like);
         Kernel::new(BACKWARD, "packed_attention_backward")
             .define("HEAD_DIM", head_dim)
-            .blocks(work.items() * self.dims.kv_heads)
+            .blocks(tables.items * self.dims.kv_heads)
             .threads(256)
             .read(q)
             .read(k)
@@ -170,8 +197,8 @@ impl OnCuda<3> for PackedAttention {
             .read(&d_o)
             .read(lse)
             .read(&delta)
-            .read(&borders.table().on_device(q))
-            .read(&work.table().on_device(q))
+            .read(&tables.borders.on_device(q))
+            .read(&tables.work.on_device(q))
             .write(&d_q)
             .write(&d_k)
             .write(&d_v)

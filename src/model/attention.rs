@@ -5,7 +5,7 @@ use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
-use sparktune_kernels::rms_norm::{add_rms_norm, rms_norm};
+use sparktune_kernels::rms_norm::rms_norm;
 use sparktune_kernels::rope::{RopeTable, rope};
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::model_config::ModelConfig;
@@ -147,14 +147,4 @@ impl Attention {
 /// RMSNorm over the hidden width with a model's conventions.
 pub(crate) fn norm(x: Tensor<2>, weight: &Param, config: &ModelConfig) -> Tensor<2> {
     rms_norm(x, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
-}
-
-/// As [`norm`] of `x + residual`, and that sum.
-pub(crate) fn add_norm(
-    x: Tensor<2>,
-    residual: Tensor<2>,
-    weight: &Param,
-    config: &ModelConfig,
-) -> [Tensor<2>; 2] {
-    add_rms_norm(x, residual, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
 }

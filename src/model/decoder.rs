@@ -1,7 +1,6 @@
 //! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
 
-use crate::attention::norm;
-use crate::layer::DecoderLayer;
+use crate::layer::{DecoderLayer, Stream};
 use crate::row::inverse_frequencies;
 use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
@@ -130,7 +129,7 @@ impl Model {
         let mut x = self.embed(&row.input_ids);
         let mut outputs = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            x = layer.forward(x, row, &table, &self.config);
+            x = layer.forward(x, row, &table, &self.config).sum();
             outputs.push(x.clone());
         }
         outputs
@@ -139,15 +138,16 @@ impl Model {
     /// Hidden states after the final norm, `[T, H]`.
     pub fn hidden(&self, row: &Row) -> Tensor<2> {
         let table = self.rope_table(row);
-        let mut x = self.embed(&row.input_ids);
+        let mut stream = Stream::from(self.embed(&row.input_ids));
         for layer in &self.layers {
-            x = layer.forward(x, row, &table, &self.config);
+            stream = layer.forward(stream, row, &table, &self.config);
         }
-        self.final_norm(x)
+        self.final_norm(stream)
     }
 
-    fn final_norm(&self, x: Tensor<2>) -> Tensor<2> {
-        norm(x, &self.norm, &self.config)
+    fn final_norm(&self, stream: impl Into<Stream>) -> Tensor<2> {
+        let [normed, _] = stream.into().norm(&self.norm, &self.config);
+        normed
     }
 
     /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few rows, never for a whole training row.
@@ -198,7 +198,7 @@ impl Model {
         let mut inputs = vec![frozen.embed(&row.input_ids)];
         for layer in &frozen.layers {
             let x = inputs.last().expect("starts with the embedding").clone();
-            inputs.push(layer.forward(x, row, &table, &self.config));
+            inputs.push(layer.forward(x, row, &table, &self.config).sum());
         }
         drop(frozen);
 
@@ -215,7 +215,7 @@ impl Model {
             let x = inputs.pop().expect("an input for each layer").autodiff();
             let wants_input_gradient = i > 0 || embedding_trained;
             let x = if wants_input_gradient { x.require_grad() } else { x };
-            let y = layer.forward(x.clone(), row, &table, &self.config);
+            let y = layer.forward(x.clone(), row, &table, &self.config).sum();
             let mut backward = seed_gradient(y, dy.clone()).backward();
             layer.visit(&mut |param| gradients.collect(param, &mut backward));
             if wants_input_gradient {
@@ -233,12 +233,12 @@ impl Model {
     pub fn continue_from(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
         let positions: Vec<u32> = (0..input_ids.len()).map(|i| (cache.len() + i) as u32).collect();
         let table = self.rope_table_at(&positions);
-        let mut x = self.embed(&input_ids.into());
+        let mut stream = Stream::from(self.embed(&input_ids.into()));
         for (layer, cache) in self.layers.iter().zip(cache.layers_mut()) {
-            x = layer.continue_from(x, &table, &self.config, cache);
+            stream = layer.continue_from(stream, &table, &self.config, cache);
         }
         cache.advance(input_ids.len());
-        self.final_norm(x)
+        self.final_norm(stream)
     }
 
     /// An empty cache for [`Self::continue_from`].

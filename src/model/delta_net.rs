@@ -2,9 +2,9 @@
 
 use crate::cache::DeltaCache;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
-use burn::tensor::{DType, Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
-use sparktune_kernels::decay_gate::decay_gate;
+use sparktune_kernels::delta_gates::delta_gates;
 use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta_rule};
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::model_config::{LinearAttention, ModelConfig};
@@ -75,9 +75,7 @@ impl DeltaNet {
     pub(crate) fn project(&self, x: Tensor<2>) -> Projected {
         let layers = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
         let [u, z, b, a] = Linear::together(layers, x);
-        // Gates are f32 on every device.
-        let beta = activation::sigmoid(b.cast(DType::F32));
-        let g = decay_gate(a, self.a_log.tensor(), self.dt_bias.tensor());
+        let [g, beta] = delta_gates(a, b, self.a_log.tensor(), self.dt_bias.tensor());
         Projected { u, z, g, beta }
     }
 

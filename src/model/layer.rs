@@ -1,10 +1,11 @@
 //! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
 
-use crate::attention::{Attention, add_norm, norm};
+use crate::attention::{Attention, norm};
 use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
 use crate::{Checkpoint, Linear, ModelError, Param, Row};
 use burn::tensor::{Device, Tensor};
+use sparktune_kernels::rms_norm::add_rms_norm;
 use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::silu_mul::silu_mul;
 use sparktune_plan::model_config::{LayerType, ModelConfig};
@@ -36,6 +37,33 @@ pub(crate) struct DecoderLayer {
     pub(crate) mixer: Mixer,
     pub(crate) post_attention_layernorm: Param,
     pub(crate) mlp: Mlp,
+}
+
+/// What flows from layer to layer, `[T, H]`: `x`, or `x + branch`, which the norm behind adds in the same pass.
+pub(crate) struct Stream {
+    x: Tensor<2>,
+    branch: Option<Tensor<2>>,
+}
+
+impl From<Tensor<2>> for Stream {
+    fn from(x: Tensor<2>) -> Self {
+        Self { x, branch: None }
+    }
+}
+
+impl Stream {
+    pub(crate) fn sum(self) -> Tensor<2> {
+        match self.branch {
+            Some(branch) => self.x + branch,
+            None => self.x,
+        }
+    }
+
+    /// [`norm`] of the sum, and the sum.
+    pub(crate) fn norm(self, weight: &Param, config: &ModelConfig) -> [Tensor<2>; 2] {
+        let Some(branch) = self.branch else { return [norm(self.x.clone(), weight, config), self.x] };
+        add_rms_norm(self.x, branch, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
+    }
 }
 
 impl DecoderLayer {
@@ -77,12 +105,12 @@ impl DecoderLayer {
 
     pub(crate) fn forward(
         &self,
-        x: Tensor<2>,
+        stream: impl Into<Stream>,
         row: &Row,
         table: &RopeTable,
         config: &ModelConfig,
-    ) -> Tensor<2> {
-        let normed = norm(x.clone(), &self.input_layernorm, config);
+    ) -> Stream {
+        let [normed, x] = stream.into().norm(&self.input_layernorm, config);
         let mixed = match &self.mixer {
             Mixer::Full(attention) => attention.forward(normed, row, table),
             Mixer::Linear(delta_net) => delta_net.forward(normed, row),
@@ -101,12 +129,12 @@ impl DecoderLayer {
     /// Continues one example from `cache`, which must be of this layer's kind.
     pub(crate) fn continue_from(
         &self,
-        x: Tensor<2>,
+        stream: impl Into<Stream>,
         table: &RopeTable,
         config: &ModelConfig,
         cache: &mut LayerCache,
-    ) -> Tensor<2> {
-        let normed = norm(x.clone(), &self.input_layernorm, config);
+    ) -> Stream {
+        let [normed, x] = stream.into().norm(&self.input_layernorm, config);
         let mixed = match (&self.mixer, cache) {
             (Mixer::Full(attention), LayerCache::Full(cache)) => {
                 attention.continue_from(normed, table, cache)
@@ -117,9 +145,9 @@ impl DecoderLayer {
         self.finish(x, mixed, config)
     }
 
-    fn finish(&self, x: Tensor<2>, mixed: Tensor<2>, config: &ModelConfig) -> Tensor<2> {
-        let [normed, h] = add_norm(x, mixed, &self.post_attention_layernorm, config);
-        h + self.mlp.forward(normed)
+    fn finish(&self, x: Tensor<2>, mixed: Tensor<2>, config: &ModelConfig) -> Stream {
+        let [normed, h] = Stream { x, branch: Some(mixed) }.norm(&self.post_attention_layernorm, config);
+        Stream { x: h, branch: Some(self.mlp.forward(normed)) }
     }
 
     pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {

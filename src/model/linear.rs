@@ -52,7 +52,7 @@ impl Linear {
 
     fn adapted(&self) -> Adapted {
         let Lora { a, b, .. } = self.lora.as_ref().expect("adapters are put on all linears or none");
-        Adapted { weight: self.weight.tensor(), a: a.tensor(), b: b.tensor() }
+        Adapted { weight: self.weight.tensor(), a: a.weight(), b: b.weight() }
     }
 
     /// Module path: the weight's name without `.weight`.

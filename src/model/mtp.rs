@@ -88,8 +88,9 @@ impl Mtp {
         let hidden = embedding(hidden, &pairs.hidden_rows);
         let x = self.join(model, model.embed(&pairs.row.input_ids), hidden);
         let table = model.rope_table(&pairs.row);
-        let x = self.layer.forward(x, &pairs.row, &table, model.config());
-        norm(x, &self.norm, model.config())
+        let [normed, _] =
+            self.layer.forward(x, &pairs.row, &table, model.config()).norm(&self.norm, model.config());
+        normed
     }
 
     /// The head's own hidden states `[pairs, H]` for a row's final hidden states `[T, H]`.
@@ -146,8 +147,9 @@ impl Mtp {
         let positions: Vec<u32> = (0..next_ids.len()).map(|i| (cache.length + i) as u32).collect();
         let table = model.rope_table_at(&positions);
         cache.length += next_ids.len();
-        let x = self.layer.continue_from(x, &table, model.config(), &mut cache.layer);
-        norm(x, &self.norm, model.config())
+        let stream = self.layer.continue_from(x, &table, model.config(), &mut cache.layer);
+        let [normed, _] = stream.norm(&self.norm, model.config());
+        normed
     }
 
     /// Every parameter of the head.

@@ -268,4 +268,6 @@ fn tiny_products() -> Vec<Product> {
 }
 
 #[cfg(test)]
+mod launches;
+#[cfg(test)]
 mod tests;

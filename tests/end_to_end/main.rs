@@ -6,6 +6,7 @@
 
 mod crashes;
 mod data;
+mod gpu;
 mod hub;
 mod machine;
 mod planning;

@@ -1,0 +1,109 @@
+//! How many kernels a training step puts on the device, as the emulated one counts them: each takes the host some microseconds, and
+//! one of burn's is a pass over memory that nobody planned. Whoever changes these numbers changed the step.
+
+use super::steps::tiny_config;
+use crate::bench::{SETTINGS, random_ids};
+use crate::optimizer::Optimizer;
+use burn::tensor::{Device, DeviceType};
+use sparktune_model::{Checkpoint, Gradients, LoraConfig, Model, Row};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where the emulated device writes a line for each launch.
+const TRACE: &str = "EMULATED_CUDA_TRACE";
+
+/// Of one row forward and backward, of one more of the same step, and of the update: launches of our kernels, and of burn's.
+type Step = [[usize; 2]; 3];
+
+#[test]
+fn a_step_launches_as_many_kernels_as_it_did() {
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            concat!(module_path!(), "::counted").split_once("::").unwrap().1,
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(TRACE, folder.path().join("trace"))
+        .output()
+        .unwrap();
+    let [said, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{said}{by_name}");
+    let Some((_, json)) = said.split_once("counted: ") else {
+        assert!(said.contains("skipped: "), "{said}");
+        eprintln!("skipped: a real device does not tell its launches");
+        return;
+    };
+    let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates, for there are four heads.
+    assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA: {by_name}");
+    assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full: {by_name}");
+}
+
+#[test]
+#[ignore = "the test above runs it in a process of its own, whose launches are written down"]
+fn counted() {
+    let trace = PathBuf::from(std::env::var_os(TRACE).expect("who starts this says where"));
+    let device = Device::enumerate(DeviceType::Cuda).into_vec().remove(0);
+    let launched = |what: String, work: &mut dyn FnMut()| {
+        device.sync().unwrap();
+        let seen = names(&trace).len();
+        work();
+        device.sync().unwrap();
+        let new = names(&trace).split_off(seen);
+        let mut by_name = BTreeMap::<&str, usize>::new();
+        new.iter().for_each(|name| *by_name.entry(name).or_default() += 1);
+        eprintln!("{what}: {by_name:#?}");
+        let burns = new.iter().filter(|name| is_burns(name)).count();
+        [new.len() - burns, burns]
+    };
+    let steps = [Some(8), None].map(|rank| {
+        let mut model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
+        match rank {
+            Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 16.0, rslora: false }, 0),
+            None => model.set_trainable(true),
+        }
+        let row = Row::single(&random_ids(1, 72, model.config().vocab_size));
+        let mut optimizer = Optimizer::default();
+        let mut step = |number: u64| {
+            let mut gradients = Gradients::default();
+            let rows = [1, 2].map(|place| {
+                launched(format!("{rank:?}, step {number}, row {place}"), &mut || {
+                    model.loss_and_gradients(&row, 0.01, false, &mut gradients);
+                })
+            });
+            let update = launched(format!("{rank:?}, step {number}, update"), &mut || {
+                let gradients = std::mem::take(&mut gradients);
+                optimizer.step(&SETTINGS, 1e-4, number, gradients, &mut |f| model.visit_mut(f)).unwrap();
+            });
+            [rows[0], rows[1], update]
+        };
+        // In the first step moments are made.
+        step(1);
+        step(2)
+    });
+    if trace.exists() {
+        println!("counted: {}", serde_json::to_string(&steps).unwrap());
+    } else {
+        println!("skipped: no launch was written down");
+    }
+}
+
+/// Names of the kernels launched so far.
+fn names(trace: &std::path::Path) -> Vec<String> {
+    let text = std::fs::read_to_string(trace).unwrap_or_default();
+    text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// Kernels that burn generates end in a hash.
+fn is_burns(name: &str) -> bool {
+    name.rsplit_once('_')
+        .is_some_and(|(_, end)| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
