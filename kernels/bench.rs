@@ -11,6 +11,7 @@ pub use cases::{Case, Shape, cases};
 
 use crate::compare::random;
 use crate::cuda::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
+use crate::linear::tuning::{listen, missed};
 use crate::work::Launch;
 use burn::tensor::{DType, Device, Tensor};
 use products::{Layout, Operands};
@@ -76,9 +77,14 @@ impl Meter {
     /// Seconds of one call, by the clock between two waits for the device with many calls queued in between. A call is given its
     /// number.
     fn seconds(&self, pace: Pace, mut call: impl FnMut(usize)) -> f64 {
-        // The first one compiles, the second one tells how many there is time for.
+        // The first one compiles, and tells which products it has: training computes them in measured tiles. The second one tells
+        // how many there is time for.
+        listen();
         call(0);
         self.wait();
+        for product in missed() {
+            product.measure(&self.device);
+        }
         let mut once = |calls: usize| {
             let began = Instant::now();
             (0..calls).for_each(&mut call);
@@ -142,7 +148,7 @@ impl Meter {
             bytes: 6.0 * (side * side) as f64,
             flops: work.flops,
             work: vec![work],
-            note: format!("the floors' FLOP/s; {}", product.tiling),
+            note: format!("the floors' FLOP/s; {}", product.tiling()),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{Meter, Pace, bytes};
 use crate::compare::random;
 use crate::cuda::{CudaTensor, into_tensor, primitive};
 use crate::linear::cuda::{Product, product, tiling};
+use crate::linear::tuning::remember;
 use burn::tensor::{DType, Shape, Tensor};
 
 /// What the sampled error of a product may be: bf16 operands, sums in f32, the result rounded to bf16.
@@ -23,14 +24,36 @@ pub enum Layout {
 /// What a product took.
 #[derive(Clone, Debug)]
 pub struct Timed {
-    /// Seconds of one.
+    /// Seconds of one in the fastest tile.
     pub seconds: f64,
     /// Products and sums.
     pub flops: f64,
-    /// Relative L2 distance of sampled results from sums in f64.
+    /// Relative L2 distance of sampled results from sums in f64, that of the worst tile.
     pub error: f64,
-    /// The tile that was chosen, and into how many parts `k` was split.
-    pub tiling: String,
+    /// Sampled results that are not the same bits in all tiles.
+    pub differing: usize,
+    /// Into how many parts `k` was split.
+    pub splits: usize,
+    /// Every tile that may be the fastest with its seconds, the one that is estimated to be first.
+    pub tiles: Vec<(String, f64)>,
+}
+
+impl Timed {
+    /// The fastest tile, and by how much the estimate errs.
+    pub fn tiling(&self) -> String {
+        let (estimated, estimated_s) = &self.tiles[0];
+        let fastest = self.tiles.iter().find(|(_, seconds)| *seconds == self.seconds);
+        let fastest = fastest.map_or(estimated, |(tile, _)| tile);
+        let parts = if self.splits > 1 { format!(", k in {} parts", self.splits) } else { String::new() };
+        let others = self.tiles.len();
+        match fastest == estimated {
+            true => format!("tile {fastest}{parts}: fastest of {others}, as estimated"),
+            false => format!(
+                "tile {fastest}{parts}: fastest of {others}; the estimated {estimated} takes {:.2} of its time",
+                estimated_s / self.seconds
+            ),
+        }
+    }
 }
 
 /// Numbers after which operands repeat; a prime.
@@ -83,7 +106,8 @@ impl Operands {
         Self { left: Operand::new(meter, 1, left), right: Operand::new(meter, 2, right) }
     }
 
-    /// Times `C [m, n] = A [m, k] · B [k, n]` and holds some of its numbers against sums in f64.
+    /// Times `C [m, n] = A [m, k] · B [k, n]` in every tile that may be the fastest, and holds some of its numbers against sums in
+    /// f64 and against those of the other tiles.
     pub fn measure(&self, meter: &Meter, layout: Layout, [m, n, k]: [usize; 3]) -> Timed {
         let (which, left, right) = match layout {
             Layout::Nt => (Product::Forward, [m, k], [n, k]),
@@ -92,27 +116,51 @@ impl Operands {
         };
         let run =
             |turn: usize| product(which, &self.left.matrix(left, turn), &self.right.matrix(right, turn), 1.0);
-        let error = self.sampled_error(layout, [m, n, k], run(0));
-        let seconds = meter.seconds(Pace { queue_s: 0.005, times: 5 }, |turn| drop(run(turn)));
-        let (tile, splits, _) = tiling(which, &self.left.stretch, [m, n, k]);
-        let parts = if splits > 1 { format!(", k in {splits} parts") } else { String::new() };
-        Timed { seconds, flops: 2.0 * (m * n * k) as f64, error, tiling: format!("tile {tile}{parts}") }
+        let (_, splits, _) = tiling(which, &self.left.stretch, [m, n, k]);
+        let problem = which.problem([m, n, k], splits);
+        let (mut error, mut differing, mut seconds) = (0.0f64, 0, f64::INFINITY);
+        let (mut tiles, mut in_first) = (Vec::new(), None);
+        for tile in problem.candidates(&self.left.stretch) {
+            remember(&problem, tile);
+            let found = sampled(run(0), [m, n]);
+            let of_tile = self.error(layout, [m, n, k], &found);
+            // Not a number is the largest of all.
+            error = if error.is_nan() || of_tile <= error { error } else { of_tile };
+            let first = in_first.get_or_insert_with(|| found.clone());
+            differing += first.iter().zip(&found).filter(|(a, b)| a.2.to_bits() != b.2.to_bits()).count();
+            let took = meter.seconds(Pace { queue_s: 0.005, times: 5 }, |turn| drop(run(turn)));
+            seconds = took.min(seconds);
+            tiles.push((tile.to_string(), took));
+        }
+        Timed { seconds, flops: 2.0 * (m * n * k) as f64, error, differing, splits, tiles }
     }
 
-    fn sampled_error(&self, layout: Layout, [m, n, k]: [usize; 3], c: CudaTensor) -> f64 {
-        let c: Tensor<2> = into_tensor(c);
+    /// Relative L2 distance of sampled results.
+    fn error(&self, layout: Layout, [m, n, k]: [usize; 3], sampled: &[Sampled]) -> f64 {
         let (mut difference, mut norm) = (0.0, 0.0);
-        for row in [0, m / 3, m / 2 + 1, m - 1].map(|row| row.min(m - 1)) {
-            let found = c.clone().narrow(0, row, 1).into_data().convert::<f32>();
-            let found = found.try_to_vec::<f32>().expect("was converted to f32");
-            for column in (0..32).map(|i| (i * (n - 1) / 31 + i % 3).min(n - 1)) {
-                let left = |l: usize| if layout == Layout::Tn { l * m + row } else { row * k + l };
-                let right = |l: usize| if layout == Layout::Nt { column * k + l } else { l * n + column };
-                let expected: f64 = (0..k).map(|l| self.left.at(left(l)) * self.right.at(right(l))).sum();
-                difference += (f64::from(found[column]) - expected).powi(2);
-                norm += expected.powi(2);
-            }
+        for (row, column, found) in sampled {
+            let left = |l: usize| if layout == Layout::Tn { l * m + row } else { row * k + l };
+            let right = |l: usize| if layout == Layout::Nt { column * k + l } else { l * n + column };
+            let expected: f64 = (0..k).map(|l| self.left.at(left(l)) * self.right.at(right(l))).sum();
+            difference += (f64::from(*found) - expected).powi(2);
+            norm += expected.powi(2);
         }
         (difference / norm).sqrt()
     }
+}
+
+/// Row, column and number of a result.
+type Sampled = (usize, usize, f32);
+
+/// Some numbers of `C [m, n]`.
+fn sampled(c: CudaTensor, [m, n]: [usize; 2]) -> Vec<Sampled> {
+    let c: Tensor<2> = into_tensor(c);
+    let mut sampled = Vec::new();
+    for row in [0, m / 3, m / 2 + 1, m - 1].map(|row| row.min(m - 1)) {
+        let found = c.clone().narrow(0, row, 1).into_data().convert::<f32>();
+        let found = found.try_to_vec::<f32>().expect("was converted to f32");
+        let columns = (0..32).map(|i| (i * (n - 1) / 31 + i % 3).min(n - 1));
+        sampled.extend(columns.map(|column| (row, column, found[column])));
+    }
+    sampled
 }

@@ -110,6 +110,31 @@ void agrees(const std::string& what, const std::string& sizes, const Buffer<T>& 
 }
 
 // The buffers of one case.
+// The same bits, of two ways to compute the same.
+template <class T>
+void same_bits(const std::string& what, const std::string& sizes, const Buffer<T>& got, const Buffer<T>& want) {
+    ++row_of(what).cases;
+    if (got.size() != want.size() || std::memcmp(got.data(), want.data(), got.size() * sizeof(T))) failed(what, sizes);
+}
+
+// Matrix [rows, columns] for a product along its columns, or along its rows if `outer`: what the second half of the sum adds is what
+// the first half added, times `again`. Where one operand says -1 and the other 1, the sums are nothing but rounding, and in
+// another order another one.
+inline std::vector<bf16> mirrored(size_t rows, size_t columns, bool outer, uint64_t seed, double again) {
+    std::vector<bf16> contents(rows * columns);
+    const size_t along = outer ? rows : columns, across = outer ? columns : rows;
+    for (size_t i = 0; i < across; ++i) {
+        Random random(seed + i * 7919);
+        for (size_t k = 0; k < (along + 1) / 2; ++k) {
+            const double x = random.next();
+            const size_t mirror = along - 1 - k;
+            assign(contents[outer ? mirror * columns + i : i * columns + mirror], again * x);
+            assign(contents[outer ? k * columns + i : i * columns + k], x);
+        }
+    }
+    return contents;
+}
+
 class Case {
     struct Held {
         std::function<void()> reset;

@@ -2,6 +2,7 @@
 
 use super::Linears;
 use super::tile::{ALL, Device, Tile};
+use super::tuning::{self, Problem};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
 use crate::fp8;
 use crate::lora_linear::cuda::input_gradient;
@@ -58,6 +59,12 @@ impl Product {
             Product::Input => [a_rows, b.count, a.count],
             Product::Weight => [a.count, b.count, a_rows],
         }
+    }
+
+    /// As a tile is chosen for it.
+    pub(crate) fn problem(self, [m, n, k]: [usize; 3], splits: usize) -> Problem {
+        let (tokens, sizes) = if self == Product::Weight { (k, vec![m, n]) } else { (m, vec![n, k]) };
+        Problem { kernel: self.kernel(), sizes, splits, tokens }
     }
 }
 
@@ -116,9 +123,10 @@ fn launch(
     scale: f32,
     c: Columns,
     added: bool,
-    (tile, splits, k_of_split): (Tile, usize, usize),
+    (estimated, splits, k_of_split): (Tile, usize, usize),
 ) {
     let [m, n, k] = which.size(a, b);
+    let tile = tuning::tile(which.problem([m, n, k], splits), estimated);
     let kernel = Kernel::new("linear/linear.cuh", which.kernel())
         .define("TILE", tile)
         .grid(tile.blocks(m, n), 1, splits)
@@ -163,7 +171,7 @@ fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool)
     kernel.launch(sizes);
 }
 
-/// The tile for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
+/// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
 pub(crate) fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
     let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);

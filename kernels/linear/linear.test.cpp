@@ -136,6 +136,42 @@ static void layer(unsigned rows, unsigned inputs, unsigned outputs, unsigned k_o
     c.expect("d_weight accumulated", accumulated, added);
 }
 
+template <class Tile, Order A, Order B, class T>
+static void in_tile(const bf16* a, const bf16* b, T* c, LinearSizes sizes) {
+    const unsigned splits = (sizes.k + sizes.k_of_split - 1) / sizes.k_of_split;
+    LAUNCH((linear_tile<Tile, A, B>), dim3(tiles<Tile>(sizes.m, sizes.n), 1, splits), Tile::threads, a, b, c, sizes);
+}
+
+// Which tile a product is computed in changes no bit of it: C, or its parts where k is split.
+template <Order A, Order B, class T, class First, class... Others>
+static void same_in_all_tiles(const char* name, unsigned m, unsigned n, unsigned k, unsigned k_of_split, bool accumulate) {
+    const std::string sizes = std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k);
+    Case c("linear", sizes);
+    auto& a = A == K_INNER ? c.given("a", mirrored(m, k, false, 1, -1)) : c.given("a", mirrored(k, m, true, 1, -1));
+    auto& b = B == K_INNER ? c.given("b", mirrored(n, k, false, 2, 1)) : c.given("b", mirrored(k, n, true, 2, 1));
+    const unsigned splits = (k + k_of_split - 1) / k_of_split;
+    const auto before = Case::some<T>(size_t(splits) * m * n, 3, 1e-6);
+    auto& first = c.state<T>("c", before);
+    std::vector<Buffer<T>*> others;
+    for (size_t i = 0; i < sizeof...(Others); ++i) others.push_back(&c.state<T>("c of another tile", before));
+    const LinearSizes of{m, n, k, A == K_INNER ? k : m, B == K_INNER ? k : n, n, 0, 0, 0, 2, k_of_split, accumulate, 0.5f};
+    c.run([&] {
+        in_tile<First, A, B>(a.data(), b.data(), first.data(), of);
+        size_t i = 0;
+        (in_tile<Others, A, B>(a.data(), b.data(), others[i++]->data(), of), ...);
+    });
+    for (const auto* other : others) same_bits(std::string("in all tiles: ") + name, sizes, *other, first);
+}
+
+template <class... Tiles>
+static void same_in_all_tiles(unsigned m, unsigned n, unsigned k, bool accumulate) {
+    const unsigned even = (k + 7) / 8 * 8, even_m = (m + 7) / 8 * 8;
+    same_in_all_tiles<K_INNER, K_INNER, bf16, Tiles...>("y", m, n, even, even, accumulate);
+    same_in_all_tiles<K_INNER, K_OUTER, bf16, Tiles...>("d_x", m, n, even, even, accumulate);
+    same_in_all_tiles<K_OUTER, K_OUTER, float, Tiles...>("d_weight", even_m, n, k, k, accumulate);
+    same_in_all_tiles<K_OUTER, K_OUTER, float, Tiles...>("parts of d_weight", even_m, n, k, 64, false);
+}
+
 int main() {
     using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
@@ -155,6 +191,10 @@ int main() {
     products<Narrow>(65, 24, 321, true);
     products<Flat>(1, 136, 130);
     products<Flat>(17, 72, 321, true);
+    // Less than a tile, odd edges, a depth of neither tile; more than the widest tile.
+    same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(1, 8, 1, false);
+    same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(67, 72, 193, true);
+    same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(130, 264, 150, false);
     // As many depths as stages: the next tile starts in the stage that was read last.
     rows_of_tiles<Wide>(65, 264, 72);
     rows_of_tiles<Square>(130, 200, 264);

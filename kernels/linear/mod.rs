@@ -4,6 +4,8 @@
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 pub(crate) mod tile;
+#[cfg(feature = "cuda")]
+pub mod tuning;
 
 use crate::cpu::{add_product, dims, matrix, product, tensor};
 use crate::group::{Group, apply_group};

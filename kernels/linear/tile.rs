@@ -100,6 +100,15 @@ impl Device {
         });
         best.expect("there are tiles")
     }
+
+    /// Those of `tiles` that may be the fastest for a product `[m, n, k]` with `k` in so many parts, the best first: the
+    /// estimate errs, but not threefold.
+    pub(crate) fn worth_trying(&self, tiles: &[Tile], size: [usize; 3], splits: usize) -> Vec<Tile> {
+        let mut timed: Vec<_> = tiles.iter().map(|tile| (self.cycles(tile, size, splits), *tile)).collect();
+        timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let most = 3.0 * timed[0].0;
+        timed.into_iter().take_while(|(cycles, _)| *cycles <= most).map(|(_, tile)| tile).collect()
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +122,17 @@ mod tests {
         assert!(tile.m == 128 && tile.n >= 128 && splits == 1, "{tile:?}");
         assert_eq!(gb10.choose(&ALL, [5376, 16, 2048], 1).0.n, 16);
         assert_eq!(gb10.choose(&ALL, [1, 2048, 2048], 1).0.m, 16);
+    }
+
+    #[test]
+    fn what_is_worth_trying_begins_with_the_best_and_leaves_out_the_absurd() {
+        let gb10 = Device::with(48);
+        for size in [[5376, 6144, 2048], [5376, 16, 2048], [1, 2048, 2048], [67, 72, 40]] {
+            let tiles = gb10.worth_trying(&ALL, size, 1);
+            assert_eq!(tiles[0], gb10.choose(&ALL, size, 1).0);
+            assert!(tiles.len() > 1, "{size:?}: {tiles:?}");
+        }
+        assert_eq!(gb10.worth_trying(&ALL, [5376, 6144, 2048], 1).len(), 3);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::linear::cuda::{
     Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
 };
 use crate::linear::tile::WIDE;
+use crate::linear::tuning::{self, Problem};
 use crate::weight::{add_all_on_cuda, add_on_cuda};
 use burn::tensor::DType;
 
@@ -99,10 +100,12 @@ impl GroupOnCuda for LoraLinears {
 }
 
 /// `x Wᵀ + u Bᵀ`, rounded once.
-fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
+pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
     let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
     let y = empty(x, [m, n], DType::BF16);
-    let (tile, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+    let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+    let problem = Problem { kernel: "lora_linear_forward", sizes: vec![n, k, rank], splits: 1, tokens: m };
+    let tile = tuning::tile(problem, estimated);
     let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
     Kernel::new(SOURCE, "lora_linear_forward")
         .define("TILE", tile)
@@ -132,7 +135,10 @@ pub(crate) fn input_gradient(
     let outputs = of_layers(|d_y| d_y.outputs);
     let depth = outputs.iter().sum::<u32>() as usize;
     let d_x = empty(some, [m, n], DType::BF16);
-    let (tile, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
+    let (estimated, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
+    let sizes = [n, rank].into_iter().chain(d_y.iter().map(|d_y| d_y.outputs)).collect();
+    let problem = Problem { kernel: "lora_linears_backward_input", sizes, splits: 1, tokens: m };
+    let tile = tuning::tile(problem, estimated);
     let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
         .define("TILE", tile)
         .blocks(tile.blocks(m, n))

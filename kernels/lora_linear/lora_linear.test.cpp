@@ -196,6 +196,67 @@ static void named() {
     c.expect("d_x", d_x, all);
 }
 
+template <class Tile>
+static void forward_in_tile(const bf16* x, const bf16* weight, const bf16* u, const bf16* b, bf16* y,
+                            const LoraForwardSizes& sizes) {
+    LAUNCH(lora_forward_tile<Tile>, tiles<Tile>(sizes.m, sizes.n), Tile::threads, x, weight, u, b, y, sizes);
+}
+
+template <class Tile>
+static void input_in_tile(const bf16* const (&d_y)[LORA_LAYERS], const bf16* const (&weight)[LORA_LAYERS], const bf16* d_u,
+                          const bf16* a, bf16* d_x, const LoraInputSizes& sizes) {
+    LAUNCH(lora_input_tile<Tile>, tiles<Tile>(sizes.m, sizes.n), Tile::threads, d_y, weight, d_u, a, d_x, sizes);
+}
+
+// Which tile a product is computed in changes no bit of it, of however many terms it is the sum.
+template <class First, class... Others>
+static void same_in_all_tiles(unsigned m, unsigned k, const std::vector<Layer>& layers, bool accumulate) {
+    std::string sizes = std::to_string(m) + " x " + std::to_string(k) + " ->";
+    unsigned ranks = 0;
+    for (const Layer& layer : layers) {
+        ranks += layer.rank;
+        sizes += " " + std::to_string(layer.outputs) + " r " + std::to_string(layer.rank);
+    }
+    Case c("lora_linear", sizes);
+    const auto [n, rank] = layers[0];
+    auto& x = c.given("x", mirrored(m, k, false, 1, -1));
+    auto& weight = c.given("W", mirrored(n, k, false, 2, 1));
+    auto& u = c.given("u", mirrored(m, rank, false, 3, -1));
+    auto& b = c.given("B", mirrored(n, rank, false, 4, 1));
+    auto& d_u = c.given("d_u", mirrored(m, ranks, false, 5, -1));
+    auto& a = c.given("A", mirrored(ranks, k, true, 6, 1));
+    LoraInputSizes input{m, k, ranks, 2, accumulate, {}, {}, {}};
+    const bf16 *d_ys[LORA_LAYERS], *weights[LORA_LAYERS];
+    for (unsigned i = 0; i < LORA_LAYERS; ++i) {
+        d_ys[i] = weights[i] = x.data();
+        if (i >= layers.size()) continue;
+        input.outputs[i] = input.d_y_pitch[i] = layers[i].outputs;
+        d_ys[i] = c.given("d_y", mirrored(m, layers[i].outputs, false, 10 + i, -1)).data();
+        weights[i] = c.given("W of d_x", mirrored(layers[i].outputs, k, true, 20 + i, 1)).data();
+    }
+    const LoraForwardSizes forward{m, n, k, rank, rank, 0, n, 0, 2};
+    const auto before = Case::some<bf16>(size_t(m) * k, 7, 1e-6);
+    std::vector<Buffer<bf16>*> ys, d_xs;
+    for (size_t i = 0; i <= sizeof...(Others); ++i) {
+        ys.push_back(&c.result<bf16>("y", size_t(m) * n));
+        d_xs.push_back(&c.state<bf16>("d_x", before));
+    }
+    const auto in_tile = [&](auto tile, size_t i) {
+        using Tile = decltype(tile);
+        forward_in_tile<Tile>(x.data(), weight.data(), u.data(), b.data(), ys[i]->data(), forward);
+        input_in_tile<Tile>(d_ys, weights, d_u.data(), a.data(), d_xs[i]->data(), input);
+    };
+    c.run([&] {
+        size_t i = 0;
+        in_tile(First{}, i);
+        (in_tile(Others{}, ++i), ...);
+    });
+    for (size_t i = 1; i <= sizeof...(Others); ++i) {
+        same_bits("lora in all tiles: y", sizes, *ys[i], *ys[0]);
+        same_bits("lora in all tiles: d_x", sizes, *d_xs[i], *d_xs[0]);
+    }
+}
+
 int main() {
     using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
@@ -207,6 +268,9 @@ int main() {
     run<Square>(63, 72, {{40, 64}, {72, 8}}, true);
     run<Square>(130, 136, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
     run<Square>(65, 72, {{40, 8}, {12, 8}, {4, 16}, {4, 8}}, false);
+    same_in_all_tiles<Wide, Wider, Square>(1, 8, {{8, 8}}, false);
+    same_in_all_tiles<Wide, Wider, Square>(67, 72, {{136, 40}, {8, 16}, {200, 72}}, true);
+    same_in_all_tiles<Wide, Wider, Square>(130, 264, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
     if (emulator::bank_conflicts) failed("lora_linear", "a bank of shared memory is met twice");
     return finish();
 }

@@ -160,7 +160,7 @@ mod on_cuda {
         print(&line(row))
     }
 
-    /// A row for somebody who waits: its name, its time, and whether it is right.
+    /// A row for somebody who waits: its name, its time, whether it is right, and what there is to note.
     fn line(row: &Row) -> String {
         let text = |field: &str| row.get(field).and_then(|value| value.as_str());
         let number = |field: &str| row.get(field).and_then(|value| value.as_f64());
@@ -173,6 +173,7 @@ mod on_cuda {
             let error = number("error").map_or("not a number".into(), |error| format!("{error:.1e}"));
             words.push(format!("error {error} of {tolerance:.0e}"));
         }
+        words.extend(text("note").filter(|note| !note.is_empty()).map(str::to_owned));
         for word in ["failed", "skipped"] {
             words.extend(text(word).map(|why| format!("{word}: {why}")));
         }

@@ -23,6 +23,10 @@ use crate::output::note;
 /// File of the devices that passed the self-tests, beside the runs.
 const PASSED: &str = ".self-tests";
 
+/// File of the tiles that were measured, beside the runs.
+#[cfg(feature = "cuda")]
+const TILES: &str = ".tiles";
+
 /// Steps without which a speed is not worth remembering: the first ones warm caches up.
 const FEWEST_STEPS: u64 = 4;
 
@@ -43,9 +47,7 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
-    let before_first_run = before_first_run(&run)?;
-    let surroundings = Surroundings { before_first_run, ..Surroundings::default() };
-    let finished = sparktune_train::train_with(&run, &stop, &surroundings)?;
+    let finished = sparktune_train::train_with(&run, &stop, &surroundings(&run)?)?;
     // What it measured is for everybody who trains here.
     rustix::process::umask(usual);
     match finished.outcome {
@@ -66,30 +68,45 @@ pub(super) fn private_files() -> Mode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO)
 }
 
-/// The self-tests of a GPU that this build has not trained on yet. `None` for a run on the CPU, and without the demo's model
-/// to test with.
-fn before_first_run(run: &RunDir) -> Result<Option<BeforeFirstRun>, Failure> {
+/// What a run on a GPU finds: the self-tests of one that this build has not trained on yet, which need the demo's model, and the
+/// tiles that were measured on it.
+fn surroundings(run: &RunDir) -> Result<Surroundings, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
-    let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else { return Ok(None) };
-    let Some(demo) = demo_folder() else {
-        note(
-            "no self-tests on this GPU: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
-        );
-        return Ok(None);
+    let mut surroundings = Surroundings::default();
+    let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else {
+        return Ok(surroundings);
     };
+    let on = this_gpu()?;
+    #[cfg(feature = "cuda")]
+    {
+        surroundings.tiles = Some(sparktune_train::TileFile { on: on.clone(), path: runs.join(TILES) });
+    }
+    match demo_folder() {
+        Some(demo) => {
+            let tests = BeforeFirstRun { model: demo.join("model"), on, passed: runs.join(PASSED) };
+            surroundings.before_first_run = Some(tests);
+        }
+        None => note(
+            "no self-tests on this GPU: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
+        ),
+    }
+    Ok(surroundings)
+}
+
+/// Device, driver, compiler and build, in one line.
+fn this_gpu() -> Result<String, Failure> {
     let facts = MachineFacts::gather();
     let gpu = facts.gpus.first().cloned().unwrap_or_default();
     let version = |library: &Option<Library>| library.as_ref().and_then(|library| library.version.clone());
     let known = |words: Option<String>| words.unwrap_or_else(|| "of unknown version".into());
-    let on = format!(
+    Ok(format!(
         "{}, driver {}, NVRTC {}, sparktune {} ({})",
         gpu.name.as_deref().unwrap_or("this GPU"),
         known(facts.gpu_driver),
         known(version(&facts.cuda_libraries.nvrtc)),
         env!("CARGO_PKG_VERSION"),
         &build_hash()?[..12],
-    );
-    Ok(Some(BeforeFirstRun { model: demo.join("model"), on, passed: runs.join(PASSED) }))
+    ))
 }
 
 /// Adds the speed of this run to the rates beside it, for the next plan.

@@ -129,6 +129,10 @@ impl RunView {
         match &event.kind {
             Kind::RunStarted(started) => self.run_started(started),
             Kind::Phase(phase) => {
+                // What went on between two steps before this is no step's time.
+                if phase.phase == "train" {
+                    self.pace = Pace::default();
+                }
                 self.phase = Some(phase.clone());
                 self.progress = None;
             }

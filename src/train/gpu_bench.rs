@@ -150,12 +150,23 @@ impl<'a> Bench<'a> {
                 };
                 let timed = operands.measure(&meter, way, [m, n, k]);
                 meter.clean();
+                let micros = |seconds: f64| seconds * 1e6;
+                let (estimated, estimated_s) = &timed.tiles[0];
+                let tiles: Vec<Value> = timed
+                    .tiles
+                    .iter()
+                    .map(|(tile, seconds)| json!({"tile": tile, "time_us": micros(*seconds)}))
+                    .collect();
                 let measured = row(json!({
-                    "time_us": timed.seconds * 1e6,
+                    "time_us": micros(timed.seconds),
                     "tflops": timed.flops / timed.seconds / 1e12,
                     "error": timed.error,
                     "tolerance": TOLERANCE,
-                    "note": timed.tiling,
+                    "errors": timed.differing,
+                    "estimated_tile": estimated,
+                    "estimated_time_us": micros(*estimated_s),
+                    "tiles": tiles,
+                    "note": timed.tiling(),
                 }));
                 vec![head.into_iter().chain(measured).collect()]
             });

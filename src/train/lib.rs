@@ -23,8 +23,12 @@ mod snapshot;
 mod stage;
 mod state;
 pub mod step_work;
+#[cfg(feature = "cuda")]
+mod tiles;
 
 pub use error::TrainError;
 pub use outputs::export_run;
 pub use run::{Finished, Surroundings, train, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};
+#[cfg(feature = "cuda")]
+pub use tiles::TileFile;

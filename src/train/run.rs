@@ -55,6 +55,9 @@ pub struct Surroundings {
     pub reserve_bytes: Option<u64>,
     /// What comes before the first run on a CUDA device.
     pub before_first_run: Option<BeforeFirstRun>,
+    /// Where the tiles of matrix products on a CUDA device are remembered; not measured without.
+    #[cfg(feature = "cuda")]
+    pub tiles: Option<crate::TileFile>,
 }
 
 /// As [`train`], with these surroundings.
@@ -233,6 +236,10 @@ fn attempt(
     let device = device(&plan)?;
     if let (DeviceKind::Cuda, Some(tests)) = (plan.device, &surroundings.before_first_run) {
         tests.run(session, &device)?;
+    }
+    #[cfg(feature = "cuda")]
+    if let (DeviceKind::Cuda, Some(tiles)) = (plan.device, &surroundings.tiles) {
+        session.tiles = tiles.read(session).then(|| tiles.clone());
     }
     session.phase("load", format!("reading the weights of {}", plan.model.id));
     let mut model = fresh_model(&plan, &base, &device, &mut |done, total| {

@@ -34,6 +34,9 @@ pub(crate) struct Session<'a> {
     /// Most memory that [`memory_bytes`](Self::memory_bytes) has seen.
     most_bytes: Option<u64>,
     drift: DriftWatch,
+    /// Where tiles that are measured go; nothing where none are to be.
+    #[cfg(feature = "cuda")]
+    pub(crate) tiles: Option<crate::tiles::TileFile>,
     /// Missing only where the system had no thread for it.
     guard: Option<MemoryGuard>,
 }
@@ -84,6 +87,8 @@ impl<'a> Session<'a> {
             sampled: None,
             most_bytes: None,
             drift: DriftWatch::new(),
+            #[cfg(feature = "cuda")]
+            tiles: None,
             guard,
         })
     }
@@ -177,6 +182,15 @@ impl<'a> Session<'a> {
         asked.stop = asked.signal || asked.because.is_some() || asked.requests.iter().any(stop);
         asked.checkpoint = asked.stop || !asked.requests.is_empty();
         asked
+    }
+
+    /// Whether [`asked`](Self::asked) will say to stop.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_to_stop(&self) -> bool {
+        let asked = self.asked();
+        // Requests wait until they are acknowledged; a signal is told once.
+        self.stop.fetch_or(asked.signal, Ordering::SeqCst);
+        asked.stop
     }
 
     /// Says that what was asked is done.

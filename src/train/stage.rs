@@ -10,6 +10,8 @@ use crate::snapshot::Snapshot;
 use crate::state::{Stage, State};
 use burn::tensor::Device;
 use sparktune_kernels::adamw::Clip;
+#[cfg(feature = "cuda")]
+use sparktune_kernels::linear::tuning;
 use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
 use sparktune_plan::OptimizerPlan;
 use sparktune_runlog::{Fp8Loss, Kind, Step};
@@ -176,6 +178,10 @@ pub(crate) fn run_stage(
     if state.step == 0 {
         tell_fp8_loss(session, subject, batches, evaluation, 0)?;
     }
+    #[cfg(feature = "cuda")]
+    if session.tiles.is_some() {
+        tuning::listen();
+    }
     while state.step < total {
         session.look_after_checkpoint()?;
         let before = under_way.take();
@@ -200,6 +206,14 @@ pub(crate) fn run_stage(
         };
         unsaved = true;
         session.sample_machine();
+        #[cfg(feature = "cuda")]
+        if under_way.is_some() && state.step < total {
+            let products = tuning::missed();
+            if !products.is_empty() {
+                settled_at = settle(session, subject, state, under_way.take(), settled_at, total)?;
+                measure_tiles(session, subject, &products, total);
+            }
+        }
 
         let mut best = false;
         let plan = &session.plan;
@@ -295,6 +309,18 @@ fn tell_fp8_loss(
         held_out: evaluation.is_some(),
     }));
     Ok(())
+}
+
+/// Has the products measured that the step before computed in estimated tiles.
+#[cfg(feature = "cuda")]
+fn measure_tiles(session: &Session, subject: &dyn Subject, products: &[tuning::Problem], total: u64) {
+    let Some(tiles) = &session.tiles else { return };
+    tiles.measure(session, subject.model().device(), products);
+    let stage = match subject.stage() {
+        Stage::Main => "train",
+        Stage::Mtp => "mtp",
+    };
+    session.phase(stage, format!("going on with {total} optimizer steps"));
 }
 
 /// What became of a step that was to be prepared.

@@ -43,6 +43,9 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
     let events = events(&run);
     let phases: Vec<&Value> = events.iter().filter(|event| event["kind"] == "phase").collect();
     assert!(phases.iter().any(|phase| phase["phase"] == "self-test"), "{phases:#?}");
+    assert!(phases.iter().any(|phase| phase["phase"] == "tiles"), "{phases:#?}");
+    let tiles = std::fs::read_to_string(run.parent().unwrap().join(".tiles")).unwrap();
+    assert!(tiles.lines().any(|line| line.starts_with("lora_linear_forward ")), "{tiles}");
     let losses: Vec<f64> = events
         .iter()
         .filter(|event| event["kind"] == "step")

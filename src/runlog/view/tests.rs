@@ -63,6 +63,29 @@ fn the_fold_knows_where_a_run_stands() {
 }
 
 #[test]
+fn time_between_steps_that_was_no_training_is_not_expected_again() {
+    let mut log = Log::new();
+    let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });
+    log.start(None);
+    log.emit(phase("train"));
+    log.step(1, 2.0);
+    log.emit(phase("tiles"));
+    for done in 0..40 {
+        log.emit(Kind::Progress(Progress {
+            phase: "tiles".into(),
+            done,
+            total: Some(40),
+            unit: "products".into(),
+        }));
+    }
+    log.emit(phase("train"));
+    log.step(2, 2.0);
+    assert_eq!(log.view.eta(), None);
+    log.step(3, 2.0);
+    assert_eq!(log.view.eta().map(|eta| eta.ms_per_step), Some(1000.0));
+}
+
+#[test]
 fn the_highest_memory_of_all_attempts_counts_and_one_that_crashed_has_told_none() {
     let mut log = Log::new();
     assert_eq!(log.view.mem_peak_bytes(), None);

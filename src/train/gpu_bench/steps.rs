@@ -5,6 +5,7 @@ use crate::TrainError;
 use crate::bench::{SETTINGS, Training, median, random_ids};
 use burn::tensor::Device;
 use serde_json::json;
+use sparktune_kernels::linear::tuning::{listen, missed};
 use sparktune_kernels::reserved_bytes;
 use sparktune_model::{Checkpoint, Model, Row as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
@@ -212,7 +213,17 @@ fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) 
     let (mut steps, mut data, mut loss) = (Vec::new(), Vec::new(), 0.0);
     for step in 0..WARM_UP + count {
         let (row, data_s) = timed(device, &mut fresh);
+        listen();
         let (stepped, step_s) = timed(device, || training.step(&row));
+        // As a run does after its first step.
+        let products = missed();
+        for product in &products {
+            product.measure(device);
+        }
+        if !products.is_empty() {
+            // So that the peak is that of the steps.
+            device.memory_cleanup();
+        }
         loss = stepped?.nats();
         if step >= WARM_UP {
             steps.push(step_s);

@@ -48,6 +48,12 @@ fn the_three_layouts_are_multiplied_right() {
     for row in &rows {
         assert!(number(row, "error") <= number(row, "tolerance") && number(row, "tflops") > 0.0, "{row:?}");
         assert!(row["note"].as_str().is_some_and(|note| note.starts_with("tile ")), "{row:?}");
+        // In several tiles, with the same bits; the fastest counts.
+        let tiles = row["tiles"].as_array().unwrap();
+        assert!(tiles.len() > 1 && number(row, "errors") == 0.0, "{row:?}");
+        assert_eq!(tiles[0]["tile"], row["estimated_tile"]);
+        let times = tiles.iter().map(|tile| tile["time_us"].as_f64().unwrap());
+        assert_eq!(times.fold(f64::INFINITY, f64::min), number(row, "time_us"));
     }
 }
 

@@ -4,7 +4,7 @@
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
 #[cfg(feature = "cuda")]
-use sparktune_train::BeforeFirstRun;
+use sparktune_train::{BeforeFirstRun, TileFile};
 use sparktune_train::{Surroundings, TrainError, export_run, train, train_with};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -291,6 +291,149 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
         });
         let most = of_steps.max().unwrap();
         assert!(most > 0 && finished.mem_peak_bytes >= Some(most), "{most} {:?}", finished.mem_peak_bytes);
+    }
+}
+
+#[cfg(feature = "cuda")]
+const ON: &str = "a GPU, driver 1, this build";
+
+/// A run whose products the kernels take, with tiles remembered at `path`; none where there is no CUDA device.
+#[cfg(feature = "cuda")]
+fn with_tiles(path: &Path) -> Option<Surroundings> {
+    use burn::tensor::{Device, DeviceType};
+    if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
+        eprintln!("skipped: there is no CUDA device");
+        return None;
+    }
+    let tiles = TileFile { on: ON.into(), path: path.into() };
+    Some(Surroundings { tiles: Some(tiles), ..Surroundings::default() })
+}
+
+/// Progress of the measuring of tiles: products done, and how many there are, each beside the steps done before.
+#[cfg(feature = "cuda")]
+fn measured(run: &RunDir) -> Vec<(u64, u64, u64)> {
+    let (mut steps, mut measured) = (0, Vec::new());
+    for kind in events(run) {
+        match kind {
+            Kind::Step(step) => steps = step.step,
+            Kind::Progress(progress) if progress.phase == "tiles" => {
+                assert_eq!(progress.unit, "products");
+                measured.push((steps, progress.done, progress.total.unwrap()));
+            }
+            _ => (),
+        }
+    }
+    measured
+}
+
+#[cfg(feature = "cuda")]
+const LORA_8: &str = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
+
+#[cfg(feature = "cuda")]
+#[test]
+fn tiles_are_measured_once_and_no_bit_of_a_run_depends_on_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let Some(surroundings) = with_tiles(&path) else { return };
+    let trained = |surroundings: &Surroundings| {
+        let run = run_on("cuda", root.path(), LORA_8, "none", 2, false);
+        train_with(&run, &AtomicBool::new(false), surroundings).unwrap();
+        run
+    };
+    let without = trained(&Surroundings::default());
+    assert_eq!(measured(&without), []);
+
+    let first = trained(&surroundings);
+    let told = measured(&first);
+    let total = told.len() as u64;
+    // Between the first two steps.
+    let expected: Vec<_> = (0..total).map(|done| (1, done, total)).collect();
+    assert!(total > 8 && told == expected, "{told:?}");
+    let file = std::fs::read_to_string(&path).unwrap();
+    let lines = file.strip_prefix(&format!("{ON}\n")).unwrap();
+    assert_eq!(lines.lines().count(), told.len(), "{file}");
+    for kernel in [
+        "linear_forward ",
+        "linear_backward_input ",
+        "linear_backward_weight ",
+        "lora_linear_forward ",
+        "lora_linears_backward_input ",
+    ] {
+        assert!(lines.lines().any(|line| line.starts_with(kernel)), "{kernel} in {file}");
+    }
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    let second = trained(&surroundings);
+    assert_eq!(measured(&second), []);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
+    for run in [&first, &second] {
+        assert_eq!(losses(run), losses(&without));
+        let weights = "merged/model.safetensors";
+        assert!(bytes(run, weights) == bytes(&without, weights));
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
+    use std::sync::atomic::Ordering;
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let Some(surroundings) = with_tiles(&path) else { return };
+    let without = run_on("cuda", root.path(), LORA_8, "none", 3, false);
+    train(&without, &AtomicBool::new(false)).unwrap();
+    let run = run_on("cuda", root.path(), LORA_8, "none", 3, false);
+    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let finished = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) && measured(&run).len() < 3 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        let finished = train_with(&run, &stop, &surroundings);
+        ended.store(true, Ordering::SeqCst);
+        finished.unwrap()
+    });
+    assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, 1));
+    let lines = || std::fs::read_to_string(&path).unwrap().lines().count() as u64 - 1;
+    let (kept, of_model) = (lines(), measured(&run)[0].2);
+    assert!(2 <= kept && kept < of_model, "{kept} of {of_model}");
+
+    assert_eq!(train_with(&run, &AtomicBool::new(false), &surroundings).unwrap().outcome, Outcome::Completed);
+    let rest = measured(&run).last().unwrap().2;
+    assert!(rest < of_model && lines() == kept + rest, "{rest} of {of_model} after {kept}");
+    assert_eq!(losses(&run), losses(&without));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let Some(surroundings) = with_tiles(&path) else { return };
+    let good = "linear_forward 64,64 1 9 16,64,64,1,4,4\n";
+    for (text, says, left) in [
+        (format!("another GPU\n{good}"), "another GPU, driver or build", format!("{ON}\n")),
+        (format!("{ON}\n{good}linear_forward 64,64 1 99 512,512,32,2,2,3\n"), "line 3", format!("{ON}\n")),
+        (format!("{ON}\n{good}meas"), "line 3", format!("{ON}\n")),
+        // The same again would end the same way; what is known stays.
+        (format!("{ON}\n{good}measuring\n"), "came to no end", format!("{ON}\n{good}measuring\n")),
+        (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let run = run_on("cuda", root.path(), LORA_8, "none", 2, false);
+        // Asked to stop from the start, it measures nothing, and writes what it knows.
+        train_with(&run, &AtomicBool::new(true), &surroundings).unwrap();
+        let said = events(&run).into_iter().any(|kind| match kind {
+            Kind::Warning(warning) => warning.message.contains(says),
+            Kind::Phase(phase) => phase.detail.is_some_and(|detail| detail.contains(says)),
+            _ => false,
+        });
+        assert!(said, "{says}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), left, "{says}");
     }
 }
 
