@@ -166,8 +166,8 @@ impl Model {
 
     /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
     ///
-    /// With `recompute` only each layer's input is kept and the layers are run again in one reverse walk; the
-    /// gradients are the same.
+    /// With `recompute` only each layer's input is kept and the layers are run again in one reverse walk. The loss is the
+    /// same; of the gradients one sum a layer is rounded by itself then, which in f32 is nothing.
     pub fn loss_and_gradients(
         &self,
         row: &Row,

@@ -16,6 +16,8 @@ const GRADIENT: f64 = 1.5e-1;
 const LOGITS: f64 = 2e-2;
 /// Relative L2 of all gradients together, between fp8 and bf16; the furthest parameter alone was 0.58 away on the emulated device.
 const FP8_GRADIENT: f64 = 6e-1;
+/// The same, between fp8 with and without recompute: one more rounding in each layer, which e4m3 makes larger.
+const FP8_RECOMPUTED: f64 = 1e-1;
 
 fn device() -> Option<Device> {
     let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
@@ -117,15 +119,19 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     let rounding = model.with_fp8();
     let (loss, gradients) = loss_and_gradients(&rounding, &row, false);
     assert!(loss != exact_loss && (loss / exact_loss - 1.0).abs() < 1e-2, "{loss} for {exact_loss}");
-    for recompute in [false, true] {
-        let (again, same) = loss_and_gradients(&rounding, &row, recompute);
-        assert!(loss == again && bits(&same) == bits(&gradients), "other bits, recompute {recompute}");
-    }
+    let (again, same) = loss_and_gradients(&rounding, &row, false);
+    assert!(loss == again && bits(&same) == bits(&gradients), "other bits");
     let evaluated = rounding.loss_sum(&row).nats() / row.target_tokens() as f64;
     assert!((evaluated / loss - 1.0).abs() < 1e-6, "without gradients: {evaluated} for {loss}");
     // All together: of some parameters of a random model little more than noise is left.
     let together =
         |gradients: &Gradients| gradients.all().into_iter().flat_map(|g| host(g.clone())).collect::<Vec<_>>();
+    let (again, recomputed) = loss_and_gradients(&rounding, &row, true);
+    let error = relative(&together(&recomputed), &together(&gradients));
+    assert!(
+        loss == again && error < FP8_RECOMPUTED,
+        "recompute: {again} for {loss}, gradients differ by {error:e}"
+    );
     let error = relative(&together(&gradients), &together(&exact));
     assert!((1e-2..FP8_GRADIENT).contains(&error), "gradients differ by {error:e}");
 }

@@ -338,7 +338,7 @@ fn tiles_are_measured_once_and_no_bit_of_a_run_depends_on_it() {
     let path = root.path().join(".tiles");
     let Some(surroundings) = with_tiles(&path) else { return };
     let trained = |surroundings: &Surroundings| {
-        let run = run_on("cuda", root.path(), LORA_8, "none", 2, false);
+        let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
         train_with(&run, &AtomicBool::new(false), surroundings).unwrap();
         run
     };
@@ -382,9 +382,9 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
     let Some(surroundings) = with_tiles(&path) else { return };
-    let without = run_on("cuda", root.path(), LORA_8, "none", 3, false);
+    let without = run_on(CUDA, root.path(), LORA_8, "none", 3, false);
     train(&without, &AtomicBool::new(false)).unwrap();
-    let run = run_on("cuda", root.path(), LORA_8, "none", 3, false);
+    let run = run_on(CUDA, root.path(), LORA_8, "none", 3, false);
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let finished = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -424,7 +424,7 @@ fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
         (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
     ] {
         std::fs::write(&path, &text).unwrap();
-        let run = run_on("cuda", root.path(), LORA_8, "none", 2, false);
+        let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
         // Asked to stop from the start, it measures nothing, and writes what it knows.
         train_with(&run, &AtomicBool::new(true), &surroundings).unwrap();
         let said = events(&run).into_iter().any(|kind| match kind {
