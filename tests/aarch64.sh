@@ -60,8 +60,10 @@ for package in json.load(sys.stdin)["packages"]:
 mapfile -t tests < <(tests_of_members)
 
 cargo build "${flags[@]}"
-# One test reads the loader's cache of this machine, whose libraries are not an aarch64 program's; one trains for an hour.
-skipped=(--skip the_cache_of_this_machine_is_understood --skip the_small_model_learns_a_little_in_thirty_steps)
+# One test reads the loader's cache of this machine, whose libraries are not an aarch64 program's; one trains for an hour; one
+# waits for answers that an emulated server is too slow to give.
+skipped=(--skip the_cache_of_this_machine_is_understood --skip the_small_model_learns_a_little_in_thirty_steps
+    --skip silence_is_given_up_and_the_download_continues)
 cargo test "${flags[@]}" --lib "${tests[@]}" --no-fail-fast -- "${skipped[@]}" 2>&1 | tee "$log"
 count=$(awk '/^test result: ok/ { n += $4 } END { print n }' "$log")
 
