@@ -218,15 +218,20 @@ DEVICE void add_gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n,
     cp_async_wait<0>();
 }
 
-// The sums of the tile, of bf16 terms and nothing else.
-template <class Tile, Order A, Order B, int Terms>
-DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
+template <class Tile>
+DEVICE void begin_sums(Tile& c) {
 #pragma unroll
     for (int i = 0; i < Tile::pieces_m; ++i)
 #pragma unroll
         for (int j = 0; j < Tile::pieces_n; ++j)
 #pragma unroll
             for (int x = 0; x < 4; ++x) c.sums[i][j][x] = 0.0f;
+}
+
+// The sums of the tile, of bf16 terms and nothing else.
+template <class Tile, Order A, Order B, int Terms>
+DEVICE void gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
+    begin_sums(c);
     add_gemm_sums<Tile, A, B, FORMAT_BF16>(c, terms, m, n, place);
 }
 

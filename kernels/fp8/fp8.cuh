@@ -45,12 +45,7 @@ template <class Tile>
 DEVICE void e4m3_sums(Tile& c, const unsigned char* a, const float* of_row, const unsigned char* b, const float* of_column,
                       u32 m, u32 n, u32 k, GemmPlace place) {
     const GemmTerm terms[1] = {e4m3_term(a, b, k)};
-#pragma unroll
-    for (int i = 0; i < Tile::pieces_m; ++i)
-#pragma unroll
-        for (int j = 0; j < Tile::pieces_n; ++j)
-#pragma unroll
-            for (int x = 0; x < 4; ++x) c.sums[i][j][x] = 0.0f;
+    begin_sums(c);
     add_gemm_sums<Tile, K_INNER, K_INNER, FORMAT_E4M3>(c, terms, m, n, place);
     for_each_pair(c, place, [&](u32 row, u32 column, float& x, float& y) {
         if (row >= m || column >= n) return;

@@ -1,4 +1,6 @@
 //! The plan as a whole: layers of answers, decisions, refusals, and the two tables a person can read.
+//!
+//! One file though a long one: every test plans for the machines, models and data that stand at its head, the properties too.
 
 use std::path::PathBuf;
 
