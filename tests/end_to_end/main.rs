@@ -9,6 +9,7 @@ mod data;
 mod gpu;
 mod hub;
 mod machine;
+mod old_runs;
 mod planning;
 mod runs;
 mod sparktune;
