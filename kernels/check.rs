@@ -79,7 +79,7 @@ mod on_cuda {
     use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
     use burn::tensor::{DType, Device, DeviceType};
 
-    /// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
+    /// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
 

@@ -2,7 +2,7 @@
 // (`adamw_squares`, one launch per parameter into its part of one `partial` array), the factor they ask for
 // (`adamw_clip`, one launch), then the update of each parameter (`adamw_update`).
 //
-// As in torch (QWEN35_SPEC 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and `p ← p - lr · m̂ / (sqrt(v̂) + eps)`.
+// As in torch (SPEC.md 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and `p ← p - lr · m̂ / (sqrt(v̂) + eps)`.
 // Gradient, master weight and both moments are fp32; the bf16 weight that training computes with is written beside them.
 // Every sum has a fixed order. 30 bytes a parameter in `adamw_update`, 4 in `adamw_squares`.
 //

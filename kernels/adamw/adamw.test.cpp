@@ -1,4 +1,4 @@
-// Three AdamW steps with global-norm clipping over two parameters on the emulator against QWEN35_SPEC 3 in double.
+// Three AdamW steps with global-norm clipping over two parameters on the emulator against SPEC.md 3 in double.
 #include "adamw.cuh"
 #include "../emulator/check.hpp"
 #include <limits>

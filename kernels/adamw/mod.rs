@@ -1,6 +1,6 @@
 //! AdamW on one parameter, and the norm over all gradients that clipping starts from.
 //!
-//! As in torch (QWEN35_SPEC 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and
+//! As in torch (SPEC.md 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and
 //! `p ← p - lr · m̂ / (sqrt(v̂) + eps)`. The gradient is multiplied by the clipping's factor first.
 //!
 //! A step whose norm is not finite changes nothing, so the host may look at the norm when it likes.

@@ -27,7 +27,7 @@ use burn::tensor::DType::{BF16, F32};
 use burn::tensor::{DType, Device, Tensor, activation};
 use std::collections::HashSet;
 
-/// Relative L2 of bf16 results (KERNELS 2): of values, and of gradients.
+/// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
 const VALUE: f64 = 1e-2;
 const GRADIENT: f64 = 2e-2;
 /// Of results whose operands were rounded to e4m3.

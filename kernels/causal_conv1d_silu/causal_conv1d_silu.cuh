@@ -1,5 +1,5 @@
 // Causal depthwise convolution over time with four taps, then silu; the window stops at the border of a packed example
-// (QWEN35_SPEC 2.4 step 2 and 2.6). `u, y [T, C]`, `weight [C, 4]`, tap 3 is the current token; `position_ids [T]` counts
+// (SPEC.md 2.4 step 2 and 2.6). `u, y [T, C]`, `weight [C, 4]`, tap 3 is the current token; `position_ids [T]` counts
 // from 0 in each example. bf16 in and out, fp32 between.
 //
 // A thread owns eight channels of `run` tokens and carries the window in registers, so each number is read once, but for

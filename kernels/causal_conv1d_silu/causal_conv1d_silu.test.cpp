@@ -1,4 +1,4 @@
-// The short convolution on the emulator against QWEN35_SPEC 2.4 step 2 and 2.6 in double, several documents to a pack, and
+// The short convolution on the emulator against SPEC.md 2.4 step 2 and 2.6 in double, several documents to a pack, and
 // the bits of a packed document against those of the document alone.
 #include "causal_conv1d_silu.cuh"
 #include "../emulator/check.hpp"

@@ -1,5 +1,5 @@
 //! Causal depthwise convolution over time followed by silu; the window stops at the border of a packed example
-//! (QWEN35_SPEC 2.4 step 2 and 2.6).
+//! (SPEC.md 2.4 step 2 and 2.6).
 //!
 //! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap `K-1`
 //! is the current token.

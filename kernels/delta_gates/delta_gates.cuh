@@ -1,4 +1,4 @@
-// The gates of the delta rule (QWEN35_SPEC 2.4 step 6), two numbers per token and value head: the log decay of the state
+// The gates of the delta rule (SPEC.md 2.4 step 6), two numbers per token and value head: the log decay of the state
 // `g = -exp(a_log) · softplus(a + dt_bias)` and the strength of a write `beta = sigmoid(b)`. `a`, `b` [rows, heads] bf16; `a_log`,
 // `dt_bias` [heads] and `g`, `beta`, `d_g`, `d_beta` [rows, heads] fp32, for the delta rule adds g up and takes the exponential of the sum.
 //

@@ -1,4 +1,4 @@
-// The gates of the delta rule on the emulator against QWEN35_SPEC 2.4 in double.
+// The gates of the delta rule on the emulator against SPEC.md 2.4 in double.
 #include "delta_gates.cuh"
 #include "../emulator/check.hpp"
 #include "../sum_rows/sum_rows.cuh"

@@ -1,5 +1,5 @@
 //! The gates of the delta rule: the log decay of its state, `g = -exp(A_log) · softplus(a + dt_bias)`, and the strength of a write,
-//! `beta = sigmoid(b)` (QWEN35_SPEC 2.4 step 6).
+//! `beta = sigmoid(b)` (SPEC.md 2.4 step 6).
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -2,8 +2,8 @@
 // reference computed in double precision.
 //
 // A kernel passes a case when, with blocks and threads run forwards and backwards, the bits agree, and when each result
-//   - is within `relative_l2` of the reference over the whole buffer: 4e-3 for bf16 (rounding alone gives up to 2e-3; KERNELS
-//     2.4 asks for 1e-2 forward, 2e-2 for gradients) and 1e-5 for fp32;
+//   - is within `relative_l2` of the reference over the whole buffer: 4e-3 for bf16 (rounding alone gives up to 2e-3; NOTES.md,
+//     "Tolerances", asks for 1e-2 forward, 2e-2 for gradients) and 1e-5 for fp32;
 //   - and number by number within `each` of its own size plus the buffer's root mean square, so that one wrong number in
 //     a large buffer cannot hide.
 // Results are poisoned before each run, so a number that was not written is not a number. Bank conflicts are told, not refused.

@@ -1,4 +1,4 @@
-// The gated delta rule over a packed row (QWEN35_SPEC 2.4 to 2.6), chunked, forward and backward: what its kernels share. No
+// The gated delta rule over a packed row (SPEC.md 2.4 to 2.6), chunked, forward and backward: what its kernels share. No
 // kernel is in this file; they are in the four beside it, in the order of their launches:
 //
 //   chunk_matrices.cuh   delta_rule_chunk_matrices      all chunks at once: norms, gate sums, scores, triangular solve

@@ -1,4 +1,4 @@
-// The chunked gated delta rule on the emulator against the recurrence of QWEN35_SPEC 2.4, token by token in double, and against
+// The chunked gated delta rule on the emulator against the recurrence of SPEC.md 2.4, token by token in double, and against
 // that recurrence run in reverse for the gradients.
 #include "chunk_matrices.cuh"
 #include "forward.cuh"

@@ -1,5 +1,5 @@
 //! The gated delta rule over a packed row: a matrix-valued state per head that decays, is corrected towards each new
-//! value and is read by each query; zero at the start of every packed example (QWEN35_SPEC 2.4 to 2.6).
+//! value and is read by each query; zero at the start of every packed example (SPEC.md 2.4 to 2.6).
 
 mod cpu;
 #[cfg(feature = "cuda")]

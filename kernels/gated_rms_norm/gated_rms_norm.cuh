@@ -1,4 +1,4 @@
-// The norm behind the delta rule: RMSNorm of each value head with weight `w`, then `⊙ silu(z)` (QWEN35_SPEC 2.4 step 8).
+// The norm behind the delta rule: RMSNorm of each value head with weight `w`, then `⊙ silu(z)` (SPEC.md 2.4 step 8).
 // `x, z [vectors, width]` with vectors = tokens · heads and width = the head's size, at most 256; `weight [width]`.
 // bf16 in and out, fp32 weight and fp32 between.
 //

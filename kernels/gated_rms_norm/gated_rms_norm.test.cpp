@@ -1,4 +1,4 @@
-// The gated norm on the emulator against QWEN35_SPEC 2.4 step 8 in double.
+// The gated norm on the emulator against SPEC.md 2.4 step 8 in double.
 #include "gated_rms_norm.cuh"
 #include "../emulator/check.hpp"
 #include "../sum_rows/sum_rows.cuh"

@@ -1,5 +1,5 @@
 //! The norm behind the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙ silu(z)`
-//! (QWEN35_SPEC 2.4 step 8).
+//! (SPEC.md 2.4 step 8).
 
 #[cfg(feature = "cuda")]
 mod cuda;

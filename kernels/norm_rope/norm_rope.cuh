@@ -1,5 +1,5 @@
 // RMSNorm of each query or key head, `⊙ (w + weight_offset)`, then rotary embedding of its leading `rotary_dim` numbers,
-// rotate-half pairing (QWEN35_SPEC 2.3 steps 1, 3 and 4). bf16 in and out, fp32 weight and fp32 between.
+// rotate-half pairing (SPEC.md 2.3 steps 1, 3 and 4). bf16 in and out, fp32 weight and fp32 between.
 //
 // Heads are read where a projection left them: `x [T, N · stride]`, of each `stride` numbers the first `D`; with stride = 2·D
 // a head's queries are followed by its gates. Result `y [T, N·D]`. `cosines, sines [T, rotary_dim / 2]` fp32. Backward writes

@@ -1,4 +1,4 @@
-// Head norm with partial rotary embedding on the emulator against QWEN35_SPEC 2.3 in double.
+// Head norm with partial rotary embedding on the emulator against SPEC.md 2.3 in double.
 #include "norm_rope.cuh"
 #include "../emulator/check.hpp"
 #include "../sum_rows/sum_rows.cuh"

@@ -1,4 +1,4 @@
-// Packed causal attention, forward (QWEN35_SPEC 2.3 step 6 and 2.6): per query head and token `o = softmax(scale · q·kᵀ) v` over
+// Packed causal attention, forward (SPEC.md 2.3 step 6 and 2.6): per query head and token `o = softmax(scale · q·kᵀ) v` over
 // the keys of the token's own example up to itself (and inside the window), and `lse`, the natural logarithm of the softmax's
 // denominator. Layouts and tables: `packed_attention.cuh`. No score ever leaves the multiprocessor.
 //

@@ -1,5 +1,5 @@
 //! Causal softmax attention over a packed row: no token sees another example, none sees the future
-//! (QWEN35_SPEC 2.3 and 2.6). Grouped heads, online softmax: no `T × T` matrix is ever held.
+//! (SPEC.md 2.3 and 2.6). Grouped heads, online softmax: no `T × T` matrix is ever held.
 
 mod cpu;
 #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-// Packed causal attention on the emulator against softmax attention and its gradients in double (QWEN35_SPEC 2.3, 2.6).
+// Packed causal attention on the emulator against softmax attention and its gradients in double (SPEC.md 2.3, 2.6).
 #include "backward.cuh"
 #include "forward.cuh"
 #include "../emulator/check.hpp"

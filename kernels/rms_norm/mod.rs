@@ -1,5 +1,5 @@
 //! RMSNorm: `x / sqrt(mean(x²) + eps) · w`, with `1 + w` instead of `w` where weights are stored around zero
-//! (QWEN35_SPEC 2.1). Over whole rows, or (in `norm_rope`) over the leading part of each head of a wider row.
+//! (SPEC.md 2.1). Over whole rows, or (in `norm_rope`) over the leading part of each head of a wider row.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -1,5 +1,5 @@
 // RMSNorm of whole rows with the residual add before it: `h = x + residual`, `y = h / rms(h) ⊙ (w + weight_offset)`
-// (QWEN35_SPEC 2.1); `weight_offset` is 1 for zero-centred weights. bf16 in and out, fp32 weight and fp32 between.
+// (SPEC.md 2.1); `weight_offset` is 1 for zero-centred weights. bf16 in and out, fp32 weight and fp32 between.
 //
 // `h` is rounded to bf16 before it is normalised, as the stored residual stream is, so that backward, which starts from
 // the stored `h`, sees the same numbers. One block per row; a row stays in registers, so its width is at most

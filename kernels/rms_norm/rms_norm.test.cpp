@@ -1,4 +1,4 @@
-// Residual add and RMSNorm on the emulator against QWEN35_SPEC 2.1 in double.
+// Residual add and RMSNorm on the emulator against SPEC.md 2.1 in double.
 #include "rms_norm.cuh"
 #include "../emulator/check.hpp"
 #include "../sum_rows/sum_rows.cuh"

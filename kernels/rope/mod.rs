@@ -1,4 +1,4 @@
-//! Rotary position embedding on the leading `rotary_dim` numbers of each head, rotate-half pairing (QWEN35_SPEC 2.3).
+//! Rotary position embedding on the leading `rotary_dim` numbers of each head, rotate-half pairing (SPEC.md 2.3).
 
 #[cfg(feature = "cuda")]
 mod cuda;

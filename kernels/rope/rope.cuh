@@ -1,4 +1,4 @@
-// Rotary embedding of the leading `rotary_dim` numbers of each head, rotate-half pairing (QWEN35_SPEC 2.3 step 4), for models
+// Rotary embedding of the leading `rotary_dim` numbers of each head, rotate-half pairing (SPEC.md 2.3 step 4), for models
 // without a norm of queries and keys: `x, y [T, N·D]` bf16, fp32 between; `cosines, sines [T, rotary_dim / 2]` fp32.
 // `direction` is 1, or -1 for the inverse, which is the backward.
 //

@@ -1,4 +1,4 @@
-// Rotary embedding on the emulator against QWEN35_SPEC 2.3 step 4 in double.
+// Rotary embedding on the emulator against SPEC.md 2.3 step 4 in double.
 #include "rope.cuh"
 #include "../emulator/check.hpp"
 

@@ -1,6 +1,6 @@
 //! Qwen3.5's output gate: the attention result times the sigmoid of the gate that `q_proj` computed beside the query.
 //!
-//! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (QWEN35_SPEC 2.3), so the gate is
+//! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (SPEC.md 2.3), so the gate is
 //! read in place from the second half of each head.
 
 #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-// Qwen3.5's output gate (QWEN35_SPEC 2.3 step 7): `y = o ⊙ sigmoid(gate)`, `o, y [T, N·D]`; the gate is read out of the joint
+// Qwen3.5's output gate (SPEC.md 2.3 step 7): `y = o ⊙ sigmoid(gate)`, `o, y [T, N·D]`; the gate is read out of the joint
 // projection `joint [T, N·2D]`, of each head's 2·D numbers the last D. bf16 in and out, fp32 between.
 //
 // Backward: `d_o = d_y ⊙ sigmoid(gate)`, and `d_joint`, the gradient of all of `joint`: zeros where the queries are, whose

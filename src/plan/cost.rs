@@ -166,7 +166,8 @@ mod tests {
     fn the_2b_costs_what_its_kernels_were_counted_to_cost() {
         let work = two_b();
         let close = |x: f64, to: f64| assert!((x / to - 1.0).abs() < 0.03, "{x:e} is not {to:e}");
-        // KERNELS.md section 3: 2.75 GF forward in linears, 12 MF a layer of attention at 3000, 2.9 MF a layer of delta.
+        // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears, and a layer of attention at 3000
+        // tokens or of the delta rule 12 or 2.9 MF.
         close(2.0 * work.linear_parameters, 2.75e9);
         close(work.attention_per_context * 3000.0, 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
@@ -185,7 +186,8 @@ mod tests {
             context: 3000.0,
         };
         let full = Treatment { method: MethodKind::Full, rank: 0, ..lora };
-        // KERNELS.md section 4: 8.5 GF a token for LoRA and 11.8 for full (there without some of the small parts).
+        // kernels/NOTES.md, "Floors and machine limits": 8.5 GF a token for LoRA and 11.8 for full fine-tuning, both
+        // without some of the small parts.
         assert!((8.2e9..9.2e9).contains(&work.training_flops(&lora)), "{:e}", work.training_flops(&lora));
         assert!((11.0e9..12.4e9).contains(&work.training_flops(&full)), "{:e}", work.training_flops(&full));
         let again = Treatment { recompute: true, ..lora };
