@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, MachineFacts};
-use sparktune_train::{BeforeFirstRun, Surroundings};
+use sparktune_train::{BeforeFirstRun, TrainOptions};
 
 use crate::answers::demo_folder;
 use crate::crash;
@@ -70,9 +70,9 @@ pub(super) fn private_files() -> Mode {
 
 /// What a run on a GPU finds: the self-tests of one that this build has not trained on yet, which need the demo's model, and the
 /// tiles that were measured on it.
-fn surroundings(run: &RunDir) -> Result<Surroundings, Failure> {
+fn surroundings(run: &RunDir) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
-    let mut surroundings = Surroundings::default();
+    let mut surroundings = TrainOptions::default();
     let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else {
         return Ok(surroundings);
     };

@@ -160,14 +160,12 @@ impl Model {
         if row.target_tokens() == 0 {
             return Loss::NONE;
         }
-        let frozen = self.frozen();
-        Loss::new(linear_cross_entropy(frozen.hidden(row), frozen.head(), &row.targets, 1.0))
+        self.loss_of(row, |hidden, head| linear_cross_entropy(hidden, head, &row.targets, 1.0))
     }
 
     /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
     ///
-    /// With `recompute` only each layer's input is kept and the layers are run again in one reverse walk. The loss is the
-    /// same; of the gradients one sum a layer is rounded by itself then, which in f32 is nothing.
+    /// `recompute` as for [`Self::gradients_of`].
     pub fn loss_and_gradients(
         &self,
         row: &Row,
@@ -178,17 +176,45 @@ impl Model {
         if row.target_tokens() == 0 {
             return Loss::NONE;
         }
+        self.gradients_of(row, recompute, gradients, |hidden, head| {
+            linear_cross_entropy(hidden, head, &row.targets, scale)
+        })
+    }
+
+    /// Computes any loss `[1, 1]` that `loss` makes of a row's hidden states after the final norm, `[T, H]`, and the weight of
+    /// the output head, `[V, H]`. Records no graph.
+    pub fn loss_of(&self, row: &Row, loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>) -> Loss {
+        let frozen = self.frozen();
+        Loss::new(loss(frozen.hidden(row), frozen.head()))
+    }
+
+    /// Computes a loss as [`Self::loss_of`] does and adds the gradients of all trained parameters to `gradients`.
+    ///
+    /// With `recompute` only each layer's input is kept, and the layers are run again in one reverse walk. The loss is the
+    /// same; in the gradients one more sum per layer is rounded, which makes no difference in f32.
+    pub fn gradients_of(
+        &self,
+        row: &Row,
+        recompute: bool,
+        gradients: &mut Gradients,
+        loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
+    ) -> Loss {
         self.visit(&mut |param| gradients.lend(param));
         if recompute {
-            return self.recomputed_gradients(row, scale, gradients);
+            return self.recomputed_gradients(row, gradients, loss);
         }
-        let loss = linear_cross_entropy(self.hidden(row), self.head(), &row.targets, scale);
+        let loss = loss(self.hidden(row), self.head());
         let mut backward = loss.backward();
         self.visit(&mut |param| gradients.collect(param, &mut backward));
         Loss::new(loss)
     }
 
-    fn recomputed_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
+    fn recomputed_gradients(
+        &self,
+        row: &Row,
+        gradients: &mut Gradients,
+        loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
+    ) -> Loss {
         let table = self.rope_table(row);
         // Whether anything at or below the embedding's output is trained; if not, the first layer needs no input
         // gradient, exactly as in the walk without recompute.
@@ -203,7 +229,7 @@ impl Model {
         drop(frozen);
 
         let x = inputs.pop().expect("one more than there are layers").autodiff().require_grad();
-        let loss = linear_cross_entropy(self.final_norm(x.clone()), self.head(), &row.targets, scale);
+        let loss = loss(self.final_norm(x.clone()), self.head());
         let mut backward = loss.backward();
         let mut dy = x.grad_remove(&mut backward).expect("the loss depends on the last layer");
         gradients.collect(&self.norm, &mut backward);

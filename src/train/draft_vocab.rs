@@ -1,9 +1,10 @@
 //! The draft vocabulary: the token ids that drafts are chosen from, and the file that names them to a server.
 //!
-//! The head is trained on the whole vocabulary; only what it may draft is cut (FR-Spec, arXiv 2502.14856).
+//! The head is trained on the whole vocabulary; only the choice of its drafts is restricted (FR-Spec, arXiv
+//! 2502.14856).
 
 use crate::TrainError;
-use crate::batches::open_tokens;
+use crate::examples::open_tokens;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
@@ -12,18 +13,22 @@ use std::cmp::Reverse;
 use std::fs;
 use std::path::Path;
 
-/// The ids a run drafts from, ascending; nothing where its plan drafts from the whole vocabulary. The same for every attempt
-/// and every export: the training tokens of a run never change.
-pub(crate) fn of_run(plan: &Plan, tokens: &Path, base: &Checkpoint) -> Result<Option<Vec<u32>>, TrainError> {
+/// The ids that a run drafts from, ascending; `None` where its plan drafts from the whole vocabulary. They
+/// are the same for every attempt and every export, because the training tokens of a run never change.
+///
+/// # Errors
+/// When the token file cannot be read.
+pub(crate) fn for_run(plan: &Plan, tokens: &Path, base: &Checkpoint) -> Result<Option<Vec<u32>>, TrainError> {
     let Some(size) = plan.draft_vocab else { return Ok(None) };
     let vocabulary = base.config().vocab_size;
     let counts = target_counts(&open_tokens(tokens, vocabulary)?, vocabulary);
-    // A folder without a tokenizer was trained from tokens alone; what ends its answers is then only known from them.
+    // Without a tokenizer the run was trained from tokens alone, and only their counts tell which ids end
+    // answers.
     let special = ChatTokenizer::from_dir(base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
     Ok(Some(most_frequent(&counts, &special, size as usize)))
 }
 
-/// How often each id of the vocabulary is a target.
+/// Counts how often each id of the vocabulary is a trained token.
 fn target_counts(tokens: &TokenFile, vocabulary: usize) -> Vec<u64> {
     let mut counts = vec![0; vocabulary];
     for i in 0..tokens.len() {
@@ -33,8 +38,9 @@ fn target_counts(tokens: &TokenFile, vocabulary: usize) -> Vec<u64> {
     counts
 }
 
-/// `size` ids, ascending: the special ones first, which end answers and turns, then the most frequent; of equals the lower,
-/// which a byte-pair tokenizer learnt earlier.
+/// Chooses `size` ids, returned in ascending order. The special ones come first, because they end answers and
+/// turns; then the most frequent. Of equally frequent ids the lower wins, which a byte-pair tokenizer learnt
+/// earlier.
 fn most_frequent(counts: &[u64], special: &[u32], size: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..counts.len() as u32).collect();
     ids.sort_by_cached_key(|id| (!special.contains(id), Reverse(counts[*id as usize]), *id));
@@ -43,22 +49,23 @@ fn most_frequent(counts: &[u64], special: &[u32], size: usize) -> Vec<u32> {
     ids
 }
 
-/// Writes the ids as SGLang reads them (`--speculative-token-map`): a list, as PyTorch stored one before its files were zip
-/// archives, which `torch.load(…, weights_only=True)` still takes.
+/// Writes the ids as SGLang reads them (`--speculative-token-map`): as a list in PyTorch's format from before
+/// its files were zip archives, which `torch.load(…, weights_only=True)` still reads.
 ///
-/// Source: `torch/serialization.py`, `_legacy_save`: five pickles, of magic number, version, system, value and (no) storages.
+/// Source: `torch/serialization.py`, `_legacy_save`: five pickles, which hold the magic number, the version,
+/// the system, the value and an empty list of storages.
 pub(crate) fn write_token_map(path: &Path, ids: &[u32]) -> Result<(), TrainError> {
     fs::write(path, token_map(ids)).map_err(TrainError::io(path))
 }
 
 fn token_map(ids: &[u32]) -> Vec<u8> {
-    // Each begins with the pickle protocol (0x80 2) and ends with a stop (`.`).
+    // Each pickle begins with its protocol (0x80 2) and ends with a stop (`.`).
     const MAGIC: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
     const VERSION_1001: &[u8] = b"\x80\x02M\xe9\x03.";
     const SYSTEM: &[u8] = b"\x80\x02}.";
     const NO_STORAGES: &[u8] = b"\x80\x02].";
     let mut file = [MAGIC, VERSION_1001, SYSTEM].concat();
-    // An empty list, a mark, 32-bit integers, and all of them appended.
+    // An empty list, a mark, the 32-bit integers, and the opcode that appends them all.
     file.extend(b"\x80\x02](");
     for id in ids {
         file.push(b'J');
@@ -103,7 +110,8 @@ mod tests {
 
     #[test]
     fn the_file_is_the_one_that_pytorch_loads() {
-        // `torch.load(…, weights_only=True)` of these bytes gave [1, 300, 248319] (see tests/peers/load_outputs.py).
+        // `torch.load(…, weights_only=True)` of these bytes gave [1, 300, 248319] (see
+        // tests/peers/load_outputs.py).
         let expected = "80028a0a6cfc9c46f9206aa850192e80024de9032e80027d2e80025d284a010000004a2c0100004affc90300652e80025d2e";
         let hex: String = token_map(&[1, 300, 248_319]).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, expected);

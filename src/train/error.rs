@@ -1,4 +1,4 @@
-//! What ends a run, said as what, where, and what to do.
+//! The errors that end a run. Each message says what happened, where, and what to do next.
 
 use sparktune_data::packing::PackingError;
 use sparktune_data::token_file::TokenFileError;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Why the trainer ended without finishing.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says what it is
+#[expect(missing_docs, reason = "the message of each variant says what it is")]
 pub enum TrainError {
     #[error(transparent)]
     Run(#[from] sparktune_runlog::Error),
@@ -62,7 +62,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The process's exit code: 3 data, 4 device, memory or disk, 70 a bug of ours.
+    /// The process's exit code: 2 usage, 3 data, 4 device, memory or disk, 70 a bug in this program.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoTargets { .. }
@@ -73,6 +73,11 @@ impl TrainError {
             Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
             _ => 4,
         }
+    }
+
+    /// Passes a number on that must be finite.
+    pub(crate) fn require_finite(what: &'static str, value: f64, step: u64) -> Result<f64, Self> {
+        if value.is_finite() { Ok(value) } else { Err(Self::NotFinite { what, value, step }) }
     }
 
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {

@@ -1,128 +1,136 @@
-//! Loss on the held-out examples, and a few generations to look at.
+//! The loss on the eval set, and a few generations to look at.
 
 use crate::TrainError;
-use crate::batches::{open_tokens, row};
+use crate::examples::Examples;
+use crate::objective::{Objective, Trainee};
 use crate::session::Session;
-use crate::stage::{Subject, milliseconds};
 use crate::state::Stage;
+use crate::steps::milliseconds;
 use sparktune_data::ChatTokenizer;
-use sparktune_data::packing::{Pack, PackStrategy, Packing, Packs};
-use sparktune_data::token_file::TokenFile;
-use sparktune_model::{Generator, Loss, Model, Row};
+use sparktune_data::packing::{PackStrategy, Packing, Packs};
+use sparktune_model::{Checkpoint, Generator, Loss, Model, Row};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 use std::path::Path;
 use std::time::Instant;
 
-/// The held-out examples, packed once.
-pub(crate) struct Evaluation {
-    file: TokenFile,
+/// The examples of a run that are not trained on, packed once.
+pub(crate) struct EvalSet {
+    examples: Examples,
     packs: Packs,
     tokenizer: Option<ChatTokenizer>,
 }
 
-impl Evaluation {
-    /// Opens the eval token file of a run, if it has one with anything to evaluate.
+impl EvalSet {
+    /// Opens the eval token file of a run, if there is one with anything to evaluate. `warn` is called when
+    /// the base's tokenizer cannot be read, without which there are no samples.
+    ///
+    /// # Errors
+    /// When the file does not fit the model or the objective.
     pub(crate) fn open(
-        plan: &Plan,
         path: &Path,
-        model_folder: &Path,
-        vocabulary: usize,
+        plan: &Plan,
+        base: &Checkpoint,
+        examples_per_group: usize,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
         if !path.exists() {
             return Ok(None);
         }
-        let file = open_tokens(path, vocabulary)?;
-        if file.target_tokens() == 0 {
+        let examples = Examples::open(path, base.config().vocab_size, examples_per_group)?;
+        if examples.file().target_tokens() == 0 {
             return Ok(None);
         }
         let packing = Packing::new(PackStrategy::Bfd, plan.pack.length, plan.seed)?;
-        let packs = packing.epoch(file.lengths(), 0);
-        let tokenizer = match ChatTokenizer::from_dir(model_folder) {
+        let packs = examples.pack(&packing, 0);
+        let tokenizer = match ChatTokenizer::from_dir(base.dir()) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
                 warn(format!("no sample generations: {error}"));
                 None
             }
         };
-        Ok(Some(Self { file, packs, tokenizer }))
+        Ok(Some(Self { examples, packs, tokenizer }))
     }
 
-    /// The held-out examples as packed rows.
-    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = Result<Row, TrainError>> {
-        self.packs.iter().map(|pieces| Ok(row(&Pack::build(&self.file, pieces)?)))
+    /// All examples as packed sequences.
+    pub(crate) fn sequences(&self) -> impl ExactSizeIterator<Item = Result<Row, TrainError>> {
+        self.packs.iter().map(|pieces| self.examples.sequence(pieces))
     }
 
-    /// Mean loss per target in nats; recorded as an `eval` event for the text model.
-    pub(crate) fn loss(
+    /// Computes the mean loss per term of the objective in nats, and records it.
+    ///
+    /// # Errors
+    /// When an example is damaged, or the loss is not finite.
+    pub(crate) fn loss<O: Objective>(
         &self,
         session: &mut Session,
-        subject: &dyn Subject,
+        objective: &O,
+        trainee: &O::Trainee,
         step: u64,
     ) -> Result<f64, TrainError> {
         let started = Instant::now();
-        let (mut sum, mut target_tokens) = (0.0, 0u64);
-        // The device works on one row while the next is prepared.
-        let mut under_way: Option<Loss> = None;
-        for (done, row) in self.rows().enumerate() {
-            let row = row?;
-            let before = under_way.replace(subject.loss_sum(&row));
+        let (mut sum, mut terms, mut trained_tokens) = (0.0, 0u64, 0u64);
+        // The device computes one sequence while the next is prepared.
+        let mut in_flight: Option<Loss> = None;
+        for (done, sequence) in self.sequences().enumerate() {
+            let sequence = sequence?;
+            let before = in_flight.replace(objective.loss_sum(trainee, &sequence));
             sum += before.map_or(0.0, |loss| loss.nats());
-            target_tokens += subject.target_tokens(&row) as u64;
+            terms += objective.loss_terms(&sequence) as u64;
+            trained_tokens += sequence.target_tokens() as u64;
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
                 session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
-        let sum = sum + under_way.map_or(0.0, |loss| loss.nats());
-        let loss = sum / target_tokens.max(1) as f64;
-        if !loss.is_finite() {
-            return Err(TrainError::NotFinite { what: "loss on the held-out examples", value: loss, step });
-        }
-        match subject.stage() {
+        let sum = sum + in_flight.map_or(0.0, |loss| loss.nats());
+        let loss = sum / terms.max(1) as f64;
+        TrainError::require_finite("loss on the held-out examples", loss, step)?;
+        match O::Trainee::STAGE {
             Stage::Main => session.events.emit(Kind::Eval(Eval {
                 step,
                 loss_nats: loss,
-                target_tokens,
-                examples: self.file.len() as u64,
+                target_tokens: trained_tokens,
+                examples: self.examples.file().len() as u64,
                 eval_ms: Some(milliseconds(started)),
             })),
+            // As an event this loss would break the text model's curve.
             Stage::Mtp => session.phase("mtp", format!("loss on the held-out examples {loss:.4}")),
         }
         Ok(loss)
     }
 
-    /// Prompts of the first examples: everything before their first target.
+    /// The prompts of the first `count` examples that have one: everything before the first trained token.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
-        (0..self.file.len())
+        let file = self.examples.file();
+        (0..file.len())
             .filter_map(|i| {
-                let tokens = self.file.tokens(i);
-                let first_target = self.file.mask(i).iter().position(|target| target)?;
-                (first_target > 0).then(|| tokens[..first_target].to_vec())
+                let first_trained = file.mask(i).iter().position(|is_trained| is_trained)?;
+                (first_trained > 0).then(|| file.tokens(i)[..first_trained].to_vec())
             })
             .take(count)
             .collect()
     }
 
     /// The ids that end an answer.
-    pub(crate) fn stops(&self) -> Vec<u32> {
+    pub(crate) fn stop_ids(&self) -> Vec<u32> {
         self.tokenizer.as_ref().map(|tokenizer| tokenizer.eos_token_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Generates greedily from the first prompts and records the text.
-    pub(crate) fn samples(&self, session: &Session, model: &Model, step: u64) {
+    /// Generates answers to the first prompts, greedily, and records their text.
+    pub(crate) fn record_samples(&self, session: &Session, model: &Model, step: u64) {
         let Some(tokenizer) = &self.tokenizer else { return };
         let plan = &session.plan.eval;
         if plan.sample_count == 0 {
             return;
         }
-        let (model, stops) = (model.frozen(), self.stops());
+        let (model, stop_ids) = (model.frozen(), self.stop_ids());
         for prompt in self.prompts(plan.sample_count as usize) {
             let mut ids: Vec<u32> = Vec::new();
             for id in Generator::new(&model, &prompt).take(plan.sample_max_tokens as usize) {
                 ids.push(id);
-                if stops.contains(&id) {
+                if stop_ids.contains(&id) {
                     break;
                 }
             }

@@ -1,16 +1,29 @@
 //! The trainer: one process that turns a run folder with a plan and token files into trained outputs.
 //!
-//! Owns the loop, optimizer, schedule, checkpoints of weights and optimizer, evaluation, the MTP stage and the export.
-//! What it says goes into the run's events and nowhere else; it never prints and never asks. Given the same run folder,
-//! device and build it does the same to the bit, however often it was killed and resumed in between.
+//! Owns the loop, objectives, optimizer, schedule, checkpoints of weights and optimizer, evaluation, the MTP
+//! stage and the export. Everything it reports goes into the run's events; it never prints and never asks.
+//! Given the same run folder, device and build, its results are the same to the bit, however often the run
+//! was killed and resumed.
+//!
+//! From outside to inside: `run` makes an `attempt`, which runs a `stage` for the text model and one for the
+//! MTP head; a stage takes `steps`, and after each does what is `due`. An `objective` says how a batch
+//! becomes a loss.
 
+mod attempt;
 mod batches;
 pub mod bench;
+mod control;
+mod cuda;
 mod draft_vocab;
+mod due;
 mod error;
 mod evaluate;
+mod examples;
+mod fp8_loss;
 #[cfg(feature = "cuda")]
 pub mod gpu_bench;
+mod load;
+mod objective;
 mod optimizer;
 mod outputs;
 mod run;
@@ -23,12 +36,11 @@ mod snapshot;
 mod stage;
 mod state;
 pub mod step_work;
-#[cfg(feature = "cuda")]
+mod steps;
 mod tiles;
 
 pub use error::TrainError;
 pub use outputs::export_run;
-pub use run::{Finished, Surroundings, train, train_with};
+pub use run::{Finished, TrainOptions, train, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};
-#[cfg(feature = "cuda")]
 pub use tiles::TileFile;

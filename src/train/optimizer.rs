@@ -1,4 +1,4 @@
-//! AdamW over all trained parameters, with global-norm clipping.
+//! AdamW over all trained parameters, with clipping by the global norm.
 
 use crate::TrainError;
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
@@ -6,20 +6,18 @@ use sparktune_model::{Gradients, Param};
 use sparktune_plan::OptimizerPlan;
 use std::collections::BTreeMap;
 
-/// First and second moments by parameter name, f32, outside autodiff.
+/// The first and second moment of each trained parameter by its name, f32, outside autodiff.
 #[derive(Default)]
 pub(crate) struct Optimizer {
     pub(crate) moments: BTreeMap<String, Moments>,
 }
 
-/// Whose parameters are trained: calls back for every one of them, trained or not.
+/// Calls its argument with every parameter of a model, trained or not.
 pub(crate) type Visit<'a> = dyn FnMut(&mut dyn FnMut(&mut Param)) + 'a;
 
 impl Optimizer {
-    /// One step with gradients of the mean loss; the norm it returns may still be on its way. A step whose norm is
-    /// not finite changes nothing.
-    ///
-    /// `step` counts from 1.
+    /// Takes one step, counted from 1, with the gradients of the mean loss. The norm that it returns may
+    /// still be on the device's queue. A step whose norm is not finite changes nothing.
     ///
     /// # Errors
     /// When a trainable parameter has no gradient.

@@ -1,30 +1,43 @@
-//! What a run leaves for use: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `SERVE.md`.
+//! Writes what a run leaves for use: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `draft-tokens.pt` and
+//! `SERVE.md`.
+//!
+//! Enters: a trained model, its heads and the base. Leaves: folders that were loaded again and compared
+//! before they replaced older ones. Knows nothing of the loop.
 
 use crate::TrainError;
+use crate::attempt::{eval_tokens, train_tokens};
 use crate::draft_vocab;
-use crate::evaluate::Evaluation;
-use crate::run::{base, device, fresh_model, lora, restore};
+use crate::evaluate::EvalSet;
+use crate::load;
+use crate::objective::{NextToken, Objective};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
 use sparktune_model::export::export;
-use sparktune_model::{Checkpoint, Model, Mtp, Row};
+use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, Row};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Held-out prompts on which acceptance is measured.
+/// Prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
 
-/// The MTP head at its two times.
+/// The MTP head before and after training.
 pub(crate) struct Heads {
-    /// The base's, when another was trained from it.
+    /// The base's, where another was trained from it.
     pub(crate) before: Option<Mtp>,
-    /// The one that is served.
+    /// The one to serve.
     pub(crate) last: Option<Mtp>,
-    /// The token ids to draft from, where the plan wants a part of them.
+    /// The token ids to draft from, where the plan restricts them.
     pub(crate) among: Option<Vec<u32>>,
+}
+
+impl Heads {
+    /// The restricted ids, where there is a head to draft from them.
+    fn draft_ids(&self) -> Option<&[u32]> {
+        self.among.as_deref().filter(|_| self.last.is_some())
+    }
 }
 
 /// What was written.
@@ -33,96 +46,128 @@ pub(crate) struct Outputs {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Writes everything into a folder, `outputs/` or one below it, replacing what an earlier export left there.
-pub(crate) fn write(
-    folder: &Path,
-    plan: &Plan,
-    base: &Checkpoint,
-    model: &mut Model,
-    heads: Heads,
-    evaluation: Option<&Evaluation>,
-    say: &mut dyn FnMut(String),
-) -> Result<Outputs, TrainError> {
-    fs::create_dir_all(folder).map_err(TrainError::io(folder))?;
-    let mut paths = Vec::new();
-    let adapter = lora(plan);
-    if let Some(config) = adapter {
-        let path = folder.join("adapter");
-        let partial = folder.join("adapter.partial");
+/// An export: what is written from, and where.
+pub(crate) struct Export<'a> {
+    /// `outputs/` or a folder below it. What an earlier export left there is replaced.
+    pub(crate) folder: &'a Path,
+    pub(crate) plan: &'a Plan,
+    pub(crate) base: &'a Checkpoint,
+    /// Without it no drafts are measured.
+    pub(crate) eval_set: Option<&'a EvalSet>,
+}
+
+impl Export<'_> {
+    /// Writes everything. `record` is called with what happened, in words.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or a written model does not compute what the model in memory does.
+    pub(crate) fn write(
+        &self,
+        model: &mut Model,
+        heads: &Heads,
+        record: &mut dyn FnMut(String),
+    ) -> Result<Outputs, TrainError> {
+        fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
+        let mut outputs = Outputs { paths: Vec::new(), warnings: Vec::new() };
+        let adapter = load::lora(self.plan);
+        if let Some(config) = adapter {
+            outputs.paths.push(self.write_adapter(model, config)?);
+        }
+        outputs.paths.push(self.write_merged("merged", model, None, record)?);
+        let mut served = "merged";
+        if let Some(head) = heads.last.as_ref().filter(|_| self.plan.mtp == MtpChoice::Trained) {
+            served = "merged-mtp";
+            outputs.paths.push(self.write_merged(served, model, Some(head), record)?);
+        }
+
+        let [before, last, trimmed] =
+            self.measure_heads(&model.frozen(), heads, record, &mut outputs.warnings);
+        let draft_ids = heads.draft_ids();
+        if let Some(ids) = draft_ids {
+            let path = self.folder.join("draft-tokens.pt");
+            draft_vocab::write_token_map(&path, ids)?;
+            outputs.paths.push(path);
+        }
+        let page = serve_page(&Served {
+            plan: self.plan,
+            folder: served,
+            has_adapter: adapter.is_some(),
+            is_tied: self.base.is_tied(),
+            before,
+            last,
+            trimmed,
+            has_draft_tokens: draft_ids.is_some(),
+        });
+        let path = self.folder.join("SERVE.md");
+        fs::write(&path, page).map_err(TrainError::io(&path))?;
+        outputs.paths.push(path);
+        Ok(outputs)
+    }
+
+    fn write_adapter(&self, model: &mut Model, config: LoraConfig) -> Result<PathBuf, TrainError> {
+        let path = self.folder.join("adapter");
+        let partial = self.folder.join("adapter.partial");
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
-        model.save_lora(&partial, config, base, &plan.model.id)?;
+        model.save_lora(&partial, config, self.base, &self.plan.model.id)?;
         replace(&partial, &path)?;
-        paths.push(path);
+        Ok(path)
     }
-    let probe = probe(base);
-    let keep_mtp = plan.mtp != MtpChoice::None;
-    let mut served = "merged";
-    let mut exported = |name: &str, mtp: Option<&Mtp>| -> Result<(), TrainError> {
-        let path = folder.join(name);
-        // An earlier export goes only when the new one has passed its checks.
-        let fresh = folder.join(format!("{name}.new"));
-        remove(&fresh)?;
-        let done = export(base, model, mtp, keep_mtp, &fresh, &probe)?;
-        replace(&fresh, &path)?;
-        say(format!(
+
+    /// Writes a whole model folder, with this MTP head or the base's.
+    fn write_merged(
+        &self,
+        name: &str,
+        model: &Model,
+        mtp: Option<&Mtp>,
+        record: &mut dyn FnMut(String),
+    ) -> Result<PathBuf, TrainError> {
+        let path = self.folder.join(name);
+        // An earlier export is removed only when the new one has passed its checks.
+        let unchecked = self.folder.join(format!("{name}.new"));
+        remove(&unchecked)?;
+        let keep_mtp = self.plan.mtp != MtpChoice::None;
+        let done = export(self.base, model, mtp, keep_mtp, &unchecked, &probe(self.base))?;
+        replace(&unchecked, &path)?;
+        record(format!(
             "{name}: {} tensors trained, {} carried over, {} of the base in all; loaded again, logits within {:.1e}",
             done.trained, done.carried, done.base_tensors, done.logits_distance
         ));
-        paths.push(path);
-        Ok(())
-    };
-    exported("merged", None)?;
-    if plan.mtp == MtpChoice::Trained && heads.last.is_some() {
-        exported("merged-mtp", heads.last.as_ref())?;
-        served = "merged-mtp";
+        Ok(path)
     }
 
-    let frozen = model.frozen();
-    let mut warnings = Vec::new();
-    let mut report = |which: &str, mtp: &Option<Mtp>, among: Option<&[u32]>| {
-        let evaluation = evaluation?;
-        let mut mtp = mtp.clone()?;
-        mtp.set_trainable(false);
-        let report =
-            HeadReport::measure(&frozen, &mtp, among, &evaluation.prompts(PROMPTS), &evaluation.stops())?;
-        say(format!("{which}: {}", report.in_a_line()));
-        if !report.equal_to_greedy {
-            warnings.push(format!(
-                "speculative decoding with the {which} gave another text than greedy decoding; serve without drafts and report this"
-            ));
-        }
-        Some(report)
-    };
-    let which = if heads.before.is_some() { "trained MTP head" } else { "base's MTP head" };
-    let before = report("base's MTP head", &heads.before, None);
-    let last = report(which, &heads.last, None);
-    let among = heads.among.as_deref().filter(|_| heads.last.is_some());
-    let trimmed = among.and_then(|ids| report(which, &heads.last, Some(ids)));
-    if let Some(ids) = among {
-        let path = folder.join("draft-tokens.pt");
-        draft_vocab::write_token_map(&path, ids)?;
-        paths.push(path);
+    /// Measures the drafts of the base's head, of the head to serve, and of that head with the restricted
+    /// vocabulary.
+    fn measure_heads(
+        &self,
+        model: &Model,
+        heads: &Heads,
+        record: &mut dyn FnMut(String),
+        warnings: &mut Vec<String>,
+    ) -> [Option<HeadReport>; 3] {
+        let mut measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
+            let (eval_set, mut head) = (self.eval_set?, head?.clone());
+            head.set_trainable(false);
+            let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
+            let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids)?;
+            record(format!("{which}: {}", report.in_a_line()));
+            if !report.equal_to_greedy {
+                warnings.push(format!(
+                    "speculative decoding with the {which} gave another text than greedy decoding; serve without drafts and report this"
+                ));
+            }
+            Some(report)
+        };
+        let which = if heads.before.is_some() { "trained MTP head" } else { "base's MTP head" };
+        let before = measure("base's MTP head", heads.before.as_ref(), None);
+        let last = measure(which, heads.last.as_ref(), None);
+        let trimmed = heads.draft_ids().and_then(|ids| measure(which, heads.last.as_ref(), Some(ids)));
+        [before, last, trimmed]
     }
-    let has_adapter = adapter.is_some();
-    let page = serve_page(&Served {
-        plan,
-        folder: served,
-        has_adapter,
-        is_tied: base.is_tied(),
-        before,
-        last,
-        trimmed,
-        has_draft_tokens: among.is_some(),
-    });
-    let path = folder.join("SERVE.md");
-    fs::write(&path, page).map_err(TrainError::io(&path))?;
-    paths.push(path);
-    Ok(Outputs { paths, warnings })
 }
 
-/// Exports a run again from its newest whole checkpoint into `outputs/`, or from the one with the best eval loss into
-/// `outputs/best/`.
+/// Exports a run again: from its newest intact checkpoint into `outputs/`, or from the one with the lowest
+/// eval loss into `outputs/best/`.
 ///
 /// # Errors
 /// When the run is training, has no checkpoint, or the export fails its own check.
@@ -132,34 +177,35 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let mut checkpoints = Checkpoints::new(run);
     let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
     let mut state = State::read(&newest.path)?;
-    let mut folder = newest.path;
+    let mut checkpoint = newest.path;
     if best {
-        folder = checkpoints.verify(state.best_step.ok_or(TrainError::NoBest)?)?.path;
-        state = State::read(&folder)?;
+        checkpoint = checkpoints.verify(state.best_step.ok_or(TrainError::NoBest)?)?.path;
+        state = State::read(&checkpoint)?;
     }
-    let base = base(&plan)?;
-    let device = device(&plan)?;
-    let mut model = fresh_model(&plan, &base, &device, &mut |_, _| ())?;
-    let wants_head = base.has_mtp() && plan.mtp != MtpChoice::None;
-    let mut head = if wants_head { Some(Mtp::load(&base, &device)?) } else { None };
+    let base = load::base(&plan)?;
+    let device = load::device(&plan)?;
+    let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
+    let mut head = load::mtp_head(&plan, &base, &device)?;
     let before = head.clone().filter(|_| state.stage == Stage::Mtp);
-    restore(&folder, &state, &mut model, head.as_mut())?;
-    // A head that was not trained yet is the base's.
+    load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
+    // A head whose training has not begun is the base's.
     let plan = match state.stage {
         Stage::Main if plan.mtp == MtpChoice::Trained => Plan { mtp: MtpChoice::Default, ..plan },
         _ => plan,
     };
-    let among = draft_vocab::of_run(&plan, &run.data().join("train.qubgpu"), &base)?;
+    let among = draft_vocab::for_run(&plan, &train_tokens(run), &base)?;
     let heads = Heads { before, last: head, among };
-    let held_out = run.data().join("eval.qubgpu");
-    let vocabulary = base.config().vocab_size;
-    let evaluation = Evaluation::open(&plan, &held_out, base.dir(), vocabulary, &mut |_| ())?;
-    // The best weights are others than the last: they get a folder of their own.
-    let into = if best { run.outputs().join("best") } else { run.outputs() };
-    Ok(write(&into, &plan, &base, &mut model, heads, evaluation.as_ref(), &mut |_| ())?.paths)
+    // Only prompts are read of the eval set, so the objective does not matter.
+    let group_size = NextToken.examples_per_group();
+    let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
+    // The best weights do not replace the last: they get a folder of their own.
+    let folder = if best { run.outputs().join("best") } else { run.outputs() };
+    let export = Export { folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
+    Ok(export.write(&mut model, &heads, &mut |_| ())?.paths)
 }
 
-/// Tokens spread over the vocabulary, whose logits are compared between memory and disk.
+/// Tokens spread over the vocabulary. Their logits are compared between the model in memory and the one on
+/// disk.
 fn probe(base: &Checkpoint) -> Row {
     let vocabulary = base.config().vocab_size;
     let ids: Vec<u32> = (0..32).map(|i| ((i * 7919 + 13) % vocabulary) as u32).collect();

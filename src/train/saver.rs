@@ -1,11 +1,12 @@
-//! Checkpoints are written while training goes on: on a thread of its own, one at a time.
+//! Writes checkpoints while training continues: on a thread of its own, one at a time.
 //!
-//! Enters: a [`Snapshot`], which keeps the numbers of one step from being changed. Leaves: its outcome, for whoever waits. What an
-//! update costs that comes before the outcome, `sparktune_plan::memory::copies_beside_checkpoint` says.
+//! Enters: a [`Snapshot`], which keeps the numbers of one step from being changed. Leaves: whether it was
+//! committed, for the thread that waits. `sparktune_plan::memory::copies_beside_checkpoint` says what an
+//! update costs that comes before that.
 
 use crate::TrainError;
 use crate::snapshot::Snapshot;
-use crate::stage::milliseconds;
+use crate::steps::milliseconds;
 use sparktune_runlog::{
     Checkpoint, CheckpointCommitted, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
 };
@@ -16,103 +17,109 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The thread that writes. It lives as long as this: on a device each thread has a stream and buffers of its own.
+/// The thread that writes checkpoints. There is only one for the whole attempt, because on a device each
+/// thread has a stream and buffers of its own.
 pub(crate) struct Saver {
     /// Dropped to end the thread.
-    orders: Option<Sender<Snapshot>>,
+    snapshots: Option<Sender<Snapshot>>,
     outcomes: Receiver<Result<(), TrainError>>,
     thread: Option<JoinHandle<()>>,
-    busy: bool,
+    is_busy: bool,
 }
 
 impl Saver {
-    /// Starts the thread, which does `save` with every snapshot it is given.
+    /// Starts the thread, which calls `save` with every snapshot that it is given.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// When the system has no thread for it.
     pub(crate) fn start(
         mut save: impl FnMut(Snapshot) -> Result<(), TrainError> + Send + 'static,
     ) -> io::Result<Self> {
-        let (orders, ordered) = channel();
-        let (tell, outcomes) = channel();
+        let (snapshots, received) = channel();
+        let (send_outcome, outcomes) = channel();
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || {
-            for snapshot in ordered {
-                // Nobody listens any more when the run ends by a panic.
-                let _ = tell.send(save(snapshot));
+            for snapshot in received {
+                // The receiver is gone only when the run ends by a panic.
+                let _ = send_outcome.send(save(snapshot));
             }
         })?;
-        Ok(Self { orders: Some(orders), outcomes, thread: Some(thread), busy: false })
+        Ok(Self { snapshots: Some(snapshots), outcomes, thread: Some(thread), is_busy: false })
     }
 
-    /// Whether a checkpoint is being written whose outcome nobody has heard.
+    /// Whether a checkpoint was handed over whose outcome [`Self::outcome`] has not returned yet.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy
+        self.is_busy
     }
 
-    /// Hands over a snapshot; the outcome of the one before must have been heard.
+    /// Hands over a snapshot. The saver must not be busy.
     pub(crate) fn save(&mut self, snapshot: Snapshot) {
-        debug_assert!(!self.busy, "one checkpoint at a time");
-        let orders = self.orders.as_ref().expect("is there until this is dropped");
-        // A thread that is gone is met when the outcome is asked for.
-        let _ = orders.send(snapshot);
-        self.busy = true;
+        debug_assert!(!self.is_busy, "one checkpoint at a time");
+        let snapshots = self.snapshots.as_ref().expect("is there until this is dropped");
+        // Where the thread is gone, `outcome` finds out why.
+        let _ = snapshots.send(snapshot);
+        self.is_busy = true;
     }
 
-    /// The outcome of what is being written, once; waits for it as long as it is told to. The snapshot is gone by then.
+    /// Returns, once, how the checkpoint being written ended; `None` when there is none or it does not end
+    /// within `timeout`. Its snapshot has been dropped by then.
     ///
     /// # Panics
-    /// As the thread did.
-    pub(crate) fn outcome(&mut self, patience: Duration) -> Option<Result<(), TrainError>> {
-        if !self.busy {
+    /// With the panic of the thread.
+    pub(crate) fn outcome(&mut self, timeout: Duration) -> Option<Result<(), TrainError>> {
+        if !self.is_busy {
             return None;
         }
-        let outcome = self.outcomes.recv_timeout(patience);
-        self.busy = matches!(outcome, Err(RecvTimeoutError::Timeout));
+        let outcome = self.outcomes.recv_timeout(timeout);
+        self.is_busy = matches!(outcome, Err(RecvTimeoutError::Timeout));
         match outcome {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 let thread = self.thread.take().expect("is there until it is known to be gone");
-                resume_unwind(thread.join().expect_err("it ends before its orders do only by a panic"))
+                let panic = thread.join().expect_err("it ends before `snapshots` is dropped only by a panic");
+                resume_unwind(panic)
             }
         }
     }
 }
 
 impl Drop for Saver {
-    /// Lets a checkpoint that is being written be finished.
+    /// Waits for a checkpoint that is being written.
     fn drop(&mut self) {
-        self.orders = None;
+        self.snapshots = None;
         if let Some(thread) = self.thread.take() {
-            // Whatever it met, the run is ending for another reason.
+            // Whether it panicked no longer matters: the run is ending for another reason.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread needs to commit a checkpoint of a run.
-pub(crate) struct Committing {
+/// Commits snapshots as checkpoints of a run, on the saver's thread.
+pub(crate) struct Committer {
     checkpoints: Checkpoints,
     lease: Arc<Lease>,
     events: Arc<EventWriter>,
-    /// How many are kept, beside the best.
+    /// The number of checkpoints to keep besides the best.
     keep: usize,
 }
 
-impl Committing {
+impl Committer {
     pub(crate) fn new(run: &RunDir, lease: Arc<Lease>, events: Arc<EventWriter>, keep: usize) -> Self {
         Self { checkpoints: Checkpoints::new(run), lease, events, keep }
     }
 
-    /// Commits a checkpoint and tells of it, then deletes old ones; tries once more before it gives up.
+    /// Commits a checkpoint, trying twice, and records it; then deletes old ones.
+    ///
+    /// # Errors
+    /// When the second try failed too.
     pub(crate) fn commit(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
         let started = Instant::now();
         let (step, best, best_step) =
             (snapshot.state.checkpoint_step(), snapshot.best, snapshot.state.best_step);
-        let checkpoint = match self.attempt(&snapshot, step) {
+        let checkpoint = match self.write(&snapshot, step) {
             Ok(checkpoint) => checkpoint,
             Err(first) => {
-                let retried = self.attempt(&snapshot, step);
+                let retried = self.write(&snapshot, step);
                 let how =
                     if retried.is_ok() { "the second try succeeded" } else { "the second try failed too" };
                 self.warn(
@@ -122,6 +129,7 @@ impl Committing {
                 retried?
             }
         };
+        // Frees the copies of the weights before the slow part of cleaning up.
         drop(snapshot);
         self.events.emit(Kind::CheckpointCommitted(CheckpointCommitted {
             step,
@@ -136,7 +144,7 @@ impl Committing {
         Ok(())
     }
 
-    fn attempt(&mut self, snapshot: &Snapshot, step: u64) -> Result<Checkpoint, TrainError> {
+    fn write(&mut self, snapshot: &Snapshot, step: u64) -> Result<Checkpoint, TrainError> {
         let writer = self.checkpoints.begin(step, &self.lease)?;
         snapshot.write(writer.path())?;
         Ok(writer.commit()?)
@@ -163,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_to_the_one_who_waits_and_the_next_is_written() {
+    fn a_failure_reaches_the_thread_that_waits_and_the_next_checkpoint_is_written() {
         let mut tries = 0;
         let mut saver = Saver::start(move |_| {
             tries += 1;
@@ -178,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_goes_on_where_the_run_is_ended() {
+    fn a_panic_continues_on_the_thread_that_waits() {
         let mut saver = Saver::start(|_| panic!("the device is gone")).unwrap();
         saver.save(snapshot());
         let caught = catch_unwind(AssertUnwindSafe(|| saver.outcome(LONG).is_some()));
@@ -187,31 +195,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_written_is_finished_when_the_run_ends() {
-        let (tell, told) = channel();
+    fn a_checkpoint_being_written_is_finished_when_the_run_ends() {
+        let (send, received) = channel();
         let mut saver = Saver::start(move |_| {
             std::thread::sleep(Duration::from_millis(20));
-            tell.send(()).unwrap();
+            send.send(()).unwrap();
             Ok(())
         })
         .unwrap();
         saver.save(snapshot());
         drop(saver);
-        assert_eq!(told.try_recv(), Ok(()));
+        assert_eq!(received.try_recv(), Ok(()));
     }
 
     #[test]
-    fn a_checkpoint_that_cannot_be_written_is_tried_twice_and_said() {
+    fn a_checkpoint_that_cannot_be_written_is_tried_twice_and_warned_about() {
         let root = tempfile::tempdir().unwrap();
         let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
         let lease = Arc::new(Lease::acquire(&run).unwrap());
         let events = Arc::new(EventWriter::open(&lease).unwrap());
-        let mut committing = Committing::new(&run, lease, events, 1);
-        committing.commit(snapshot()).unwrap();
+        let mut committer = Committer::new(&run, lease, events, 1);
+        committer.commit(snapshot()).unwrap();
         // A file where the folder should be: nobody can write there, not even root.
         std::fs::remove_dir_all(run.checkpoints()).unwrap();
         std::fs::write(run.checkpoints(), "").unwrap();
-        let error = committing.commit(snapshot()).unwrap_err();
+        let error = committer.commit(snapshot()).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         let log = std::fs::read_to_string(run.event_file(1)).unwrap();
         let kinds: Vec<String> = log

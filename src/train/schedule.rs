@@ -2,9 +2,10 @@
 
 use sparktune_plan::OptimizerPlan;
 
-/// Learning rate of step `step` (from 0) of `total`.
+/// The learning rate of step `step` (from 0) of `total`.
 ///
-/// Unlike Hugging Face's schedule the first step is not wasted at rate 0: warm-up step `i` uses `(i + 1) / warmup`.
+/// Unlike Hugging Face's schedule the first step is not wasted at rate 0: warm-up step `i` uses `(i + 1) /
+/// warmup`.
 pub(crate) fn learning_rate(plan: &OptimizerPlan, step: u64, total: u64) -> f64 {
     let warmup = (plan.warmup_ratio * total as f64).round() as u64;
     if step < warmup {

@@ -1,11 +1,12 @@
 //! Whether training is exact on a device: packing changes nothing, and gradients are slopes.
 //!
-//! Both in the numbers of evaluations and outputs, bf16 on a GPU, also where a run trains with fp8, whose gradients are not the slopes
-//! of its loss. Seconds long: it comes before the first run on a CUDA device, where it also compiles and launches the kernels that the run
-//! will use.
+//! Both are tested in the number formats of evaluations and outputs, bf16 on a GPU, also where a run trains
+//! with fp8: the gradients of fp8 are not the slopes of its loss. The tests take seconds. They come before
+//! the first run on a CUDA device, where they also compile and launch the kernels that the run will use.
 
 use crate::TrainError;
 use crate::session::Session;
+use crate::steps::is_host;
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Checkpoint, Gradients, Model, Row};
@@ -13,38 +14,39 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// One property, measured.
+/// A property of training on a device, measured.
 #[derive(Clone, Debug)]
 pub struct SelfTest {
-    /// What is compared, in a word or two.
+    /// What is compared, in two or three words.
     pub name: &'static str,
-    /// What was found, in words with the numbers.
+    /// The result in a sentence with its numbers.
     pub found: String,
     /// Whether it is within its limit.
     pub passed: bool,
 }
 
-/// What a device's arithmetic allows: the CPU computes in f32, others in bf16 with f32 sums.
+/// What the arithmetic of a device allows. The CPU computes in f32, other devices in bf16 with f32 sums.
 struct Limits {
     /// Largest difference of logits, relative to the largest logit.
     logits: f32,
     /// Largest relative difference between a gradient and the slope measured along it.
     slope: f64,
-    /// Relative change of the loss by which the slope is measured: far above the noise, small enough to stay on the slope.
+    /// Relative change of the loss by which the slope is measured: far above the noise, and small enough to
+    /// stay on the slope.
     step: f64,
 }
 
 const F32: Limits = Limits { logits: 1e-4, slope: 1e-2, step: 0.003 };
 const BF16: Limits = Limits { logits: 2e-2, slope: 5e-2, step: 0.05 };
 
-/// Runs all self-tests with the model of a checkpoint folder, meant to be a tiny one.
+/// Runs all self-tests with the model of a checkpoint folder, which should be tiny.
 ///
 /// # Errors
 /// When the checkpoint cannot be read.
 pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, TrainError> {
     let checkpoint = Checkpoint::open(checkpoint)?;
     let mut model = Model::load(&checkpoint, device, &mut |_, _| ())?;
-    let limits = if *device == Device::flex() { F32 } else { BF16 };
+    let limits = if is_host(device) { F32 } else { BF16 };
     let packed = packed_equals_alone(&model);
     let slope = gradient_is_slope(&mut model, limits.step);
     let (allowed_logits, allowed_slope) = (limits.logits, limits.slope);
@@ -68,22 +70,22 @@ pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, Tr
     ])
 }
 
-/// The self-tests before the first run on a CUDA device: once for each device, driver and build.
+/// The self-tests before the first run on a CUDA device. They run once for each device, driver and build.
 #[derive(Clone, Debug)]
 pub struct BeforeFirstRun {
-    /// A checkpoint folder to test with, of a tiny model.
+    /// The checkpoint folder of a tiny model to test with.
     pub model: PathBuf,
     /// Device, driver, compiler and build, in one line.
     pub on: String,
-    /// The file that remembers what passed, a line for each `on`.
+    /// The file that remembers where the tests passed, one `on` a line.
     pub passed: PathBuf,
 }
 
 impl BeforeFirstRun {
-    /// Runs the tests where they have not passed yet, and says so in the run's events.
+    /// Runs the tests unless they have passed here before, and records them in the run's events.
     ///
     /// # Errors
-    /// [`TrainError::Inexact`] when one fails; a checkpoint that cannot be read.
+    /// [`TrainError::Inexact`] when a test fails; also when the checkpoint cannot be read.
     pub(crate) fn run(&self, session: &Session, device: &Device) -> Result<(), TrainError> {
         let passed = fs::read_to_string(&self.passed).unwrap_or_default();
         if passed.lines().any(|line| line == self.on) {
@@ -113,7 +115,7 @@ impl BeforeFirstRun {
     }
 }
 
-/// Ids spread over the vocabulary, different for each example.
+/// Ids spread over the vocabulary, different ones for each example.
 fn example(model: &Model, number: usize, length: usize) -> Vec<u32> {
     let vocabulary = model.config().vocab_size;
     (0..length).map(|t| ((t * 7919 + number * 104_729 + t * t * 31) % vocabulary) as u32).collect()
@@ -123,8 +125,8 @@ fn logits(model: &Model, row: &Row) -> Vec<f32> {
     model.logits(model.hidden(row))
 }
 
-/// Largest difference between the logits of examples in one row and each of them in a row of its own, in parts of the
-/// largest logit. Not a number counts as the largest of all.
+/// The largest difference between the logits of packed examples and those of each example alone, relative to
+/// the largest logit. NaN counts as the largest difference of all.
 fn packed_equals_alone(model: &Model) -> f32 {
     let examples: Vec<Vec<u32>> =
         [5, 70, 1, 33].iter().enumerate().map(|(i, length)| example(model, i, *length)).collect();
@@ -140,7 +142,8 @@ fn packed_equals_alone(model: &Model) -> f32 {
     differences.fold(0.0, |most, x| if x <= most { most } else { x }) / largest
 }
 
-/// Relative difference between the norm of the gradient and the slope of the loss along it, over all parameters at once.
+/// The relative difference between the norm of the gradient and the slope of the loss along it, over all
+/// parameters at once.
 fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
     let row = Row::single(&example(model, 9, 64));
     let scale = 1.0 / row.target_tokens() as f64;
@@ -149,8 +152,8 @@ fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
     model.loss_and_gradients(&row, scale, false, &mut gradients);
     let norm = Clip::new(&gradients.all(), 1.0).norm();
     let step = step * model.loss_sum(&row).nats() * scale / norm;
-    // The loss after a step along the gradient, and what the gradient makes of the numbers that really moved: a bf16 number
-    // moves by whole units of its last place.
+    // Returns the loss after a step along the gradient, and the change that the gradient predicts for the
+    // numbers as they really moved: a bf16 number moves by whole units in its last place.
     let mut walk = |by: f64| {
         let mut expected = 0.0;
         model.visit_mut(&mut |param| {

@@ -1,4 +1,4 @@
-//! `SERVE.md`: how to serve what was trained, and what the MTP head is worth.
+//! `SERVE.md`: how to serve a trained model, and what its MTP head gains.
 
 use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::model_config::ModelConfig;
@@ -6,25 +6,26 @@ use sparktune_plan::render::{bytes, count, percent};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use std::fmt::Write;
 
-/// Longest draft that is measured.
+/// The longest draft that is measured.
 const LONGEST_DRAFT: usize = 4;
 /// Tokens generated for each prompt when acceptance is measured.
 const TOKENS: usize = 32;
 
-/// What drafting reads of memory, in parameters.
+/// How much drafting reads from memory, in parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Reading {
-    /// By one draft: the MTP head, and the rows of the output head that it is compared with.
+    /// Read for one drafted token: the MTP head, and the rows of the output head that its hidden state is
+    /// compared with.
     draft: f64,
-    /// By one pass of the model, which verifies a whole draft.
+    /// Read in one pass of the model, which verifies a whole draft.
     pass: f64,
 }
 
 impl Reading {
-    /// With `rows` of the output head for a draft.
-    fn of(config: &ModelConfig, rows: usize) -> Self {
+    /// With drafts chosen among `rows` rows of the output head.
+    fn from_config(config: &ModelConfig, rows: usize) -> Self {
         let table = config.vocab_size as f64 * config.hidden_size as f64;
-        // Of an embedding that is not the head too a pass reads only the rows of its tokens.
+        // An embedding that is not the output head as well is read only in the rows of a pass's tokens.
         let embedding = if config.tie_word_embeddings { 0.0 } else { table };
         Self {
             draft: config.mtp_parameters() as f64 + rows as f64 * config.hidden_size as f64,
@@ -32,29 +33,30 @@ impl Reading {
         }
     }
 
-    /// A draft's cost as a share of a pass.
+    /// The cost of a drafted token as a share of a pass.
     fn share(self) -> f64 {
         self.draft / self.pass
     }
 
-    /// Speed over no drafts at all, when of `length` drafted tokens `kept` are kept in a pass, and time is bytes read.
-    fn speedup(self, length: usize, kept: f64) -> f64 {
-        (1.0 + kept) / (1.0 + length as f64 * self.share())
+    /// The speed-up over no drafts when `accepted` of `length` drafted tokens are accepted in a pass, and
+    /// time is bytes read.
+    fn speedup(self, length: usize, accepted: f64) -> f64 {
+        (1.0 + accepted) / (1.0 + length as f64 * self.share())
     }
 
-    /// With every draft kept.
+    /// The speed-up with every drafted token accepted.
     fn bound(self, length: usize) -> f64 {
         self.speedup(length, length as f64)
     }
 }
 
-/// What a head's drafts are worth on some prompts.
+/// How many drafted tokens of a head are accepted on some prompts, and what that gains.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadReport {
-    /// Mean number of drafted tokens kept in a pass, for draft lengths 1, 2, ….
+    /// Mean number of drafted tokens accepted in a pass, for draft lengths 1, 2, ….
     accepted: Vec<f64>,
     reading: Reading,
-    /// How many token ids it drafted from.
+    /// The number of token ids it drafted from.
     rows: usize,
     /// Every speculative text equalled plain greedy decoding.
     pub(crate) equal_to_greedy: bool,
@@ -62,7 +64,8 @@ pub(crate) struct HeadReport {
 }
 
 impl HeadReport {
-    /// Runs the head on prompts with frozen models, drafting from some ids or from all; nothing when there is no prompt.
+    /// Runs the head on prompts with frozen models, drafting from the ids `among` or from all. Returns `None`
+    /// without a prompt.
     pub(crate) fn measure(
         model: &Model,
         mtp: &Mtp,
@@ -99,11 +102,11 @@ impl HeadReport {
             .collect();
         let config = model.config();
         let rows = among.map_or(config.vocab_size, <[u32]>::len);
-        let reading = Reading::of(config, rows);
+        let reading = Reading::from_config(config, rows);
         Some(Self { accepted, reading, rows, equal_to_greedy, prompts: prompts.len() })
     }
 
-    /// Estimated speed-up of serving with drafts of `length` tokens over none.
+    /// The estimated speed-up of serving with drafts of `length` tokens over none.
     fn speedup(&self, length: usize) -> f64 {
         match length {
             0 => 1.0,
@@ -111,7 +114,7 @@ impl HeadReport {
         }
     }
 
-    /// The draft length with the best estimate; 0 when drafting does not pay.
+    /// The draft length with the best estimate; 0 where drafting gains nothing.
     fn recommended(&self) -> usize {
         if !self.equal_to_greedy {
             return 0;
@@ -121,10 +124,10 @@ impl HeadReport {
 
     /// In one line, for the log.
     pub(crate) fn in_a_line(&self) -> String {
-        let kept: Vec<String> = self.accepted.iter().map(|kept| format!("{kept:.2}")).collect();
+        let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
         format!(
             "{} drafted tokens kept in a pass for drafts of 1 to {LONGEST_DRAFT} ({} held-out prompts); a draft from {} tokens reads {} of the model, so that {LONGEST_DRAFT} gain {:.2}× at most (estimate)",
-            kept.join(", "),
+            accepted.join(", "),
             self.prompts,
             count(self.rows as u64),
             percent(self.reading.share()),
@@ -133,23 +136,23 @@ impl HeadReport {
     }
 }
 
-/// What the page is about.
+/// What the page describes.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
-    /// Folder name of the model to serve, below `outputs/`.
+    /// The folder of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
     pub(crate) has_adapter: bool,
     /// The output head is the embedding.
     pub(crate) is_tied: bool,
     pub(crate) before: Option<HeadReport>,
     pub(crate) last: Option<HeadReport>,
-    /// As `last`, drafting from the plan's part of the vocabulary.
+    /// As `last`, drafting from the ids of the plan's draft vocabulary.
     pub(crate) trimmed: Option<HeadReport>,
-    /// That part lies beside the page, as a list of ids.
+    /// These ids are in a file beside the page.
     pub(crate) has_draft_tokens: bool,
 }
 
-/// The page's text.
+/// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
     let Served { plan, folder, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } = served;
     let mut page = String::new();
@@ -239,12 +242,12 @@ fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Opt
     table
 }
 
-/// How many token ids a head drafted from, in words.
+/// The number of token ids that a head drafted from, in words.
 fn tokens(report: &HeadReport) -> String {
     format!("{} tokens", count(report.rows as u64))
 }
 
-/// What a pass and a draft read, and what that leaves to gain.
+/// What a pass and a drafted token read, and how much can be gained at most.
 fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
     let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
@@ -270,7 +273,7 @@ fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     table
 }
 
-/// Which servers can draft from the list of token ids, and how.
+/// Says which servers can draft from the list of token ids, and how.
 fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> String {
     let mut page = String::from(
         "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent targets of the training data and the special \
@@ -311,20 +314,20 @@ mod tests {
     #[test]
     fn a_draft_of_the_2b_reads_30_percent_of_a_pass_and_an_eighth_of_the_vocabulary_frees_most_of_it() {
         let config = config("Qwen/Qwen3.5-2B");
-        let full = Reading::of(&config, config.vocab_size);
+        let full = Reading::from_config(&config, config.vocab_size);
         assert!((full.share() - 0.30).abs() < 0.01, "{}", full.share());
         assert!((full.bound(3) - 2.1).abs() < 0.05, "{}", full.bound(3));
-        let trimmed = Reading::of(&config, 32_768);
+        let trimmed = Reading::from_config(&config, 32_768);
         assert!((trimmed.share() - 0.068).abs() < 0.001, "{}", trimmed.share());
         assert!(trimmed.bound(3) > 3.3 && trimmed.pass == full.pass);
         assert_eq!(full.speedup(2, 0.0), 1.0 / (1.0 + 2.0 * full.share()));
     }
 
     #[test]
-    fn of_an_embedding_that_is_no_head_a_pass_reads_next_to_nothing() {
+    fn a_pass_reads_next_to_nothing_of_an_embedding_that_is_not_the_head() {
         let config = config("Qwen/Qwen3.5-9B");
         let table = (config.vocab_size * config.hidden_size) as f64;
-        let pass = Reading::of(&config, 1).pass;
+        let pass = Reading::from_config(&config, 1).pass;
         assert_eq!(pass, config.text_parameters() as f64 - table);
     }
 

@@ -1,7 +1,12 @@
-//! One attempt of a run: its lease, events, requests and checkpoints, and what the machine is doing meanwhile.
+//! One attempt of a run as the trainer holds it: lease, events, requests, checkpoints being written, and the
+//! machine's state.
+//!
+//! Everything that leaves the loop goes through here into the run folder. Knows nothing of objectives or
+//! steps.
 
 use crate::TrainError;
-use crate::saver::{Committing, Saver};
+use crate::control::ControlRequests;
+use crate::saver::{Committer, Saver};
 use crate::snapshot::Snapshot;
 use burn::tensor::Device;
 use sparktune_kernels::reserved_bytes;
@@ -9,14 +14,14 @@ use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
 use sparktune_plan::{Device as DeviceKind, Plan};
 use sparktune_runlog::{
     Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, Phase, PressureWatch,
-    Progress, Request, RunDir, Step, Warning, now_us,
+    Progress, RunDir, Step, Warning, now_us,
 };
 use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the machine is looked at.
+/// The shortest time between two samples of the machine.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Session<'a> {
@@ -25,36 +30,23 @@ pub(crate) struct Session<'a> {
     pub(crate) events: Arc<EventWriter>,
     pub(crate) lease: Arc<Lease>,
     saver: Saver,
-    /// What the checkpoint that is being written answers, and its step.
-    answering: Option<(Asked, u64)>,
+    /// The requests that the checkpoint being written answers, and its step.
+    answering: Option<(ControlRequests, u64)>,
     inbox: ControlInbox,
+    /// Set by signal handlers.
     stop: &'a AtomicBool,
     sampler: Sampler,
-    sampled: Option<Instant>,
-    /// Most memory that [`memory_bytes`](Self::memory_bytes) has seen.
+    sampled_at: Option<Instant>,
+    /// The most that [`memory_bytes`](Self::memory_bytes) has returned.
     most_bytes: Option<u64>,
     drift: DriftWatch,
-    /// Where tiles that are measured go; nothing where none are to be.
-    #[cfg(feature = "cuda")]
-    pub(crate) tiles: Option<crate::tiles::TileFile>,
     /// Missing only where the system had no thread for it.
     guard: Option<MemoryGuard>,
 }
 
-/// What is asked of the loop between two steps.
-#[derive(Default)]
-pub(crate) struct Asked {
-    pub(crate) stop: bool,
-    /// Why it must stop, where nobody asked for it: memory runs out.
-    pub(crate) because: Option<String>,
-    pub(crate) checkpoint: bool,
-    requests: Vec<Request>,
-    signal: bool,
-}
-
 impl<'a> Session<'a> {
-    /// Takes the lease and opens the next attempt. `reserve_bytes` of memory are left alone, by the plan's rule if none is
-    /// given.
+    /// Takes the lease of a run and opens its next attempt. `reserve_bytes` of memory are left to others;
+    /// without it, as much as the plan's rule says.
     pub(crate) fn open(
         run: &'a RunDir,
         stop: &'a AtomicBool,
@@ -67,13 +59,13 @@ impl<'a> Session<'a> {
             events.mirror_to_tensorboard(&lease);
         }
         let keep = plan.checkpoint.keep.max(1) as usize;
-        let mut committing = Committing::new(run, lease.clone(), events.clone(), keep);
-        let saver = Saver::start(move |snapshot| committing.commit(snapshot))
+        let mut committer = Committer::new(run, lease.clone(), events.clone(), keep);
+        let saver = Saver::start(move |snapshot| committer.commit(snapshot))
             .map_err(TrainError::io(run.checkpoints()))?;
         let inbox = ControlInbox::new(&lease);
         let mut sampler = Sampler::new();
-        let reserve = reserve_bytes.unwrap_or_else(|| reserve(&plan, &mut sampler));
-        let guard = guard(PressureWatch::new(reserve, plan.lighter()), events.clone());
+        let reserve = reserve_bytes.unwrap_or_else(|| default_reserve_bytes(&plan, &mut sampler));
+        let guard = start_memory_guard(PressureWatch::new(reserve, plan.lighter()), events.clone());
         Ok(Self {
             run,
             plan,
@@ -84,11 +76,9 @@ impl<'a> Session<'a> {
             inbox,
             stop,
             sampler,
-            sampled: None,
+            sampled_at: None,
             most_bytes: None,
             drift: DriftWatch::new(),
-            #[cfg(feature = "cuda")]
-            tiles: None,
             guard,
         })
     }
@@ -110,26 +100,26 @@ impl<'a> Session<'a> {
         self.events.emit(Kind::Warning(Warning { message: message.into(), step }));
     }
 
-    /// Records how the machine is doing, every ten seconds at most.
+    /// Records the state of the machine, at most every ten seconds.
     pub(crate) fn sample_machine(&mut self) {
-        if self.sampled.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
-            self.sampled = Some(Instant::now());
+        if self.sampled_at.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
+            self.sampled_at = Some(Instant::now());
             let sample = self.sampler.sample();
-            let slow = self.drift.reading(&sample, now_us());
+            let warnings = self.drift.reading(&sample, now_us());
             self.events.emit(Kind::DeviceSample(sample));
-            slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
+            warnings.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
         }
     }
 
-    /// Records a step, and a warning when the steps have become slow.
-    pub(crate) fn step(&mut self, step: Step) {
-        let slow = self.drift.step(&step);
+    /// Records a step, and a warning when steps have become slow.
+    pub(crate) fn record_step(&mut self, step: Step) {
+        let warnings = self.drift.step(&step);
         self.events.emit(Kind::Step(step));
-        slow.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
+        warnings.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
     }
 
-    /// Memory that training on `device` takes now, in what the plan predicts: the process's on the CPU, what is reserved on
-    /// a GPU, and both together where they share the memory.
+    /// The memory that training on `device` takes now, counted as the plan predicts it: of the process on the
+    /// CPU, what is reserved on a GPU, and both together where they share memory.
     pub(crate) fn memory_bytes(&mut self, device: &Device) -> Option<u64> {
         let process = rss_bytes();
         let bytes = match reserved_bytes(device) {
@@ -141,7 +131,8 @@ impl<'a> Session<'a> {
         bytes
     }
 
-    /// The most of it so far. The system knows that of a process at any time; a device was asked after each step.
+    /// The peak of [`memory_bytes`](Self::memory_bytes) so far. The system knows a process's peak at any
+    /// time; a device is asked after each step.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         match self.plan.device {
             DeviceKind::Cpu => peak_rss_bytes(),
@@ -149,8 +140,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What trains, and in which numbers.
-    pub(crate) fn device_in_words(&self) -> String {
+    /// Describes the device and the number formats it trains in.
+    pub(crate) fn describe_device(&self) -> String {
         match self.plan.device {
             DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
             DeviceKind::Cuda => {
@@ -160,66 +151,65 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Why the run must end now, also in the middle of a step: memory runs out.
-    pub(crate) fn must_stop(&self) -> Option<String> {
+    /// Why the run must end at once, even in the middle of a step: memory runs out.
+    pub(crate) fn out_of_memory(&self) -> Option<String> {
         self.guard.as_ref().and_then(MemoryGuard::must_stop)
     }
 
-    /// Requests and signals that came in since the last look.
-    pub(crate) fn asked(&self) -> Asked {
-        let mut asked = Asked { signal: self.stop.swap(false, Ordering::SeqCst), ..Asked::default() };
+    /// Returns what was asked since the last call, except for requests that the checkpoint being written
+    /// already answers.
+    pub(crate) fn poll_requests(&self) -> ControlRequests {
+        let mut polled =
+            ControlRequests { signal: self.stop.swap(false, Ordering::SeqCst), ..ControlRequests::default() };
         match self.inbox.poll() {
             Ok(incoming) => {
                 incoming.ignored.into_iter().for_each(|line| self.warn(line, None));
-                let answering = self.answering.as_ref().map_or(&[][..], |(asked, _)| &asked.requests);
-                asked.requests = incoming.requests;
-                asked.requests.retain(|request| !answering.contains(request));
+                let answering = self.answering.as_ref().map_or(&[][..], |(answered, _)| &answered.requests);
+                polled.requests = incoming.requests;
+                polled.requests.retain(|request| !answering.contains(request));
             }
             Err(error) => self.warn(error.to_string(), None),
         }
-        asked.because = self.must_stop();
-        let stop = |request: &Request| request.action == Action::Stop;
-        asked.stop = asked.signal || asked.because.is_some() || asked.requests.iter().any(stop);
-        asked.checkpoint = asked.stop || !asked.requests.is_empty();
-        asked
+        polled.out_of_memory = self.out_of_memory();
+        polled
     }
 
-    /// Whether [`asked`](Self::asked) will say to stop.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn is_to_stop(&self) -> bool {
-        let asked = self.asked();
-        // Requests wait until they are acknowledged; a signal is told once.
-        self.stop.fetch_or(asked.signal, Ordering::SeqCst);
-        asked.stop
+    /// Whether the next [`poll_requests`](Self::poll_requests) will stop the run.
+    pub(crate) fn is_stop_requested(&self) -> bool {
+        let polled = self.poll_requests();
+        // Requests stay in the inbox until they are acknowledged, but a signal is reported only once.
+        self.stop.fetch_or(polled.signal, Ordering::SeqCst);
+        polled.stops()
     }
 
-    /// Says that what was asked is done.
-    pub(crate) fn done(&self, asked: Asked, step: u64) {
-        let applied = |id: &str, action: Action| {
+    /// Records that everything in `answered` was done, at `step`.
+    pub(crate) fn acknowledge(&self, answered: ControlRequests, step: u64) {
+        let record = |id: &str, action: Action| {
             let action = action.as_str().to_owned();
             self.events.emit(Kind::ControlApplied(ControlApplied { id: id.to_owned(), action, step }));
         };
-        if asked.signal {
-            applied("signal", Action::Stop);
+        if answered.signal {
+            record("signal", Action::Stop);
         }
-        if asked.because.is_some() {
-            applied("memory", Action::Stop);
+        if answered.out_of_memory.is_some() {
+            record("memory", Action::Stop);
         }
-        for request in asked.requests {
-            applied(&request.id, request.action);
+        for request in answered.requests {
+            record(&request.id, request.action);
             if let Err(error) = self.inbox.acknowledge(&request) {
                 self.warn(error.to_string(), Some(step));
             }
         }
     }
 
-    /// Has a checkpoint written while training goes on, which answers what was asked; waits for the one before.
+    /// Has a checkpoint written in the background, which answers `requests`. Waits for the checkpoint before
+    /// it.
     ///
     /// # Errors
-    /// That the one before could not be written.
-    pub(crate) fn save(&mut self, snapshot: Snapshot, asked: Asked) -> Result<(), TrainError> {
-        self.saved()?;
-        self.answering = Some((asked, snapshot.state.checkpoint_step()));
+    /// When the checkpoint before it could not be written.
+    pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
+        self.wait_for_checkpoint()?;
+        self.answering = Some((requests, snapshot.state.checkpoint_step()));
         self.saver.save(snapshot);
         Ok(())
     }
@@ -227,50 +217,51 @@ impl<'a> Session<'a> {
     /// Waits until the last checkpoint is committed.
     ///
     /// # Errors
-    /// That it could not be written.
-    pub(crate) fn saved(&mut self) -> Result<(), TrainError> {
+    /// When it could not be written.
+    pub(crate) fn wait_for_checkpoint(&mut self) -> Result<(), TrainError> {
         while self.saver.is_busy() {
-            self.hear(SAMPLE_EVERY)?;
+            self.poll_saver(SAMPLE_EVERY)?;
             self.sample_machine();
         }
         Ok(())
     }
 
-    /// Takes note of a checkpoint that is committed by now.
+    /// Acknowledges the requests of a checkpoint that has been committed, without waiting.
     ///
     /// # Errors
-    /// That it could not be written.
-    pub(crate) fn look_after_checkpoint(&mut self) -> Result<(), TrainError> {
-        self.hear(Duration::ZERO)
+    /// When it could not be written.
+    pub(crate) fn poll_checkpoint(&mut self) -> Result<(), TrainError> {
+        self.poll_saver(Duration::ZERO)
     }
 
-    /// To be called before an update: waits for a checkpoint where there is no memory for an update beside it.
+    /// Must be called before each update of the weights: waits for the checkpoint being written where memory
+    /// does not hold its copies and an update at the same time.
     ///
     /// # Errors
-    /// That it could not be written.
-    pub(crate) fn before_update(&mut self) -> Result<(), TrainError> {
-        if copies_beside_checkpoint(self.plan.method.kind()) { Ok(()) } else { self.saved() }
+    /// When the checkpoint could not be written.
+    pub(crate) fn make_room_for_update(&mut self) -> Result<(), TrainError> {
+        if copies_beside_checkpoint(self.plan.method.kind()) { Ok(()) } else { self.wait_for_checkpoint() }
     }
 
-    fn hear(&mut self, patience: Duration) -> Result<(), TrainError> {
-        let Some(outcome) = self.saver.outcome(patience) else { return Ok(()) };
+    fn poll_saver(&mut self, timeout: Duration) -> Result<(), TrainError> {
+        let Some(outcome) = self.saver.outcome(timeout) else { return Ok(()) };
         let answered = self.answering.take();
         outcome?;
-        if let Some((asked, step)) = answered {
-            self.done(asked, step);
+        if let Some((answered, step)) = answered {
+            self.acknowledge(answered, step);
         }
         Ok(())
     }
 }
 
-/// What is to be left alone of this machine's memory.
-fn reserve(plan: &Plan, sampler: &mut Sampler) -> u64 {
+/// The part of this machine's memory that the plan leaves to others.
+fn default_reserve_bytes(plan: &Plan, sampler: &mut Sampler) -> u64 {
     let memory = sampler.memory();
     system_reserve(memory.total_bytes, memory.unified && plan.device == DeviceKind::Cuda)
 }
 
-/// Watches memory for as long as the attempt goes on.
-fn guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<MemoryGuard> {
+/// Starts the thread that watches memory for as long as the attempt goes on.
+fn start_memory_guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<MemoryGuard> {
     let log = events.clone();
     let warn = move |message| log.emit(Kind::Warning(Warning { message, step: None }));
     match MemoryGuard::start(watch, warn) {
@@ -283,7 +274,7 @@ fn guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<MemoryGuard> 
     }
 }
 
-/// The run's plan.
+/// Reads the plan of a run.
 pub(crate) fn read_plan(run: &RunDir) -> Result<Plan, TrainError> {
     Plan::from_toml(&run.read_plan()?, "plan.toml").map_err(|e| TrainError::Plan(e.to_string()))
 }

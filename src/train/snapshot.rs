@@ -1,7 +1,8 @@
-//! A checkpoint's content as it stood between two steps, and how it is written.
+//! The content of a checkpoint as it was between two steps, and how it is written.
 //!
-//! Taking one copies nothing: its tensors share their numbers with the model and the optimizer. An update that comes while it
-//! lives leaves these numbers alone and writes to copies (`adamw::update`); [`Saver`](crate::saver::Saver) says what that costs.
+//! Taking a snapshot copies nothing: its tensors share their numbers with the model and the optimizer. An
+//! update while it lives leaves these numbers alone and writes to copies (`adamw::update`);
+//! [`Saver`](crate::saver::Saver) says what that costs.
 
 use crate::TrainError;
 use crate::optimizer::Optimizer;
@@ -15,21 +16,21 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Bytes of a tensor that are fetched at a time, where its rows are not longer: an embedding takes gigabytes.
+/// The bytes of a tensor that are fetched at a time, at least one row of it: an embedding takes gigabytes.
 const PIECE: usize = 64 << 20;
 
-/// State, weights and moments of one step.
+/// State, weights and moments after one step.
 pub(crate) struct Snapshot {
     pub(crate) state: State,
-    /// Whether it belongs to the lowest eval loss so far.
+    /// It belongs to the lowest eval loss so far.
     pub(crate) best: bool,
-    /// f32 by name, outside autodiff; so are the moments.
+    /// By name, f32 outside autodiff, as are the moments.
     weights: BTreeMap<String, Tensor<2>>,
     moments: BTreeMap<String, Tensor<2>>,
 }
 
 impl Snapshot {
-    /// What the parameters, the optimizer and the state are now.
+    /// Takes parameters, optimizer and state as they are now.
     ///
     /// # Panics
     /// When the device failed.
@@ -46,13 +47,13 @@ impl Snapshot {
             .iter()
             .flat_map(|(name, (m, v))| [(format!("m.{name}"), m.clone()), (format!("v.{name}"), v.clone())]);
         let snapshot = Self { state: state.clone(), best, weights, moments: moments.collect() };
-        // The numbers are read on another thread, whose stream cubecl lets wait for the allocation of a buffer but not for
-        // kernels that changed it since.
+        // Another thread reads the numbers, on its own stream. cubecl makes that stream wait for the
+        // allocation of a buffer, but not for kernels that have changed it since.
         device.sync().expect("the device finishes its work");
         snapshot
     }
 
-    /// Writes it into the folder of an uncommitted checkpoint; on any thread.
+    /// Writes it into the folder of an uncommitted checkpoint, on any thread.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(&self.state).expect("plain fields serialise");
         let path = folder.join(STATE);
@@ -65,7 +66,8 @@ impl Snapshot {
     }
 }
 
-/// A safetensors file of f32 tensors, the bytes that the crate would write, with a piece of a tensor in memory at a time.
+/// Writes a safetensors file of f32 tensors, byte for byte as the crate would, with one piece of a tensor in
+/// memory at a time.
 fn save(path: &Path, tensors: &BTreeMap<String, Tensor<2>>) -> io::Result<()> {
     let mut end = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
@@ -177,7 +179,7 @@ mod tests {
             }
         }
 
-        /// All numbers there are, on the host.
+        /// All weights and moments, on the host.
         fn numbers(&self) -> Vec<Vec<f32>> {
             let host = |tensor: &Tensor<2>| tensor.to_data().try_to_vec::<f32>().unwrap();
             let weights = self.params.iter().map(Param::to_vec);
@@ -198,8 +200,8 @@ mod tests {
         }
     }
 
-    /// The writer is held up until training has gone on for steps, several times: a thread that has read this training's
-    /// memory before must not be met with older or newer numbers.
+    /// Holds up the writer until training has taken more steps, several times: a thread that has read this
+    /// training's memory before must not find older or newer numbers there.
     fn training_goes_on_beside_the_writer(device: &Device) {
         let folder = tempfile::tempdir().unwrap();
         let (go, goes) = channel::<()>();
@@ -225,7 +227,7 @@ mod tests {
             );
             go.send(()).unwrap();
             let outcome = loop {
-                // What comes on the device's queue while it is read.
+                // Puts more work on the device's queue while the snapshot is read.
                 training.step(device);
                 if let Some(outcome) = saver.outcome(Duration::from_millis(1)) {
                     break outcome;

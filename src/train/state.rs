@@ -1,7 +1,8 @@
-//! What a checkpoint holds: trained weights, optimizer, and the few numbers the loop goes on from.
+//! The content of a checkpoint: trained weights, optimizer, and the few numbers that the loop continues from.
 //!
-//! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues on the same bits;
-//! `state.json` holds the rest. Here they are read; a [`Snapshot`](crate::snapshot::Snapshot) writes them.
+//! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues on the same
+//! bits; `state.json` holds the rest. This module reads them; a [`Snapshot`](crate::snapshot::Snapshot)
+//! writes them.
 
 use crate::TrainError;
 use crate::optimizer::Optimizer;
@@ -26,15 +27,26 @@ pub(crate) enum Stage {
     Mtp,
 }
 
-/// Where the loop stands. Floats are kept as bits: a decimal detour must not change a comparison after a resume.
+impl Stage {
+    /// The name of the stage in `phase` events.
+    pub(crate) fn phase(self) -> &'static str {
+        match self {
+            Self::Main => "train",
+            Self::Mtp => "mtp",
+        }
+    }
+}
+
+/// Where the loop stands. Floats are stored as bits, so that no comparison after a resume depends on decimal
+/// rounding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Steps done in this stage.
     pub(crate) step: u64,
-    /// Steps of the main stage that were trained in the end (fewer than planned after an early stop).
+    /// Steps of the main stage that were trained, fewer than planned after an early stop.
     pub(crate) main_steps: u64,
-    /// The text model is finished, by plan or early stop.
+    /// The text model is finished, as planned or by an early stop.
     pub(crate) main_done: bool,
     last_loss: Option<u64>,
     last_eval: Option<u64>,
@@ -46,6 +58,7 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The state before the first step.
     pub(crate) fn start() -> Self {
         Self {
             stage: Stage::Main,
@@ -72,14 +85,10 @@ impl State {
         self.last_eval.map(f64::from_bits)
     }
 
-    pub(crate) fn best_eval(&self) -> Option<f64> {
-        self.best_eval.map(f64::from_bits)
-    }
-
-    /// Takes note of an evaluation; returns whether it is the best so far.
-    pub(crate) fn evaluated(&mut self, loss: f64) -> bool {
+    /// Records the loss of an evaluation; returns whether it is the lowest so far.
+    pub(crate) fn record_eval(&mut self, loss: f64) -> bool {
         self.last_eval = Some(loss.to_bits());
-        let better = self.best_eval().is_none_or(|best| loss < best);
+        let better = self.best_eval.map(f64::from_bits).is_none_or(|best| loss < best);
         if better {
             self.best_eval = Some(loss.to_bits());
             self.evals_without_gain = 0;
@@ -89,7 +98,7 @@ impl State {
         better
     }
 
-    /// The number in the checkpoint's folder name: steps of both stages.
+    /// The number in the name of a checkpoint's folder: steps of both stages together.
     pub(crate) fn checkpoint_step(&self) -> u64 {
         match self.stage {
             Stage::Main => self.step,
@@ -97,7 +106,7 @@ impl State {
         }
     }
 
-    /// The state in a committed checkpoint folder.
+    /// Reads the state of a committed checkpoint.
     pub(crate) fn read(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join(STATE);
         let text = fs::read_to_string(&path).map_err(TrainError::io(&path))?;
@@ -105,7 +114,8 @@ impl State {
     }
 }
 
-/// Puts the weights of a checkpoint into the parameters of the same names, of which there must be `expected`.
+/// Reads the weights of a checkpoint into the parameters of the same names, of which there must be
+/// `expected`.
 pub(crate) fn read_weights(
     folder: &Path,
     expected: usize,
@@ -140,7 +150,7 @@ pub(crate) fn read_weights(
     }
 }
 
-/// The optimizer of a checkpoint.
+/// Reads the optimizer of a checkpoint.
 pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer, TrainError> {
     let file = open(&folder.join(OPTIMIZER))?;
     let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
@@ -158,7 +168,7 @@ pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer
     Ok(optimizer)
 }
 
-/// A file of a committed checkpoint, of which there is no second copy in memory.
+/// Opens a file of a committed checkpoint, which is never in memory a second time.
 fn open(path: &Path) -> Result<WeightFile, TrainError> {
     WeightFile::open(path).map_err(TrainError::io(path))
 }

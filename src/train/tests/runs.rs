@@ -1,11 +1,11 @@
 //! Whole runs in process: trained, stopped, resumed, exported.
-#![allow(clippy::unwrap_used)] // integration tests are outside what clippy.toml lets off
+#![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
 #[cfg(feature = "cuda")]
 use sparktune_train::{BeforeFirstRun, TileFile};
-use sparktune_train::{Surroundings, TrainError, export_run, train, train_with};
+use sparktune_train::{TrainError, TrainOptions, export_run, train, train_with};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -142,6 +142,48 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
     }
 }
 
+/// Every event of an attempt in a word or two, but for those whose place depends on time: samples of the
+/// machine, and checkpoints, which are committed while training continues.
+fn story(run: &RunDir, attempt: usize) -> Vec<String> {
+    let mut attempts: Vec<Vec<Kind>> = Vec::new();
+    for kind in events(run) {
+        if matches!(kind, Kind::RunStarted(_)) {
+            attempts.push(Vec::new());
+        }
+        attempts.last_mut().unwrap().push(kind);
+    }
+    let in_words = |kind: &Kind| match kind {
+        Kind::RunStarted(started) => Some(format!("start {:?}", started.resumed_from_step)),
+        Kind::Phase(phase) => Some(phase.phase.clone()),
+        Kind::Progress(progress) if progress.phase == "mtp" => Some(format!("head {}", progress.done)),
+        Kind::Step(step) => Some(format!("step {}", step.step)),
+        Kind::Eval(eval) => Some(format!("eval {}", eval.step)),
+        Kind::Sample(sample) => Some(format!("sample {}", sample.step)),
+        Kind::ControlApplied(applied) => Some(format!("{} {}", applied.action, applied.step)),
+        Kind::RunFinished(finished) => Some(format!("{:?} {}", finished.outcome, finished.step)),
+        _ => None,
+    };
+    attempts[attempt].iter().filter_map(in_words).collect()
+}
+
+#[test]
+fn the_events_of_a_run_tell_its_story_in_order() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "trained", 3, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    std::fs::write(run.plan(), plan.replace("every_steps = 6", "every_steps = 2")).unwrap();
+    train(&run, &AtomicBool::new(true)).unwrap();
+    train(&run, &AtomicBool::new(false)).unwrap();
+    assert_eq!(story(&run, 0), ["start None", "load", "train", "step 1", "stop 1", "Stopped 1"]);
+    let text_model =
+        ["start Some(1)", "load", "train", "step 2", "eval 2", "sample 2", "step 3", "eval 3", "sample 3"];
+    // The loss of each of so few steps is told in words.
+    let head = ["mtp", "mtp", "head 1", "mtp", "head 2", "mtp", "head 3", "mtp"];
+    let outputs = ["export"; 6];
+    let expected = [&text_model[..], &head, &outputs, &["Completed 3"]].concat();
+    assert_eq!(story(&run, 1), expected);
+}
+
 #[test]
 fn recompute_changes_no_loss_beyond_rounding() {
     let root = tempfile::tempdir().unwrap();
@@ -165,7 +207,8 @@ fn a_run_stopped_after_every_step_continues_bit_for_bit() {
     }
 }
 
-/// The same on a CUDA device, or the emulated one: its queue holds a step ahead, its weights are rounded masters.
+/// The same on a CUDA device, or the emulated one: its queue holds a step ahead, its weights are rounded
+/// masters.
 #[cfg(feature = "cuda")]
 #[test]
 fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
@@ -237,7 +280,8 @@ fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
     stops_change_nothing(&fp8, lora, "none", 2);
 }
 
-/// The self-tests come before the first run and not before the second; a device that fails them trains nothing.
+/// The self-tests come before the first run and not before the second; a device that fails them trains
+/// nothing.
 #[cfg(feature = "cuda")]
 #[test]
 fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
@@ -255,9 +299,9 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
     };
     let passed = root.path().join("passed");
     let on = "a GPU, driver 1, this build";
-    let with = |model: &Path| Surroundings {
+    let with = |model: &Path| TrainOptions {
         before_first_run: Some(BeforeFirstRun { model: model.into(), on: on.into(), passed: passed.clone() }),
-        ..Surroundings::default()
+        ..TrainOptions::default()
     };
 
     // A model without numbers: no two logits are equal.
@@ -297,9 +341,10 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
 #[cfg(feature = "cuda")]
 const ON: &str = "a GPU, driver 1, this build";
 
-/// A run whose products the kernels take, with tiles remembered at `path`; none where there is no CUDA device.
+/// A run whose products the kernels take, with tiles remembered at `path`; none where there is no CUDA
+/// device.
 #[cfg(feature = "cuda")]
-fn with_tiles(path: &Path) -> Option<Surroundings> {
+fn with_tiles(path: &Path) -> Option<TrainOptions> {
     use burn::tensor::{Device, DeviceType};
     if Device::enumerate(DeviceType::Cuda).into_vec().is_empty() {
         assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
@@ -307,10 +352,11 @@ fn with_tiles(path: &Path) -> Option<Surroundings> {
         return None;
     }
     let tiles = TileFile { on: ON.into(), path: path.into() };
-    Some(Surroundings { tiles: Some(tiles), ..Surroundings::default() })
+    Some(TrainOptions { tiles: Some(tiles), ..TrainOptions::default() })
 }
 
-/// Progress of the measuring of tiles: products done, and how many there are, each beside the steps done before.
+/// Progress of the measuring of tiles: products done, and how many there are, each beside the steps done
+/// before.
 #[cfg(feature = "cuda")]
 fn measured(run: &RunDir) -> Vec<(u64, u64, u64)> {
     let (mut steps, mut measured) = (0, Vec::new());
@@ -336,16 +382,16 @@ fn tiles_are_measured_once_and_no_bit_of_a_run_depends_on_it() {
     use std::os::unix::fs::PermissionsExt;
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
-    let Some(surroundings) = with_tiles(&path) else { return };
-    let trained = |surroundings: &Surroundings| {
+    let Some(options) = with_tiles(&path) else { return };
+    let trained = |options: &TrainOptions| {
         let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
-        train_with(&run, &AtomicBool::new(false), surroundings).unwrap();
+        train_with(&run, &AtomicBool::new(false), options).unwrap();
         run
     };
-    let without = trained(&Surroundings::default());
+    let without = trained(&TrainOptions::default());
     assert_eq!(measured(&without), []);
 
-    let first = trained(&surroundings);
+    let first = trained(&options);
     let told = measured(&first);
     let total = told.len() as u64;
     // Between the first two steps.
@@ -365,7 +411,7 @@ fn tiles_are_measured_once_and_no_bit_of_a_run_depends_on_it() {
     }
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
-    let second = trained(&surroundings);
+    let second = trained(&options);
     assert_eq!(measured(&second), []);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
     for run in [&first, &second] {
@@ -381,7 +427,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     use std::sync::atomic::Ordering;
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
-    let Some(surroundings) = with_tiles(&path) else { return };
+    let Some(options) = with_tiles(&path) else { return };
     let without = run_on(CUDA, root.path(), LORA_8, "none", 3, false);
     train(&without, &AtomicBool::new(false)).unwrap();
     let run = run_on(CUDA, root.path(), LORA_8, "none", 3, false);
@@ -393,7 +439,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
             }
             stop.store(true, Ordering::SeqCst);
         });
-        let finished = train_with(&run, &stop, &surroundings);
+        let finished = train_with(&run, &stop, &options);
         ended.store(true, Ordering::SeqCst);
         finished.unwrap()
     });
@@ -402,7 +448,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let (kept, of_model) = (lines(), measured(&run)[0].2);
     assert!(2 <= kept && kept < of_model, "{kept} of {of_model}");
 
-    assert_eq!(train_with(&run, &AtomicBool::new(false), &surroundings).unwrap().outcome, Outcome::Completed);
+    assert_eq!(train_with(&run, &AtomicBool::new(false), &options).unwrap().outcome, Outcome::Completed);
     let rest = measured(&run).last().unwrap().2;
     assert!(rest < of_model && lines() == kept + rest, "{rest} of {of_model} after {kept}");
     assert_eq!(losses(&run), losses(&without));
@@ -413,7 +459,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
 fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
-    let Some(surroundings) = with_tiles(&path) else { return };
+    let Some(options) = with_tiles(&path) else { return };
     let good = "linear_forward 64,64 1 9 16,64,64,1,4,4\n";
     for (text, says, left) in [
         (format!("another GPU\n{good}"), "another GPU, driver or build", format!("{ON}\n")),
@@ -426,7 +472,7 @@ fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
         std::fs::write(&path, &text).unwrap();
         let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
         // Asked to stop from the start, it measures nothing, and writes what it knows.
-        train_with(&run, &AtomicBool::new(true), &surroundings).unwrap();
+        train_with(&run, &AtomicBool::new(true), &options).unwrap();
         let said = events(&run).into_iter().any(|kind| match kind {
             Kind::Warning(warning) => warning.message.contains(says),
             Kind::Phase(phase) => phase.detail.is_some_and(|detail| detail.contains(says)),
@@ -471,7 +517,7 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     train(&whole, &AtomicBool::new(false)).unwrap();
     let parts = run(root.path(), LORA, "none", 7, false);
     // No machine has so much memory that this is left.
-    let reserve = Surroundings { reserve_bytes: Some(u64::MAX / 2), ..Surroundings::default() };
+    let reserve = TrainOptions { reserve_bytes: Some(u64::MAX / 2), ..TrainOptions::default() };
     let out_of_memory = || train_with(&parts, &AtomicBool::new(false), &reserve).unwrap();
     let why = || match events(&parts).pop() {
         Some(Kind::RunFinished(finished)) => (finished.outcome, finished.reason.unwrap_or_default()),

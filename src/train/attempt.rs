@@ -1,0 +1,263 @@
+//! One attempt of a run: from its newest checkpoint through the text model and the MTP head to the outputs.
+
+use crate::TrainError;
+use crate::batches::Batches;
+use crate::draft_vocab;
+use crate::evaluate::EvalSet;
+use crate::examples::Examples;
+use crate::load;
+use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
+use crate::optimizer::Optimizer;
+use crate::outputs::{Export, Heads};
+use crate::run::TrainOptions;
+use crate::session::Session;
+use crate::stage::{StageLoop, StageOutcome};
+use crate::state::{Stage, State, read_optimizer};
+use crate::steps::Steps;
+use crate::tiles::TileFile;
+use burn::tensor::Device;
+use sparktune_model::{Checkpoint as Base, Model, Mtp};
+use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
+use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted};
+use std::path::{Path, PathBuf};
+
+/// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
+const MTP_LEARNING_RATE: f64 = 2e-4;
+
+/// How an attempt ended in which nothing went wrong.
+pub(crate) enum Ending {
+    Completed {
+        outputs: Vec<PathBuf>,
+    },
+    /// After a checkpoint.
+    Stopped {
+        /// That memory ran out; `None` where somebody asked for the stop.
+        reason: Option<String>,
+    },
+}
+
+/// The token file that a run trains on.
+pub(crate) fn train_tokens(run: &RunDir) -> PathBuf {
+    run.data().join("train.qubgpu")
+}
+
+/// The token file that a run evaluates on, which it may not have.
+pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
+    run.data().join("eval.qubgpu")
+}
+
+/// Makes an attempt. `state` becomes the state of the checkpoint it continues from, and then follows the
+/// training.
+///
+/// # Errors
+/// Whatever ends the run without outputs. The checkpoints written so far stay.
+pub(crate) fn make(
+    objective: &impl Objective<Trainee = TextModel>,
+    session: &mut Session,
+    state: &mut State,
+    options: &TrainOptions,
+) -> Result<Ending, TrainError> {
+    // Whatever can refuse the run comes before the weights are read, which may take minutes.
+    let (mut attempt, batches) = Attempt::start(objective, session, state)?;
+    let device = attempt.prepare_device(options)?;
+    let Loaded { mut text, head: mut mtp, base_head, mut optimizer } = attempt.load(objective, &device)?;
+
+    if !attempt.state.main_done {
+        let outcome = attempt.train_text_model(objective, &mut text, &mut optimizer, batches)?;
+        if let StageOutcome::Stopped { reason } = outcome {
+            return Ok(Ending::Stopped { reason });
+        }
+    }
+    if let Some(untrained) = mtp.take_if(|_| attempt.plan.mtp == MtpChoice::Trained) {
+        let mut head = DraftHead::new(untrained, &text.model);
+        if let StageOutcome::Stopped { reason } = attempt.train_head(&mut head, &mut optimizer)? {
+            return Ok(Ending::Stopped { reason });
+        }
+        mtp = Some(head.into_frozen());
+    }
+    // The export needs the memory.
+    drop(optimizer);
+    let before = base_head.filter(|_| attempt.plan.mtp == MtpChoice::Trained);
+    attempt.export(&mut text.model, before, mtp)
+}
+
+/// What the parts of an attempt share.
+struct Attempt<'a, 'run> {
+    session: &'a mut Session<'run>,
+    state: &'a mut State,
+    plan: Plan,
+    base: Base,
+    /// The checkpoint it continues from.
+    resumed: Option<Checkpoint>,
+    eval_set: Option<EvalSet>,
+    /// Where measured tiles are remembered; `None` where none are to be measured.
+    tiles: Option<TileFile>,
+}
+
+/// What training changes.
+struct Loaded {
+    text: TextModel,
+    head: Option<Mtp>,
+    /// The head as it is in the base.
+    base_head: Option<Mtp>,
+    optimizer: Optimizer,
+}
+
+impl<'a, 'run> Attempt<'a, 'run> {
+    /// Finds the newest intact checkpoint, opens model and data, and records the start of the run.
+    fn start(
+        objective: &impl Objective,
+        session: &'a mut Session<'run>,
+        state: &'a mut State,
+    ) -> Result<(Self, Batches), TrainError> {
+        let mut checkpoints = Checkpoints::new(session.run);
+        checkpoints.clean(&session.lease)?;
+        let found = checkpoints.newest_valid()?;
+        if let Some(checkpoint) = &found.checkpoint {
+            *state = State::read(&checkpoint.path)?;
+        }
+        let plan = session.plan.clone();
+        let base = load::base(&plan)?;
+        let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
+        let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
+        let batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
+        session.events.emit(Kind::RunStarted(RunStarted {
+            sparktune: env!("CARGO_PKG_VERSION").into(),
+            model: plan.model.id.clone(),
+            method: plan.method.kind().to_string(),
+            device: session.describe_device(),
+            total_steps: Some(batches.total_steps()),
+            epochs: Some(f64::from(plan.duration.epochs)),
+            resumed_from_step: found
+                .checkpoint
+                .as_ref()
+                .map(|checkpoint| checkpoint.step.min(state.main_steps)),
+        }));
+        for skipped in &found.skipped {
+            let (name, damage) = (skipped.path.display(), &skipped.damage);
+            session.warn(format!("the checkpoint {name} is damaged and was passed over: {damage}"), None);
+        }
+        checkpoints.set_aside(&found.skipped, &session.lease)?;
+        for path in [path, eval_tokens(session.run)] {
+            verify_tokens(&path)?;
+        }
+        let resumed = found.checkpoint;
+        Ok((Self { session, state, plan, base, resumed, eval_set: None, tiles: None }, batches))
+    }
+
+    /// Opens the device of the plan. A CUDA device is tested before its first run, and what is known of its
+    /// tiles is used.
+    fn prepare_device(&mut self, options: &TrainOptions) -> Result<Device, TrainError> {
+        let device = load::device(&self.plan)?;
+        if self.plan.device == DeviceKind::Cuda {
+            if let Some(tests) = &options.before_first_run {
+                tests.run(self.session, &device)?;
+            }
+            self.tiles = options.tiles.clone().filter(|tiles| tiles.read(self.session));
+        }
+        Ok(device)
+    }
+
+    /// Loads model, head and eval set, and where the attempt continues from a checkpoint, what that holds of
+    /// them.
+    fn load(&mut self, objective: &impl Objective, device: &Device) -> Result<Loaded, TrainError> {
+        let Self { session, state, plan, base, .. } = self;
+        session.phase("load", format!("reading the weights of {}", plan.model.id));
+        let mut model = load::text_model(plan, base, device, &mut |done, total| {
+            session.progress("load", done as u64, total as u64, "layers");
+        })?;
+        let base_head = load::mtp_head(plan, base, device)?;
+        let (path, group_size) = (eval_tokens(session.run), objective.examples_per_group());
+        self.eval_set =
+            EvalSet::open(&path, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
+        if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
+            session.warn(
+                "config.json declares an MTP head, but the weights hold none (transformers drops it when it saves): going on without",
+                None,
+            );
+        }
+        let (mut head, mut optimizer) = (base_head.clone(), Optimizer::default());
+        if let Some(checkpoint) = &self.resumed {
+            load::restore(&checkpoint.path, state, &mut model, head.as_mut())?;
+            optimizer = read_optimizer(&checkpoint.path, device)?;
+        }
+        let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
+        Ok(Loaded { text, head, base_head, optimizer })
+    }
+
+    fn train_text_model<O: Objective<Trainee = TextModel>>(
+        &mut self,
+        objective: &O,
+        text: &mut TextModel,
+        optimizer: &mut Optimizer,
+        batches: Batches,
+    ) -> Result<StageOutcome, TrainError> {
+        self.session.phase("train", format!("{} optimizer steps", batches.total_steps()));
+        let steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
+        let (eval_set, tiles) = (self.eval_set.as_ref(), self.tiles.as_ref());
+        StageLoop { session: self.session, steps, eval_set, tiles }.run()
+    }
+
+    /// Trains the head for one epoch: it starts from the base's, so that is enough.
+    fn train_head(
+        &mut self,
+        head: &mut DraftHead,
+        optimizer: &mut Optimizer,
+    ) -> Result<StageOutcome, TrainError> {
+        let Self { session, state, .. } = self;
+        if state.stage == Stage::Main {
+            state.stage = Stage::Mtp;
+            state.step = 0;
+            state.evals_without_gain = 0;
+            *optimizer = Optimizer::default();
+        }
+        let objective = TokenAfterNext;
+        let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
+        let examples = Examples::open(&path, self.base.config().vocab_size, group_size)?;
+        let plan = self.plan.for_head();
+        let batches = Batches::new(examples, &plan, 1, plan.duration.max_steps)?;
+        let (total, length) = (batches.total_steps(), plan.pack.length);
+        session.phase("mtp", format!("training the MTP head, {total} steps in rows of {length} tokens"));
+        let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
+        let steps = Steps::new(&objective, head, state, optimizer, batches, settings);
+        // Without evaluations in between: there is no best head to keep.
+        let stage = StageLoop { session, steps, eval_set: None, tiles: self.tiles.as_ref() };
+        let outcome = stage.run()?;
+        if let (StageOutcome::Done, Some(eval_set)) = (&outcome, &self.eval_set) {
+            eval_set.loss(session, &objective, head, state.checkpoint_step())?;
+        }
+        Ok(outcome)
+    }
+
+    /// Writes the outputs of the trained text model and head. `before` is the base's head where another was
+    /// trained from it.
+    fn export(
+        &mut self,
+        model: &mut Model,
+        before: Option<Mtp>,
+        last: Option<Mtp>,
+    ) -> Result<Ending, TrainError> {
+        let Self { session, plan, base, .. } = self;
+        session.phase("export", "writing adapter and merged model");
+        let among = draft_vocab::for_run(plan, &train_tokens(session.run), base)?;
+        let (folder, heads) = (session.run.outputs(), Heads { before, last, among });
+        let export = Export { folder: &folder, plan, base, eval_set: self.eval_set.as_ref() };
+        let written = export.write(model, &heads, &mut |line| session.phase("export", line))?;
+        for warning in written.warnings {
+            session.warn(warning, None);
+        }
+        Ok(Ending::Completed { outputs: written.paths })
+    }
+}
+
+/// Verifies every checksum of a token file, so that damage does not wait for the step that meets it.
+fn verify_tokens(path: &Path) -> Result<(), TrainError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let report = sparktune_data::token_file::verify(path)?;
+    match report.defects.first() {
+        None => Ok(()),
+        Some(defect) => Err(TrainError::DamagedTokens { path: path.to_owned(), defect: defect.to_string() }),
+    }
+}

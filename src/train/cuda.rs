@@ -1,0 +1,60 @@
+//! The edge to CUDA: what only a build with the feature `cuda` can do, with a twin that does nothing in other
+//! builds.
+//!
+//! The rest of the crate calls these items in every build, so that the loop has one text and is type-checked
+//! without CUDA.
+
+#[cfg(feature = "cuda")]
+pub(crate) use with_cuda::{first_device, tuning};
+#[cfg(not(feature = "cuda"))]
+pub(crate) use without_cuda::{first_device, tuning};
+
+#[cfg(feature = "cuda")]
+mod with_cuda {
+    use crate::TrainError;
+    use burn::tensor::{Device, DeviceType};
+    pub(crate) use sparktune_kernels::linear::tuning;
+
+    /// The first CUDA device of this machine.
+    pub(crate) fn first_device() -> Result<Device, TrainError> {
+        let devices = Device::enumerate(DeviceType::Cuda).into_vec();
+        devices.into_iter().next().ok_or_else(|| TrainError::NoDevice("no CUDA device answers".into()))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod without_cuda {
+    use crate::TrainError;
+    use burn::tensor::Device;
+
+    pub(crate) fn first_device() -> Result<Device, TrainError> {
+        Err(TrainError::NoDevice("this build has no CUDA".into()))
+    }
+
+    /// As `sparktune_kernels::linear::tuning`, where no product is ever computed in a tile.
+    pub(crate) mod tuning {
+        use burn::tensor::Device;
+
+        pub(crate) enum Problem {}
+
+        impl Problem {
+            pub(crate) fn measure(&self, _: &Device) -> bool {
+                match *self {}
+            }
+        }
+
+        pub(crate) fn learn(_: &str) -> Result<(), usize> {
+            Ok(())
+        }
+
+        pub(crate) fn learned() -> String {
+            String::new()
+        }
+
+        pub(crate) fn listen() {}
+
+        pub(crate) fn missed() -> Vec<Problem> {
+            Vec::new()
+        }
+    }
+}

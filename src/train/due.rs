@@ -1,0 +1,187 @@
+//! What must happen after an optimizer step: evaluate, save, end the stage, stop the run.
+//!
+//! Pure: [`Due`] follows from the step, the plan's intervals, the time since the last checkpoint, the outcome
+//! of an evaluation and what was requested. It must not know models, files or clocks.
+
+use crate::control::ControlRequests;
+use sparktune_plan::Plan;
+use std::time::Duration;
+
+/// How often a stage evaluates and saves, and when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Intervals {
+    /// Optimizer steps of the stage.
+    pub(crate) total_steps: u64,
+    pub(crate) eval_steps: u64,
+    pub(crate) save_steps: u64,
+    /// A checkpoint is due when the last one is this old, however few steps were done.
+    pub(crate) save_after: Duration,
+    /// Ends the stage after this many evaluations in a row without a better loss.
+    pub(crate) early_stop_patience: Option<u32>,
+}
+
+impl Intervals {
+    /// The plan's intervals for a stage of `total_steps`. An interval of 0 counts as 1.
+    pub(crate) fn from_plan(plan: &Plan, total_steps: u64) -> Self {
+        Self {
+            total_steps,
+            eval_steps: plan.eval.every_steps.max(1),
+            save_steps: plan.checkpoint.save_steps.max(1),
+            save_after: Duration::from_secs(60 * u64::from(plan.checkpoint.save_minutes.max(1))),
+            early_stop_patience: plan.eval.early_stop_patience.map(|patience| patience.max(1)),
+        }
+    }
+}
+
+/// Why a stage ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StageEnd {
+    /// Every step is done.
+    LastStep,
+    /// The loss on the eval set stopped getting better.
+    EarlyStop,
+}
+
+/// What an evaluation says about the steps before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Evaluated {
+    /// Its loss is the lowest so far.
+    pub(crate) is_best: bool,
+    /// The number of evaluations in a row, this one included, without a better loss.
+    pub(crate) without_gain: u32,
+}
+
+/// What must happen after a step, in the order of the fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// Evaluate and generate samples, where there is an eval set.
+    pub(crate) evaluate: bool,
+    /// End the stage.
+    pub(crate) end: Option<StageEnd>,
+    /// Write a checkpoint.
+    pub(crate) save: bool,
+    /// The checkpoint belongs to the lowest eval loss so far.
+    pub(crate) is_best: bool,
+    /// Stop the run, which a later attempt continues.
+    pub(crate) stop: bool,
+}
+
+impl Due {
+    /// What the plan calls for after `step` steps, `since_save` after the last checkpoint.
+    pub(crate) fn by_schedule(intervals: &Intervals, step: u64, since_save: Duration) -> Self {
+        let is_last = step >= intervals.total_steps;
+        Self {
+            evaluate: is_last || step.is_multiple_of(intervals.eval_steps),
+            end: is_last.then_some(StageEnd::LastStep),
+            save: is_last || step.is_multiple_of(intervals.save_steps) || since_save >= intervals.save_after,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the consequences of an evaluation: the best weights are saved, and the stage ends when patience
+    /// is exhausted.
+    pub(crate) fn after_evaluation(self, intervals: &Intervals, evaluated: Evaluated) -> Self {
+        let Evaluated { is_best, without_gain } = evaluated;
+        let is_exhausted = intervals.early_stop_patience.is_some_and(|patience| without_gain >= patience);
+        let end = self.end.or(is_exhausted.then_some(StageEnd::EarlyStop));
+        Self { end, save: self.save || is_best || end.is_some(), is_best, ..self }
+    }
+
+    /// Adds what was requested. Every request is answered by a checkpoint.
+    pub(crate) fn with_requests(self, requests: &ControlRequests) -> Self {
+        Self { save: self.save || requests.wants_checkpoint(), stop: requests.stops(), ..self }
+    }
+
+    /// Whether the step itself must be known to be sound before anything of this is done.
+    pub(crate) fn is_anything(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_runlog::{Action, Request};
+
+    const INTERVALS: Intervals = Intervals {
+        total_steps: 20,
+        eval_steps: 6,
+        save_steps: 5,
+        save_after: Duration::from_secs(600),
+        early_stop_patience: Some(2),
+    };
+    const JUST_SAVED: Duration = Duration::ZERO;
+
+    fn scheduled(step: u64) -> Due {
+        Due::by_schedule(&INTERVALS, step, JUST_SAVED)
+    }
+
+    #[test]
+    fn steps_between_the_intervals_owe_nothing() {
+        for step in [1, 2, 3, 4, 7, 8, 9, 11, 13, 14, 16, 17, 19] {
+            assert!(!scheduled(step).is_anything(), "{step}");
+        }
+    }
+
+    #[test]
+    fn evaluations_and_checkpoints_follow_their_own_intervals() {
+        assert_eq!(scheduled(5), Due { save: true, ..Due::default() });
+        assert_eq!(scheduled(6), Due { evaluate: true, ..Due::default() });
+        let all_day = Intervals { total_steps: 60, ..INTERVALS };
+        let both = Due { evaluate: true, save: true, ..Due::default() };
+        assert_eq!(Due::by_schedule(&all_day, 30, JUST_SAVED), both);
+    }
+
+    #[test]
+    fn a_checkpoint_is_due_when_the_last_one_is_old_enough() {
+        let after = |seconds| Due::by_schedule(&INTERVALS, 1, Duration::from_secs(seconds)).save;
+        assert!(!after(599) && after(600));
+    }
+
+    #[test]
+    fn the_last_step_is_evaluated_and_saved_whatever_the_intervals() {
+        let due = scheduled(20);
+        assert_eq!((due.evaluate, due.save, due.end), (true, true, Some(StageEnd::LastStep)));
+        let rare = Intervals { eval_steps: 1000, save_steps: 1000, ..INTERVALS };
+        assert_eq!(Due::by_schedule(&rare, 20, JUST_SAVED), due);
+    }
+
+    #[test]
+    fn a_better_loss_is_saved_and_a_worse_one_is_not() {
+        let after = |is_best, without_gain| {
+            scheduled(6).after_evaluation(&INTERVALS, Evaluated { is_best, without_gain })
+        };
+        assert_eq!(after(true, 0), Due { evaluate: true, save: true, is_best: true, ..Due::default() });
+        assert_eq!(after(false, 1), Due { evaluate: true, ..Due::default() });
+    }
+
+    #[test]
+    fn the_stage_ends_early_only_when_patience_is_set_and_exhausted() {
+        let evaluated = Evaluated { is_best: false, without_gain: 2 };
+        let due = scheduled(6).after_evaluation(&INTERVALS, evaluated);
+        assert_eq!((due.end, due.save), (Some(StageEnd::EarlyStop), true));
+        let endless = Intervals { early_stop_patience: None, ..INTERVALS };
+        assert_eq!(scheduled(6).after_evaluation(&endless, evaluated), scheduled(6));
+        // The last step is the end for its own reason.
+        assert_eq!(scheduled(20).after_evaluation(&INTERVALS, evaluated).end, Some(StageEnd::LastStep));
+    }
+
+    #[test]
+    fn every_request_is_answered_by_a_checkpoint_and_only_some_stop_the_run() {
+        let nothing = ControlRequests::default();
+        assert!(!scheduled(1).with_requests(&nothing).is_anything());
+        let request = |action| vec![Request { id: "1".into(), action, time_us: 0 }];
+        let checkpoint = ControlRequests { requests: request(Action::Checkpoint), ..Default::default() };
+        assert_eq!(scheduled(1).with_requests(&checkpoint), Due { save: true, ..Due::default() });
+        for stop in [
+            ControlRequests { requests: request(Action::Stop), ..Default::default() },
+            ControlRequests { signal: true, ..Default::default() },
+            ControlRequests { out_of_memory: Some("too little is left".into()), ..Default::default() },
+        ] {
+            let due = scheduled(1).with_requests(&stop);
+            assert_eq!(due, Due { save: true, stop: true, ..Due::default() }, "{stop:?}");
+        }
+        // A request takes nothing away.
+        assert_eq!(scheduled(20).with_requests(&nothing), scheduled(20));
+    }
+}

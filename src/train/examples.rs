@@ -1,0 +1,83 @@
+//! The examples of a token file as training reads them: packed, and grouped where the objective needs several
+//! at once.
+
+use crate::TrainError;
+use sparktune_data::packing::{Pack, Packing, Packs, Piece};
+use sparktune_data::token_file::TokenFile;
+use sparktune_model::Row;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Opens a token file and checks that every token is in the model's vocabulary.
+pub(crate) fn open_tokens(path: &Path, vocabulary: usize) -> Result<TokenFile, TrainError> {
+    let file = TokenFile::open(path)?;
+    if file.max_token_id() as usize >= vocabulary {
+        let token = file.max_token_id();
+        return Err(TrainError::ForeignTokens { path: path.to_owned(), token, vocabulary });
+    }
+    Ok(file)
+}
+
+/// A token file whose examples are packed in groups of `group_size`.
+pub(crate) struct Examples {
+    file: TokenFile,
+    group_size: usize,
+}
+
+impl Examples {
+    /// # Errors
+    /// When the file cannot be read, was made for another vocabulary, or ends in the middle of a group.
+    pub(crate) fn open(path: &Path, vocabulary: usize, group_size: usize) -> Result<Self, TrainError> {
+        let file = open_tokens(path, vocabulary)?;
+        if file.len() % group_size != 0 {
+            let defect = format!("its {} examples are no whole number of groups of {group_size}", file.len());
+            return Err(TrainError::DamagedTokens { path: path.to_owned(), defect });
+        }
+        Ok(Self { file, group_size })
+    }
+
+    pub(crate) fn file(&self) -> &TokenFile {
+        &self.file
+    }
+
+    pub(crate) fn group_size(&self) -> usize {
+        self.group_size
+    }
+
+    /// Packs the groups of one epoch. A piece of the result names a group where packing itself says example.
+    pub(crate) fn pack(&self, packing: &Packing, epoch: u64) -> Packs {
+        packing.epoch(&self.group_lengths(), epoch)
+    }
+
+    /// Tokens of each group.
+    fn group_lengths(&self) -> Cow<'_, [u32]> {
+        if self.group_size == 1 {
+            return Cow::Borrowed(self.file.lengths());
+        }
+        Cow::Owned(self.file.lengths().chunks(self.group_size).map(|group| group.iter().sum()).collect())
+    }
+
+    /// Reads pieces of packed groups into one sequence, in which every example stands by itself.
+    ///
+    /// # Errors
+    /// When an example is damaged.
+    pub(crate) fn sequence(&self, pieces: &[Piece]) -> Result<Row, TrainError> {
+        let pack = if self.group_size == 1 {
+            Pack::build(&self.file, pieces)?
+        } else {
+            let members: Vec<Piece> = pieces.iter().flat_map(|group| self.members(group)).collect();
+            Pack::build(&self.file, &members)?
+        };
+        Ok(Row::new(&pack.input_ids, &pack.cu_seqlens, &pack.loss_mask))
+    }
+
+    /// The whole examples of a group.
+    fn members(&self, group: &Piece) -> impl Iterator<Item = Piece> {
+        let first = group.example as usize * self.group_size;
+        (first..first + self.group_size).map(|example| Piece {
+            example: example as u32,
+            start: 0,
+            len: self.file.lengths()[example],
+        })
+    }
+}

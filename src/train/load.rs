@@ -1,0 +1,90 @@
+//! Loading what a plan trains: its device, its base model, and the weights of a checkpoint.
+
+use crate::TrainError;
+use crate::cuda;
+use crate::objective::trained_parameters;
+use crate::state::{Stage, State, read_weights};
+use burn::tensor::Device;
+use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
+use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, Plan};
+use std::path::Path;
+
+/// The device of a plan.
+///
+/// # Errors
+/// When the plan wants CUDA and there is none.
+pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
+    match plan.device {
+        DeviceKind::Cpu => Ok(Device::flex()),
+        DeviceKind::Cuda => cuda::first_device(),
+    }
+}
+
+/// Opens the base model of a plan.
+///
+/// # Errors
+/// When the plan names no folder, or the folder holds no model that can be trained.
+pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
+    let folder = plan.model.path.as_ref().ok_or(TrainError::NoModelFolder)?;
+    Ok(Checkpoint::open_as(folder, plan.model.architecture)?)
+}
+
+/// The adapters of a plan, if it trains adapters.
+pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
+    match plan.method {
+        Method::Lora { rank, alpha, rslora } => Some(LoraConfig { rank: rank as usize, alpha, rslora }),
+        Method::Full => None,
+    }
+}
+
+/// Loads the text model of the base and makes trainable what the plan trains. `progress(done, total)` is
+/// called after each layer.
+///
+/// # Errors
+/// When the base is not what its config says.
+pub(crate) fn text_model(
+    plan: &Plan,
+    base: &Checkpoint,
+    device: &Device,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Model, TrainError> {
+    let mut model = Model::load(base, device, progress)?;
+    match lora(plan) {
+        Some(config) => model.attach_lora(config, plan.seed),
+        None => model.set_trainable(true),
+    }
+    Ok(model)
+}
+
+/// Loads the MTP head of the base, if there is one and the plan keeps it.
+///
+/// # Errors
+/// When the base is not what its config says.
+pub(crate) fn mtp_head(plan: &Plan, base: &Checkpoint, device: &Device) -> Result<Option<Mtp>, TrainError> {
+    let is_wanted = plan.mtp != MtpChoice::None && base.has_mtp();
+    Ok(if is_wanted { Some(Mtp::load(base, device)?) } else { None })
+}
+
+/// Reads the weights of a checkpoint into the text model, and into the head if the checkpoint is of its
+/// stage.
+///
+/// # Errors
+/// When the checkpoint does not hold exactly what is trained.
+pub(crate) fn restore(
+    folder: &Path,
+    state: &State,
+    model: &mut Model,
+    head: Option<&mut Mtp>,
+) -> Result<(), TrainError> {
+    let mut head = head.filter(|_| state.stage == Stage::Mtp);
+    let mut expected = trained_parameters(model).len();
+    if let Some(mtp) = &head {
+        mtp.visit(&mut |_| expected += 1);
+    }
+    read_weights(folder, expected, &mut |f| {
+        model.visit_mut(f);
+        if let Some(mtp) = &mut head {
+            mtp.visit_mut(f);
+        }
+    })
+}

@@ -1,0 +1,216 @@
+//! Objectives: how a packed sequence becomes a loss, and which parameters that loss trains.
+//!
+//! A stage of a run pairs an [`Objective`] with a [`Trainee`], and the rest of the crate knows only these two
+//! traits. Objectives know models and packed sequences; they must not know the run folder, the optimizer or
+//! when anything is saved.
+//!
+//! To add an objective on the text model, implement [`Objective`] with [`Model::gradients_of`] and
+//! [`Model::loss_of`], which give it hidden states and the output head, and choose it in `run::train_with`.
+//! `objective/tests.rs` does so for pairs of answers.
+
+use crate::state::Stage;
+use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
+use std::borrow::Cow;
+
+/// Turns packed sequences into a loss and its gradients.
+pub(crate) trait Objective {
+    /// What the loss trains.
+    type Trainee: Trainee;
+
+    /// The number of consecutive examples of the token file that form a group, such as a chosen and a
+    /// rejected answer.
+    ///
+    /// A group is packed whole, its examples in the order of the file, so a loss over a group finds all of it
+    /// in one packed sequence. Groups of more than one example are always packed by best fit, because
+    /// `stream` would cut them.
+    fn examples_per_group(&self) -> usize {
+        1
+    }
+
+    /// The number of terms that the loss of `sequence` is a sum of: trained tokens, or groups.
+    ///
+    /// Losses and gradients of a step are divided by the terms of all its sequences together.
+    fn loss_terms(&self, sequence: &Row) -> usize;
+
+    /// Returns `scale · Σ terms` in nats as a training step computes it, and adds its gradients to
+    /// `gradients`.
+    fn loss_and_gradients(
+        &self,
+        trainee: &Self::Trainee,
+        sequence: &Row,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss;
+
+    /// Returns `Σ terms` in nats as an evaluation computes it, without gradients.
+    fn loss_sum(&self, trainee: &Self::Trainee, sequence: &Row) -> Loss;
+}
+
+/// The parameters that a stage trains.
+pub(crate) trait Trainee: Sized {
+    /// The stage that trains them.
+    const STAGE: Stage;
+
+    /// The text model as evaluations, samples and exports use it.
+    fn model(&self) -> &Model;
+
+    /// Calls `f` with every parameter that the optimizer may update; those that are frozen are among them.
+    fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param));
+
+    /// The parameters that a checkpoint of this stage must hold.
+    fn checkpointed(&self) -> Vec<&Param>;
+
+    /// A copy whose evaluation rounds as training steps round, if those use fp8.
+    fn evaluated_in_fp8(&self) -> Option<Self> {
+        None
+    }
+}
+
+/// The text model, fully trained or through its adapters.
+pub(crate) struct TextModel {
+    pub(crate) model: Model,
+    /// Training steps compute each layer again in the backward pass.
+    pub(crate) recompute: bool,
+    /// Training steps multiply in fp8; evaluations and exports never do.
+    pub(crate) fp8: bool,
+}
+
+impl TextModel {
+    /// The model as training steps compute it.
+    pub(crate) fn in_training(&self) -> Cow<'_, Model> {
+        if self.fp8 { Cow::Owned(self.model.with_fp8()) } else { Cow::Borrowed(&self.model) }
+    }
+}
+
+impl Trainee for TextModel {
+    const STAGE: Stage = Stage::Main;
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
+        self.model.visit_mut(f);
+    }
+
+    fn checkpointed(&self) -> Vec<&Param> {
+        trained_parameters(&self.model)
+    }
+
+    fn evaluated_in_fp8(&self) -> Option<Self> {
+        self.fp8.then(|| Self { model: self.model.with_fp8(), ..*self })
+    }
+}
+
+/// The MTP head on the finished text model, which is frozen. Each example is seen once, so the text model's
+/// hidden states are computed on the way instead of being cached.
+pub(crate) struct DraftHead {
+    mtp: Mtp,
+    text_model: Model,
+    /// The names of the text model's trained parameters: checkpoints of this stage go on holding them.
+    trained_names: Vec<String>,
+}
+
+impl DraftHead {
+    pub(crate) fn new(mut mtp: Mtp, text_model: &Model) -> Self {
+        mtp.set_trainable(true);
+        let trained_names =
+            trained_parameters(text_model).iter().map(|param| param.name().to_owned()).collect();
+        Self { mtp, text_model: text_model.frozen(), trained_names }
+    }
+
+    /// Ends training and returns the head.
+    pub(crate) fn into_frozen(mut self) -> Mtp {
+        self.mtp.set_trainable(false);
+        self.mtp
+    }
+}
+
+impl Trainee for DraftHead {
+    const STAGE: Stage = Stage::Mtp;
+
+    fn model(&self) -> &Model {
+        &self.text_model
+    }
+
+    fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
+        self.mtp.visit_mut(f);
+    }
+
+    fn checkpointed(&self) -> Vec<&Param> {
+        let mut all = Vec::new();
+        self.text_model.visit(&mut |param| {
+            if self.trained_names.iter().any(|name| name == param.name()) {
+                all.push(param);
+            }
+        });
+        self.mtp.visit(&mut |param| all.push(param));
+        all
+    }
+}
+
+/// The parameters of a model that are being trained.
+pub(crate) fn trained_parameters(model: &Model) -> Vec<&Param> {
+    let mut trained = Vec::new();
+    model.visit(&mut |param| {
+        if param.is_trainable() {
+            trained.push(param);
+        }
+    });
+    trained
+}
+
+/// The language-model objective: cross-entropy of each trained token, predicted from the tokens before it.
+pub(crate) struct NextToken;
+
+impl Objective for NextToken {
+    type Trainee = TextModel;
+
+    fn loss_terms(&self, sequence: &Row) -> usize {
+        sequence.target_tokens()
+    }
+
+    fn loss_and_gradients(
+        &self,
+        text: &TextModel,
+        sequence: &Row,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss {
+        text.in_training().loss_and_gradients(sequence, scale, text.recompute, gradients)
+    }
+
+    fn loss_sum(&self, text: &TextModel, sequence: &Row) -> Loss {
+        text.model.loss_sum(sequence)
+    }
+}
+
+/// The objective of the MTP head: cross-entropy of each trained token, predicted two positions ahead.
+pub(crate) struct TokenAfterNext;
+
+impl Objective for TokenAfterNext {
+    type Trainee = DraftHead;
+
+    fn loss_terms(&self, sequence: &Row) -> usize {
+        Mtp::target_tokens(sequence)
+    }
+
+    fn loss_and_gradients(
+        &self,
+        head: &DraftHead,
+        sequence: &Row,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss {
+        let DraftHead { mtp, text_model, .. } = head;
+        mtp.loss_and_gradients(text_model, text_model.hidden(sequence), sequence, scale, gradients)
+    }
+
+    fn loss_sum(&self, head: &DraftHead, sequence: &Row) -> Loss {
+        let DraftHead { mtp, text_model, .. } = head;
+        mtp.loss_sum(text_model, text_model.hidden(sequence), sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! A pairwise objective, which exists only here. It proves that a loss over groups of examples runs through
+//! the real loop: from a token file through packing, training, evaluation, checkpoints and resume to the
+//! outputs.
+
+use super::*;
+use crate::batches::Batches;
+use crate::examples::Examples;
+use crate::run::{Finished, train_for};
+use crate::{TrainError, TrainOptions};
+use burn::tensor::{Device, Tensor, activation::log_sigmoid};
+use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
+use sparktune_kernels::Weight;
+use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
+use sparktune_model::{Checkpoint, LoraConfig};
+use sparktune_plan::Plan;
+use sparktune_runlog::{Outcome, RunDir, RunsRoot};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// `Σ -ln σ(β · (log p(chosen) - log p(rejected)))` over pairs of answers: DPO without a reference model.
+/// Source: equation 7 of Rafailov et al. 2023 (arXiv 2305.18290).
+struct Preference {
+    beta: f64,
+}
+
+impl Preference {
+    /// `scale · Σ losses` of the pairs in a sequence, `[1, 1]`, from its hidden states `[T, H]` and the
+    /// output head `[V, H]`.
+    fn loss(&self, sequence: &Row, hidden: &Tensor<2>, head: &Weight, scale: f64) -> Tensor<2> {
+        let answers: Vec<Tensor<2>> = sequence
+            .cu_seqlens
+            .windows(2)
+            .map(|border| {
+                let trained = sequence.targets.rows.iter().zip(sequence.targets.tokens.iter());
+                let (rows, tokens): (Vec<u32>, Vec<u32>) =
+                    trained.filter(|(row, _)| (border[0]..border[1]).contains(row)).unzip();
+                let targets = Targets { rows: rows.into(), tokens: tokens.into() };
+                linear_cross_entropy(hidden.clone(), head.clone(), &targets, 1.0)
+            })
+            .collect();
+        let losses = answers.chunks(2).map(|pair| {
+            // Cross-entropies are negative log-probabilities.
+            let margin = (pair[1].clone() - pair[0].clone()).mul_scalar(self.beta as f32);
+            -log_sigmoid(margin)
+        });
+        losses.reduce(|sum, loss| sum + loss).expect("a sequence holds a pair").mul_scalar(scale as f32)
+    }
+}
+
+impl Objective for Preference {
+    type Trainee = TextModel;
+
+    fn examples_per_group(&self) -> usize {
+        2
+    }
+
+    fn loss_terms(&self, sequence: &Row) -> usize {
+        (sequence.cu_seqlens.len() - 1) / 2
+    }
+
+    fn loss_and_gradients(
+        &self,
+        text: &TextModel,
+        sequence: &Row,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss {
+        text.in_training().gradients_of(sequence, text.recompute, gradients, |hidden, head| {
+            self.loss(sequence, &hidden, &head, scale)
+        })
+    }
+
+    fn loss_sum(&self, text: &TextModel, sequence: &Row) -> Loss {
+        text.model.loss_of(sequence, |hidden, head| self.loss(sequence, &hidden, &head, 1.0))
+    }
+}
+
+const PREFERENCE: Preference = Preference { beta: 0.1 };
+const PROMPT: usize = 3;
+
+/// An example of pair `pair`. Its first tokens say which it is; the model can learn to tell chosen answers
+/// from rejected ones.
+fn example(pair: u32, is_chosen: bool) -> Vec<u32> {
+    let length = 4 + (pair * 5 + u32::from(is_chosen) * 3) % 9;
+    let answer = (0..length).map(|t| if is_chosen { 20 + t } else { 220 + t * 3 });
+    [pair, 100 + u32::from(is_chosen), 7].into_iter().chain(answer).collect()
+}
+
+fn write_pairs(path: &Path, pairs: std::ops::Range<u32>) {
+    let header = Header { tokenizer: None, template: None, policy: "test".into(), sources: Vec::new() };
+    let mut writer = TokenFileWriter::create(path, header).unwrap();
+    for (line, (pair, is_chosen)) in pairs.flat_map(|pair| [(pair, true), (pair, false)]).enumerate() {
+        let ids = example(pair, is_chosen);
+        let mask: Vec<bool> = (0..ids.len()).map(|t| t >= PROMPT).collect();
+        writer.push(&ids, &mask, Origin { file: 0, line: line as u64 + 1 }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
+}
+
+fn plan(method: &str, recompute: bool) -> String {
+    format!(
+        r#"
+seed = 3
+device = "cpu"
+recompute = {recompute}
+mtp = "default"
+runs_dir = "runs"
+model = {{ id = "fixture", path = "{}" }}
+data = {{ train = ["x.jsonl"], eval_fraction = 0.1, format = "auto", think = "skip", max_example_tokens = 4096, max_rejected = 0.01, crc_drop = 0.0 }}
+method = {method}
+pack = {{ length = 64, mtp_length = 128, strategy = "stream" }}
+batch = {{ micro_batch_packs = 1, grad_accum_steps = 2 }}
+optimizer = {{ learning_rate = 5e-3, min_lr_ratio = 0.1, warmup_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
+duration = {{ epochs = 2, max_steps = 9 }}
+checkpoint = {{ save_steps = 4, save_minutes = 60, keep = 2 }}
+eval = {{ every_steps = 6, sample_count = 1, sample_max_tokens = 4 }}
+"#,
+        fixture().display()
+    )
+}
+
+const LORA: &str = r#"{ kind = "lora", rank = 4, alpha = 8.0, rslora = false }"#;
+const FULL: &str = r#"{ kind = "full" }"#;
+
+/// A run folder as the launcher leaves it, with pairs.
+fn run_of_pairs(root: &Path, method: &str, recompute: bool) -> RunDir {
+    let run = RunsRoot::new(root).create("tiny", "test").unwrap();
+    run.write_plan(&plan(method, recompute)).unwrap();
+    fs::create_dir_all(run.data()).unwrap();
+    write_pairs(&run.data().join("train.qubgpu"), 0..24);
+    write_pairs(&run.data().join("eval.qubgpu"), 24..30);
+    run
+}
+
+fn train(run: &RunDir, stop: bool) -> Finished {
+    train_for(&PREFERENCE, run, &AtomicBool::new(stop), &TrainOptions::default()).unwrap()
+}
+
+/// A field of all events of a kind by their step, as the event files spell it.
+fn recorded(run: &RunDir, kind: &str, field: &str) -> BTreeMap<u64, String> {
+    let events = run.attempts().unwrap().into_iter().flat_map(|attempt| {
+        let text = fs::read_to_string(run.event_file(attempt)).unwrap();
+        let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        text.lines().map(parse).collect::<Vec<_>>()
+    });
+    let of_kind = events.filter(|event| event["kind"] == kind);
+    of_kind.map(|event| (event["step"].as_u64().unwrap(), event[field].to_string())).collect()
+}
+
+#[test]
+fn a_pairwise_objective_learns_through_the_whole_loop() {
+    let root = tempfile::tempdir().unwrap();
+    for (method, recompute) in [(LORA, false), (FULL, true)] {
+        let run = run_of_pairs(root.path(), method, recompute);
+        let finished = train(&run, false);
+        assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 9));
+        let losses = recorded(&run, "step", "loss_nats");
+        let losses: Vec<f64> = losses.values().map(|loss| loss.parse().unwrap()).collect();
+        // A model that prefers neither answer has a loss of at least ln 2 a pair.
+        assert!(losses[0] > 0.69 && losses[8] < 0.6 * losses[0], "{losses:?}");
+        // Pairs that were never trained on are told apart too.
+        assert!(finished.eval_loss.unwrap() < 0.6 * losses[0], "{:?} of {losses:?}", finished.eval_loss);
+        assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&6, &9]);
+        assert!(run.outputs().join("merged/model.safetensors").is_file());
+    }
+}
+
+#[test]
+fn a_pairwise_run_stopped_after_every_step_continues_bit_for_bit() {
+    let root = tempfile::tempdir().unwrap();
+    for method in [LORA, FULL] {
+        let whole = run_of_pairs(root.path(), method, false);
+        train(&whole, false);
+        let parts = run_of_pairs(root.path(), method, false);
+        let mut attempts = 1;
+        while train(&parts, true).outcome == Outcome::Stopped {
+            attempts += 1;
+        }
+        assert_eq!(attempts, 10, "one for each step, and one for the export");
+        for (kind, field) in [("step", "loss_nats"), ("step", "grad_norm"), ("eval", "loss_nats")] {
+            assert_eq!(recorded(&whole, kind, field), recorded(&parts, kind, field), "{kind} {field}");
+        }
+        let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
+        assert!(weights(&whole) == weights(&parts));
+    }
+}
+
+#[test]
+fn packing_keeps_every_pair_together_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pairs.qubgpu");
+    write_pairs(&path, 0..24);
+    // The plan asks for `stream`, which cuts examples; groups are packed whole all the same.
+    let plan = Plan::from_toml(&plan(FULL, false), "plan.toml").unwrap();
+    for micro_batch_packs in [1, 2] {
+        let mut plan = plan.clone();
+        plan.batch.micro_batch_packs = micro_batch_packs;
+        let examples = Examples::open(&path, 512, 2).unwrap();
+        let mut batches = Batches::new(examples, &plan, 2, None).unwrap();
+        let mut seen = BTreeMap::new();
+        for step in 0..batches.total_steps() {
+            for sequence in batches.step(step).unwrap().sequences {
+                assert!(sequence.len() <= 64 * micro_batch_packs as usize, "packs are full at 64 tokens");
+                let examples: Vec<&[u32]> = sequence
+                    .cu_seqlens
+                    .windows(2)
+                    .map(|border| &sequence.input_ids[border[0] as usize..border[1] as usize])
+                    .collect();
+                assert_eq!(examples.len(), 2 * PREFERENCE.loss_terms(&sequence));
+                for pair in examples.chunks(2) {
+                    let number = pair[0][0];
+                    assert_eq!(pair, [example(number, true), example(number, false)]);
+                    *seen.entry(number).or_insert(0) += 1;
+                }
+            }
+        }
+        assert_eq!(seen, (0..24).map(|pair| (pair, 2)).collect(), "every pair once in each epoch");
+    }
+}
+
+#[test]
+fn a_file_that_ends_in_the_middle_of_a_pair_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pairs.qubgpu");
+    let header = Header { tokenizer: None, template: None, policy: "test".into(), sources: Vec::new() };
+    let mut writer = TokenFileWriter::create(&path, header).unwrap();
+    for line in 1..=3 {
+        writer.push(&[1, 2], &[false, true], Origin { file: 0, line }).unwrap();
+    }
+    writer.finish().unwrap();
+    assert!(Examples::open(&path, 512, 1).is_ok());
+    let error = Examples::open(&path, 512, 2).map(drop).unwrap_err();
+    assert!(matches!(&error, TrainError::DamagedTokens { .. }), "{error}");
+    assert!(error.to_string().contains("its 3 examples are no whole number of groups of 2"), "{error}");
+}
+
+/// Two pairs in one sequence: `-ln σ(m)` has the slope `-σ(-m)` along `m`, so the gradient is a sum of the
+/// language-model objective's gradients of each answer alone.
+#[test]
+fn the_gradient_of_a_pairwise_loss_is_the_weighted_sum_of_those_of_its_answers() {
+    let base = Checkpoint::open(&fixture()).unwrap();
+    let model = Model::load(&base, &Device::flex(), &mut |_, _| ()).unwrap();
+    let answers = [(3, true), (3, false), (8, true), (8, false)].map(|(pair, chosen)| example(pair, chosen));
+    let borders: Vec<u32> = (0..=4).map(|n| answers[..n].iter().map(|ids| ids.len() as u32).sum()).collect();
+    let mask = |ids: &Vec<u32>| (0..ids.len()).map(|t| t >= PROMPT).collect::<Vec<bool>>();
+    let masks: Vec<bool> = answers.iter().flat_map(mask).collect();
+    let packed = Row::new(&answers.concat(), &borders, &masks);
+    let alone: Vec<Row> =
+        answers.iter().map(|ids| Row::new(ids, &[0, ids.len() as u32], &mask(ids))).collect();
+
+    for (lora, recompute) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut model = model.clone();
+        if lora {
+            model.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: false }, 1);
+        } else {
+            model.set_trainable(true);
+        }
+        let text = TextModel { model, recompute, fp8: false };
+        let mut expected = Gradients::default();
+        let mut expected_loss = 0.0;
+        for pair in alone.chunks(2) {
+            let [chosen, rejected] = [&pair[0], &pair[1]].map(|answer| text.model.loss_sum(answer).nats());
+            let margin = PREFERENCE.beta * (rejected - chosen);
+            expected_loss += (-margin).exp().ln_1p();
+            let slope = PREFERENCE.beta / (1.0 + margin.exp());
+            NextToken.loss_and_gradients(&text, &pair[0], slope, &mut expected);
+            NextToken.loss_and_gradients(&text, &pair[1], -slope, &mut expected);
+        }
+        let mut gradients = Gradients::default();
+        let loss = PREFERENCE.loss_and_gradients(&text, &packed, 1.0, &mut gradients).nats();
+        assert!((loss / expected_loss - 1.0).abs() < 1e-4, "{loss} for {expected_loss}");
+        assert!((PREFERENCE.loss_sum(&text, &packed).nats() / loss - 1.0).abs() < 1e-5);
+        let norm = |of: &Tensor<2>| f64::from(of.clone().square().sum().into_scalar::<f32>()).sqrt();
+        let (mut distance, mut length) = (0.0, 0.0);
+        for param in trained_parameters(&text.model) {
+            let [found, wanted] = [&gradients, &expected].map(|all| all.get(param.name()).unwrap());
+            distance += norm(&(found.clone() - wanted.clone())).powi(2);
+            length += norm(wanted).powi(2);
+        }
+        let error = (distance / length).sqrt();
+        assert!(length > 0.0 && error < 1e-3, "lora {lora}, recompute {recompute}: {error:e}");
+    }
+}

@@ -1,0 +1,234 @@
+//! The optimizer steps of a stage: each is put on the device's queue, and settled when the device has
+//! computed it.
+//!
+//! A device that works asynchronously is given the next step before the last one is settled, so that it never
+//! waits for the host. At most one step is in flight. Its loss is looked at only when it is settled, and with
+//! it whether the step was sound.
+
+use crate::TrainError;
+use crate::batches::{Batch, Batches};
+use crate::objective::{Objective, Trainee};
+use crate::optimizer::Optimizer;
+use crate::schedule::learning_rate;
+use crate::session::Session;
+use crate::state::{Stage, State};
+use burn::tensor::Device;
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Gradients, Loss};
+use sparktune_plan::OptimizerPlan;
+use sparktune_runlog::{Kind, Step};
+use std::time::Instant;
+
+/// A trainee, how it is trained, and the step in flight.
+pub(crate) struct Steps<'a, O: Objective> {
+    pub(crate) objective: &'a O,
+    pub(crate) trainee: &'a mut O::Trainee,
+    /// Where the stage stands. A step in flight counts as done.
+    pub(crate) state: &'a mut State,
+    pub(crate) optimizer: &'a mut Optimizer,
+    pub(crate) batches: Batches,
+    settings: OptimizerPlan,
+    in_flight: Option<InFlight>,
+    /// When the last step was settled.
+    settled_at: Instant,
+}
+
+/// What became of a step that was to be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    /// It counts as done, also where it had nothing to learn from.
+    Step,
+    /// Memory ran out in the middle of it: weights, optimizer and state are those of the step before.
+    OutOfMemory,
+}
+
+/// A step that the device may still be computing.
+struct InFlight {
+    started: Instant,
+    step: u64,
+    epoch: f64,
+    /// One for each micro-batch, already divided by the terms of the step.
+    losses: Vec<Loss>,
+    clip: Clip,
+    learning_rate: f64,
+    trained_tokens: u64,
+    tokens: u64,
+    data_ms: f64,
+    /// Known only where the host does the work itself.
+    optimizer_ms: Option<f64>,
+}
+
+impl<'a, O: Objective> Steps<'a, O> {
+    pub(crate) fn new(
+        objective: &'a O,
+        trainee: &'a mut O::Trainee,
+        state: &'a mut State,
+        optimizer: &'a mut Optimizer,
+        batches: Batches,
+        settings: OptimizerPlan,
+    ) -> Self {
+        let settled_at = Instant::now();
+        Self { objective, trainee, state, optimizer, batches, settings, in_flight: None, settled_at }
+    }
+
+    /// Steps of the stage.
+    pub(crate) fn total(&self) -> u64 {
+        self.batches.total_steps()
+    }
+
+    pub(crate) fn is_last_done(&self) -> bool {
+        self.state.step >= self.total()
+    }
+
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Puts the step after `state.step` on the device's queue, then settles the step before.
+    ///
+    /// # Errors
+    /// When the step before was not sound, an example is damaged, a parameter has no gradient, or a
+    /// checkpoint that had to be waited for could not be written.
+    pub(crate) fn queue_next(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
+        let previous = self.in_flight.take();
+        let queued = self.queue(session);
+        // The step before speaks first: where both fail, its failure is the cause.
+        self.settle_step(session, previous)?;
+        queued
+    }
+
+    /// Waits for the step in flight, if there is one, and records it.
+    ///
+    /// # Errors
+    /// When its loss or its gradients are not finite; its update has then changed nothing.
+    pub(crate) fn settle(&mut self, session: &mut Session) -> Result<(), TrainError> {
+        let step = self.in_flight.take();
+        self.settle_step(session, step)
+    }
+
+    fn queue(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
+        let started = Instant::now();
+        let batch = self.batches.step(self.state.step)?;
+        let data_ms = milliseconds(started);
+        let terms: usize = batch.sequences.iter().map(|sequence| self.objective.loss_terms(sequence)).sum();
+        let learning_rate = learning_rate(&self.settings, self.state.step, self.total());
+        let step = self.state.step + 1;
+        if terms == 0 {
+            session.warn(
+                "no token of this step carries loss: nothing to learn from it, the weights stay",
+                Some(step),
+            );
+            self.state.step = step;
+            if O::Trainee::STAGE == Stage::Main {
+                self.state.main_steps = step;
+            }
+            return Ok(Queued::Step);
+        }
+        let Some((losses, gradients)) = self.losses_and_gradients(session, &batch, terms) else {
+            return Ok(Queued::OutOfMemory);
+        };
+        session.make_room_for_update()?;
+        let update_started = Instant::now();
+        let Self { trainee, optimizer, settings, .. } = self;
+        let clip = optimizer.step(settings, learning_rate, step, gradients, &mut |f| trainee.visit_mut(f))?;
+        let optimizer_ms = is_host(trainee.model().device()).then(|| milliseconds(update_started));
+        self.state.step = step;
+        self.in_flight = Some(InFlight {
+            started,
+            step,
+            epoch: batch.epoch,
+            losses,
+            clip,
+            learning_rate,
+            trained_tokens: batch.trained_tokens(),
+            tokens: batch.tokens(),
+            data_ms,
+            optimizer_ms,
+        });
+        Ok(Queued::Step)
+    }
+
+    /// The losses of the micro-batches, and the sum of their gradients; `None` when memory runs out.
+    fn losses_and_gradients(
+        &self,
+        session: &Session,
+        batch: &Batch,
+        terms: usize,
+    ) -> Option<(Vec<Loss>, Gradients)> {
+        // By the terms of the whole step, so that a term weighs the same in every micro-batch.
+        let scale = 1.0 / terms as f64;
+        let (mut losses, mut gradients) = (Vec::with_capacity(batch.sequences.len()), Gradients::default());
+        for sequence in &batch.sequences {
+            // A step may take half a minute, and a machine whose memory runs out does not last that long.
+            if session.out_of_memory().is_some() {
+                return None;
+            }
+            losses.push(self.objective.loss_and_gradients(self.trainee, sequence, scale, &mut gradients));
+        }
+        Some((losses, gradients))
+    }
+
+    fn settle_step(&mut self, session: &mut Session, step: Option<InFlight>) -> Result<(), TrainError> {
+        let Some(settling) = step else { return Ok(()) };
+        let step = settling.step;
+        let loss: f64 = settling.losses.iter().map(Loss::nats).sum();
+        if !loss.is_finite() && O::Trainee::STAGE == Stage::Main {
+            // The curve shows where it broke.
+            session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
+        }
+        TrainError::require_finite("loss", loss, step)?;
+        let grad_norm = TrainError::require_finite("gradient norm", settling.clip.norm(), step)?;
+        match O::Trainee::STAGE {
+            Stage::Main => self.record_step(session, &settling, loss, grad_norm),
+            Stage::Mtp => self.record_head_step(session, step, loss),
+        }
+        self.settled_at = Instant::now();
+        Ok(())
+    }
+
+    fn record_step(&mut self, session: &mut Session, settled: &InFlight, loss: f64, grad_norm: f64) {
+        // A step is queued while the one before is still computed, so its own time begins where that ended.
+        let step_ms = milliseconds(settled.started.max(self.settled_at));
+        self.state.main_steps = settled.step;
+        self.state.set_last_loss(loss);
+        let mem_used_bytes = session.memory_bytes(self.trainee.model().device());
+        session.record_step(Step {
+            step: settled.step,
+            epoch: Some(settled.epoch),
+            loss_nats: loss,
+            target_tokens: settled.trained_tokens,
+            tokens: settled.tokens,
+            lr: Some(settled.learning_rate),
+            grad_norm: Some(grad_norm),
+            step_ms: Some(step_ms),
+            tokens_per_s: Some((settled.tokens as f64 / step_ms * 1e4).round() / 10.0),
+            mem_used_bytes,
+            data_ms: Some(settled.data_ms),
+            optimizer_ms: settled.optimizer_ms,
+            ..Step::default()
+        });
+    }
+
+    /// Records a step of the head. As a step event it would break the text model's curve. Progress shows that
+    /// the trainer is alive; the loss appears in words, about ten times.
+    fn record_head_step(&self, session: &mut Session, step: u64, loss: f64) {
+        // For the peak: the head's activations count as well.
+        session.memory_bytes(self.trainee.model().device());
+        let total = self.total();
+        if step == 1 || step == total || step.is_multiple_of((total / 10).max(1)) {
+            session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
+        }
+        session.progress("mtp", step, total, "steps");
+    }
+}
+
+/// Whether a device computes on the calling thread, so that everything it was given is done when the call
+/// returns.
+pub(crate) fn is_host(device: &Device) -> bool {
+    *device == Device::flex()
+}
+
+/// Milliseconds since an instant, to the microsecond: more digits are noise and make a log longer.
+pub(crate) fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_micros() as f64 / 1e3
+}
