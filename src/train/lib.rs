@@ -5,12 +5,9 @@
 //! device and build it does the same to the bit, however often it was killed and resumed in between.
 
 mod batches;
-pub mod bench;
 mod draft_vocab;
 mod error;
 mod evaluate;
-#[cfg(feature = "cuda")]
-pub mod gpu_bench;
 mod optimizer;
 mod outputs;
 mod run;
@@ -23,6 +20,8 @@ mod snapshot;
 mod stage;
 mod state;
 pub mod step_work;
+#[doc(hidden)] // for the crate that measures
+pub mod stepper;
 #[cfg(feature = "cuda")]
 mod tiles;
 
