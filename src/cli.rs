@@ -4,8 +4,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use sparktune_bench::Section;
 use sparktune_plan::{Answer, Answers, Origin, SETTINGS, Setting};
 
 const AFTER_HELP: &str = "\
@@ -351,13 +353,25 @@ pub struct DoctorArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
-    /// The rows as one JSON array; with --gpu one object a line, into FILE as soon as each is known
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+    /// Measure these sections only
+    #[arg(value_name = "SECTION", value_parser = section_parser(), conflicts_with = "gpu")]
+    pub sections: Vec<Section>,
+    /// The rows as one JSON array; with --gpu one object on a line, into FILE as soon as each is known
     #[arg(long, value_name = "FILE")]
     pub json: Option<Option<PathBuf>>,
-    /// A few seconds in all: less data, fewer steps, less exact; with --gpu only to try whether it works
+    /// Measure less of everything: a few seconds in all, and less exact; with --gpu only to try whether it works
     #[arg(long)]
     pub quick: bool,
+    /// Run the peers too, side by side: a Python with torch, transformers and peft; without it no peer in Python is run
+    #[arg(long, value_name = "PYTHON", conflicts_with = "gpu")]
+    pub peers: Option<PathBuf>,
+    /// Measure the tokenizer of the model in this folder instead of the demo's
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
     /// Measure one thing on the first GPU instead; tests/gpu/run.sh makes tables of all of them
     #[arg(long, value_name = "SECTION")]
     pub gpu: Option<GpuSection>,
@@ -365,12 +379,56 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", requires = "gpu")]
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub seconds: Option<u32>,
-    /// Folder of the model whose tokenizer is measured, instead of the demo's
-    #[arg(long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-    /// Measure one kind of training in this process
-    #[arg(long, hide = true)]
-    pub part: Option<BenchPart>,
+}
+
+/// Measurements with flags of their own.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Compare each step's loss with transformers and peft, on your model and data
+    #[command(after_help = LOSSLESS_HELP)]
+    Lossless(LosslessArgs),
+    /// Make optimizer steps as asked on standard input, by the protocol of tests/peers/train_steps.py
+    #[command(hide = true)]
+    Stepper {
+        /// The plan, as TOML, with the folder of its model
+        #[arg(long, value_name = "FILE")]
+        plan: PathBuf,
+        /// The packs of each step
+        #[arg(long, value_name = "FILE")]
+        packs: PathBuf,
+        /// Write the adapters' initial values into this folder
+        #[arg(long, value_name = "FOLDER")]
+        adapter: Option<PathBuf>,
+    },
+}
+
+const LOSSLESS_HELP: &str = "\
+Both sides make the same optimizer steps (30, or --max-steps) on the packs that `sparktune train` would train on, from the
+same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `sparktune train` can be
+given. Exit code: 0 when the losses of every step lie within the bound, 70 when they do not. The bound, relative to the
+peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.";
+
+/// `bench lossless`.
+#[derive(Debug, Args)]
+pub struct LosslessArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// A Python with torch, transformers and peft
+    #[arg(long, value_name = "PYTHON")]
+    pub peers: PathBuf,
+    /// Compare on the shipped tiny model and data
+    #[arg(long)]
+    pub demo: bool,
+    /// The losses of every step as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads the name of a section, which help and completions list.
+fn section_parser() -> impl TypedValueParser<Value = Section> {
+    let names = Section::ALL.map(|section| PossibleValue::new(section.name()).help(section.about()));
+    PossibleValuesParser::new(names)
+        .map(|name| Section::from_name(&name).expect("only their names are possible"))
 }
 
 /// What is measured on a GPU.
@@ -387,13 +445,6 @@ pub enum GpuSection {
     /// What the plan asks for: two rates, in two seconds
     #[value(hide = true)]
     Probe,
-}
-
-/// What a process of its own measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchPart {
-    Lora,
-    Full,
 }
 
 #[cfg(test)]
@@ -419,6 +470,26 @@ mod tests {
     fn a_value_of_the_wrong_kind_names_its_flag_and_what_is_expected() {
         let error = Cli::try_parse_from(["sparktune", "train", "--method", "magic"]).unwrap_err().to_string();
         assert!(error.contains("--method") && error.contains("lora or full"), "{error}");
+    }
+
+    #[test]
+    fn sections_of_the_bench_are_selected_by_name() {
+        let bench = |args: &[&str]| {
+            let cli = Cli::try_parse_from(["sparktune", "bench"].iter().chain(args))?;
+            let Some(Command::Bench(args)) = cli.command else { unreachable!("the command is bench") };
+            Ok::<_, clap::Error>(args)
+        };
+        let chosen = bench(&["start", "tokens", "--json"]).unwrap();
+        assert_eq!(chosen.sections, [Section::Start, Section::Tokens]);
+        assert!(bench(&[]).unwrap().sections.is_empty());
+        let error = bench(&["everything"]).unwrap_err().to_string();
+        assert!(error.contains("everything") && error.contains("validation"), "{error}");
+        assert!(bench(&["start", "--gpu", "model"]).is_err());
+        let gpu = bench(&["--gpu", "gemm", "--seconds", "50", "--json", "rows.json"]).unwrap();
+        assert_eq!((gpu.gpu, gpu.json), (Some(GpuSection::Gemm), Some(Some("rows.json".into()))));
+        let lossless = bench(&["lossless", "--peers", "python3", "--model", "m", "--data", "d"]).unwrap();
+        assert!(matches!(lossless.command, Some(BenchCommand::Lossless(_))));
+        assert!(bench(&["lossless", "--model", "m", "--data", "d"]).is_err(), "there is no peer");
     }
 
     #[test]

@@ -1,121 +1,64 @@
-//! `bench`: one table with the speed of every part on this machine, each beside the peer or limit it is held against.
+//! `bench`: measures the parts of the program on this machine, alone or beside their peers.
 //!
-//! Training runs in a process of its own for each method, so that its peak memory is its own.
+//! What is measured and how is the matter of `sparktune_bench`; here are its flags, its output and its exit codes.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use sparktune_data::token_file::measure_rates;
-use sparktune_data::{ChatTokenizer, measure_tokenising, measure_validation, write_sample};
-use sparktune_plan::ModelConfig;
-use sparktune_runlog::bench::measure_reading;
-use sparktune_tui::bench::measure_dashboard;
-use sparktune_tui::{bytes, count};
+use serde::Serialize;
+use sparktune_bench::lossless::{self, Comparison, Training};
+use sparktune_bench::{BenchError, Options, Section, predicted, section, stepper, table};
+use sparktune_plan::{Answer, Answers, MethodKind};
 
-use super::gpu_bench;
 use crate::answers;
-use crate::cli::{BenchArgs, BenchPart};
+use crate::cli::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 use crate::failure::{Exit, Failure};
+use crate::interrupt::Interrupts;
+use crate::job;
+use crate::launch::program;
 use crate::output::{note, print, print_json};
-
-/// A Qwen3.5-shaped decoder of 42.5 M parameters: large enough that its matrices are what takes the time.
-const MODEL: &str = include_str!("bench-model.json");
-const SEQUENCE: usize = 1024;
-const RANK: usize = 16;
-
-/// How much of everything is measured.
-struct Size {
-    validate_bytes: u64,
-    tokenise_bytes: u64,
-    tokens: u64,
-    train_steps: usize,
-    starts: usize,
-    logged_steps: u64,
-    follow: Duration,
-}
-
-const WHOLE: Size = Size {
-    validate_bytes: 512 << 20,
-    tokenise_bytes: 16 << 20,
-    tokens: 32 << 20,
-    train_steps: 7,
-    starts: 21,
-    logged_steps: 1_000_000,
-    follow: Duration::from_secs(5),
-};
-const QUICK: Size = Size {
-    validate_bytes: 32 << 20,
-    tokenise_bytes: 1 << 20,
-    tokens: 2 << 20,
-    train_steps: 1,
-    starts: 5,
-    logged_steps: 20_000,
-    follow: Duration::from_secs(1),
-};
-
-/// One line of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    what: String,
-    value: f64,
-    unit: &'static str,
-    beside: String,
-}
-
-impl Row {
-    fn new(what: impl Into<String>, value: f64, unit: &'static str, beside: impl Into<String>) -> Self {
-        Self { what: what.into(), value, unit, beside: beside.into() }
-    }
-
-    fn shown(&self) -> String {
-        if self.unit == "bytes" {
-            return bytes(self.value as u64);
-        }
-        let digits =
-            if self.value < 100.0 { format!("{:.1}", self.value) } else { count(self.value.round() as u64) };
-        format!("{digits} {}", self.unit)
-    }
-}
-
-/// Speed of training as its own process reports it.
-#[derive(Debug, Serialize, Deserialize)]
-struct Training {
-    tokens_per_s: f64,
-    peak_rss_bytes: Option<u64>,
-}
+use crate::progress::OnStderr;
 
 /// `sparktune bench`.
 ///
 /// # Errors
-/// Too little room for the samples, or a part that fails.
-pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
+/// Too little room for the samples, a section that fails, or a peer that does not do its part.
+pub fn bench(mut args: BenchArgs) -> Result<Exit, Failure> {
+    match args.command.take() {
+        Some(BenchCommand::Lossless(args)) => return lossless(args),
+        Some(BenchCommand::Stepper { plan, packs, adapter }) => {
+            let training = stepper::Training { plan, packs, adapter };
+            stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(failure)?;
+            return Ok(Exit::Done);
+        }
+        None => {}
+    }
     if let Some(section) = args.gpu {
-        return gpu_bench::gpu_bench(section, &args);
+        return gpu(section, &args);
     }
-    if let Some(Some(file)) = args.json {
-        return Err(Failure::usage(format!(
-            "--json takes a file only beside --gpu: redirect the output to {}",
-            file.display()
-        )));
+    sections(args)
+}
+
+/// The sections that need no GPU.
+fn sections(mut args: BenchArgs) -> Result<Exit, Failure> {
+    if let Some(Some(file)) = &args.json {
+        // `--json train`: a section, and no file to write.
+        let section = file.to_str().and_then(Section::from_name).ok_or_else(|| {
+            Failure::usage(format!(
+                "--json takes a file only with --gpu. Redirect the output to {} instead",
+                file.display()
+            ))
+        })?;
+        args.sections.push(section);
     }
-    let size = if args.quick { &QUICK } else { &WHOLE };
-    let folder = tempfile::Builder::new()
-        .prefix("sparktune-bench-")
-        .tempdir()
-        .map_err(|error| Failure::io("create a folder in", &std::env::temp_dir(), &error))?;
-    if let Some(part) = args.part {
-        let rank = (part == BenchPart::Lora).then_some(RANK);
-        let model = ModelConfig::from_json(MODEL)?;
-        let rate = sparktune_train::bench::training(model, SEQUENCE, size.train_steps, rank)?;
-        print_json(&Training { tokens_per_s: rate.tokens_per_s, peak_rss_bytes: rate.peak_rss_bytes })?;
-        return Ok(Exit::Done);
-    }
-    let mut rows = start_time(size)?;
-    rows.extend(data(size, args.model.as_deref(), folder.path())?);
-    rows.extend(watching(size, folder.path())?);
-    rows.extend(training(args.quick)?);
+    let options = Options {
+        program: program()?,
+        tokenizer: args.model.or_else(|| answers::demo_folder().map(|folder| folder.join("model"))),
+        peers: args.peers,
+        quick: args.quick,
+    };
+    let rows = section::measure(&args.sections, &options, &note).map_err(failure)?;
     if args.json.is_some() {
         print_json(&rows)?;
     } else {
@@ -124,157 +67,155 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::usage(format!("cannot find the program itself: {error}")))
+/// What `bench lossless --json` prints.
+#[derive(Serialize)]
+struct Compared<'a> {
+    within_bound: bool,
+    comparisons: &'a [Comparison],
 }
 
-fn start_time(size: &Size) -> Result<Vec<Row>, Failure> {
+/// `sparktune bench lossless`: exit code 70 where a step is further from the peer's than the bound allows.
+fn lossless(args: LosslessArgs) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let listener = OnStderr::new(interrupts.flag());
+    let given = answers::gather(args.settings.0, args.demo)?;
+    let methods = match &given.method {
+        Some(method) => vec![method.value],
+        None => vec![MethodKind::Lora, MethodKind::Full],
+    };
     let program = program()?;
-    let mut times = Vec::new();
-    for _ in 0..size.starts {
-        let started = Instant::now();
-        let ended = Command::new(&program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        ended.map_err(|error| Failure::io("start", &program, &error))?;
-        times.push(started.elapsed().as_secs_f64() * 1e3);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(vec![Row::new("sparktune --help", times[times.len() / 2], "ms", "to reach: under 30 ms")])
-}
-
-fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Failure> {
-    note("measuring the data front");
-    let sample = folder.join("sample.jsonl");
-    write_sample(&sample, size.validate_bytes)?;
-    let inputs = [sample];
-    // The first pass brings the file into the page cache.
-    measure_validation(&inputs)?;
-    let validated = measure_validation(&inputs)?;
-    let mut rows = vec![Row::new(
-        "validation",
-        validated.megabytes_per_s(),
-        "MB/s",
-        "Python json.loads 440 MB/s; to reach: 1,000 MB/s",
-    )];
-
-    let demo = answers::demo_folder().map(|folder| folder.join("model"));
-    if let Some(model) = model.map(Path::to_owned).or(demo) {
-        let tokenizer = ChatTokenizer::from_dir(&model)?;
-        let [sample] = &inputs;
-        write_sample(sample, size.tokenise_bytes)?;
-        measure_tokenising(&inputs, &tokenizer)?;
-        let done = measure_tokenising(&inputs, &tokenizer)?;
-        let with = format!("tokenising ({} ids)", count(tokenizer.vocab_size() as u64));
-        rows.push(Row::new(
-            with,
-            done.megabytes_per_s(),
-            "MB/s",
-            "tokenizers' batch encode 7 MB/s with 248,320 ids",
-        ));
-        rows.push(Row::new(
-            "tokenising",
-            done.tokens_per_s(),
-            "tokens/s",
-            "once, then read from the token file",
-        ));
-    } else {
-        note("skipped: tokenising, as presets/demo was not found; --model FOLDER names a tokenizer");
-    }
-
-    note("measuring packing and token files");
-    let rates = measure_rates(folder, size.tokens)?;
-    let copy = rates.memcpy_tokens_per_s;
-    rows.extend([
-        Row::new("memory copy of tokens and masks", copy, "tokens/s", "the limit of the next rows"),
-        Row::new(
-            "token file, reading",
-            rates.reading_tokens_per_s,
-            "tokens/s",
-            format!("{:.2} of a memory copy; to reach: 0.5", rates.reading_tokens_per_s / copy),
-        ),
-        Row::new(
-            "token file, first reading",
-            rates.first_reading_tokens_per_s,
-            "tokens/s",
-            "page faults and checksums included",
-        ),
-        Row::new(
-            "packing (bfd, 4,096)",
-            rates.packing_tokens_per_s,
-            "tokens/s",
-            "which examples share a row",
-        ),
-        Row::new("building rows", rates.building_tokens_per_s, "tokens/s", "ids, positions, borders, masks"),
-    ]);
-    Ok(rows)
-}
-
-/// What looking at a run costs: its log, the time from a key to its frame, and the bytes that go over the line.
-fn watching(size: &Size, folder: &Path) -> Result<Vec<Row>, Failure> {
-    note("measuring the log and the dashboard");
-    let log = measure_reading(folder, size.logged_steps, size.follow)?;
-    let opening = format!("opening a log of {} steps", count(log.steps));
-    let read = format!("{} read; to reach: under 1,000 ms for 1,000,000 steps", bytes(log.bytes));
-    let mut rows = vec![Row::new(opening, log.open_s * 1e3, "ms", read)];
-    if let Some(share) = log.follow_cpu_share {
-        let beside = "20 steps a second; to reach: under 1 %";
-        rows.push(Row::new("following a live log", share * 100.0, "% of a core", beside));
-    }
-    let screen = measure_dashboard()?;
-    let keys = format!("dashboard {}×{}, key to frame", screen.size.width, screen.size.height);
-    let median = format!("median of {} keys; to reach: under 16 ms", screen.keys);
-    let idle = format!("in {} s; to reach: 0", screen.idle_ticks / 4);
-    rows.extend([
-        Row::new(keys, screen.median_ms, "ms", median),
-        Row::new("  the slowest key", screen.worst_ms, "ms", "to reach: under 16 ms"),
-        Row::new("  the first frame", screen.first_frame_bytes as f64, "bytes", "every cell"),
-        Row::new("  a frame after a key", screen.frame_bytes, "bytes", "mean: only cells that changed"),
-        Row::new("  written while idle", screen.idle_bytes as f64, "bytes", idle),
-    ]);
-    Ok(rows)
-}
-
-fn training(quick: bool) -> Result<Vec<Row>, Failure> {
-    let mut rows = Vec::new();
-    let peers = [("lora", "LoRA r=16", 515.0, 2720), ("full", "full", 372.0, 2826)];
-    for (part, name, peer_rate, peer_mb) in peers {
-        note(&format!("measuring training, {name}"));
-        let rate = measure_apart(part, quick)?;
-        rows.push(Row::new(
-            format!("training 42.5 M, {name}, {SEQUENCE} tokens"),
-            rate.tokens_per_s,
-            "tokens/s",
-            format!(
-                "transformers + peft {peer_rate} tokens/s: {:.2}×; to reach: 1.5×",
-                rate.tokens_per_s / peer_rate
-            ),
-        ));
-        if let Some(peak) = rate.peak_rss_bytes {
-            let share = peak as f64 / (f64::from(peer_mb) * 1e6);
-            let beside = format!("transformers + peft {peer_mb} MB: {share:.2}×; to reach: 0.5×");
-            rows.push(Row::new(format!("  its peak memory, {name}"), peak as f64, "bytes", beside));
+    let mut comparisons = Vec::new();
+    for method in methods {
+        let answers = Answers { method: Some(Answer::flag(method)), ..given.clone() };
+        let job = job::plan(&answers, &listener)?;
+        let snapshot = job::fetch(&job.hub, &job.download, &listener)?;
+        let folder = std::path::absolute(&snapshot.folder)
+            .map_err(|error| Failure::io("find", &snapshot.folder, &error))?;
+        let mut plan = job.plan;
+        plan.model.path = Some(folder);
+        note(&format!("comparing the steps of {method}"));
+        let training = Training { plan, tokens: job.prepared.train };
+        let comparison = lossless::compare(&training, &program, &args.peers).map_err(|error| {
+            // The interrupt reaches both sides first, and what they then say is not the reason.
+            if interrupts.count() > 0 {
+                return Failure { exit: Exit::Stopped, text: "interrupted: nothing was compared".into() };
+            }
+            failure(error)
+        })?;
+        if !args.json {
+            print(&format!("{}\n", comparison.table()))?;
         }
+        comparisons.push(comparison);
     }
-    Ok(rows)
+    let within_bound = comparisons.iter().all(|comparison| comparison.within_bound);
+    if args.json {
+        print_json(&Compared { within_bound, comparisons: &comparisons })?;
+    }
+    Ok(if within_bound { Exit::Done } else { Exit::Bug })
 }
 
-fn measure_apart(part: &str, quick: bool) -> Result<Training, Failure> {
-    let program = program()?;
-    let mut command = Command::new(&program);
-    command.args(["bench", "--part", part]).args(quick.then_some("--quick")).stderr(Stdio::inherit());
-    let done = command.output().map_err(|error| Failure::io("start", &program, &error))?;
-    serde_json::from_slice(&done.stdout).map_err(|_| Failure {
-        exit: done.status.code().map_or(Exit::Bug, Exit::of),
-        text: format!("measuring training ({part}) ended with {}", done.status),
+/// `sparktune bench --gpu SECTION`: exit code 77, and the reason as the last line, where it cannot be measured here.
+fn gpu(section: GpuSection, args: &BenchArgs) -> Result<Exit, Failure> {
+    if section == GpuSection::Model {
+        return predict(args);
+    }
+    measured(section, args).or_else(|why| match why {
+        Stopped::NotHere(why) => {
+            print(&format!("{why}\n"))?;
+            Ok(Exit::Skipped)
+        }
+        Stopped::Failed(failure) => Err(failure),
     })
 }
 
-fn table(rows: &[Row]) -> String {
-    let shown: Vec<String> = rows.iter().map(Row::shown).collect();
-    let width = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0);
-    let what = width(&mut rows.iter().map(|row| row.what.chars().count()));
-    let value = width(&mut shown.iter().map(|shown| shown.chars().count()));
-    let line =
-        |(row, shown): (&Row, &String)| format!("{:what$}  {shown:>value$}  {}\n", row.what, row.beside);
-    rows.iter().zip(&shown).map(line).collect()
+/// Why nothing, or not everything, was measured on a GPU.
+enum Stopped {
+    NotHere(String),
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "without CUDA nothing is tried that could fail")
+    )]
+    Failed(Failure),
+}
+
+/// The file that `--json` names.
+fn json_file(args: &BenchArgs) -> Result<Option<File>, Failure> {
+    let create = |path: &Path| File::create(path).map_err(|error| Failure::io("write", path, &error));
+    args.json.as_ref().and_then(Option::as_deref).map(create).transpose()
+}
+
+/// Writes one object on a line of its own.
+fn put(file: &mut File, row: &impl Serialize) -> io::Result<()> {
+    file.write_all(format!("{}\n", serde_json::to_string(row)?).as_bytes())
+}
+
+/// `bench --gpu model`.
+fn predict(args: &BenchArgs) -> Result<Exit, Failure> {
+    let mut file = json_file(args)?;
+    let (predictions, summary) = predicted::predict();
+    for prediction in predictions {
+        if let Some(file) = &mut file {
+            put(file, &prediction.row)?;
+        }
+        print(&prediction.table)?;
+    }
+    print(&summary)?;
+    Ok(Exit::Done)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn measured(_: GpuSection, _: &BenchArgs) -> Result<Exit, Stopped> {
+    Err(Stopped::NotHere("this build of sparktune has no CUDA".into()))
+}
+
+/// Measures a section on the first CUDA device. Each row goes into the file and onto the screen as soon as it is known.
+#[cfg(feature = "cuda")]
+fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
+    use sparktune_bench::gpu::{Bench, Row, line};
+
+    let mut file = json_file(args).map_err(Stopped::Failed)?;
+    let mut unwritten = None;
+    let mut report = |row: Row| {
+        let written = file.as_mut().map_or(Ok(()), |file| put(file, &row)).and_then(|()| print(&line(&row)));
+        if let Err(error) = written {
+            unwritten.get_or_insert(error);
+        }
+    };
+    let limit = args.seconds.map(|seconds| std::time::Duration::from_secs(seconds.into()));
+    let mut bench = Bench::new(limit, args.quick, &mut report).map_err(Stopped::NotHere)?;
+    match section {
+        GpuSection::Kernels => bench.kernels(),
+        GpuSection::Gemm => bench.gemm(),
+        GpuSection::Steps => bench.steps(&job::machine(&std::env::temp_dir())),
+        GpuSection::Probe => {
+            let failed = |text| Stopped::Failed(Failure { exit: Exit::Device, text });
+            let probe = bench.probe().map_err(failed)?;
+            print_json(&probe).map_err(|error| Stopped::Failed(error.into()))?;
+        }
+        GpuSection::Model => unreachable!("needs no device"),
+    }
+    match (unwritten, args.json.as_ref().and_then(Option::as_deref)) {
+        (None, _) => Ok(Exit::Done),
+        (Some(error), Some(path)) => Err(Stopped::Failed(Failure::io("write", path, &error))),
+        (Some(error), None) => Err(Stopped::Failed(error.into())),
+    }
+}
+
+/// The exit code of a measurement that failed.
+fn failure(error: BenchError) -> Failure {
+    match error {
+        BenchError::Io { doing, path, source } => Failure::io(doing, &path, &source),
+        BenchError::Output(error) => error.into(),
+        BenchError::Data(error) => error.into(),
+        BenchError::TokenFile(error) => error.into(),
+        BenchError::Log(error) => error.into(),
+        BenchError::Config(error) => error.into(),
+        BenchError::Plan(error) => error.into(),
+        BenchError::Train(error) => error.into(),
+        error @ BenchError::Model(_) => Failure { exit: Exit::Data, text: error.to_string() },
+        error @ BenchError::Peer { .. } => Failure::usage(error.to_string()),
+        BenchError::Ours { exit_code, .. } => {
+            Failure { exit: exit_code.map_or(Exit::Bug, Exit::of), text: error.to_string() }
+        }
+    }
 }

@@ -3,7 +3,6 @@
 mod bench;
 mod check;
 mod doctor;
-mod gpu_bench;
 mod report;
 mod runs;
 mod token_files;

@@ -4,7 +4,6 @@
 //! `Line` → [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`] → [`packing`].
 //! Knows nothing of models, devices or screens.
 
-mod bench;
 mod byte_bpe;
 mod chat_tokenizer;
 mod check;
@@ -34,7 +33,6 @@ mod tokens;
 mod trace;
 mod turns;
 
-pub use bench::{Throughput, measure_tokenising, measure_validation, write_sample};
 pub use chat_tokenizer::ChatTokenizer;
 pub use check::{CheckOptions, check};
 pub use chunks::{Line, lines};

@@ -15,7 +15,6 @@
 //! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
 //! screens are none of its business.
 
-pub mod bench;
 mod charts;
 mod checkpoint;
 mod control;

@@ -11,7 +11,6 @@
 
 mod attempt;
 mod batches;
-pub mod bench;
 mod control;
 mod cuda;
 mod draft_vocab;
@@ -20,8 +19,6 @@ mod error;
 mod evaluate;
 mod examples;
 mod fp8_loss;
-#[cfg(feature = "cuda")]
-pub mod gpu_bench;
 mod load;
 mod objective;
 mod optimizer;
@@ -36,6 +33,8 @@ mod snapshot;
 mod stage;
 mod state;
 pub mod step_work;
+#[doc(hidden)] // for the crate that measures
+pub mod stepper;
 mod steps;
 mod tiles;
 

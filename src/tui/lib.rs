@@ -13,7 +13,6 @@
 //! from data, models or file names can move the cursor, change colours or reorder what is shown ([`escape`]).
 //! It must not know tensors, the hub, or how a machine is measured: the program asks those and tells the screens.
 
-pub mod bench;
 mod chart;
 pub mod dashboard;
 mod escape;

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
+mod bench;
 mod crashes;
 mod data;
 mod gpu;

@@ -7,7 +7,6 @@
 //!
 //! What enters are token ids, loss masks and the place each example came from. Nothing here knows of text, templates or tensors.
 
-mod bench;
 mod convert;
 mod damage;
 mod error;
@@ -20,7 +19,6 @@ pub mod v2;
 mod verify;
 mod writer;
 
-pub use bench::{Rates, measure_rates};
 pub use convert::{Conversion, Exchange, OnDamage, PackFileOptions, pack_file, unpack};
 pub use damage::{Defect, Part};
 pub use error::TokenFileError;

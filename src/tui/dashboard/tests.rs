@@ -554,12 +554,39 @@ fn damage_to_the_folder_is_told_in_words() {
     assert!(text(&mut dashboard).contains("nothing was asked"));
 }
 
+/// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth. Returns its size.
+fn write_log(run: &RunDir, steps: u64) -> u64 {
+    let mut log = String::new();
+    let kinds = (1..=steps).flat_map(|step| {
+        let kind = Kind::Step(Step {
+            step,
+            loss_nats: 0.7 + 1.0 / step as f64,
+            target_tokens: 4_321,
+            tokens: 13_000 + step,
+            lr: Some(2e-4),
+            grad_norm: Some(0.4),
+            step_ms: Some(3_712.125),
+            tokens_per_s: Some(3_461.5),
+            mem_used_bytes: Some(23_456_789_012 + step),
+            ..Step::default()
+        });
+        let message = format!("warning {step}");
+        let warning = step.is_multiple_of(100).then(|| Kind::Warning(Warning { message, step: Some(step) }));
+        std::iter::once(kind).chain(warning)
+    });
+    for (seq, kind) in (1..).zip(kinds) {
+        log += &Event { attempt: 1, seq, time_us: seq * 1_000_000, kind }.to_line().unwrap();
+    }
+    std::fs::write(run.event_file(1), &log).unwrap();
+    log.len() as u64
+}
+
 #[test]
 fn a_long_log_is_read_in_several_looks_and_wholly() {
     let root = tempfile::tempdir().unwrap();
     let runs = RunsRoot::new(root.path());
     let run = runs.create("m", "lora").unwrap();
-    let bytes = sparktune_runlog::bench::write_log(&run, 60_000).unwrap();
+    let bytes = write_log(&run, 60_000).unwrap();
     let mut dashboard = Dashboard::open(run, Some(runs));
     let mut looks = 0;
     while dashboard.hurries() {
@@ -587,7 +614,7 @@ fn another_run_is_chosen_from_the_list_and_taken_away_again() {
     assert!(lonely.overlay.is_none() && lonely.other.is_none());
     for name in ["first", "second"] {
         let other = runs.create(name, "full").unwrap();
-        sparktune_runlog::bench::write_log(&other, 30).unwrap();
+        write_log(&other, 30).unwrap();
     }
     let mut dashboard = Dashboard::open(run, Some(runs));
     press(&mut dashboard, "o");

@@ -1,11 +1,11 @@
-//! How many kernels a training step puts on the device, as the emulated one counts them: each takes the host some microseconds, and
-//! one of burn's is a pass over memory that nobody planned. Whoever changes these numbers changed the step.
+//! How many kernels a training step launches, as the emulated device counts them: each takes the host some microseconds,
+//! and one of burn's is an unplanned pass over memory. A change of these numbers is a change of the step.
 
-use super::steps::tiny_config;
-use crate::bench::{SETTINGS, random_ids};
-use crate::optimizer::Optimizer;
+use super::steps::{SETTINGS, prepared, tiny_config};
+use crate::model::random_ids;
 use burn::tensor::{Device, DeviceType};
-use sparktune_model::{Checkpoint, Gradients, LoraConfig, Model, Row};
+use sparktune_model::{Checkpoint, Gradients, Model, Row};
+use sparktune_train::stepper::Stepper;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -65,23 +65,19 @@ fn counted() {
         [new.len() - burns, burns]
     };
     let steps = [Some(8), None].map(|rank| {
-        let mut model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
-        match rank {
-            Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 16.0, rslora: false }, 0),
-            None => model.set_trainable(true),
-        }
+        let model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
         let row = Row::single(&random_ids(1, 72, model.config().vocab_size));
-        let mut optimizer = Optimizer::default();
+        let mut stepper = Stepper::from_model(prepared(model, rank), SETTINGS, false);
         let mut step = |number: u64| {
             let mut gradients = Gradients::default();
             let rows = [1, 2].map(|place| {
                 launched(format!("{rank:?}, step {number}, row {place}"), &mut || {
-                    model.loss_and_gradients(&row, 0.01, false, &mut gradients);
+                    stepper.loss_and_gradients(&row, 0.01, &mut gradients);
                 })
             });
             let update = launched(format!("{rank:?}, step {number}, update"), &mut || {
                 let gradients = std::mem::take(&mut gradients);
-                optimizer.step(&SETTINGS, 1e-4, number, gradients, &mut |f| model.visit_mut(f)).unwrap();
+                stepper.update(gradients, 1e-4).unwrap();
             });
             [rows[0], rows[1], update]
         };

@@ -1,11 +1,12 @@
-//! What `bench --gpu` measures on a CUDA device: sections of rows, each told as soon as it is known. `tests/gpu/rows.py` says what
-//! their fields mean.
+//! Measures on a CUDA device, in sections of rows, each reported as soon as it is known. `tests/gpu/rows.py` says what
+//! the fields of a row mean.
 //!
-//! A measurement that fails is a row that says so, and the next one is tried; what there is no time left for is a row too. Knows
-//! nothing of files: whoever calls writes the rows.
+//! A measurement that fails is a row that says so, and the next one is tried; a measurement for which no time is left is a
+//! row too. This module must not know files: the caller writes the rows.
 
 mod steps;
 
+use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 use sparktune_kernels::bench::products::{Layout, Operands, TOLERANCE};
 use sparktune_kernels::bench::{Case, Measured, Meter, Shape, cases};
@@ -16,15 +17,13 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
-
 /// The sizes whose kernels and training steps are measured, the one the speeds are promised for first.
 const SIZES: [&str; 2] = ["2B", "0.8B"];
 
-/// One row: what was measured, by field.
+/// One row: the measured values by field.
 pub type Row = Map<String, Value>;
 
-/// Time that a section may take, so that it leaves out what it would not finish rather than be cut off.
+/// The time that a section may take. What it would not finish is left out, rather than cut off.
 struct Clock {
     ends: Option<Instant>,
     longest: Duration,
@@ -43,43 +42,48 @@ impl Clock {
 /// Measures on one device.
 pub struct Bench<'a> {
     device: Device,
-    /// Sizes to try this out with; the times mean nothing.
+    /// The sizes are for trying this out; the times mean nothing.
     is_tiny: bool,
     clock: Clock,
-    tell: &'a mut dyn FnMut(Row),
+    report: &'a mut dyn FnMut(Row),
 }
 
 impl<'a> Bench<'a> {
-    /// On the first CUDA device. `limit`: what would not end in time is left out. With `is_tiny` everything is done once, at sizes
-    /// that a device made of the processor can take. Rows go to `tell`.
+    /// Measures on the first CUDA device. What would not end within `limit` is left out. With `is_tiny` everything is done
+    /// once, at sizes that an emulated device can take. Rows go to `report`.
     ///
     /// # Errors
-    /// In words, when there is no CUDA device.
-    pub fn new(limit: Option<Duration>, is_tiny: bool, tell: &'a mut dyn FnMut(Row)) -> Result<Self, String> {
+    /// When there is no CUDA device, in words.
+    pub fn new(
+        limit: Option<Duration>,
+        is_tiny: bool,
+        report: &'a mut dyn FnMut(Row),
+    ) -> Result<Self, String> {
         // A tenth is left for ending.
         let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
         let found =
             caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
         let device = found.ok_or("no CUDA device answers")?;
-        Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, tell })
+        Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, report })
     }
 
     fn meter(&self) -> Meter {
         Meter::new(self.device.clone(), self.is_tiny)
     }
 
-    /// Tells the rows of one measurement. `head` are the fields that say which one it is, for when it cannot be made.
+    /// Reports the rows of one measurement. `head` holds the fields that say which one it is, in case it cannot be made.
     fn measure(&mut self, head: Row, measure: impl FnOnce() -> Vec<Row>) {
         let began = Instant::now();
-        let rows = match self.clock.has_room() {
-            true => caught(measure).unwrap_or_else(|why| vec![with(head, "failed", why)]),
-            false => vec![with(head, "skipped", "no time is left")],
+        let rows = if self.clock.has_room() {
+            caught(measure).unwrap_or_else(|why| vec![with(head, "failed", why)])
+        } else {
+            vec![with(head, "skipped", "no time is left")]
         };
         self.clock.done(began);
-        rows.into_iter().for_each(&mut *self.tell);
+        rows.into_iter().for_each(&mut *self.report);
     }
 
-    /// Every op at the training shapes, against the CPU's path and against its floor.
+    /// Measures every op at the training shapes: its error against the CPU's path, and its time against its floor.
     pub fn kernels(&mut self) {
         let meter = self.meter();
         let [copy, product] = self.peaks(&meter);
@@ -95,7 +99,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Bytes a second of a copy and FLOP/s of our own matrix product, with a row of each; they are what a probe measures too.
+    /// Measures the bytes per second of a copy and the FLOP/s of our largest matrix product, and reports a row for each. A
+    /// probe measures the same.
     fn peaks(&mut self, meter: &Meter) -> [Option<f64>; 2] {
         type Peak = (&'static str, &'static str, fn(&Meter) -> Measured, fn(&Measured) -> f64);
         let peaks: [Peak; 2] = [
@@ -116,10 +121,10 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// What this device does now, in two seconds or so.
+    /// Measures two rates of this device in about two seconds.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// What failed, in words.
     pub fn probe(&mut self) -> Result<Probe, String> {
         let meter = self.meter();
         match self.peaks(&meter) {
@@ -130,7 +135,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The matrix products of training all sizes, by our own kernel.
+    /// Measures the matrix products of training all sizes, by our own kernel.
     pub fn gemm(&mut self) {
         let products = if self.is_tiny { tiny_products() } else { products() };
         let most = |count: fn(&Product) -> usize| products.iter().map(count).max().unwrap_or(0);
@@ -138,7 +143,7 @@ impl<'a> Bench<'a> {
         let meter = self.meter();
         let operands = match caught(|| Operands::new(&meter, left, right)) {
             Ok(operands) => operands,
-            Err(why) => return (self.tell)(with(row(json!({"name": "operands"})), "failed", why)),
+            Err(why) => return (self.report)(with(row(json!({"name": "operands"})), "failed", why)),
         };
         for Product { name, m, n, k, layout } in products {
             let head = row(json!({"name": name, "m": m, "n": n, "k": k, "layout": layout}));
@@ -173,14 +178,35 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Losses beside the CPU's, then training steps of whole models. `machine` decides over recompute, as it does for a plan.
+    /// Compares losses with the CPU's, then measures training steps of whole models. `machine` decides whether layers are
+    /// recomputed, as it does for a plan.
     pub fn steps(&mut self, machine: &MachineFacts) {
         steps::curves(self);
         steps::speeds(self, machine);
     }
 }
 
-/// What a JSON object holds.
+/// A row for people: its name, its time, its error, and its note.
+pub fn line(row: &Row) -> String {
+    let text = |field: &str| row.get(field).and_then(Value::as_str);
+    let number = |field: &str| row.get(field).and_then(Value::as_f64);
+    let mut words: Vec<String> =
+        [text("name"), text("shape"), text("layout")].into_iter().flatten().map(str::to_owned).collect();
+    for (field, unit) in [("time_us", "µs"), ("tflops", "TFLOP/s"), ("tokens_per_s", "tokens/s")] {
+        words.extend(number(field).map(|value| format!("{value:.1} {unit}")));
+    }
+    if let Some(tolerance) = number("tolerance") {
+        let error = number("error").map_or("not a number".into(), |error| format!("{error:.1e}"));
+        words.push(format!("error {error} of {tolerance:.0e}"));
+    }
+    words.extend(text("note").filter(|note| !note.is_empty()).map(str::to_owned));
+    for word in ["failed", "skipped"] {
+        words.extend(text(word).map(|why| format!("{word}: {why}")));
+    }
+    format!("{}\n", words.join(", "))
+}
+
+/// The fields of a JSON object.
 fn row(value: Value) -> Row {
     match value {
         Value::Object(fields) => fields,
@@ -193,7 +219,7 @@ fn with(mut row: Row, field: &str, value: impl Into<Value>) -> Row {
     row
 }
 
-/// What `f` gives, or what the device's runtime said when it gave up, in words.
+/// The result of `f`, or the message that the device's runtime panicked with, in words.
 fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = payload.downcast_ref::<String>().map(String::as_str);
@@ -202,7 +228,7 @@ fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A measured op; the floor where the ceilings are known.
+/// The row of a measured op, with its floor where the ceilings are known.
 fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
     let Measured { name, shape, error, tolerance, seconds, bytes, flops, work, note } = measured;
     let work: Vec<[f64; 2]> = work.iter().map(|launch| [launch.bytes, launch.flops]).collect();
@@ -222,11 +248,12 @@ fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
     }))
 }
 
-/// The cases of all sizes, op by op, none twice.
+/// The cases of all sizes, op by op, each once.
 fn all_cases(is_tiny: bool) -> Vec<Case> {
-    let shapes: Vec<Shape> = match is_tiny {
-        true => vec![kernel_shape(&steps::tiny_config(), 96, 8)],
-        false => sized(&SIZES).into_iter().map(|(_, config)| kernel_shape(&config, PACK, RANK)).collect(),
+    let shapes: Vec<Shape> = if is_tiny {
+        vec![kernel_shape(&steps::tiny_config(), 96, 8)]
+    } else {
+        sized(&SIZES).into_iter().map(|(_, config)| kernel_shape(&config, PACK, RANK)).collect()
     };
     let mut of_shapes: Vec<_> = shapes.into_iter().map(|shape| cases(shape).into_iter()).collect();
     let mut seen = HashSet::new();

@@ -5,8 +5,8 @@ use super::*;
 /// The rows of a section; none, with a word, where there is no CUDA device and none has to be.
 fn rows(section: fn(&mut Bench)) -> Option<Vec<Row>> {
     let mut rows = Vec::new();
-    let mut tell = |row: Row| rows.push(row);
-    match Bench::new(None, true, &mut tell) {
+    let mut report = |row: Row| rows.push(row);
+    match Bench::new(None, true, &mut report) {
         Ok(mut bench) => section(&mut bench),
         Err(why) => {
             assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "{why}");
@@ -31,7 +31,7 @@ fn every_op_is_right_and_timed_at_a_tiny_shape() {
     }
     let names: HashSet<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
     // What a step is predicted from is measured.
-    for part in crate::step_work::predictions().iter().flat_map(|step| &step.parts) {
+    for part in sparktune_train::step_work::predictions().iter().flat_map(|step| &step.parts) {
         assert!(names.contains(part.measured_as.as_str()), "{} is not in {names:?}", part.measured_as);
     }
     for op in ["copy", "matrix product", "gated_delta_rule backward", "packed_attention", "adamw clip"] {
@@ -81,8 +81,8 @@ fn tiny_models_learn_as_on_the_cpu_and_their_steps_are_measured() {
 
 #[test]
 fn a_probe_is_two_rates() {
-    let mut tell = |_: Row| ();
-    let Ok(mut bench) = Bench::new(None, true, &mut tell) else { return };
+    let mut report = |_: Row| ();
+    let Ok(mut bench) = Bench::new(None, true, &mut report) else { return };
     let probe = bench.probe().unwrap();
     assert!(probe.bf16_tflops > 0.0 && probe.copy_gb_per_s > 0.0, "{probe:?}");
 }
@@ -90,9 +90,9 @@ fn a_probe_is_two_rates() {
 #[test]
 fn what_would_not_end_in_time_is_left_out_and_what_fails_says_so() {
     let mut rows = Vec::new();
-    let mut tell = |row: Row| rows.push(row);
+    let mut report = |row: Row| rows.push(row);
     let clock = Clock { ends: Some(Instant::now() + Duration::from_secs(600)), longest: Duration::ZERO };
-    let mut bench = Bench { device: Device::flex(), is_tiny: true, clock, tell: &mut tell };
+    let mut bench = Bench { device: Device::flex(), is_tiny: true, clock, report: &mut report };
     let head = |name: &str| row(json!({"name": name}));
     bench.measure(head("a"), || vec![with(head("a"), "time_us", 1.0)]);
     bench.measure(head("b"), || panic!("CUDA error: illegal address"));

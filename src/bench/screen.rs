@@ -1,7 +1,7 @@
-//! What a screen costs: the time from a key to its frame, and the bytes that go over the line.
+//! Cost of the dashboard: the time from a key to its frame, and the bytes that are sent to the terminal.
 //!
-//! The way measured is the one that runs: the app's `update`, its `view`, the difference to the frame before, and its
-//! encoding for a terminal. Only the last step, handing the bytes to the system, is a count instead.
+//! The measured path is the one of the program: the app's `update`, its `view`, the difference to the frame before, and
+//! its encoding for a terminal. Only the last step is replaced: the bytes are counted instead of written.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -12,45 +12,60 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Size;
 use sparktune_runlog::{CheckpointCommitted, Eval, Event, Kind, Liveness, RunStarted, RunView, Step};
 
-use crate::dashboard::Dashboard;
-use crate::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
+use sparktune_tui::dashboard::Dashboard;
+use sparktune_tui::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
 
-/// The screen that is measured: a large window.
+use crate::median::median;
+use crate::{BenchError, Row, Target};
+
+/// The size of the terminal: a large window.
 const SIZE: Size = Size { width: 132, height: 40 };
-/// What most terminals over SSH can show.
+/// The theme: what most terminals over SSH can show.
 const THEME: Theme = Theme { colours: Colours::Indexed, unicode: true };
-/// Steps of the run that is shown.
+/// Steps of the shown run.
 const STEPS: u64 = 20_000;
 /// Ticks of a quarter of a second in which nothing happens: a minute.
 const IDLE_TICKS: usize = 240;
 
+pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
+    let cost = measure_dashboard().map_err(BenchError::Output)?;
+    let what = format!("dashboard {}×{}, key to frame", cost.size.width, cost.size.height);
+    let median = format!("median of {} keys", cost.keys);
+    let idle = format!("in {} s", cost.idle_ticks / 4);
+    Ok(vec![
+        Row::new(what, cost.median_ms, "ms", median).with_target(Target::LessThan(16.0)),
+        Row::new("  slowest key", cost.worst_ms, "ms", "").with_target(Target::LessThan(16.0)),
+        Row::new("  first frame", cost.first_frame_bytes as f64, "bytes", "every cell"),
+        Row::new("  frame after a key", cost.frame_bytes, "bytes", "mean; only cells that changed"),
+        Row::new("  written while idle", cost.idle_bytes as f64, "bytes", idle)
+            .with_target(Target::AtMost(0.0)),
+    ])
+}
+
 /// The cost of one screen.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScreenCost {
+#[derive(Debug)]
+struct ScreenCost {
     /// Columns and rows.
-    pub size: Size,
-    /// Keys pressed.
-    pub keys: usize,
-    /// Time from a key to the last byte of its frame, ms; half of the keys took less.
-    pub median_ms: f64,
-    /// The longest of these times, ms.
-    pub worst_ms: f64,
+    size: Size,
+    /// Keys that were pressed.
+    keys: usize,
+    /// Median time from a key to the last byte of its frame, ms.
+    median_ms: f64,
+    /// Longest of these times, ms.
+    worst_ms: f64,
     /// Bytes of the first frame, which is whole.
-    pub first_frame_bytes: u64,
+    first_frame_bytes: u64,
     /// Mean bytes of the frames after it, which hold what changed.
-    pub frame_bytes: f64,
+    frame_bytes: f64,
     /// Bytes written while nothing happened.
-    pub idle_bytes: u64,
-    /// For how long nothing happened, ticks of a quarter of a second; they are not waited for.
-    pub idle_ticks: usize,
+    idle_bytes: u64,
+    /// How long nothing happened, in ticks of a quarter of a second; they are not waited for.
+    idle_ticks: usize,
 }
 
 /// The dashboard of a run of 20,000 steps at 132×40 in 256 colours, under keys that zoom, pan, move the crosshair and go
 /// through the panels.
-///
-/// # Errors
-/// An error of the encoding; the counting itself cannot fail.
-pub fn measure_dashboard() -> io::Result<ScreenCost> {
+fn measure_dashboard() -> io::Result<ScreenCost> {
     let c = KeyCode::Char;
     let (left, right) = (KeyCode::Left, KeyCode::Right);
     let round = [
@@ -65,7 +80,7 @@ pub fn measure_dashboard() -> io::Result<ScreenCost> {
     measure_screen(&mut dashboard, SIZE, &THEME, &keys.repeat(12), IDLE_TICKS)
 }
 
-/// A run with everything that the dashboard draws.
+/// The view of a run with everything that the dashboard draws.
 fn long_run() -> RunView {
     let mut view = RunView::default();
     let mut seq = 0;
@@ -80,7 +95,6 @@ fn long_run() -> RunView {
         ..RunStarted::default()
     }));
     for step in 1..=STEPS {
-        #[allow(clippy::cast_precision_loss)]
         let (at, wave) = (step as f64, (step * 7919 % 101) as f64 / 101.0);
         log(Kind::Step(Step {
             step,
@@ -105,8 +119,8 @@ fn long_run() -> RunView {
     view
 }
 
-/// Draws the app at `size`, presses every key (one that wants to leave is an ordinary frame here), then lets `idle_ticks`
-/// pass.
+/// Draws the app at `size`, presses every key, and then lets `idle_ticks` pass. A key that asks to leave the screen draws
+/// an ordinary frame here.
 fn measure_screen(
     app: &mut dyn App,
     size: Size,
@@ -129,20 +143,18 @@ fn measure_screen(
         }
         times.push(pressed.elapsed().as_secs_f64() * 1e3);
     }
-    times.sort_by(f64::total_cmp);
     let before_idling = written.get();
     for _ in 0..idle_ticks {
         if app.update(Input::Tick) == Next::Draw {
             terminal.draw(|frame| draw(app, frame, theme))?;
         }
     }
-    #[allow(clippy::cast_precision_loss)]
     let frame_bytes = (before_idling - first_frame_bytes) as f64 / keys.len() as f64;
     Ok(ScreenCost {
         size,
         keys: keys.len(),
-        median_ms: times[times.len() / 2],
-        worst_ms: times[times.len() - 1],
+        worst_ms: times.iter().copied().fold(0.0, f64::max),
+        median_ms: median(times),
         first_frame_bytes,
         frame_bytes,
         idle_bytes: written.get() - before_idling,
@@ -150,7 +162,7 @@ fn measure_screen(
     })
 }
 
-/// Counts what a terminal would be sent.
+/// Counts the bytes that a terminal would be sent.
 struct Counter(Rc<Cell<u64>>);
 
 impl Write for Counter {
@@ -169,7 +181,7 @@ mod tests {
     use super::*;
     use ratatui::Frame;
 
-    /// Shows how many keys it has seen; a `.` changes nothing.
+    /// Shows how many keys were pressed; a `.` changes nothing.
     struct Counted(u32);
 
     impl App for Counted {

@@ -1,74 +1,82 @@
-//! How fast a long log opens and how little it costs to follow a live one: the functions behind `sparktune bench`.
+//! Speed of the run log: a long log is opened, and a live one is followed.
 //!
-//! The log is one a trainer could have written: every field of a step set, and between the steps what a run of days
-//! leaves: evaluations, checkpoints, samples, readings of the machine.
+//! The log is one that a trainer could have written: every field of a step is set, and between the steps is what a run of
+//! days leaves: evaluations, checkpoints, samples, readings of the machine.
 
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::error::{Doing, Result};
-use crate::event::{
-    CheckpointCommitted, DeviceSample, Eval, Event, GpuSample, Kind, RunStarted, Sample, Step,
+use sparktune_runlog::{
+    CheckpointCommitted, DeviceSample, Eval, Event, EventTailer, EventWriter, GpuSample, Kind, Lease, Limit,
+    RunDir, RunStarted, RunView, RunsRoot, Sample, Step,
 };
-use crate::lease::Lease;
-use crate::run_dir::{RunDir, private_file};
-use crate::tailer::{EventTailer, Limit};
-use crate::view::RunView;
-use crate::writer::EventWriter;
+use sparktune_tui::{bytes, count};
 
-/// How often a dashboard looks for news.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often the trainer that is followed makes a step: faster than any that is worth watching.
+use crate::section::Context;
+use crate::{BenchError, Row, Target};
+
+/// How often a dashboard looks for new events.
+const POLL_EVERY: Duration = Duration::from_millis(100);
+/// How often the followed trainer makes a step: faster than any that is worth watching.
 const STEP_EVERY: Duration = Duration::from_millis(50);
+/// Steps for which the target of opening a log is stated.
+const STATED_STEPS: u64 = 1_000_000;
 
-/// What reading a log took.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Reading {
-    /// Steps in the log.
-    pub steps: u64,
-    /// Size of the log.
-    pub bytes: u64,
-    /// Seconds from nothing to the whole [`RunView`].
-    pub open_s: f64,
-    /// Share of one core that following took at 20 steps and 10 looks a second; `None` where the system does not
-    /// count the time of a thread.
-    pub follow_cpu_share: Option<f64>,
+pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
+    let reading = measure_reading(context.folder, context.size.logged_steps, context.size.follow)?;
+    let what = format!("opening a log of {} steps", count(reading.steps));
+    let open = Row::new(what, reading.open_s * 1e3, "ms", format!("{} read", bytes(reading.bytes)));
+    // A shorter log would meet the target with ease, which says nothing.
+    let is_whole = reading.steps >= STATED_STEPS;
+    let mut rows = vec![if is_whole { open.with_target(Target::LessThan(1000.0)) } else { open }];
+    if let Some(share) = reading.follow_cpu_share {
+        let follow = Row::new("following a live log", share * 100.0, "% of a core", "20 steps a second");
+        rows.push(follow.with_target(Target::LessThan(1.0)));
+    }
+    Ok(rows)
 }
 
-/// Writes a log of `steps` steps into a new run folder below `folder`, opens it, and follows a trainer that goes on
-/// with it for `follow`.
-///
-/// # Errors
-/// [`crate::Error::Io`] when there is no room, or the log cannot be read.
-pub fn measure_reading(folder: &Path, steps: u64, follow: Duration) -> Result<Reading> {
-    let run = RunDir::create(folder.join("log-of-bench"))?;
+/// The cost of reading a log.
+#[derive(Debug)]
+struct Reading {
+    steps: u64,
+    /// Size of the log.
+    bytes: u64,
+    /// Seconds from nothing to the whole [`RunView`].
+    open_s: f64,
+    /// Share of one core that following takes at 20 steps and 10 polls a second; `None` where the system does not count
+    /// the time of a thread.
+    follow_cpu_share: Option<f64>,
+}
+
+/// Writes a log of `steps` steps into a new run folder below `folder`, opens it, and follows a trainer that continues it
+/// for the time `follow`.
+fn measure_reading(folder: &Path, steps: u64, follow: Duration) -> Result<Reading, BenchError> {
+    let run = RunsRoot::new(folder).create("bench", "log")?;
     let bytes = write_log(&run, steps)?;
     // The first pass brings the file into the page cache.
     RunView::replay(&run)?;
-    let begun = Instant::now();
+    let began = Instant::now();
     let view = RunView::replay(&run)?;
-    let open_s = begun.elapsed().as_secs_f64();
+    let open_s = began.elapsed().as_secs_f64();
     let follow_cpu_share = follow_live(&run, view, follow)?;
     Ok(Reading { steps, bytes, open_s, follow_cpu_share })
 }
 
-/// Writes attempt 1 of `run` with this many steps and returns its size in bytes.
-///
-/// # Errors
-/// [`crate::Error::Io`] when there is one already, or no room.
-pub fn write_log(run: &RunDir, steps: u64) -> Result<u64> {
+/// Writes attempt 1 of a run with this many steps and returns its size in bytes.
+fn write_log(run: &RunDir, steps: u64) -> Result<u64, BenchError> {
     let path = run.event_file(1);
-    let file = private_file().create_new(true).open(&path).doing("create", &path)?;
+    let file = fs::File::create_new(&path).map_err(BenchError::io("create", &path))?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let mut seq = 0;
     let mut time_us = 1_763_645_250_000_000;
-    let mut emit = |kind: Kind| -> Result<()> {
+    let mut emit = |kind: Kind| -> Result<(), BenchError> {
         seq += 1;
         time_us += 1_003_127;
-        let line = Event { attempt: 1, seq, time_us, kind }.to_line().expect("no kind here is unknown");
-        out.write_all(line.as_bytes()).doing("write", &path)
+        let line = Event { attempt: 1, seq, time_us, kind }.to_line().expect("every kind here is known");
+        out.write_all(line.as_bytes()).map_err(BenchError::io("write", &path))
     };
     emit(Kind::RunStarted(RunStarted {
         sparktune: env!("CARGO_PKG_VERSION").into(),
@@ -79,9 +87,9 @@ pub fn write_log(run: &RunDir, steps: u64) -> Result<u64> {
         ..RunStarted::default()
     }))?;
     for step in 1..=steps {
-        emit(Kind::Step(a_step(step, steps)))?;
+        emit(Kind::Step(step_event(step, steps)))?;
         if step.is_multiple_of(10) {
-            emit(Kind::DeviceSample(a_reading(step)))?;
+            emit(Kind::DeviceSample(device_sample(step)))?;
         }
         if step.is_multiple_of(200) {
             let loss_nats = loss_at(step, steps) + 0.05;
@@ -106,47 +114,50 @@ pub fn write_log(run: &RunDir, steps: u64) -> Result<u64> {
             emit(Kind::Sample(Sample { step, prompt, text, tokens: 120 }))?;
         }
     }
-    out.into_inner().map_err(std::io::IntoInnerError::into_error).doing("write", &path)?;
-    Ok(fs::metadata(&path).doing("read", &path)?.len())
+    out.flush().map_err(BenchError::io("write", &path))?;
+    Ok(fs::metadata(&path).map_err(BenchError::io("read", &path))?.len())
 }
 
-/// The share of a core it takes to fold what a live trainer logs.
-fn follow_live(run: &RunDir, mut view: RunView, length: Duration) -> Result<Option<f64>> {
+/// The share of a core that it takes to follow what a live trainer logs.
+fn follow_live(run: &RunDir, mut view: RunView, length: Duration) -> Result<Option<f64>, BenchError> {
     let lease = Lease::acquire(run)?;
     let writer = EventWriter::open(&lease)?;
     let mut tailer = EventTailer::new(run);
-    tailer.begin(writer.attempt());
-    let begun = Instant::now();
+    // The first attempt is in the view already.
+    while !tailer.poll_with(Limit::NONE, |_, _| ())?.at_end {}
+    let began = Instant::now();
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let mut step = 0;
-            while begun.elapsed() < length {
+            while began.elapsed() < length {
                 step += 1;
-                writer.emit(Kind::Step(a_step(step, 1_000)));
+                writer.emit(Kind::Step(step_event(step, 1_000)));
                 std::thread::sleep(STEP_EVERY);
             }
         });
         let before = thread_time();
-        while begun.elapsed() < length {
+        while began.elapsed() < length {
             tailer.poll_with(Limit::default(), |event, _| view.apply(&event))?;
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
         let spent = thread_time().zip(before).map(|(after, before)| after.saturating_sub(before));
-        Ok(spent.map(|spent| spent.as_secs_f64() / begun.elapsed().as_secs_f64()))
+        Ok(spent.map(|spent| spent.as_secs_f64() / began.elapsed().as_secs_f64()))
     })
 }
 
-/// Time this thread has been on a core.
+/// Processor time of this thread.
 fn thread_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
+/// A loss that falls as losses do.
 fn loss_at(step: u64, steps: u64) -> f64 {
     0.7 + 1.9 * (-5.0 * step as f64 / steps as f64).exp()
 }
 
-fn a_step(step: u64, steps: u64) -> Step {
+/// An event with every field of a step set.
+fn step_event(step: u64, steps: u64) -> Step {
     // Jitter without a random generator: the same log every time.
     let noise = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
     // To the microsecond, as the trainer logs times.
@@ -171,7 +182,8 @@ fn a_step(step: u64, steps: u64) -> Step {
     }
 }
 
-fn a_reading(step: u64) -> DeviceSample {
+/// An event with every reading of a machine with one GPU.
+fn device_sample(step: u64) -> DeviceSample {
     let gpu = GpuSample {
         busy_percent: Some(97),
         temperature_celsius: Some(61 + (step % 7) as u32),
@@ -199,16 +211,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_the_bench_is_one_a_watcher_understands_whole() {
+    fn a_watcher_understands_every_line_of_the_log() {
         let root = tempfile::tempdir().unwrap();
         let reading = measure_reading(root.path(), 4_000, Duration::from_millis(150)).unwrap();
         assert!(reading.bytes > 4_000 * 300 && reading.open_s > 0.0, "{reading:?}");
-        let run = RunDir::open(root.path().join("log-of-bench")).unwrap();
+        let folder = std::fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
+        let run = RunDir::open(folder).unwrap();
         let mut tailer = EventTailer::new(&run);
         let mut view = RunView::default();
         let polled = tailer.poll_with(Limit::NONE, |event, _| view.apply(&event)).unwrap();
         assert!(polled.at_end && polled.notices.is_empty() && tailer.malformed() == 0);
         assert_eq!((view.attempts[0].last_step, view.attempts.len(), view.unknown_events), (4_000, 2, 0));
-        assert!(view.attempts[1].last_step > 0, "the trainer that was followed made steps");
+        assert!(view.attempts[1].last_step > 0, "the followed trainer made steps");
     }
 }

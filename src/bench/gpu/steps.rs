@@ -1,23 +1,37 @@
-//! Whole training steps: how they learn beside the CPU, how fast they are, what they take.
+//! Whole training steps: their losses beside the CPU's, their speed, their memory.
 
 use super::{Bench, Row, SIZES, row, sized, with};
-use crate::TrainError;
-use crate::bench::{SETTINGS, Training, median, random_ids};
+use crate::median::median;
+use crate::model::random_ids;
 use burn::tensor::Device;
 use serde_json::json;
 use sparktune_kernels::linear::tuning::{listen, missed};
 use sparktune_kernels::reserved_bytes;
-use sparktune_model::{Checkpoint, Model, Row as Tokens};
+use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, Row as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
 use sparktune_plan::memory::{Footprint, estimate};
 use sparktune_plan::products::{PACK, RANK};
 use sparktune_plan::{Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan};
+use sparktune_train::TrainError;
+use sparktune_train::stepper::Stepper;
 use std::time::Instant;
 
 const METHODS: [MethodKind; 2] = [MethodKind::Lora, MethodKind::Full];
 /// Steps before the timed ones, and those.
 const WARM_UP: usize = 2;
 const TIMED: usize = 5;
+
+/// Settings of the optimizer.
+pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
+    learning_rate: 1e-4,
+    min_lr_ratio: 0.1,
+    warmup_ratio: 0.0,
+    beta1: 0.9,
+    beta2: 0.95,
+    eps: 1e-8,
+    weight_decay: 0.01,
+    clip_norm: 1.0,
+};
 
 /// A small Qwen3.5: every kind of layer, and heads as wide as the large ones'. Its weights have more digits than bf16, for from
 /// those that are bf16 numbers a small step would round back to where it began.
@@ -94,16 +108,29 @@ fn curve(
     // A large eps, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also
     // where it is less than bf16's noise.
     let settings = OptimizerPlan { learning_rate, eps: 1e-2, ..SETTINGS };
-    let mut training = Training::new(model, rank, settings);
-    (0..steps).map(|_| Ok(training.step(&row)?.nats())).collect()
+    let mut stepper = Stepper::from_model(prepared(model, rank), settings, false);
+    (0..steps).map(|_| loss(&mut stepper, &row, learning_rate)).collect()
+}
+
+/// Makes adapters of this rank trainable, with `alpha = 2 · rank`, or every parameter where there is no rank.
+pub(super) fn prepared(mut model: Model, rank: Option<usize>) -> Model {
+    match rank {
+        Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 2.0 * rank as f64, rslora: false }, 0),
+        None => model.set_trainable(true),
+    }
+    model
+}
+
+/// One optimizer step on one pack: its loss, nats.
+fn loss(stepper: &mut Stepper, row: &Tokens, learning_rate: f64) -> Result<f64, TrainError> {
+    let losses = stepper.step(std::slice::from_ref(row), learning_rate)?;
+    Ok(losses.iter().map(Loss::nats).sum())
 }
 
 /// Speed, memory and parts of the steps of randomly initialised models.
 pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
-    let (sizes, tokens, rank) = match bench.is_tiny {
-        true => (vec![("tiny", tiny_config())], 72, 8),
-        false => (sized(&SIZES), PACK, RANK),
-    };
+    let (sizes, tokens, rank) =
+        if bench.is_tiny { (vec![("tiny", tiny_config())], 72, 8) } else { (sized(&SIZES), PACK, RANK) };
     for (size, config) in sizes {
         // Read once for both methods.
         let mut loaded = None;
@@ -128,10 +155,10 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
                     return vec![with(head, "skipped", "memory does not suffice, with recompute neither")];
                 }
                 let measured = in_words(model_of(&config, &device, loaded.take())).and_then(|model| {
-                    let mut training = Training::new(model, (rank > 0).then_some(rank), SETTINGS);
-                    training.recompute = plan.recompute;
-                    let measured = in_words(speed(&mut training, &device, tokens, count));
-                    *loaded = Some(training.model);
+                    let model = prepared(model, (rank > 0).then_some(rank));
+                    let mut stepper = Stepper::from_model(model, SETTINGS, plan.recompute);
+                    let measured = in_words(speed(&mut stepper, &device, tokens, count));
+                    *loaded = Some(stepper.into_model());
                     measured
                 });
                 vec![match measured {
@@ -159,7 +186,7 @@ fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Res
     Ok(model)
 }
 
-/// What a plan would say of such steps.
+/// What a plan decides for such steps.
 struct Planned {
     recompute: bool,
     fits: bool,
@@ -194,7 +221,7 @@ impl Planned {
     }
 }
 
-/// Seconds until the device has done what `f` queued.
+/// The seconds until the device has done what `f` queued.
 fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
     let began = Instant::now();
     let result = f();
@@ -202,19 +229,19 @@ fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
     (result, began.elapsed().as_secs_f64())
 }
 
-fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) -> Result<Row, TrainError> {
-    let vocabulary = training.model.config().vocab_size;
+fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) -> Result<Row, TrainError> {
+    let vocabulary = stepper.model().config().vocab_size;
     let mut seed = 0;
     // Fresh tokens each time, one example, every token but the first a target.
     let mut fresh = || {
         seed += 1;
         Tokens::single(&random_ids(seed, tokens, vocabulary))
     };
-    let (mut steps, mut data, mut loss) = (Vec::new(), Vec::new(), 0.0);
+    let (mut steps, mut data, mut last_loss) = (Vec::new(), Vec::new(), 0.0f64);
     for step in 0..WARM_UP + count {
         let (row, data_s) = timed(device, &mut fresh);
         listen();
-        let (stepped, step_s) = timed(device, || training.step(&row));
+        let (stepped, step_s) = timed(device, || loss(stepper, &row, SETTINGS.learning_rate));
         // As a run does after its first step.
         let products = missed();
         for product in &products {
@@ -224,7 +251,7 @@ fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) 
             // So that the peak is that of the steps.
             device.memory_cleanup();
         }
-        loss = stepped?.nats();
+        last_loss = stepped?;
         if step >= WARM_UP {
             steps.push(step_s);
             data.push(data_s);
@@ -234,8 +261,9 @@ fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) 
     // A second time, for what is queued without a graph has not run before.
     let input = fresh();
     let last = |f: &dyn Fn()| (0..2).map(|_| timed(device, f).1).fold(0.0, |_, seconds| seconds);
-    let forward_s = last(&|| drop(training.model.loss_sum(&input)));
-    let both_s = last(&|| drop(training.loss_and_gradients(&input)));
+    let forward_s = last(&|| drop(stepper.model().loss_sum(&input)));
+    let scale = 1.0 / input.target_tokens() as f64;
+    let both_s = last(&|| drop(stepper.loss_and_gradients(&input, scale, &mut Gradients::default())));
     let step_s = median(steps);
     let ms = |seconds: f64| seconds.max(0.0) * 1e3;
     let mut measured = row(json!({
@@ -246,10 +274,10 @@ fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) 
         "forward_ms": ms(forward_s),
         "backward_ms": ms(both_s - forward_s),
         "optimizer_ms": ms(step_s - both_s),
-        "loss": loss,
+        "loss": last_loss,
         "note": format!("median of {count} steps; forward without a graph, the rest by difference"),
     }));
-    if !loss.is_finite() {
+    if !last_loss.is_finite() {
         measured = with(measured, "failed", "the loss is not a number");
     }
     Ok(measured)
@@ -259,7 +287,7 @@ fn speed(training: &mut Training, device: &Device, tokens: usize, count: usize) 
 mod tests {
     use super::*;
 
-    /// So much that there is something to follow, and so little that a gradient's own error does not show.
+    /// It learns enough to be followed, and so little that the error of a gradient does not show.
     #[test]
     fn the_small_model_learns_a_little_in_thirty_steps() {
         for method in METHODS {

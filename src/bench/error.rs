@@ -1,0 +1,51 @@
+//! What ends a measurement early.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sparktune_data::DataError;
+use sparktune_data::token_file::TokenFileError;
+use sparktune_model::ModelError;
+use sparktune_plan::PlanError;
+use sparktune_plan::model_config::ConfigError;
+use sparktune_train::TrainError;
+
+/// Why a measurement could not be made.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the fields are what the messages say
+pub enum BenchError {
+    /// A file that could not be written or a program that could not be started.
+    #[error("cannot {doing} {}: {}", path.display(), sparktune_runlog::in_words(source))]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    /// The other side of a comparison failed.
+    #[error("the peer {peer} {what}. {advice}")]
+    Peer { peer: String, what: String, advice: String },
+    /// Our own side of a comparison failed in its process; the exit code is that of the process.
+    #[error("the process of our own training steps {what}{last_lines}")]
+    Ours { what: String, exit_code: Option<i32>, last_lines: String },
+    /// The answers of our own side cannot be written, or its commands cannot be read.
+    #[error("cannot write the output: {0}")]
+    Output(io::Error),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
+    #[error(transparent)]
+    Log(#[from] sparktune_runlog::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+}
+
+impl BenchError {
+    /// Turns an error of the system into one that names the file.
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { doing, path, source }
+    }
+}
