@@ -193,6 +193,7 @@ install_link() {
         say "'sparktune' still starts $first, which comes earlier on your PATH."
     else
         say "$folder is not on your PATH. To add it, append this line to ~/.profile and log in again:"
+        # shellcheck disable=SC2016 # the line is for the reader's shell
         printf '        export PATH=%q:"$PATH"\n' "$(cd -- "$folder" && pwd)" >&2
     fi
 }
