@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# Docker or Podman behind `run.sh --docker`: which of them is here, the image, and a container in which sparktune is at
-# home: the same paths, user, settings and caches as outside, and the GPU. run.sh sources this file, which uses run.sh's
-# `root`, `say`, `fail`, `has_driver` and `nothing_is_newer`.
+# What `run.sh --docker` does: finds Docker or Podman, builds the image, and runs sparktune in a container with the paths,
+# user, settings, caches and GPU of the host. run.sh sources this file, which uses run.sh's `root`, `say`, `fail`,
+# `has_driver` and `nothing_is_newer`.
 
 image=sparktune
-# What the image is made of; nothing else makes it old.
+# The files that the image is built from. A change to any other file needs no new image.
 image_sources=(.cargo Cargo.lock Cargo.toml docker kernels presets run.sh src)
-# What sparktune reads from the environment. Only names are handed over: no value of HF_TOKEN is in a command line or image.
+# The variables that sparktune reads. Only their names are passed to the engine, so that the value of HF_TOKEN appears in no
+# command line and no image.
 variables=(
     HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE HF_ENDPOINT
     HF_HUB_OFFLINE TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT
@@ -15,10 +16,10 @@ variables=(
     TERM COLORTERM NO_COLOR LANG LC_ALL LC_CTYPE CI SSH_CONNECTION CUDA_VISIBLE_DEVICES
 )
 
-# Sets `engine`, and `about` to what the engine says of itself.
+# Sets `engine`, and `about` to the engine's description of itself.
 find_engine() {
     local refused=
-    # Podman may be there under Docker's name.
+    # Podman may be installed under Docker's name.
     if command -v docker >/dev/null && [[ $(docker --version 2>/dev/null) != podman* ]]; then
         engine=docker
         about=$(docker info --format '{{json .Runtimes}} {{json .SecurityOptions}}' 2>&1) && return
@@ -32,12 +33,12 @@ find_engine() {
     [[ -z $refused ]] || fail "$engine is installed but does not answer: ${refused##*$'\n'}" \
         "Docker's daemon: sudo systemctl start docker" \
         "Permission denied: sudo usermod -aG docker \"\$USER\", then log in again."
-    fail "--docker needs Docker or Podman, and neither is installed. DGX OS brings Docker." \
+    fail "--docker needs Docker or Podman, and neither is installed. DGX OS includes Docker." \
         "Debian, Ubuntu: apt-get install podman" \
-        "Or run this without --docker: then it builds on this machine itself."
+        "Without --docker, sparktune is built directly on this machine."
 }
 
-# Whether the image is there, was built from this checkout, and none of its sources has changed since.
+# Whether the image exists, was built from this checkout, and is newer than all of its sources.
 image_is_current() {
     local built
     built=$("$engine" image inspect --format '{{index .Config.Labels "sparktune.built"}}' "$image" 2>/dev/null) || return 1
@@ -46,26 +47,27 @@ image_is_current() {
 
 # build_image [clean]
 build_image() {
-    # Noted when it begins: what is edited meanwhile counts as newer.
+    # Taken before the build starts: a file that is edited during the build counts as newer.
     local began=${EPOCHREALTIME/,/.}
     local flags=(--network host --file "$root/docker/Dockerfile" --tag "$image" --build-arg "BUILT=$began $root")
     [[ -z ${CUDA_IMAGE-} ]] || flags+=(--build-arg "CUDA_IMAGE=$CUDA_IMAGE")
     [[ ${1-} != clean ]] || flags+=(--no-cache --build-arg "FRESH=$began")
-    say "building the image '$image' with $engine; the first time this takes 10 to 20 minutes and 4 GB, later a few seconds or minutes ..."
+    say "building the image '$image' with $engine; the first time this takes 10 to 20 minutes and 4 GB, later much less."
     SECONDS=0
     DOCKER_BUILDKIT=1 "$engine" build "${flags[@]}" "$root" >&2 ||
-        fail "the image could not be built (after ${SECONDS} s); the reason stands above." \
-            "No base image: the network, or a mirror's in CUDA_IMAGE (CUDA 13, no newer than what your driver brings)." \
-            "Without Docker: ./run.sh builds on this machine itself."
-    # The one it replaces has no name any more.
+        fail "the image could not be built (after ${SECONDS} s); the reason is printed above." \
+            "If the base image is missing: check the network, or name a mirror's image in CUDA_IMAGE. It must have CUDA 13, and" \
+            "no newer version than the driver supports." \
+            "Without --docker, sparktune is built directly on this machine."
+    # The previous image has lost its name to the new one.
     "$engine" image prune --force --filter label=sparktune.built >/dev/null || true
 }
 
-# Sets `gpu` to the flags that hand the GPU to a container; where there is none to hand over, says so.
+# Sets `gpu` to the flags that give a container access to the GPU. Prints a message if it cannot have any.
 find_gpu() {
     gpu=()
     if ! has_driver; then
-        say "no NVIDIA driver here: sparktune will train on the CPU."
+        say "there is no NVIDIA driver on this machine: sparktune will train on the CPU."
     elif [[ $engine == docker ]]; then
         if [[ $about == *nvidia* ]] || command -v nvidia-container-runtime-hook >/dev/null; then
             gpu=(--gpus all)
@@ -80,31 +82,31 @@ find_gpu() {
 }
 
 no_gpu() {
-    say "there is an NVIDIA driver, but $engine cannot hand the GPU to a container: sparktune will train on the CPU."
-    say "To change that, install NVIDIA's package nvidia-container-toolkit, then: $1"
+    say "there is an NVIDIA driver, but $engine cannot give a container access to the GPU: sparktune will train on the CPU."
+    say "To change that, install NVIDIA's package nvidia-container-toolkit, then run: $1"
 }
 
-# Sets `user`, so that what sparktune writes belongs to who called it.
+# Sets `user`, so that the files that sparktune writes belong to the caller.
 choose_user() {
     user=(--user "$(id -u):$(id -g)")
     case "$engine $about" in
-    docker*name=rootless*) user=(--user 0:0) ;; # which is the caller, outside
+    docker*name=rootless*) user=(--user 0:0) ;; # outside the container, that is the caller
     podman*rootless=true*) user+=(--userns keep-id) ;;
     esac
 }
 
-# Mounts the folder $1 at its own path, unless it lies in one that is mounted already.
+# Mounts the folder $1 at its own path, unless it is inside a folder that is already mounted.
 share() {
     local have
     for have in "${shared[@]}"; do
         [[ $1 != "$have" && $1 != "$have"/* ]] || return 0
     done
-    [[ $1 != *[,$'\n']* ]] || fail "$1: a folder with a comma in its name cannot be mounted into a container. Rename it."
+    [[ $1 != *[,$'\n']* ]] || fail "$1: a folder with a comma in its name cannot be mounted in a container. Rename it."
     shared+=("$1")
     mounts+=(--mount "type=bind,source=$1,target=$1")
 }
 
-# Whether the image has its own $1, which a mount would hide.
+# Whether the image has a folder $1 of its own, which a mount would hide.
 is_of_the_image() {
     local first=${1#/}
     case ${first%%/*} in
@@ -114,7 +116,7 @@ is_of_the_image() {
     esac
 }
 
-# Mounts the folder that $1 is, or is in or will be in: where it is said to be, and where links lead.
+# Mounts the nearest existing folder at or above the path $1, both as it is written and with its links resolved.
 share_path() {
     local path
     for path in "$1" "$(readlink -m -- "$1")"; do
@@ -128,33 +130,34 @@ share_path() {
     done
 }
 
-# Sets `mounts` to all that sparktune, called with these arguments, may want to open: this folder, caches, settings,
-# the checkout with its presets, and every path it was given.
+# Sets `mounts` to the flags for all folders that sparktune, called with these arguments, may open: the working folder, the
+# caches, the settings, the checkout with its presets, and every path among the arguments.
 choose_mounts() {
     shared=() mounts=()
     ! is_of_the_image "$PWD" ||
-        fail "$PWD cannot be a container's working folder: the image has its own." "Call this from a folder of yours."
+        fail "$PWD cannot be the working folder of a container, because the image has a folder of that name." \
+            "Change to one of your own folders and run this again."
     share_path "$PWD"
     share_path "$root"
     local cache=${XDG_CACHE_HOME:-$HOME/.cache} folder
-    # The last two keep compiled kernels: cubecl's and the driver's.
+    # The last two contain compiled kernels: cubecl's and the driver's.
     for folder in "${HF_HOME:-$cache/huggingface}" ${HF_HUB_CACHE:+"$HF_HUB_CACHE"} \
         ${HUGGINGFACE_HUB_CACHE:+"$HUGGINGFACE_HUB_CACHE"} "${XDG_CONFIG_HOME:-$HOME/.config}/sparktune" \
         "${XDG_STATE_HOME:-$HOME/.local/state}/sparktune" ${gpu[0]:+"$cache/cubecl" "$HOME/.nv"}; do
         folder=${folder/#"~/"/"$HOME/"}
-        mkdir -p -- "$folder" || fail "the folder $folder cannot be made."
+        mkdir -p -- "$folder" || fail "the folder $folder cannot be created."
         share_path "$folder"
     done
     local name argument
     for name in HF_TOKEN_PATH $(compgen -e SPARKTUNE_); do
-        [[ -z ${!name-} ]] || share_path "${!name}"
+        [[ -z ${!name-} || $name == SPARKTUNE_COMMAND ]] || share_path "${!name}"
     done
     for argument in "$@"; do share_path "${argument#--*=}"; done
 }
 
 # Sets `environment`.
 choose_environment() {
-    # The checkout's presets and demo, so that a run that began in here goes on out there.
+    # The checkout's presets and demo, so that a run that began in a container can be resumed outside it.
     export SPARKTUNE_HOME=${SPARKTUNE_HOME:-$root}
     environment=()
     local name
@@ -172,19 +175,19 @@ run_in_container() {
     choose_mounts "$@"
     choose_environment
     [[ ! -t 0 || ! -t 1 ]] || terminal=(-it)
-    # The network as it is out here, for proxies and mirrors. CUDA in one process wants no larger shared memory or limits.
+    # The host's network, for proxies and mirrors. CUDA in a single process needs no larger shared memory or limits.
     container=$("$engine" run --detach --rm --network host --stop-timeout 60 --security-opt label=disable \
         "${gpu[@]}" "${user[@]}" "${mounts[@]}" "${environment[@]}" --workdir "$PWD" --entrypoint stay.sh "$image") ||
-        fail "no container could be started; the reason stands above."
-    # An engine's `exec` hands on what is typed, but no signal.
+        fail "no container could be started; the reason is printed above."
+    # `docker exec` passes on what is typed, but no signals.
     for signal in HUP INT TERM; do
-        # shellcheck disable=SC2064 # now is when they are known
+        # shellcheck disable=SC2064 # expanded now, because the variables are local
         trap "again=yes; '$engine' exec $container sh -c 'kill -s $signal \$(cat /dev/shm/sparktune.pid)' &>/dev/null || true" "$signal"
     done
     "$engine" exec "${terminal[@]}" "$container" \
         sh -c 'echo $$ >/dev/shm/sparktune.pid && exec sparktune "$@"' sparktune "$@" <&0 &
     client=$!
-    # A signal ends `wait`, not the client.
+    # A signal interrupts `wait`, but the client goes on.
     while [[ -n $again ]]; do
         again='' code=0
         wait "$client" || code=$?

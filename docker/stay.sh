@@ -1,17 +1,17 @@
 #!/bin/sh
-# The first process of a container that `run.sh --docker` starts, and so the one whose end ends the container. sparktune
-# comes in by `exec`, leaves when its screen is left, and the trainer it started stays: the container lives as long as
-# anything in it does.
+# The first process of a container that `run.sh --docker` starts. The container ends when this process ends. sparktune is
+# started with `exec` and ends when the user leaves its screen, while the trainer that it started goes on. Therefore this
+# process waits until it is the only one left.
 
 alone() {
     set -- /proc/[0-9]*
     [ $# -le 1 ]
 }
 
-# `docker stop`, or the machine goes down: the trainer saves a checkpoint and ends.
+# `docker stop` and shutdown send SIGTERM: the trainer then saves a checkpoint and ends.
 trap 'kill -s TERM -- -1' TERM
 
-# sparktune writes its number there as it comes in: within a minute, or it never will.
+# sparktune writes its process id into this file when it starts. Gives up after a minute.
 waited=0
 while [ ! -e /dev/shm/sparktune.pid ] && [ $waited -lt 60 ]; do
     sleep 1

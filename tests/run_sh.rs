@@ -1,35 +1,35 @@
-//! The real `run.sh` on machines it has never seen: a checkout in a folder with a space in its name, a PATH that holds
-//! only what a bare Debian has, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman that write down
-//! what they were asked.
+//! Runs the real `run.sh` on simulated machines: a checkout in a folder with a space in its name, a PATH with only the tools of
+//! a bare Debian, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman that record their arguments.
 
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 
-const BARE_TOOLS: [&str; 20] = [
-    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "id", "mkdir", "mktemp", "mv",
+const BARE_TOOLS: [&str; 21] = [
+    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "id", "ln", "mkdir", "mktemp", "mv",
     "readlink", "rm", "sed", "sh", "sleep", "sort", "touch",
 ];
 
-/// Answers `--version`, notes everything else, and builds a `sparktune` that prints its arguments and ends with 5.
+/// Answers `--version`, records every other call, and builds a `sparktune` that prints its folder and arguments, records the
+/// name it was called by, and exits with 5.
 const CARGO: &str = r#"#!/bin/sh
 [ "$1" = --version ] && { echo "cargo VERSION (0000 2026-01-01)"; exit; }
 echo "cargo $* in $(pwd)" >>"$HOME/asked"
 [ "$1" = build ] || exit 0
 [ -z "$BREAK_BUILD" ] || exit 101
-printf '#!/bin/sh\nprintf "%%s|" "$PWD" "$@"\nexit 5\n' >"$CARGO_TARGET_DIR/release/sparktune"
+printf '#!/bin/sh\nprintf "%%s|" "$PWD" "$@"\necho "$SPARKTUNE_COMMAND" >"$HOME/called"\nexit 5\n' >"$CARGO_TARGET_DIR/release/sparktune"
 chmod +x "$CARGO_TARGET_DIR/release/sparktune"
 "#;
 const RUSTC: &str = "#!/bin/sh\necho 'rustc VERSION (0000 2026-01-01)'\n";
 const NOTHING: &str = "#!/bin/sh\n";
 
-/// Docker or Podman: notes its arguments, `|` between them, keeps the label of what it builds, and in place of sparktune
-/// prints its arguments and ends with 5. With `WAIT` sparktune ends only after a signal.
+/// Docker or Podman: records its arguments with `|` between them, keeps the label of the image it builds, and instead of
+/// running sparktune prints its arguments and exits with 5. With `WAIT`, only after a signal.
 const ENGINE: &str = r#"#!/bin/sh
 { printf '%s' "${0##*/}"; printf '|%s' "$@"; echo; } >>"$HOME/asked"
 case "$1" in
@@ -39,7 +39,7 @@ image) [ "$2" = prune ] || cat "$HOME/image" 2>/dev/null || exit 1 ;;
 build)
     [ -z "$BREAK_BUILD" ] || exit 1
     for argument in "$@"; do case $argument in BUILT=*) echo "${argument#*=}" >"$HOME/image" ;; esac; done ;;
-run) [ -z "$BREAK_RUN" ] || exit 125; echo "$HF_TOKEN" >"$HOME/token"; echo c0ffee ;;
+run) [ -z "$BREAK_RUN" ] || exit 125; echo "$HF_TOKEN" >"$HOME/token"; echo "$SPARKTUNE_COMMAND" >"$HOME/called"; echo c0ffee ;;
 exec)
     case "$*" in *"kill -s"*) touch "$HOME/told"; exit ;; esac
     while [ "$1" != sparktune ]; do shift; done
@@ -140,12 +140,38 @@ impl Machine {
         command.envs(variables.iter().copied()).output().expect("bash starts")
     }
 
-    /// The folder where commands are called, as the shell in it sees it.
+    /// Starts `run.sh` in a terminal, and returns the process and what it prints.
+    ///
+    /// Signals have their default action in it, even if whoever runs the tests ignores them (`nohup`, a job in the background):
+    /// `Command` would pass that on, and bash cannot trap a signal that is ignored when bash starts.
+    fn in_terminal(&self, arguments: &[&str], variables: &[(&str, &str)]) -> (Box<dyn Child>, Box<dyn Read>) {
+        let pty = native_pty_system().openpty(PtySize::default()).unwrap();
+        let mut command = CommandBuilder::new("bash");
+        command.arg(self.path("my house/run.sh"));
+        command.args(arguments);
+        command.cwd(self.path("elsewhere"));
+        command.env_clear();
+        command.env("PATH", self.path("bin"));
+        command.env("HOME", self.path("home"));
+        command.env("TERM", "xterm");
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let child = pty.slave.spawn_command(command).unwrap();
+        (child, pty.master.try_clone_reader().unwrap())
+    }
+
+    /// The name by which `run.sh` says it was called.
+    fn called(&self) -> String {
+        fs::read_to_string(self.path("home/called")).expect("sparktune was started").trim_end().to_owned()
+    }
+
+    /// The folder in which commands are run, as the shell prints it.
     fn elsewhere(&self) -> String {
         self.path("elsewhere").canonicalize().expect("it is there").display().to_string()
     }
 
-    /// What the stand-ins were asked, and forgets it.
+    /// Takes the calls that the stand-ins have recorded.
     fn asked(&self) -> String {
         let note = self.path("home/asked");
         let text = fs::read_to_string(&note).unwrap_or_default();
@@ -192,6 +218,82 @@ fn a_link_to_the_door_opens_the_same_house() {
     symlink("../my house/run.sh", machine.path("elsewhere/tune")).unwrap();
     let output = machine.command(Path::new("tune"), &["runs"]).output().unwrap();
     assert!(stdout(&output).ends_with("|runs|"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_installed_link_works_in_every_folder_and_names_the_program() {
+    let machine = Machine::with_rust("1.95.0");
+    let output = machine.run(&["install"]);
+    assert_eq!((output.status.code(), machine.asked().as_str()), (Some(0), ""), "{}", stderr(&output));
+    let link = machine.path("home/.local/bin/sparktune");
+    assert_eq!(link.canonicalize().unwrap(), machine.path("my house/run.sh").canonicalize().unwrap());
+    assert!(stderr(&output).contains("is not on your PATH"), "{}", stderr(&output));
+
+    let path = format!("{}:{}", machine.path("bin").display(), link.parent().unwrap().display());
+    let shell = |script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(machine.path("elsewhere")).env_clear();
+        command.env("PATH", &path).env("HOME", machine.path("home")).output().unwrap()
+    };
+    let output = shell("sparktune runs");
+    assert_eq!(stdout(&output), format!("{}|runs|", machine.elsewhere()), "{}", stderr(&output));
+    assert_eq!(machine.called(), "sparktune");
+    let output = shell("sparktune install");
+    assert_eq!(output.status.code(), Some(0), "a second time changes nothing: {}", stderr(&output));
+    assert!(stderr(&output).contains("type 'sparktune' in any folder"), "{}", stderr(&output));
+}
+
+#[test]
+fn install_says_which_program_comes_first_on_the_path() {
+    let machine = Machine::with_rust("1.95.0");
+    machine.program("sparktune", NOTHING);
+    let output = machine.run(&["install"]);
+    assert_eq!(output.status.code(), Some(0));
+    let other = format!("still starts {}", machine.path("bin/sparktune").display());
+    assert!(stderr(&output).contains(&other), "{}", stderr(&output));
+}
+
+#[test]
+fn install_replaces_no_file_of_another_program() {
+    let machine = Machine::with_rust("1.95.0");
+    let file = machine.path("elsewhere/tools/sparktune");
+    let refused = || {
+        let output = machine.run(&["install", "tools"]);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("has not been changed"), "{}", stderr(&output));
+    };
+    fs::create_dir(machine.path("elsewhere/tools")).unwrap();
+    fs::write(&file, "another program").unwrap();
+    refused();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "another program");
+    fs::remove_file(&file).unwrap();
+    symlink("/moved/away", &file).unwrap();
+    refused();
+    assert_eq!(fs::read_link(&file).unwrap(), Path::new("/moved/away"));
+    fs::remove_file(&file).unwrap();
+    assert_eq!(machine.run(&["install", "tools"]).status.code(), Some(0));
+    assert_eq!(fs::read_link(&file).unwrap(), machine.path("my house/run.sh").canonicalize().unwrap());
+    assert_eq!(machine.run(&["install", "tools", "more"]).status.code(), Some(1));
+}
+
+#[test]
+fn the_program_learns_how_it_was_called() {
+    let machine = Machine::with_rust("1.95.0");
+    machine.program("docker", ENGINE);
+    let shell = |folder: &str, script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(machine.path(folder)).env_clear();
+        let output = command.env("PATH", machine.path("bin")).env("HOME", machine.path("home")).output();
+        assert_eq!(output.unwrap().status.code(), Some(5), "{script}");
+        machine.called()
+    };
+    assert_eq!(shell("my house", "./run.sh runs"), "./run.sh");
+    assert_eq!(shell("my house", "bash run.sh --rebuild runs"), "./run.sh");
+    assert_eq!(shell("elsewhere", "'../my house/run.sh' runs"), r"../my\ house/run.sh");
+    assert_eq!(shell("my house", "./run.sh --docker runs"), "./run.sh --docker");
+    let asked = machine.asked();
+    let run = line(&asked, "docker|run|");
+    assert!(has(run, "--env|SPARKTUNE_COMMAND") && !run.contains("--docker"), "{run}");
 }
 
 #[test]
@@ -294,6 +396,21 @@ fn cuda_is_built_in_where_there_is_a_driver_and_only_there() {
 }
 
 #[test]
+fn a_variable_decides_about_cuda_where_the_driver_would_not() {
+    let machine = Machine::with_rust("1.95.0");
+    let built = |cuda: &str| {
+        let mut command = machine.command(&machine.path("my house/run.sh"), &[]);
+        let output = command.env("SPARKTUNE_CUDA", cuda).output().unwrap();
+        (output.status.code(), machine.asked().contains("--features cuda"), stderr(&output))
+    };
+    assert!(matches!(built("yes"), (Some(5), true, _)));
+    machine.program("nvidia-smi", NOTHING);
+    assert!(matches!(built("no"), (Some(5), false, _)));
+    let (code, _, said) = built("maybe");
+    assert!(code == Some(1) && said.contains("must be yes or no"), "{said}");
+}
+
+#[test]
 fn test_runs_every_test_of_the_workspace() {
     let machine = Machine::with_rust("1.95.0");
     let output = machine.run(&["test", "--locked", "packing"]);
@@ -335,13 +452,13 @@ fn a_rebuild_builds_what_is_built_and_a_clean_one_throws_it_away_first() {
     assert!(stderr(&output).contains("--rebuild=clean"), "{}", stderr(&output));
 }
 
-/// The line a stand-in noted that begins so.
+/// The recorded call that begins so.
 fn line<'a>(asked: &'a str, beginning: &str) -> &'a str {
     let found = asked.lines().find(|line| line.starts_with(beginning));
     found.unwrap_or_else(|| panic!("no {beginning} in\n{asked}"))
 }
 
-/// Whether these arguments stand side by side in a line that a stand-in noted.
+/// Whether a recorded call contains these arguments, one after the other.
 fn has(line: &str, arguments: &str) -> bool {
     format!("{line}|").contains(&format!("|{arguments}|"))
 }
@@ -496,7 +613,7 @@ fn caches_and_every_path_that_is_named_are_mounted_where_they_are() {
         let mut command = machine.command(&machine.path("my house/run.sh"), &["--docker"]);
         stderr(&command.current_dir(folder).output().unwrap())
     };
-    assert!(asked("/").contains("Call this from a folder of yours"));
+    assert!(asked("/").contains("Change to one of your own folders"));
     fs::create_dir(root.join("a,b")).unwrap();
     assert!(asked(root.join("a,b").to_str().unwrap()).contains("comma"));
 }
@@ -582,18 +699,8 @@ fn a_terminal_is_passed_on_where_there_is_one() {
     machine.docker(&[], &[]);
     assert!(machine.asked().contains("docker|exec|c0ffee|sh|-c"), "no terminal, no -it");
 
-    let pty = native_pty_system().openpty(PtySize::default()).unwrap();
-    let mut command = CommandBuilder::new("bash");
-    command.args([machine.path("my house/run.sh").as_os_str(), "--docker".as_ref(), "runs".as_ref()]);
-    command.cwd(machine.path("elsewhere"));
-    command.env_clear();
-    command.env("PATH", machine.path("bin"));
-    command.env("HOME", machine.path("home"));
-    command.env("TERM", "xterm");
-    let mut child = pty.slave.spawn_command(command).unwrap();
-    drop(pty.slave);
-    let mut reader = pty.master.try_clone_reader().unwrap();
-    let _ = std::io::copy(&mut reader, &mut std::io::sink());
+    let (mut child, mut output) = machine.in_terminal(&["--docker", "runs"], &[]);
+    let _ = std::io::copy(&mut output, &mut std::io::sink());
     assert_eq!(child.wait().unwrap().exit_code(), 5);
     let asked = machine.asked();
     assert!(asked.contains("docker|exec|-it|c0ffee|sh|-c"), "{asked}");
@@ -604,13 +711,16 @@ fn a_terminal_is_passed_on_where_there_is_one() {
 fn a_signal_reaches_the_program_in_the_container() {
     let machine = Machine::with_engine("docker", false);
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::INT, "INT")] {
-        let mut command = machine.command(&machine.path("my house/run.sh"), &["--docker", "train"]);
-        command.env("WAIT", "1").stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        // It has begun when it speaks.
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(5), "the program's code, not the signal's");
+        let (mut child, mut output) = machine.in_terminal(&["--docker", "train"], &[("WAIT", "1")]);
+        let mut printed = Vec::new();
+        while !String::from_utf8_lossy(&printed).contains("sparktune|train|") {
+            let mut byte = [0];
+            output.read_exact(&mut byte).unwrap();
+            printed.extend(byte);
+        }
+        let process = i32::try_from(child.process_id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
+        assert_eq!(child.wait().unwrap().exit_code(), 5, "the program's code, not the signal's");
         assert!(machine.asked().contains(&format!("kill -s {name} ")), "{name}");
         fs::remove_file(machine.path("home/told")).unwrap();
     }

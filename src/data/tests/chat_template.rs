@@ -1,14 +1,12 @@
 //! Chat templates against golden renderings: text, ids and masks, exactly.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
-
-mod fixtures;
-
 use serde_json::Value;
 use sparktune_data::{
     Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, RenderOptions, ThinkPolicy,
     parse_line,
 };
+
+use crate::fixtures;
 
 fn cases() -> Vec<Value> {
     let text = std::fs::read_to_string(fixtures::qwen35().join("chat_template_cases.json")).unwrap();

@@ -1,9 +1,5 @@
 //! The whole way from lines to token files and report, and when it is taken again.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
-
-mod fixtures;
-
 use std::{
     collections::HashMap,
     fs,
@@ -14,6 +10,8 @@ use sparktune_data::{
     ChatTokenizer, Conversation, DataError, EvalData, EvalSplit, Format, Kind, MaskPolicy, PrepareOptions,
     Prepared, Progress, Report, Step, ThinkPolicy, parse_line, prepare, token_file::TokenFile,
 };
+
+use crate::fixtures;
 
 struct Scene {
     folder: tempfile::TempDir,

@@ -1,9 +1,5 @@
 //! What a person is shown of the data before anything runs.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
-
-mod fixtures;
-
 use std::{fs, path::PathBuf};
 
 use serde_json::json;
@@ -11,6 +7,8 @@ use sparktune_data::{
     ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Pick, PrepareOptions, Preview, PreviewOptions,
     RejectedList, Rendering, ThinkPolicy, parse_line, prepare, preview,
 };
+
+use crate::fixtures;
 
 fn tokenizer() -> ChatTokenizer {
     ChatTokenizer::from_dir(&fixtures::qwen35().join("checkpoint")).unwrap()

@@ -1,7 +1,5 @@
 //! Reading files of every kind: what is accepted, what is rejected, and that nothing disappears in between.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
-
 use std::{fs, io::Write, path::PathBuf};
 
 use proptest::prelude::*;

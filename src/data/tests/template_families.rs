@@ -1,14 +1,12 @@
 //! Masks for templates of other shapes than the golden one. Each test writes its own template beside the golden tokenizer.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
-
-mod fixtures;
-
 use serde_json::{Value, json};
 use sparktune_data::{
     Chat, ChatTokenizer, Conversation, DataError, Format, MaskPolicy, Rejection, RenderOptions, ThinkPolicy,
     parse_line,
 };
+
+use crate::fixtures;
 
 fn with_template(template: &str) -> Result<ChatTokenizer, DataError> {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,10 @@
+//! `data` through its public interface, in one binary: each binary of tests is linked with the tokenizer and everything below it.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+mod chat_template;
+mod fixtures;
+mod prepare;
+mod preview;
+mod reading;
+mod template_families;
