@@ -150,7 +150,7 @@ pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
 /// The plan's base checkpoint.
 pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
     let folder = plan.model.path.as_ref().ok_or(TrainError::NoModelFolder)?;
-    Ok(Checkpoint::open_as(folder, plan.model.architecture)?)
+    Ok(Checkpoint::open_with(folder, &plan.model.config_options())?)
 }
 
 /// The plan's adapters, if it trains adapters.

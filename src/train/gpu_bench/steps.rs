@@ -55,7 +55,7 @@ pub(super) fn curves(bench: &mut Bench) {
         if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
     let device = bench.device.clone();
     for method in METHODS {
-        let name = format!("{} layers of {}, {method}", config.num_hidden_layers, config.hidden_size);
+        let name = format!("{} layers of {}, {method}", config.layers.len(), config.hidden_size);
         let head = row(json!({"name": name, "method": method.to_string(), "pack": tokens}));
         bench.measure(head.clone(), || {
             let curve = |device: &Device| in_words(curve(&config, device, method, tokens, steps));
