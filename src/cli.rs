@@ -82,7 +82,7 @@ pub struct SettingFlags(pub Answers);
 
 /// Flags that take several values.
 fn is_list(setting: &Setting) -> bool {
-    matches!(setting.key, "data.train" | "data.eval")
+    matches!(setting.key, "data.train" | "data.eval" | "model.ignore_config_fields")
 }
 
 fn flags() -> impl Iterator<Item = &'static Setting> {
@@ -95,6 +95,7 @@ fn value_name(expects: &str) -> String {
         "text" => "TEXT".into(),
         "true or false" => "BOOL".into(),
         _ if expects.contains("path") => "PATH".into(),
+        _ if expects.contains("name") => "NAME".into(),
         _ if expects.starts_with("a ") => "N".into(),
         words => words.replace(", ", "|").replace(" or ", "|"),
     }
@@ -132,7 +133,11 @@ impl FromArgMatches for SettingFlags {
                 "data.train" => self.0.data = paths(),
                 "data.eval" => self.0.eval_data = paths(),
                 _ => {
-                    for text in values {
+                    // Several names are one text with commas.
+                    let joined = values.clone().map(String::as_str).collect::<Vec<_>>().join(",");
+                    let texts: Vec<&str> =
+                        if is_list(setting) { vec![&joined] } else { values.map(String::as_str).collect() };
+                    for text in texts {
                         self.0.set(setting.name, text, Origin::Flag).map_err(|error| {
                             clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n"))
                         })?;

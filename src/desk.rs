@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_data::{PreviewOptions, RejectedList, Step, preview};
-use sparktune_plan::{Answer, Answers, Architecture, Catalog, Origin, Plan, presets};
+use sparktune_plan::{Answer, Answers, Catalog, ConfigOptions, Origin, Plan, presets};
 use sparktune_runlog::RunsRoot;
 use sparktune_tui::wizard::desk::{
     Ask, CacheState, Cached, DataFound, Draft, Entry, EntryKind, Finding, Listing, MachineFound, ModelFound,
@@ -124,8 +124,8 @@ impl Desk {
     fn slow(&self, ask: Ask, listener: &ToWizard) -> Told {
         match ask {
             Ask::Machine => Told::Machine(self.machine().map_err(|failure| failure.text)),
-            Ask::Model { name, revision, architecture } => {
-                let found = model(&name, revision, architecture, listener);
+            Ask::Model { name, revision, config } => {
+                let found = model(&name, revision, config, listener);
                 Told::Model(found.map(Box::new).map_err(|failure| failure.text))
             }
             Ask::Data { answers } => {
@@ -218,13 +218,15 @@ fn catalog() -> Vec<CacheState> {
 fn model(
     name: &str,
     revision: Option<String>,
-    architecture: Option<Architecture>,
+    config: ConfigOptions,
     listener: &ToWizard,
 ) -> Result<ModelFound, Failure> {
+    let ConfigOptions { computed_as: architecture, ignored_fields } = config;
     let mut asked = Answers {
         model: Some(Answer::flag(name.to_owned())),
         revision: revision.clone().map(Answer::flag),
         architecture: architecture.map(Answer::flag),
+        ignore_config_field: (!ignored_fields.is_empty()).then(|| Answer::flag(ignored_fields)),
         ..Answers::default()
     };
     let unknown = job::unknown_family(&asked)?;

@@ -69,7 +69,8 @@ fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
 /// A model that cannot be found.
 pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
     let (hub, name) = hub_and_name(answers)?;
-    Ok(ModelConfig::unknown_family(&hub.fetch_config(&name)?.text))
+    let ignored_fields = answers.config_options().ignored_fields;
+    Ok(ModelConfig::unknown_family(&hub.fetch_config(&name)?.text, &ignored_fields))
 }
 
 /// Judges the model of these answers by its config alone, then fetches its tokenizer.
@@ -77,10 +78,9 @@ pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)
 /// # Errors
 /// A model that cannot be found or trained.
 pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<Base, Failure> {
-    let computed_as = answers.architecture.as_ref().map(|answer| answer.value);
     let (hub, name) = hub_and_name(answers)?;
     let config = hub.fetch_config(&name)?;
-    let facts = ModelFacts::from_config_json_as(&config.text, computed_as)?;
+    let facts = ModelFacts::from_config_json_with(&config.text, &answers.config_options())?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
         listener.note(&format!("note: using the cached copy of the model: {why}"));
     }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use sparktune_kernels::bench::products::{Layout, Operands, TOLERANCE};
 use sparktune_kernels::bench::{Case, Measured, Meter, Shape, cases};
 use sparktune_kernels::work::Ceilings;
+use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
 use std::collections::HashSet;
@@ -274,20 +275,27 @@ fn sized(sizes: &[&'static str]) -> Vec<(&'static str, ModelConfig)> {
 }
 
 fn kernel_shape(config: &ModelConfig, tokens: usize, rank: usize) -> Shape {
-    let linear = config.linear_attention.as_ref().expect("a config of Qwen3.5");
+    let (mut attention, mut delta_net) = (None, None);
+    for layer in &config.layers {
+        match &layer.mixer {
+            MixerSpec::Attention(spec) => attention = Some(spec),
+            MixerSpec::GatedDeltaNet(spec) => delta_net = Some(spec),
+        }
+    }
+    let (attention, delta_net) = attention.zip(delta_net).expect("a config of Qwen3.5");
     Shape {
         tokens,
         vocab_size: config.vocab_size,
         hidden_size: config.hidden_size,
-        intermediate_size: config.intermediate_size,
-        num_attention_heads: config.num_attention_heads,
-        num_key_value_heads: config.num_key_value_heads,
-        head_dim: config.head_dim,
-        rotary_dim: config.rope.rotary_dim,
-        linear_num_key_heads: linear.num_key_heads,
-        linear_num_value_heads: linear.num_value_heads,
-        linear_head_dim: linear.value_head_dim,
-        linear_conv_kernel_dim: linear.conv_kernel_dim,
+        intermediate_size: config.layers[0].intermediate_size,
+        num_attention_heads: attention.num_attention_heads,
+        num_key_value_heads: attention.num_key_value_heads,
+        head_dim: attention.head_dim,
+        rotary_dim: attention.rope.rotary_dim,
+        linear_num_key_heads: delta_net.num_key_heads,
+        linear_num_value_heads: delta_net.num_value_heads,
+        linear_head_dim: delta_net.value_head_dim,
+        linear_conv_kernel_dim: delta_net.conv_kernel_dim,
         rank,
     }
 }

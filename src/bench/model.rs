@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use sparktune_model::{Checkpoint, Model, Row};
+use sparktune_model::{Checkpoint, Model, PackedSequence};
 use sparktune_plan::{MethodKind, ModelConfig, Plan};
 
 use crate::BenchError;
@@ -73,9 +73,9 @@ eval = {{ every_steps = 1000, sample_count = 0, sample_max_tokens = 1 }}
 }
 
 /// The pack of every step: random tokens, each but the first to be predicted.
-pub(crate) fn pack() -> Result<Row, BenchError> {
+pub(crate) fn pack() -> Result<PackedSequence, BenchError> {
     let vocabulary = ModelConfig::from_json(CONFIG)?.vocab_size;
-    Ok(Row::single(&random_ids(1, TOKENS, vocabulary)))
+    Ok(PackedSequence::single(&random_ids(1, TOKENS, vocabulary)))
 }
 
 /// Token ids by splitmix64.

@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sparktune_model::Row;
+use sparktune_model::PackedSequence;
 
 use crate::BenchError;
 
@@ -82,7 +82,7 @@ const NO_LABEL: i64 = -100;
 /// Writes the packs of each step into a file.
 pub(crate) fn write_packs<'a>(
     path: &Path,
-    steps: impl IntoIterator<Item = &'a [Row]>,
+    steps: impl IntoIterator<Item = &'a [PackedSequence]>,
 ) -> Result<(), BenchError> {
     let mut text = String::new();
     for (rows, step) in steps.into_iter().zip(1..) {
@@ -104,16 +104,16 @@ pub(crate) fn write_packs<'a>(
 }
 
 /// Reads the packs of each step from a file.
-pub(crate) fn read_packs(path: &Path) -> Result<Vec<Vec<Row>>, BenchError> {
+pub(crate) fn read_packs(path: &Path) -> Result<Vec<Vec<PackedSequence>>, BenchError> {
     let read = |error| BenchError::io("read", path)(error);
     let file = std::fs::File::open(path).map_err(read)?;
-    let mut steps: Vec<Vec<Row>> = Vec::new();
+    let mut steps: Vec<Vec<PackedSequence>> = Vec::new();
     for line in std::io::BufReader::new(file).lines() {
         let pack: Pack = serde_json::from_str(&line.map_err(read)?).map_err(|error| read(error.into()))?;
         let mask: Vec<bool> = pack.labels.iter().map(|label| *label != NO_LABEL).collect();
         steps.resize_with(steps.len().max(pack.step as usize), Vec::new);
         let rows = steps.last_mut().expect("steps are counted from 1");
-        rows.push(Row::new(&pack.input_ids, &pack.cu_seqlens, &mask));
+        rows.push(PackedSequence::new(&pack.input_ids, &pack.cu_seqlens, &mask));
     }
     Ok(steps)
 }
@@ -133,10 +133,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("packs.jsonl");
         let first = [
-            Row::new(&[5, 6, 7, 8], &[0, 2, 4], &[false, true, false, false]),
-            Row::new(&[9, 9], &[0, 2], &[false, true]),
+            PackedSequence::new(&[5, 6, 7, 8], &[0, 2, 4], &[false, true, false, false]),
+            PackedSequence::new(&[9, 9], &[0, 2], &[false, true]),
         ];
-        let second = [Row::single(&[1, 2, 3])];
+        let second = [PackedSequence::single(&[1, 2, 3])];
         write_packs(&path, [&first[..], &second[..]]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let line = r#"{"step":1,"input_ids":[5,6,7,8],"labels":[-100,6,-100,-100],"cu_seqlens":[0,2,4]}"#;

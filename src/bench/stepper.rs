@@ -8,7 +8,7 @@ use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use sparktune_model::{Loss, Row};
+use sparktune_model::{Loss, PackedSequence};
 use sparktune_plan::Plan;
 use sparktune_train::stepper::Stepper;
 
@@ -65,7 +65,7 @@ pub fn serve(training: &Training, commands: impl BufRead, mut answers: impl Writ
     put(&mut answers, &Answer::Finished(Finished { steps: done, peak_rss_bytes }))
 }
 
-fn step(stepper: &mut Stepper, rows: &[Row], total_steps: u64) -> Result<Stepped, BenchError> {
+fn step(stepper: &mut Stepper, rows: &[PackedSequence], total_steps: u64) -> Result<Stepped, BenchError> {
     let learning_rate = stepper.next_learning_rate(total_steps);
     let (began, cpu_began) = (Instant::now(), process_cpu_seconds());
     let losses = stepper.step(rows, learning_rate)?;

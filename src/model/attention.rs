@@ -1,151 +1,122 @@
-//! Full attention: grouped heads, optional q/k norm, partial RoPE, and Qwen3.5's output gate (QWEN35_SPEC 2.3).
+//! Softmax attention with grouped heads, rotary positions, and whatever a family adds: norms of queries and keys, a sliding
+//! window, Qwen3.5's output gate (SPEC.md 2.3).
+//!
+//! Shapes: `T` tokens, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim. A name ends with the shape of
+//! its tensor; all are matrices of `T` rows, so that `q_TND` is `[T, N·D]`.
+#![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
 use crate::cache::AttentionCache;
-use crate::{Checkpoint, Linear, ModelError, Param, Row};
-use burn::tensor::{Device, Tensor};
+use crate::layer_loader::LayerLoader;
+use crate::module::module;
+use crate::norm::Norm;
+use crate::rope_tables::{RopeIndex, RopeTables};
+use crate::{Linear, ModelError, PackedSequence};
+use burn::tensor::Tensor;
 use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
-use sparktune_kernels::rms_norm::rms_norm;
-use sparktune_kernels::rope::{RopeTable, rope};
+use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
-use sparktune_plan::model_config::ModelConfig;
+use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
-    pub(crate) q_proj: Linear,
-    pub(crate) k_proj: Linear,
-    pub(crate) v_proj: Linear,
-    pub(crate) o_proj: Linear,
-    pub(crate) q_norm: Option<Param>,
-    pub(crate) k_norm: Option<Param>,
+    /// `q_proj`, whose output holds each head's gate behind its queries where there is one, `k_proj` and `v_proj`.
+    qkv: [Linear; 3],
+    o_proj: Linear,
+    q_norm: Option<Norm>,
+    k_norm: Option<Norm>,
     dims: Dims,
-    eps: f64,
-    zero_centred: bool,
-    output_gate: bool,
+    rope: RopeIndex,
     sliding_window: Option<usize>,
+    output_gate: bool,
 }
 
-/// Queries `[T, N·D]`, keys and values `[T, G·D]` ready for the softmax, and `q_proj`'s whole output for the gate.
+module!(Attention { qkv, o_proj, q_norm, k_norm });
+
+/// Queries, keys and values, ready for the softmax.
 pub(crate) struct Projected {
-    pub(crate) q: Tensor<2>,
-    pub(crate) k: Tensor<2>,
-    pub(crate) v: Tensor<2>,
-    pub(crate) q_and_gate: Tensor<2>,
+    pub(crate) q_TND: Tensor<2>,
+    pub(crate) k_TGD: Tensor<2>,
+    pub(crate) v_TGD: Tensor<2>,
+    /// The whole output of `q_proj`, in which the gate is.
+    q_and_gate: Tensor<2>,
 }
 
 impl Attention {
-    pub(crate) fn load(
-        checkpoint: &Checkpoint,
-        config: &ModelConfig,
-        path: &str,
-        device: &Device,
-    ) -> Result<Self, ModelError> {
-        let ModelConfig { head_dim, num_attention_heads, num_key_value_heads, hidden_size, .. } = *config;
-        let (q, kv) = (num_attention_heads * head_dim, num_key_value_heads * head_dim);
-        let q_out = if config.has_output_gate() { 2 * q } else { q };
-        let linear = |name: &str, out: usize, input: usize, bias: bool| {
-            Ok::<_, ModelError>(Linear {
-                weight: checkpoint.param(&format!("{path}.{name}.weight"), &[out, input], device)?,
-                bias: match bias {
-                    true => Some(checkpoint.param(&format!("{path}.{name}.bias"), &[out], device)?),
-                    false => None,
-                },
-                lora: None,
-                fp8: false,
-            })
-        };
-        let norm = |name: &str| {
-            config
-                .has_qk_norm()
-                .then(|| checkpoint.param(&format!("{path}.{name}.weight"), &[head_dim], device))
-                .transpose()
-        };
+    pub(crate) fn load(loader: LayerLoader, spec: &AttentionSpec) -> Result<Self, ModelError> {
         Ok(Self {
-            q_proj: linear("q_proj", q_out, hidden_size, config.qkv_bias)?,
-            k_proj: linear("k_proj", kv, hidden_size, config.qkv_bias)?,
-            v_proj: linear("v_proj", kv, hidden_size, config.qkv_bias)?,
-            o_proj: linear("o_proj", hidden_size, q, config.o_bias)?,
-            q_norm: norm("q_norm")?,
-            k_norm: norm("k_norm")?,
-            dims: Dims { heads: num_attention_heads, kv_heads: num_key_value_heads, head_dim },
-            eps: config.rms_norm_eps,
-            zero_centred: config.zero_centred_norms(),
-            output_gate: config.has_output_gate(),
-            sliding_window: config.sliding_window,
+            qkv: loader.linears(Reads::MixerInput)?,
+            o_proj: loader.linear(Reads::Mixed)?,
+            q_norm: loader.optional_norm(Place::Queries)?,
+            k_norm: loader.optional_norm(Place::Keys)?,
+            dims: Dims {
+                heads: spec.num_attention_heads,
+                kv_heads: spec.num_key_value_heads,
+                head_dim: spec.head_dim,
+            },
+            rope: RopeIndex::new(loader.checkpoint.config(), &spec.rope),
+            sliding_window: spec.sliding_window,
+            output_gate: spec.output_gate,
         })
     }
 
-    fn scale(&self) -> f32 {
-        (self.dims.head_dim as f32).powf(-0.5)
-    }
-
-    pub(crate) fn project(&self, x: Tensor<2>, table: &RopeTable) -> Projected {
-        let d = self.dims.head_dim;
-        let [q_and_gate, k, v] = Linear::together([&self.q_proj, &self.k_proj, &self.v_proj], x);
-        let stride = if self.output_gate { 2 * d } else { d };
-        let rotate = |x: Tensor<2>, norm: &Option<Param>, stride: usize| match norm {
-            Some(norm) => norm_rope(x, norm.tensor(), table, stride, self.eps, self.zero_centred),
-            None => rope(x, table, d),
-        };
-        let q = rotate(q_and_gate.clone(), &self.q_norm, stride);
-        let k = rotate(k, &self.k_norm, d);
-        Projected { q, k, v, q_and_gate }
-    }
-
-    fn gate_and_join(&self, mixed: Tensor<2>, q_and_gate: Tensor<2>) -> Tensor<2> {
-        let mixed =
-            if self.output_gate { sigmoid_gate(mixed, q_and_gate, self.dims.head_dim) } else { mixed };
-        self.o_proj.forward(mixed)
-    }
-
-    pub(crate) fn forward(&self, x: Tensor<2>, row: &Row, table: &RopeTable) -> Tensor<2> {
-        let Projected { q, k, v, q_and_gate } = self.project(x, table);
+    /// Mixes the tokens of each example of a sequence.
+    pub(crate) fn forward(
+        &self,
+        x_TH: Tensor<2>,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+    ) -> Tensor<2> {
+        let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
         let op = PackedAttention {
             dims: self.dims,
             scale: self.scale(),
-            cu_seqlens: row.cu_seqlens.clone(),
+            cu_seqlens: sequence.cu_seqlens.clone(),
             sliding_window: self.sliding_window,
         };
-        self.gate_and_join(packed_attention(op, q, k, v), q_and_gate)
+        self.gate_and_project(packed_attention(op, q_TND, k_TGD, v_TGD), q_and_gate)
     }
 
-    /// Continues one example whose keys and values are in `cache`; adds the new ones to it.
+    /// Continues one example whose keys and values are in `cache`, and adds the new ones to it.
     pub(crate) fn continue_from(
         &self,
-        x: Tensor<2>,
-        table: &RopeTable,
+        x_TH: Tensor<2>,
+        ropes: &RopeTables,
         cache: &mut AttentionCache,
     ) -> Tensor<2> {
-        let Projected { q, k, v, q_and_gate } = self.project(x, table);
-        let (k, v) = cache.append(k, v);
-        let mixed = cached_attention(self.dims, self.scale(), self.sliding_window, q, k, v);
-        self.gate_and_join(mixed, q_and_gate)
+        let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
+        let (keys, values) = cache.append(k_TGD, v_TGD);
+        let mixed_TND = cached_attention(self.dims, self.scale(), self.sliding_window, q_TND, keys, values);
+        self.gate_and_project(mixed_TND, q_and_gate)
     }
 
-    pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
-        for linear in self.linears() {
-            linear.visit(f);
-        }
-        self.q_norm.iter().chain(&self.k_norm).for_each(f);
+    pub(crate) fn project(&self, x_TH: Tensor<2>, ropes: &RopeTables) -> Projected {
+        let [q_and_gate, k_TGD, v_TGD] = Linear::forward_fused(&self.qkv, x_TH);
+        let D = self.dims.head_dim;
+        let table = ropes.get(self.rope);
+        // A head's queries begin every `stride` numbers. The norm reads them in place and leaves the gate out; without a
+        // norm there is no gate in any family.
+        let rotated = |x: Tensor<2>, norm: &Option<Norm>, stride: usize| match norm {
+            Some(norm) => norm_rope(x, norm.weight.tensor(), table, stride, norm.eps, norm.zero_centred),
+            None => rope(x, table, D),
+        };
+        let stride = if self.output_gate { 2 * D } else { D };
+        let q_TND = rotated(q_and_gate.clone(), &self.q_norm, stride);
+        let k_TGD = rotated(k_TGD, &self.k_norm, D);
+        Projected { q_TND, k_TGD, v_TGD, q_and_gate }
     }
 
-    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
-        for linear in self.linears_mut() {
-            linear.visit_mut(f);
-        }
-        self.q_norm.iter_mut().chain(&mut self.k_norm).for_each(f);
+    fn gate_and_project(&self, mixed_TND: Tensor<2>, q_and_gate: Tensor<2>) -> Tensor<2> {
+        let gated_TND = if self.output_gate {
+            sigmoid_gate(mixed_TND, q_and_gate, self.dims.head_dim)
+        } else {
+            mixed_TND
+        };
+        self.o_proj.forward(gated_TND)
     }
 
-    pub(crate) fn linears(&self) -> [&Linear; 4] {
-        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj]
+    /// The factor on the products of queries and keys.
+    fn scale(&self) -> f32 {
+        (self.dims.head_dim as f32).powf(-0.5)
     }
-
-    pub(crate) fn linears_mut(&mut self) -> [&mut Linear; 4] {
-        [&mut self.q_proj, &mut self.k_proj, &mut self.v_proj, &mut self.o_proj]
-    }
-}
-
-/// RMSNorm over the hidden width with a model's conventions.
-pub(crate) fn norm(x: Tensor<2>, weight: &Param, config: &ModelConfig) -> Tensor<2> {
-    rms_norm(x, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
 }

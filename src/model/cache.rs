@@ -1,8 +1,8 @@
-//! What decoding remembers between tokens: keys and values of full attention, window and state of the delta rule.
+//! What decoding remembers between tokens: keys and values of softmax attention, window and state of the delta rule.
 
 use burn::tensor::Tensor;
 
-/// Keys and values seen so far, `[length, G·D]` each.
+/// Keys and values of all tokens so far, `[length, G·D]` each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttentionCache {
     seen: Option<(Tensor<2>, Tensor<2>)>,
@@ -20,7 +20,7 @@ impl AttentionCache {
     }
 }
 
-/// The last inputs of the convolution `[K-1, C]` and the state `[Nv·dk, dv]`.
+/// The last inputs of the convolution, `[taps - 1, channels]`, and the state, `[value heads · key width, value width]`.
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaCache {
     pub(crate) window: Tensor<2>,
@@ -29,11 +29,11 @@ pub(crate) struct DeltaCache {
 
 #[derive(Clone, Debug)]
 pub(crate) enum LayerCache {
-    Full(AttentionCache),
-    Linear(DeltaCache),
+    Attention(AttentionCache),
+    Delta(DeltaCache),
 }
 
-/// What a decoder remembers of the tokens it has seen. A clone is a snapshot to come back to.
+/// What a decoder remembers of the tokens that it has seen. A clone is a snapshot to return to.
 #[derive(Clone, Debug)]
 pub struct Cache {
     layers: Vec<LayerCache>,
@@ -45,7 +45,7 @@ impl Cache {
         Self { layers, length: 0 }
     }
 
-    /// How many tokens it remembers.
+    /// The number of tokens that it remembers.
     pub fn len(&self) -> usize {
         self.length
     }

@@ -1,19 +1,21 @@
 //! A checkpoint folder, memory-mapped: which tensors it holds, where, in which type, and under which names.
 //!
-//! Knows the three key layouts of Qwen3.5 (QWEN35_SPEC 1.1): the prefix is decided by the keys, never by
-//! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
+//! Knows the three key layouts of Qwen3.5 (SPEC.md 1.1): the prefix is decided by the keys, never by `model_type`. Nothing
+//! here trusts the folder: sizes and names are checked before they are used.
 
-use crate::lora::uniform;
+use crate::numbers::{uniform, widen};
 use crate::weight_file::WeightFile;
 use crate::{ModelError, Param};
 use burn::tensor::Device;
-use half::{bf16, f16};
+use half::bf16;
 use safetensors::{Dtype, SafeTensors};
-use sparktune_plan::model_config::{Architecture, ModelConfig};
-use std::collections::BTreeMap;
+use sparktune_plan::ModelConfig;
+use sparktune_plan::architecture::TensorSpec;
+use sparktune_plan::model_config::ConfigOptions;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Where a tensor lies.
+/// Where a tensor is stored.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// Index into [`Checkpoint::shards`].
@@ -30,13 +32,20 @@ pub struct TensorInfo {
 pub struct Checkpoint {
     dir: PathBuf,
     config: ModelConfig,
-    computed_as: Option<Architecture>,
+    options: ConfigOptions,
     config_text: String,
     shards: Vec<(PathBuf, WeightFile)>,
     tensors: BTreeMap<String, TensorInfo>,
     prefix: &'static str,
-    /// No files: the numbers are made from this seed.
-    seed: Option<u64>,
+    /// Where the numbers come from when there are no files.
+    made_up: Option<MadeUp>,
+}
+
+/// Random weights.
+struct MadeUp {
+    seed: u64,
+    /// Stored names of the tensors whose numbers lie around one.
+    around_one: BTreeSet<String>,
 }
 
 const WRAPPED: &str = "model.language_model.";
@@ -48,17 +57,17 @@ impl Checkpoint {
     /// # Errors
     /// When a file is missing, damaged, or the index names a file outside the folder.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
-        Self::open_as(dir, None)
+        Self::open_with(dir, &ConfigOptions::default())
     }
 
-    /// As [`open`](Self::open), for a model of an unknown family that is to be computed as this one.
+    /// As [`open`](Self::open), with what the user says about its config.
     ///
     /// # Errors
-    /// As [`open`](Self::open); later, when the model is loaded, for tensors that this family does not have.
-    pub fn open_as(dir: &Path, computed_as: Option<Architecture>) -> Result<Self, ModelError> {
+    /// As [`open`](Self::open).
+    pub fn open_with(dir: &Path, options: &ConfigOptions) -> Result<Self, ModelError> {
         let config_path = dir.join("config.json");
         let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
-        let config = ModelConfig::from_json_as(&config_text, computed_as)
+        let config = ModelConfig::from_json_with(&config_text, options)
             .map_err(|source| ModelError::Config { path: dir.to_owned(), source })?;
         let mut shards = Vec::new();
         let mut tensors = BTreeMap::new();
@@ -85,28 +94,36 @@ impl Checkpoint {
         Ok(Self {
             dir: dir.to_owned(),
             config,
-            computed_as,
+            options: options.clone(),
             config_text,
             shards,
             tensors,
             prefix,
-            seed: None,
+            made_up: None,
         })
     }
 
-    /// A checkpoint that lies nowhere: every tensor is made when it is asked for, from the seed and its name. Matrices are
-    /// uniform with the standard deviation 0.02 that Qwen3.5 starts from; bf16 numbers where the config's type is that. For
-    /// measuring and trying, where no file is at hand.
+    /// A checkpoint without files: every tensor is made when it is asked for, from the seed and its name. The numbers are
+    /// uniform with the standard deviation 0.02 that Qwen3.5 starts from, and bf16 numbers where that is the config's type.
+    /// This is for measuring and trying, where no file is at hand.
     pub fn random(config: ModelConfig, seed: u64) -> Self {
+        let of_mtp = config.mtp.iter().flat_map(|mtp| mtp.tensors());
+        let around_one = config
+            .tensors()
+            .into_iter()
+            .chain(of_mtp)
+            .filter(|tensor| tensor.around_one)
+            .map(|tensor| stored_name(PLAIN, &tensor.name))
+            .collect();
         Self {
             dir: PathBuf::from("random weights"),
             config,
-            computed_as: None,
+            options: ConfigOptions::default(),
             config_text: String::new(),
             shards: Vec::new(),
             tensors: BTreeMap::new(),
             prefix: PLAIN,
-            seed: Some(seed),
+            made_up: Some(MadeUp { seed, around_one }),
         }
     }
 
@@ -115,14 +132,14 @@ impl Checkpoint {
         &self.dir
     }
 
-    /// What `config.json` says.
+    /// The sizes and layers that `config.json` describes.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The family it is computed as, where its own is not known.
-    pub fn computed_as(&self) -> Option<Architecture> {
-        self.computed_as
+    /// What the user said about `config.json`.
+    pub fn options(&self) -> &ConfigOptions {
+        &self.options
     }
 
     /// The text of `config.json`.
@@ -147,7 +164,7 @@ impl Checkpoint {
 
     /// Whether the head shares the embedding: decided by the file, as a head that is there must be used.
     pub fn is_tied(&self) -> bool {
-        match self.seed {
+        match self.made_up {
             Some(_) => self.config.tie_word_embeddings,
             None => !self.tensors.contains_key("lm_head.weight"),
         }
@@ -155,11 +172,7 @@ impl Checkpoint {
 
     /// The stored name of a canonical one: `norm.weight` → `model.language_model.norm.weight`.
     pub fn stored_name(&self, canonical: &str) -> String {
-        if canonical.starts_with("mtp.") || canonical.starts_with("lm_head.") {
-            canonical.to_owned()
-        } else {
-            format!("{}{canonical}", self.prefix)
-        }
+        stored_name(self.prefix, canonical)
     }
 
     /// The bytes of a tensor as stored, little-endian.
@@ -178,8 +191,8 @@ impl Checkpoint {
     /// # Errors
     /// When it is missing, has another shape, or is stored in a type that is not a plain float.
     pub fn numbers(&self, stored: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        if let Some(seed) = self.seed {
-            return Ok(self.made_up(seed, stored, shape));
+        if let Some(made_up) = &self.made_up {
+            return Ok(self.make_up(made_up, stored, shape));
         }
         let info = self.info(stored)?;
         if info.shape != shape {
@@ -199,11 +212,9 @@ impl Checkpoint {
         Ok(numbers)
     }
 
-    fn made_up(&self, seed: u64, stored: &str, shape: &[usize]) -> Vec<f32> {
-        let mut numbers = uniform(stored, seed, shape.iter().product(), 0.02 * 3f64.sqrt());
-        // The norm behind the delta rule is centred around one in every family.
-        let is_norm = stored.ends_with("norm.weight");
-        if is_norm && (!self.config.zero_centred_norms() || stored.contains("linear_attn.norm")) {
+    fn make_up(&self, made_up: &MadeUp, stored: &str, shape: &[usize]) -> Vec<f32> {
+        let mut numbers = uniform(stored, made_up.seed, shape.iter().product(), 0.02 * 3f64.sqrt());
+        if made_up.around_one.contains(stored) {
             numbers.iter_mut().for_each(|x| *x += 1.0);
         }
         if self.config.dtype.as_deref() == Some("bfloat16") {
@@ -212,13 +223,13 @@ impl Checkpoint {
         numbers
     }
 
-    /// A frozen parameter by its canonical name.
+    /// A frozen parameter, by the tensor's canonical name.
     ///
     /// # Errors
-    /// As [`Self::numbers`].
-    pub fn param(&self, canonical: &str, shape: &[usize], device: &Device) -> Result<Param, ModelError> {
-        let numbers = self.numbers(&self.stored_name(canonical), shape)?;
-        Ok(Param::new(canonical, shape, numbers, device))
+    /// As [`numbers`](Self::numbers).
+    pub(crate) fn param(&self, tensor: &TensorSpec, device: &Device) -> Result<Param, ModelError> {
+        let numbers = self.numbers(&self.stored_name(&tensor.name), &tensor.shape)?;
+        Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))
     }
 
     /// Lets the system drop the pages of a tensor that was read, so that the file does not count twice in memory.
@@ -227,24 +238,13 @@ impl Checkpoint {
     }
 }
 
-/// Little-endian bytes of a float type as f32, or nothing for other types.
-pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
-    Some(match dtype {
-        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        Dtype::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        _ => return None,
-    })
-}
-
-/// f32 numbers in a float type, little-endian, rounded to nearest even.
-pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
-    Some(match dtype {
-        Dtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Dtype::BF16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-        Dtype::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
-        _ => return None,
-    })
+/// The name in a layout with this prefix of a tensor whose canonical name is `canonical`.
+fn stored_name(prefix: &str, canonical: &str) -> String {
+    if canonical.starts_with("mtp.") || canonical.starts_with("lm_head.") {
+        canonical.to_owned()
+    } else {
+        format!("{prefix}{canonical}")
+    }
 }
 
 fn shard_paths(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {

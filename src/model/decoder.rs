@@ -1,19 +1,22 @@
 //! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
 
-use crate::layer::{DecoderLayer, Stream};
-use crate::row::inverse_frequencies;
-use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, Param, Row};
+use crate::layer::{DecoderLayer, Residual};
+use crate::layer_loader::LayerLoader;
+use crate::module::{Module, module};
+use crate::norm::Norm;
+use crate::rope_tables::{RopeTables, Ropes};
+use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, PackedSequence, Param};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
 use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
-use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::seed_gradient::seed_gradient;
 use sparktune_kernels::{Table, Weight};
-use sparktune_plan::model_config::{Architecture, ModelConfig};
+use sparktune_plan::ModelConfig;
+use sparktune_plan::architecture::TensorSpec;
 use std::collections::BTreeSet;
 
-/// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of a head, row by row, on the host.
+/// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of an output head, row by row, on the host.
 pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
     let logits = linear(hidden, rows).inner().into_data().convert::<f32>();
     logits.try_to_vec().expect("was converted to f32")
@@ -26,75 +29,76 @@ pub struct Model {
     device: Device,
     embed_tokens: Param,
     layers: Vec<DecoderLayer>,
-    norm: Param,
-    /// Absent when the embedding is the head.
+    norm: Norm,
+    /// Absent when the embedding is the output head too.
     lm_head: Option<Param>,
-    inverse_frequencies: Vec<f32>,
+    ropes: Ropes,
 }
 
+module!(Model { embed_tokens, layers, norm, lm_head });
+
 impl Model {
-    /// Loads the text model of a checkpoint, in the numbers its device computes with ([`Param`]); `progress(done, total)` is
-    /// called after each layer.
+    /// Loads the text model of a checkpoint, in the numbers that its device computes with ([`Param`]); calls
+    /// `progress(done, total)` after each layer.
     ///
     /// # Errors
-    /// When a tensor is missing or has another shape or type than the config calls for.
+    /// When a tensor is missing, has another shape or type than the config calls for, or belongs to no part of the model.
     pub fn load(
         checkpoint: &Checkpoint,
         device: &Device,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, ModelError> {
         let config = checkpoint.config().clone();
-        let table = [config.vocab_size, config.hidden_size];
-        let embed_tokens = checkpoint.param("embed_tokens.weight", &table, device)?;
-        let lm_head = match checkpoint.is_tied() {
-            true if !config.tie_word_embeddings => {
+        let table = |name| TensorSpec::new(name, &[config.vocab_size, config.hidden_size]);
+        let embed_tokens = checkpoint.param(&table("embed_tokens.weight"), device)?;
+        let lm_head = if checkpoint.is_tied() {
+            if !config.tie_word_embeddings {
                 // Silently reusing the embedding would give garbage.
                 let name = "lm_head.weight".to_owned();
                 return Err(ModelError::Missing { path: checkpoint.dir().to_owned(), name });
             }
-            true => None,
-            false => Some(checkpoint.param("lm_head.weight", &table, device)?),
+            None
+        } else {
+            Some(checkpoint.param(&table("lm_head.weight"), device)?)
         };
-        let total = config.num_hidden_layers;
+        let total = config.layers.len();
         let mut layers = Vec::with_capacity(total);
-        for (i, layer_type) in config.layer_types.iter().enumerate() {
+        for (i, spec) in config.layers.iter().enumerate() {
             let path = format!("layers.{i}");
-            layers.push(DecoderLayer::load(checkpoint, &config, *layer_type, &path, device)?);
+            layers.push(DecoderLayer::load(LayerLoader { checkpoint, spec, path: &path, device })?);
             progress(i + 1, total);
         }
-        let norm = checkpoint.param("norm.weight", &[config.hidden_size], device)?;
-        let inverse_frequencies = inverse_frequencies(&config.rope);
-        let device = device.clone();
-        let model = Self { config, device, embed_tokens, layers, norm, lm_head, inverse_frequencies };
-        match checkpoint.computed_as() {
-            Some(family) => model.find_no_strangers(checkpoint, family).map(|()| model),
-            None => Ok(model),
-        }
+        let norm = Norm::load(checkpoint, &config.norm, None, device)?;
+        let ropes = Ropes::new(&config);
+        let model = Self { config, device: device.clone(), embed_tokens, layers, norm, lm_head, ropes };
+        model.refuse_unknown_tensors(checkpoint)?;
+        Ok(model)
     }
 
-    /// A model of an unknown family has a layer of another kind when one of its tensors found no place.
-    fn find_no_strangers(&self, checkpoint: &Checkpoint, family: Architecture) -> Result<(), ModelError> {
-        let layers = checkpoint.stored_name("layers.");
-        let mut known = BTreeSet::new();
+    /// A tensor that no parameter uses means that the model computes something that is not computed here.
+    fn refuse_unknown_tensors(&self, checkpoint: &Checkpoint) -> Result<(), ModelError> {
+        let mut used = BTreeSet::new();
         self.visit(&mut |param| {
-            known.insert(checkpoint.stored_name(param.name()));
+            used.insert(checkpoint.stored_name(param.name()));
         });
-        // Old exports stored the rotary frequencies, which config.json says.
-        let mut stored = checkpoint.tensors().keys().filter(|name| !name.ends_with(".rotary_emb.inv_freq"));
-        match stored.find(|name| name.starts_with(&layers) && !known.contains(*name)) {
+        let family = self.config.architecture;
+        let unknown = checkpoint.tensors().keys().find(|name| !used.contains(*name) && !family.carries(name));
+        match unknown {
             None => Ok(()),
-            Some(name) => {
-                Err(ModelError::Stranger { path: checkpoint.dir().to_owned(), name: name.clone(), family })
-            }
+            Some(name) => Err(ModelError::UnknownTensor {
+                path: checkpoint.dir().to_owned(),
+                name: name.clone(),
+                family,
+            }),
         }
     }
 
-    /// What the model is.
+    /// The sizes and layers of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Where it lies.
+    /// The device that its parameters are on.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -109,12 +113,9 @@ impl Model {
         self.lm_head.as_ref().unwrap_or(&self.embed_tokens).weight()
     }
 
-    pub(crate) fn rope_table(&self, row: &Row) -> RopeTable {
-        self.rope_table_at(&row.position_ids)
-    }
-
-    pub(crate) fn rope_table_at(&self, position_ids: &[u32]) -> RopeTable {
-        RopeTable::new(position_ids, &self.inverse_frequencies)
+    /// The rotations of all attention layers for tokens at these positions.
+    pub(crate) fn rope_tables(&self, position_ids: &[u32]) -> RopeTables {
+        self.ropes.tables(position_ids)
     }
 
     #[cfg(test)]
@@ -122,109 +123,113 @@ impl Model {
         &self.layers
     }
 
-    /// Hidden states after each layer, before the final norm: `num_hidden_layers` tensors `[T, H]`.
+    /// Hidden states after each layer, before the final norm: one tensor `[T, H]` a layer.
     #[cfg(test)]
-    pub(crate) fn layer_outputs(&self, row: &Row) -> Vec<Tensor<2>> {
-        let table = self.rope_table(row);
-        let mut x = self.embed(&row.input_ids);
+    pub(crate) fn layer_outputs(&self, sequence: &PackedSequence) -> Vec<Tensor<2>> {
+        let ropes = self.rope_tables(&sequence.position_ids);
+        let mut x = self.embed(&sequence.input_ids);
         let mut outputs = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            x = layer.forward(x, row, &table, &self.config).sum();
+            x = layer.forward(x, sequence, &ropes).sum();
             outputs.push(x.clone());
         }
         outputs
     }
 
     /// Hidden states after the final norm, `[T, H]`.
-    pub fn hidden(&self, row: &Row) -> Tensor<2> {
-        let table = self.rope_table(row);
-        let mut stream = Stream::from(self.embed(&row.input_ids));
+    pub fn hidden(&self, sequence: &PackedSequence) -> Tensor<2> {
+        let ropes = self.rope_tables(&sequence.position_ids);
+        let mut residual = Residual::from(self.embed(&sequence.input_ids));
         for layer in &self.layers {
-            stream = layer.forward(stream, row, &table, &self.config);
+            residual = layer.forward(residual, sequence, &ropes);
         }
-        self.final_norm(stream)
+        self.final_norm(residual)
     }
 
-    fn final_norm(&self, stream: impl Into<Stream>) -> Tensor<2> {
-        let [normed, _] = stream.into().norm(&self.norm, &self.config);
+    fn final_norm(&self, residual: impl Into<Residual>) -> Tensor<2> {
+        let [normed, _] = residual.into().normed(&self.norm);
         normed
     }
 
-    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few rows, never for a whole training row.
+    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few tokens, never for a whole training
+    /// sequence.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
         scores(hidden, self.head().tensor)
     }
 
-    /// The sum of the losses of a row's targets in nats, without gradients.
-    pub fn loss_sum(&self, row: &Row) -> Loss {
-        if row.target_tokens() == 0 {
+    /// The sum of the losses of a sequence's trained tokens in nats, without gradients.
+    pub fn loss_sum(&self, sequence: &PackedSequence) -> Loss {
+        if sequence.target_tokens() == 0 {
             return Loss::NONE;
         }
-        self.loss_of(row, |hidden, head| linear_cross_entropy(hidden, head, &row.targets, 1.0))
+        self.loss_of(sequence, |hidden, head| linear_cross_entropy(hidden, head, &sequence.targets, 1.0))
     }
 
-    /// `scale · Σ losses` of a row, and the gradients of all trained parameters added to `gradients`.
+    /// Returns `scale · Σ losses` of a sequence, and adds the gradients of all trained parameters to `gradients`.
     ///
-    /// `recompute` as for [`Self::gradients_of`].
+    /// `recompute` as for [`gradients_of`](Self::gradients_of).
     pub fn loss_and_gradients(
         &self,
-        row: &Row,
+        sequence: &PackedSequence,
         scale: f64,
         recompute: bool,
         gradients: &mut Gradients,
     ) -> Loss {
-        if row.target_tokens() == 0 {
+        if sequence.target_tokens() == 0 {
             return Loss::NONE;
         }
-        self.gradients_of(row, recompute, gradients, |hidden, head| {
-            linear_cross_entropy(hidden, head, &row.targets, scale)
+        self.gradients_of(sequence, recompute, gradients, |hidden, head| {
+            linear_cross_entropy(hidden, head, &sequence.targets, scale)
         })
     }
 
-    /// Computes any loss `[1, 1]` that `loss` makes of a row's hidden states after the final norm, `[T, H]`, and the weight of
-    /// the output head, `[V, H]`. Records no graph.
-    pub fn loss_of(&self, row: &Row, loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>) -> Loss {
+    /// Computes any loss `[1, 1]` that `loss` makes of a sequence's hidden states after the final norm, `[T, H]`, and the
+    /// weight of the output head, `[V, H]`. Records no graph.
+    pub fn loss_of(
+        &self,
+        sequence: &PackedSequence,
+        loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
+    ) -> Loss {
         let frozen = self.frozen();
-        Loss::new(loss(frozen.hidden(row), frozen.head()))
+        Loss::new(loss(frozen.hidden(sequence), frozen.head()))
     }
 
-    /// Computes a loss as [`Self::loss_of`] does and adds the gradients of all trained parameters to `gradients`.
+    /// Computes a loss as [`loss_of`](Self::loss_of) does and adds the gradients of all trained parameters to `gradients`.
     ///
-    /// With `recompute` only each layer's input is kept, and the layers are run again in one reverse walk. The loss is the
+    /// With `recompute` only each layer's input is kept, and the layers are run again in one walk backwards. The loss is the
     /// same; in the gradients one more sum per layer is rounded, which makes no difference in f32.
     pub fn gradients_of(
         &self,
-        row: &Row,
+        sequence: &PackedSequence,
         recompute: bool,
         gradients: &mut Gradients,
         loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
     ) -> Loss {
-        self.visit(&mut |param| gradients.lend(param));
+        self.visit(&mut |param| gradients.attach_sum(param));
         if recompute {
-            return self.recomputed_gradients(row, gradients, loss);
+            return self.recomputed_gradients(sequence, gradients, loss);
         }
-        let loss = loss(self.hidden(row), self.head());
+        let loss = loss(self.hidden(sequence), self.head());
         let mut backward = loss.backward();
-        self.visit(&mut |param| gradients.collect(param, &mut backward));
+        self.visit(&mut |param| gradients.take_sum(param, &mut backward));
         Loss::new(loss)
     }
 
     fn recomputed_gradients(
         &self,
-        row: &Row,
+        sequence: &PackedSequence,
         gradients: &mut Gradients,
         loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
     ) -> Loss {
-        let table = self.rope_table(row);
-        // Whether anything at or below the embedding's output is trained; if not, the first layer needs no input
-        // gradient, exactly as in the walk without recompute.
+        let ropes = self.rope_tables(&sequence.position_ids);
+        // Without a trained embedding the first layer needs no gradient of its input, exactly as without recompute.
         let embedding_trained = self.embed_tokens.is_trainable();
         // The first pass records no graph at all.
         let frozen = self.frozen();
-        let mut inputs = vec![frozen.embed(&row.input_ids)];
+        let mut inputs = vec![frozen.embed(&sequence.input_ids)];
         for layer in &frozen.layers {
             let x = inputs.last().expect("starts with the embedding").clone();
-            inputs.push(layer.forward(x, row, &table, &self.config).sum());
+            inputs.push(layer.forward(x, sequence, &ropes).sum());
         }
         drop(frozen);
 
@@ -232,39 +237,39 @@ impl Model {
         let loss = loss(self.final_norm(x.clone()), self.head());
         let mut backward = loss.backward();
         let mut dy = x.grad_remove(&mut backward).expect("the loss depends on the last layer");
-        gradients.collect(&self.norm, &mut backward);
+        self.norm.visit(&mut |param| gradients.take_sum(param, &mut backward));
         // A tied table's gradient is still to get the embedding's share.
-        self.lm_head.iter().for_each(|head| gradients.collect(head, &mut backward));
+        self.lm_head.iter().for_each(|head| gradients.take_sum(head, &mut backward));
         drop(backward);
 
         for (i, layer) in self.layers.iter().enumerate().rev() {
             let x = inputs.pop().expect("an input for each layer").autodiff();
             let wants_input_gradient = i > 0 || embedding_trained;
             let x = if wants_input_gradient { x.require_grad() } else { x };
-            let y = layer.forward(x.clone(), row, &table, &self.config).sum();
+            let y = layer.forward(x.clone(), sequence, &ropes).sum();
             let mut backward = seed_gradient(y, dy.clone()).backward();
-            layer.visit(&mut |param| gradients.collect(param, &mut backward));
+            layer.visit(&mut |param| gradients.take_sum(param, &mut backward));
             if wants_input_gradient {
                 dy = x.grad_remove(&mut backward).expect("a layer depends on its input");
             }
         }
         if embedding_trained {
-            let mut backward = seed_gradient(self.embed(&row.input_ids), dy).backward();
-            gradients.collect(&self.embed_tokens, &mut backward);
+            let mut backward = seed_gradient(self.embed(&sequence.input_ids), dy).backward();
+            gradients.take_sum(&self.embed_tokens, &mut backward);
         }
         Loss::new(loss)
     }
 
-    /// Continues one example: hidden states `[n, H]` after the final norm of `n` further tokens; updates `cache`.
+    /// Continues one example by `n` tokens: returns their hidden states `[n, H]` after the final norm and updates `cache`.
     pub fn continue_from(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
         let positions: Vec<u32> = (0..input_ids.len()).map(|i| (cache.len() + i) as u32).collect();
-        let table = self.rope_table_at(&positions);
-        let mut stream = Stream::from(self.embed(&input_ids.into()));
+        let ropes = self.rope_tables(&positions);
+        let mut residual = Residual::from(self.embed(&input_ids.into()));
         for (layer, cache) in self.layers.iter().zip(cache.layers_mut()) {
-            stream = layer.continue_from(stream, &table, &self.config, cache);
+            residual = layer.continue_from(residual, &ropes, cache);
         }
         cache.advance(input_ids.len());
-        self.final_norm(stream)
+        self.final_norm(residual)
     }
 
     /// An empty cache for [`Self::continue_from`].
@@ -272,50 +277,40 @@ impl Model {
         Cache::new(self.layers.iter().map(|layer| layer.empty_cache(&self.device)).collect())
     }
 
-    /// Every parameter once, in forward order, adapters included.
+    /// Calls back for every parameter, adapters included, in the order of the forward pass.
     pub fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
-        f(&self.embed_tokens);
-        for layer in &self.layers {
-            layer.visit(f);
-        }
-        f(&self.norm);
-        self.lm_head.iter().for_each(f);
+        Module::visit(self, f);
     }
 
-    /// As [`Self::visit`], for changes.
+    /// As [`visit`](Self::visit), for changes.
     pub fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
-        f(&mut self.embed_tokens);
-        for layer in &mut self.layers {
-            layer.visit_mut(f);
-        }
-        f(&mut self.norm);
-        self.lm_head.iter_mut().for_each(f);
+        Module::visit_mut(self, f);
     }
 
-    /// Every linear that can carry an adapter.
-    pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        self.layers.iter_mut().flat_map(DecoderLayer::linears_mut)
+    /// The linear layers, all of which can carry an adapter, in the order of the forward pass.
+    pub fn linears(&self) -> Vec<&Linear> {
+        Module::linears(self)
     }
 
-    /// As [`Self::linears_mut`], for reading.
-    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(DecoderLayer::linears)
+    /// As [`linears`](Self::linears), for changes.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        Module::linears_mut(self)
     }
 
     /// Makes every parameter of the text model trainable, or none.
     pub fn set_trainable(&mut self, trainable: bool) {
-        self.visit_mut(&mut |param| param.set_trainable(trainable));
+        Module::set_trainable(self, trainable);
     }
 
-    /// A copy that shares the numbers and whose layers round what they multiply to e4m3 on CUDA devices: faster, and not lossless.
-    /// Embedding, head, norms and mixers stay as they are, as do the gradients of parameters.
+    /// A copy that shares the numbers and whose linear layers round what they multiply to e4m3 on CUDA devices, which is faster
+    /// and not lossless. Embedding, head, norms and mixers stay as they are, as do the gradients of parameters.
     pub fn with_fp8(&self) -> Self {
         let mut copy = self.clone();
-        copy.linears_mut().for_each(|linear| linear.fp8 = true);
+        copy.linears_mut().into_iter().for_each(|linear| linear.fp8 = true);
         copy
     }
 
-    /// A copy that computes no gradients and shares the numbers.
+    /// A copy that shares the numbers and computes no gradients.
     pub fn frozen(&self) -> Self {
         let mut copy = self.clone();
         copy.set_trainable(false);

@@ -1,149 +1,115 @@
-//! Gated DeltaNet: the linear-attention layer of Qwen3.5 (QWEN35_SPEC 2.4).
+//! Gated DeltaNet: the linear-attention layer of Qwen3.5 (SPEC.md 2.4).
+//!
+//! Shapes: `T` tokens, `H` hidden_size, `C` channels of the convolution (queries, keys and values), `M` value heads, `V` width
+//! of a value head. A name ends with the shape of its tensor; all are matrices of `T` rows, so that `z_TMV` is `[T, M·V]`.
+#![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
 use crate::cache::DeltaCache;
-use crate::{Checkpoint, Linear, ModelError, Param, Row};
+use crate::layer_loader::LayerLoader;
+use crate::module::module;
+use crate::norm::Norm;
+use crate::{Linear, ModelError, PackedSequence, Param};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
 use sparktune_kernels::delta_gates::delta_gates;
 use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta_rule};
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
-use sparktune_plan::model_config::{LinearAttention, ModelConfig};
+use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaNet {
-    pub(crate) in_proj_qkv: Linear,
-    pub(crate) in_proj_z: Linear,
-    pub(crate) in_proj_b: Linear,
-    pub(crate) in_proj_a: Linear,
-    pub(crate) out_proj: Linear,
-    /// `[C, 1, K]`
+    /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
+    in_proj: [Linear; 4],
+    out_proj: Linear,
+    /// `[C, 1, taps]`
     pub(crate) conv1d: Param,
-    pub(crate) a_log: Param,
-    pub(crate) dt_bias: Param,
-    pub(crate) norm: Param,
-    pub(crate) shape: LinearAttention,
-    eps: f64,
+    a_log: Param,
+    dt_bias: Param,
+    pub(crate) norm: Norm,
+    spec: DeltaNetSpec,
 }
 
-/// The convolution's input `u [T, C]`, the output gate `z [T, Nv·Dv]`, log decay `g` and write strength `beta`, `[T, Nv]`.
+module!(DeltaNet { in_proj, out_proj, conv1d, a_log, dt_bias, norm });
+
+/// What the projections of a layer's input lead to.
 pub(crate) struct Projected {
-    pub(crate) u: Tensor<2>,
-    pub(crate) z: Tensor<2>,
-    pub(crate) g: Tensor<2>,
-    pub(crate) beta: Tensor<2>,
+    /// Input of the convolution.
+    pub(crate) u_TC: Tensor<2>,
+    /// Input of the output gate.
+    pub(crate) z_TMV: Tensor<2>,
+    /// Logarithm of the decay of the state.
+    pub(crate) g_TM: Tensor<2>,
+    /// Strength with which a token is written into the state.
+    pub(crate) beta_TM: Tensor<2>,
 }
 
 impl DeltaNet {
-    pub(crate) fn load(
-        checkpoint: &Checkpoint,
-        config: &ModelConfig,
-        shape: &LinearAttention,
-        path: &str,
-        device: &Device,
-    ) -> Result<Self, ModelError> {
-        let h = config.hidden_size;
-        let linear = |name: &str, out: usize, input: usize| {
-            let weight = checkpoint.param(&format!("{path}.{name}.weight"), &[out, input], device)?;
-            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None, fp8: false })
-        };
-        let param = |name: &str, shape: &[usize]| checkpoint.param(&format!("{path}.{name}"), shape, device);
+    pub(crate) fn load(loader: LayerLoader, spec: &DeltaNetSpec) -> Result<Self, ModelError> {
         Ok(Self {
-            in_proj_qkv: linear("in_proj_qkv", shape.conv_dim(), h)?,
-            in_proj_z: linear("in_proj_z", shape.value_dim(), h)?,
-            in_proj_b: linear("in_proj_b", shape.num_value_heads, h)?,
-            in_proj_a: linear("in_proj_a", shape.num_value_heads, h)?,
-            out_proj: linear("out_proj", h, shape.value_dim())?,
-            conv1d: param("conv1d.weight", &[shape.conv_dim(), 1, shape.conv_kernel_dim])?,
-            a_log: param("A_log", &[shape.num_value_heads])?,
-            dt_bias: param("dt_bias", &[shape.num_value_heads])?,
-            norm: param("norm.weight", &[shape.value_head_dim])?,
-            shape: shape.clone(),
-            eps: config.rms_norm_eps,
+            in_proj: loader.linears(Reads::MixerInput)?,
+            out_proj: loader.linear(Reads::Mixed)?,
+            conv1d: loader.tensor("linear_attn.conv1d.weight")?,
+            a_log: loader.tensor("linear_attn.A_log")?,
+            dt_bias: loader.tensor("linear_attn.dt_bias")?,
+            norm: loader.norm(Place::DeltaOutput)?,
+            spec: spec.clone(),
         })
     }
 
-    pub(crate) fn dims(&self) -> Dims {
-        Dims {
-            key_heads: self.shape.num_key_heads,
-            value_heads: self.shape.num_value_heads,
-            key_dim: self.shape.key_head_dim,
-            value_dim: self.shape.value_head_dim,
-        }
+    /// Mixes the tokens of each example of a sequence.
+    pub(crate) fn forward(&self, x_TH: Tensor<2>, sequence: &PackedSequence) -> Tensor<2> {
+        let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
+        let qkv_TC = causal_conv1d_silu(u_TC, self.conv1d.tensor(), &sequence.position_ids);
+        let mixed_TMV = gated_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, &sequence.cu_seqlens);
+        self.gate_and_project(mixed_TMV, z_TMV)
     }
 
-    /// What the four projections make of `x`.
-    pub(crate) fn project(&self, x: Tensor<2>) -> Projected {
-        let layers = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
-        let [u, z, b, a] = Linear::together(layers, x);
-        let [g, beta] = delta_gates(a, b, self.a_log.tensor(), self.dt_bias.tensor());
-        Projected { u, z, g, beta }
-    }
-
-    pub(crate) fn gate_and_join(&self, mixed: Tensor<2>, z: Tensor<2>) -> Tensor<2> {
-        self.out_proj.forward(gated_rms_norm(mixed, z, self.norm.tensor(), self.eps))
-    }
-
-    pub(crate) fn forward(&self, x: Tensor<2>, row: &Row) -> Tensor<2> {
-        let Projected { u, z, g, beta } = self.project(x);
-        let qkv = causal_conv1d_silu(u, self.conv1d.tensor(), &row.position_ids);
-        let mixed = gated_delta_rule(self.dims(), qkv, g, beta, &row.cu_seqlens);
-        self.gate_and_join(mixed, z)
-    }
-
-    /// Zeros: nothing in the window, nothing in the state.
+    /// A cache without tokens: zeros in the window of the convolution and in the state.
     pub(crate) fn empty_cache(&self, device: &Device) -> DeltaCache {
-        let shape = &self.shape;
-        let state = [shape.num_value_heads * shape.key_head_dim, shape.value_head_dim];
+        let spec = &self.spec;
+        let state = [spec.num_value_heads * spec.key_head_dim, spec.value_head_dim];
         DeltaCache {
             window: Tensor::zeros(
-                [shape.conv_kernel_dim - 1, shape.conv_dim()],
+                [spec.conv_kernel_dim - 1, spec.conv_dim()],
                 (device, self.conv1d.tensor().dtype()),
             ),
             state: Tensor::zeros(state, &Device::flex()),
         }
     }
 
-    /// Continues one example from the convolution window and state in `cache`; updates both.
-    pub(crate) fn continue_from(&self, x: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
-        let n = x.dims()[0];
-        let history = self.shape.conv_kernel_dim - 1;
-        let Projected { u, z, g, beta } = self.project(x);
-        let u = Tensor::cat(vec![cache.window.clone(), u], 0);
-        cache.window = u.clone().narrow(0, n, history);
-        // The kept rows stand before the new ones as if they were the start of the example: zeros there read the
-        // same as nothing.
-        let position_ids = (0..(history + n) as u32).collect();
-        let qkv = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, n);
-        let (mixed, state) = continue_delta_rule(self.dims(), qkv, g, beta, cache.state.clone());
+    /// Continues one example from the window and the state in `cache`, and updates both.
+    pub(crate) fn continue_from(&self, x_TH: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
+        let tokens = x_TH.dims()[0];
+        let history = self.spec.conv_kernel_dim - 1;
+        let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
+        let u = Tensor::cat(vec![cache.window.clone(), u_TC], 0);
+        cache.window = u.clone().narrow(0, tokens, history);
+        // The window stands before the new tokens as if it were the start of the example: there the convolution reads
+        // zeros, and an empty window holds zeros too.
+        let position_ids = (0..(history + tokens) as u32).collect();
+        let qkv_TC = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, tokens);
+        let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, cache.state.clone());
         cache.state = state;
-        self.gate_and_join(mixed, z)
+        self.gate_and_project(mixed_TMV, z_TMV)
     }
 
-    pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
-        for linear in self.linears() {
-            linear.visit(f);
+    pub(crate) fn project(&self, x_TH: Tensor<2>) -> Projected {
+        let [u_TC, z_TMV, b_TM, a_TM] = Linear::forward_fused(&self.in_proj, x_TH);
+        let [g_TM, beta_TM] = delta_gates(a_TM, b_TM, self.a_log.tensor(), self.dt_bias.tensor());
+        Projected { u_TC, z_TMV, g_TM, beta_TM }
+    }
+
+    pub(crate) fn gate_and_project(&self, mixed_TMV: Tensor<2>, z_TMV: Tensor<2>) -> Tensor<2> {
+        let gated_TMV = gated_rms_norm(mixed_TMV, z_TMV, self.norm.weight.tensor(), self.norm.eps);
+        self.out_proj.forward(gated_TMV)
+    }
+
+    pub(crate) fn dims(&self) -> Dims {
+        Dims {
+            key_heads: self.spec.num_key_heads,
+            value_heads: self.spec.num_value_heads,
+            key_dim: self.spec.key_head_dim,
+            value_dim: self.spec.value_head_dim,
         }
-        [&self.conv1d, &self.a_log, &self.dt_bias, &self.norm].into_iter().for_each(f);
-    }
-
-    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
-        for linear in self.linears_mut() {
-            linear.visit_mut(f);
-        }
-        [&mut self.conv1d, &mut self.a_log, &mut self.dt_bias, &mut self.norm].into_iter().for_each(f);
-    }
-
-    pub(crate) fn linears(&self) -> [&Linear; 5] {
-        [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a, &self.out_proj]
-    }
-
-    pub(crate) fn linears_mut(&mut self) -> [&mut Linear; 5] {
-        [
-            &mut self.in_proj_qkv,
-            &mut self.in_proj_z,
-            &mut self.in_proj_b,
-            &mut self.in_proj_a,
-            &mut self.out_proj,
-        ]
     }
 }

@@ -1,8 +1,8 @@
-//! What can go wrong with a checkpoint or adapter, said as what, where, and what to do.
+//! What can go wrong with a checkpoint or an adapter: each message says what, where, and what to do.
 
 use std::path::PathBuf;
 
-use sparktune_plan::model_config::Architecture;
+use sparktune_plan::Architecture;
 
 /// Why a model could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -56,17 +56,17 @@ pub enum ModelError {
         /// The tensor's stored name.
         name: String,
     },
-    /// A model of an unknown family has a tensor that the family it is computed as does not have.
+    /// The weights hold a tensor that no part of the model uses.
     #[error(
-        "{path}: the tensor `{name}` has no place in a {family} model, so this is not one. Try another --architecture, or none: \
-         the model cannot be trained then"
+        "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not. \
+         Choose another model; if the family was named with --architecture, name the one that has this tensor"
     )]
-    Stranger {
+    UnknownTensor {
         /// The folder.
         path: PathBuf,
         /// Stored name of the tensor.
         name: String,
-        /// What the model was to be computed as.
+        /// The family that the model is computed as.
         family: Architecture,
     },
     /// A tensor has another shape than the config says.

@@ -4,10 +4,10 @@
 //! leftovers) are copied byte for byte. The folder is written beside its final place, opened again, compared, and only
 //! then renamed into place.
 
-use crate::checkpoint::narrow;
 use crate::linear::Linear;
+use crate::numbers::narrow;
 use crate::weight_file::sync_and_forget;
-use crate::{Checkpoint, Model, ModelError, Mtp, Param, Row};
+use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence, Param};
 use burn::tensor::Device;
 use safetensors::{Dtype, View};
 use std::borrow::Cow;
@@ -67,7 +67,7 @@ impl View for Source<'_> {
 
 /// Writes `model` (adapters merged) and, when given, `mtp` over the tensors of `base` into the new folder `out`.
 ///
-/// `probe` is a row whose logits are compared between memory and the written folder. Without `mtp`, the base's
+/// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the base's
 /// `mtp.*` are carried over if `keep_mtp`, else left out.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub fn export(
     mtp: Option<&Mtp>,
     keep_mtp: bool,
     out: &Path,
-    probe: &Row,
+    probe: &PackedSequence,
 ) -> Result<Accounting, ModelError> {
     let failed = |reason: String| ModelError::Export { path: out.to_owned(), reason };
     if out.exists() {
@@ -113,15 +113,15 @@ fn write_and_compare(
     mtp: Option<&Mtp>,
     keep_mtp: bool,
     dir: &Path,
-    probe: &Row,
+    probe: &PackedSequence,
     failed: &dyn Fn(String) -> ModelError,
 ) -> Result<Accounting, ModelError> {
     let parameters = parameters(model, mtp);
     let numbers = |canonical: &str| parameters[canonical].numbers();
     let by_stored_name: BTreeMap<String, String> =
         parameters.keys().map(|canonical| (base.stored_name(canonical), canonical.clone())).collect();
-    if let Some(stranger) = by_stored_name.keys().find(|name| !base.tensors().contains_key(*name)) {
-        return Err(failed(format!("the parameter `{stranger}` has no tensor in the base")));
+    if let Some(unknown) = by_stored_name.keys().find(|name| !base.tensors().contains_key(*name)) {
+        return Err(failed(format!("the parameter `{unknown}` has no tensor in the base")));
     }
 
     let kept = |name: &str| keep_mtp || mtp.is_some() || !name.starts_with("mtp.");
@@ -171,7 +171,7 @@ fn write_and_compare(
     carry_small_files(base, dir, adjusted)?;
     sync(dir)?;
 
-    let written = Checkpoint::open_as(dir, base.computed_as())?;
+    let written = Checkpoint::open_with(dir, base.options())?;
     for (name, info) in base.tensors().iter().filter(|(name, _)| kept(name)) {
         let Some(copy) = written.tensors().get(name) else {
             return Err(failed(format!("the tensor `{name}` of the base is missing")));
@@ -185,8 +185,8 @@ fn write_and_compare(
         written.forget(copy);
         base.forget(info);
     }
-    if let Some(stranger) = written.tensors().keys().find(|name| !base.tensors().contains_key(*name)) {
-        return Err(failed(format!("the tensor `{stranger}` is not in the base")));
+    if let Some(unknown) = written.tensors().keys().find(|name| !base.tensors().contains_key(*name)) {
+        return Err(failed(format!("the tensor `{unknown}` is not in the base")));
     }
     if written.config().mtp_num_hidden_layers > 0 && base.has_mtp() && !written.has_mtp() {
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));
@@ -229,7 +229,7 @@ fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Wr
             all.insert(param.name().to_owned(), Written::Param(param));
         }
     });
-    for linear in model.linears().filter(|linear| linear.lora.is_some()) {
+    for linear in model.linears().into_iter().filter(|linear| linear.lora.is_some()) {
         all.insert(linear.weight.name().to_owned(), Written::Merged(linear));
     }
     if let Some(mtp) = mtp {
@@ -306,7 +306,7 @@ fn logits_distance(
     written: &Checkpoint,
     model: &Model,
     mtp: Option<&Mtp>,
-    probe: &Row,
+    probe: &PackedSequence,
 ) -> Result<f64, ModelError> {
     let reloaded = Model::load(written, model.device(), &mut |_, _| ())?;
     let reloaded_mtp = mtp.map(|_| Mtp::load(written, model.device())).transpose()?;

@@ -4,22 +4,23 @@ use crate::Param;
 use burn::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// The sum of the gradients collected so far, f32 outside autodiff, in the order of the parameters' names.
+/// The sums of all gradients so far, f32 outside autodiff, in the order of the parameters' names.
 #[derive(Default)]
 pub struct Gradients {
     sums: BTreeMap<String, Tensor<2>>,
 }
 
 impl Gradients {
-    /// Puts a parameter's sum where a backward pass will add to it, until [`Self::collect`].
-    pub(crate) fn lend(&mut self, param: &Param) {
+    /// Attaches a parameter's sum to the parameter, where a backward pass adds to it, until
+    /// [`take_sum`](Self::take_sum).
+    pub(crate) fn attach_sum(&mut self, param: &Param) {
         if let Some(sum) = self.sums.remove(param.name()) {
             param.gradient_sum().put(sum);
         }
     }
 
-    /// Takes a parameter's gradient out of a finished backward pass, if it has one.
-    pub(crate) fn collect(&mut self, param: &Param, backward: &mut burn::tensor::Gradients) {
+    /// Takes the sum back from a trained parameter after a backward pass, with the gradient that the pass left in `backward`.
+    pub(crate) fn take_sum(&mut self, param: &Param, backward: &mut burn::tensor::Gradients) {
         if !param.is_trainable() {
             return;
         }

@@ -1,196 +1,165 @@
 //! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
+//!
+//! Shapes: `T` tokens, `H` hidden_size, `I` intermediate_size. A name ends with the shape of its tensor.
+#![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
-use crate::attention::{Attention, norm};
+use crate::attention::Attention;
 use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
-use crate::{Checkpoint, Linear, ModelError, Param, Row};
+use crate::layer_loader::LayerLoader;
+use crate::module::{Module, Part, PartMut, module};
+use crate::norm::Norm;
+use crate::rope_tables::RopeTables;
+use crate::{Linear, ModelError, PackedSequence};
 use burn::tensor::{Device, Tensor};
-use sparktune_kernels::rms_norm::add_rms_norm;
-use sparktune_kernels::rope::RopeTable;
 use sparktune_kernels::silu_mul::silu_mul;
-use sparktune_plan::model_config::{LayerType, ModelConfig};
+use sparktune_plan::architecture::{MixerSpec, Place, Reads};
 
+/// `down(silu(gate(x)) · up(x))`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mlp {
-    pub(crate) gate_proj: Linear,
-    pub(crate) up_proj: Linear,
-    pub(crate) down_proj: Linear,
+    /// `gate_proj` and `up_proj`.
+    gate_up: [Linear; 2],
+    down_proj: Linear,
 }
 
+module!(Mlp { gate_up, down_proj });
+
 impl Mlp {
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let [gate, up] = Linear::together([&self.gate_proj, &self.up_proj], x);
-        self.down_proj.forward(silu_mul(gate, up))
+    fn load(loader: LayerLoader) -> Result<Self, ModelError> {
+        Ok(Self { gate_up: loader.linears(Reads::MlpInput)?, down_proj: loader.linear(Reads::MlpHidden)? })
+    }
+
+    pub(crate) fn forward(&self, x_TH: Tensor<2>) -> Tensor<2> {
+        let [gate_TI, up_TI] = Linear::forward_fused(&self.gate_up, x_TH);
+        self.down_proj.forward(silu_mul(gate_TI, up_TI))
     }
 }
 
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // a layer lives as long as the model; boxing would only add a pointer
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a layer lives as long as the model; a box would only add a pointer"
+)]
 pub(crate) enum Mixer {
-    Full(Attention),
-    Linear(DeltaNet),
+    Attention(Attention),
+    DeltaNet(DeltaNet),
+}
+
+impl Module for Mixer {
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(Part<'a>)) {
+        match self {
+            Self::Attention(attention) => attention.walk(f),
+            Self::DeltaNet(delta_net) => delta_net.walk(f),
+        }
+    }
+
+    fn walk_mut<'a>(&'a mut self, f: &mut dyn FnMut(PartMut<'a>)) {
+        match self {
+            Self::Attention(attention) => attention.walk_mut(f),
+            Self::DeltaNet(delta_net) => delta_net.walk_mut(f),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct DecoderLayer {
-    pub(crate) input_layernorm: Param,
+    pub(crate) mixer_norm: Norm,
     pub(crate) mixer: Mixer,
-    pub(crate) post_attention_layernorm: Param,
+    pub(crate) mlp_norm: Norm,
     pub(crate) mlp: Mlp,
 }
 
-/// What flows from layer to layer, `[T, H]`: `x`, or `x + branch`, which the norm behind adds in the same pass.
-pub(crate) struct Stream {
-    x: Tensor<2>,
-    branch: Option<Tensor<2>>,
+module!(DecoderLayer { mixer_norm, mixer, mlp_norm, mlp });
+
+/// The residual stream between two layers: `x`, or `x + branch`, which the norm that follows adds in the same pass.
+pub(crate) struct Residual {
+    x_TH: Tensor<2>,
+    branch_TH: Option<Tensor<2>>,
 }
 
-impl From<Tensor<2>> for Stream {
-    fn from(x: Tensor<2>) -> Self {
-        Self { x, branch: None }
+impl From<Tensor<2>> for Residual {
+    fn from(x_TH: Tensor<2>) -> Self {
+        Self { x_TH, branch_TH: None }
     }
 }
 
-impl Stream {
+impl Residual {
     pub(crate) fn sum(self) -> Tensor<2> {
-        match self.branch {
-            Some(branch) => self.x + branch,
-            None => self.x,
+        match self.branch_TH {
+            Some(branch_TH) => self.x_TH + branch_TH,
+            None => self.x_TH,
         }
     }
 
-    /// [`norm`] of the sum, and the sum.
-    pub(crate) fn norm(self, weight: &Param, config: &ModelConfig) -> [Tensor<2>; 2] {
-        let Some(branch) = self.branch else { return [norm(self.x.clone(), weight, config), self.x] };
-        add_rms_norm(self.x, branch, weight.tensor(), config.rms_norm_eps, config.zero_centred_norms())
+    /// The norm of the sum, and the sum.
+    pub(crate) fn normed(self, norm: &Norm) -> [Tensor<2>; 2] {
+        match self.branch_TH {
+            Some(branch_TH) => norm.forward_sum(self.x_TH, branch_TH),
+            None => [norm.forward(self.x_TH.clone()), self.x_TH],
+        }
     }
 }
 
 impl DecoderLayer {
-    /// Loads the layer at `path` (`layers.3`, or `mtp.layers.0`).
-    pub(crate) fn load(
-        checkpoint: &Checkpoint,
-        config: &ModelConfig,
-        layer_type: LayerType,
-        path: &str,
-        device: &Device,
-    ) -> Result<Self, ModelError> {
-        let (h, i) = (config.hidden_size, config.intermediate_size);
-        let mixer = match (layer_type, &config.linear_attention) {
-            (LayerType::LinearAttention, Some(shape)) => Mixer::Linear(DeltaNet::load(
-                checkpoint,
-                config,
-                shape,
-                &format!("{path}.linear_attn"),
-                device,
-            )?),
-            _ => Mixer::Full(Attention::load(checkpoint, config, &format!("{path}.self_attn"), device)?),
-        };
-        let linear = |name: &str, out: usize, input: usize| {
-            let weight = checkpoint.param(&format!("{path}.mlp.{name}.weight"), &[out, input], device)?;
-            Ok::<_, ModelError>(Linear { weight, bias: None, lora: None, fp8: false })
-        };
-        let norm = |name: &str| checkpoint.param(&format!("{path}.{name}.weight"), &[h], device);
+    pub(crate) fn load(loader: LayerLoader) -> Result<Self, ModelError> {
         Ok(Self {
-            input_layernorm: norm("input_layernorm")?,
-            mixer,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp {
-                gate_proj: linear("gate_proj", i, h)?,
-                up_proj: linear("up_proj", i, h)?,
-                down_proj: linear("down_proj", h, i)?,
+            mixer_norm: loader.norm(Place::BeforeMixer)?,
+            mixer: match &loader.spec.mixer {
+                MixerSpec::Attention(spec) => Mixer::Attention(Attention::load(loader, spec)?),
+                MixerSpec::GatedDeltaNet(spec) => Mixer::DeltaNet(DeltaNet::load(loader, spec)?),
             },
+            mlp_norm: loader.norm(Place::BeforeMlp)?,
+            mlp: Mlp::load(loader)?,
         })
     }
 
     pub(crate) fn forward(
         &self,
-        stream: impl Into<Stream>,
-        row: &Row,
-        table: &RopeTable,
-        config: &ModelConfig,
-    ) -> Stream {
-        let [normed, x] = stream.into().norm(&self.input_layernorm, config);
-        let mixed = match &self.mixer {
-            Mixer::Full(attention) => attention.forward(normed, row, table),
-            Mixer::Linear(delta_net) => delta_net.forward(normed, row),
+        residual: impl Into<Residual>,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+    ) -> Residual {
+        let [normed_TH, x_TH] = residual.into().normed(&self.mixer_norm);
+        let mixed_TH = match &self.mixer {
+            Mixer::Attention(attention) => attention.forward(normed_TH, sequence, ropes),
+            Mixer::DeltaNet(delta_net) => delta_net.forward(normed_TH, sequence),
         };
-        self.finish(x, mixed, config)
+        self.with_mlp(x_TH, mixed_TH)
     }
 
     /// What this layer remembers before the first token.
     pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
         match &self.mixer {
-            Mixer::Full(_) => LayerCache::Full(AttentionCache::default()),
-            Mixer::Linear(delta_net) => LayerCache::Linear(delta_net.empty_cache(&device.clone().inner())),
+            Mixer::Attention(_) => LayerCache::Attention(AttentionCache::default()),
+            Mixer::DeltaNet(delta_net) => LayerCache::Delta(delta_net.empty_cache(&device.clone().inner())),
         }
     }
 
-    /// Continues one example from `cache`, which must be of this layer's kind.
+    /// Continues one example from `cache`, which must be one of this layer's.
     pub(crate) fn continue_from(
         &self,
-        stream: impl Into<Stream>,
-        table: &RopeTable,
-        config: &ModelConfig,
+        residual: impl Into<Residual>,
+        ropes: &RopeTables,
         cache: &mut LayerCache,
-    ) -> Stream {
-        let [normed, x] = stream.into().norm(&self.input_layernorm, config);
-        let mixed = match (&self.mixer, cache) {
-            (Mixer::Full(attention), LayerCache::Full(cache)) => {
-                attention.continue_from(normed, table, cache)
+    ) -> Residual {
+        let [normed_TH, x_TH] = residual.into().normed(&self.mixer_norm);
+        let mixed_TH = match (&self.mixer, cache) {
+            (Mixer::Attention(attention), LayerCache::Attention(cache)) => {
+                attention.continue_from(normed_TH, ropes, cache)
             }
-            (Mixer::Linear(delta_net), LayerCache::Linear(cache)) => delta_net.continue_from(normed, cache),
-            _ => unreachable!("a cache is made from its layer"),
+            (Mixer::DeltaNet(delta_net), LayerCache::Delta(cache)) => {
+                delta_net.continue_from(normed_TH, cache)
+            }
+            _ => unreachable!("a cache is made by its layer"),
         };
-        self.finish(x, mixed, config)
+        self.with_mlp(x_TH, mixed_TH)
     }
 
-    fn finish(&self, x: Tensor<2>, mixed: Tensor<2>, config: &ModelConfig) -> Stream {
-        let [normed, h] = Stream { x, branch: Some(mixed) }.norm(&self.post_attention_layernorm, config);
-        Stream { x: h, branch: Some(self.mlp.forward(normed)) }
-    }
-
-    pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
-        f(&self.input_layernorm);
-        match &self.mixer {
-            Mixer::Full(attention) => attention.visit(f),
-            Mixer::Linear(delta_net) => delta_net.visit(f),
-        }
-        f(&self.post_attention_layernorm);
-        for linear in [&self.mlp.gate_proj, &self.mlp.up_proj, &self.mlp.down_proj] {
-            linear.visit(f);
-        }
-    }
-
-    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
-        f(&mut self.input_layernorm);
-        match &mut self.mixer {
-            Mixer::Full(attention) => attention.visit_mut(f),
-            Mixer::Linear(delta_net) => delta_net.visit_mut(f),
-        }
-        f(&mut self.post_attention_layernorm);
-        for linear in [&mut self.mlp.gate_proj, &mut self.mlp.up_proj, &mut self.mlp.down_proj] {
-            linear.visit_mut(f);
-        }
-    }
-
-    /// Every linear that can carry an adapter.
-    pub(crate) fn linears(&self) -> Vec<&Linear> {
-        let mut linears: Vec<&Linear> = match &self.mixer {
-            Mixer::Full(attention) => attention.linears().into(),
-            Mixer::Linear(delta_net) => delta_net.linears().into(),
-        };
-        linears.extend([&self.mlp.gate_proj, &self.mlp.up_proj, &self.mlp.down_proj]);
-        linears
-    }
-
-    /// As [`Self::linears`], for changes.
-    pub(crate) fn linears_mut(&mut self) -> Vec<&mut Linear> {
-        let mut linears: Vec<&mut Linear> = match &mut self.mixer {
-            Mixer::Full(attention) => attention.linears_mut().into(),
-            Mixer::Linear(delta_net) => delta_net.linears_mut().into(),
-        };
-        linears.extend([&mut self.mlp.gate_proj, &mut self.mlp.up_proj, &mut self.mlp.down_proj]);
-        linears
+    /// Adds what the mixer has made, and what the MLP makes of the sum.
+    fn with_mlp(&self, x_TH: Tensor<2>, mixed_TH: Tensor<2>) -> Residual {
+        let mixed = Residual { x_TH, branch_TH: Some(mixed_TH) };
+        let [normed_TH, x_TH] = mixed.normed(&self.mlp_norm);
+        Residual { x_TH, branch_TH: Some(self.mlp.forward(normed_TH)) }
     }
 }

@@ -1,10 +1,12 @@
 //! The decoders this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama and Mistral.
 //!
-//! Owns the forward pass, adapters, the MTP head, decoding, and how all of them are named and stored in a
-//! checkpoint. Knows kernels and configs, not datasets, optimizers or run folders.
+//! Owns the forward pass, adapters, the MTP head, decoding, and how all of them are named and stored in a checkpoint. Which
+//! tensors a layer has, the family's table says (`sparktune_plan::architecture`). Knows kernels and configs, not data sets,
+//! optimizers or run folders.
 //!
-//! Activations are `[T, channels]` for the `T` tokens of a packed row. Parameters carry their canonical name, which is
-//! the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`, `mtp.fc.weight`).
+//! Activations are `[T, channels]` for the `T` tokens of a packed sequence. Parameters carry their canonical name, which is
+//! the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`, `mtp.fc.weight`). SPEC.md in this
+//! folder describes Qwen3.5.
 
 mod attention;
 mod cache;
@@ -18,12 +20,17 @@ mod generate;
 mod golden;
 mod gradients;
 mod layer;
+mod layer_loader;
 mod linear;
 pub mod lora;
 mod loss;
+mod module;
 mod mtp;
+mod norm;
+mod numbers;
+mod packed_sequence;
 mod param;
-mod row;
+mod rope_tables;
 mod speculative;
 mod weight_file;
 
@@ -37,7 +44,7 @@ pub use linear::{Linear, Lora};
 pub use lora::LoraConfig;
 pub use loss::Loss;
 pub use mtp::Mtp;
+pub use packed_sequence::{PackedSequence, PackedSequence as Row};
 pub use param::Param;
-pub use row::Row;
 pub use speculative::{Acceptance, Drafter, speculative_greedy};
 pub use weight_file::WeightFile;

@@ -1,4 +1,4 @@
-//! A linear layer with, possibly, a bias and an adapter.
+//! A linear layer, which may have a bias and an adapter.
 
 use crate::Param;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -23,24 +23,33 @@ pub struct Linear {
     pub weight: Param,
     /// `[out]`
     pub bias: Option<Param>,
-    /// The adapter being trained, if any.
+    /// The adapter that is trained, if there is one.
     pub lora: Option<Lora>,
-    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` are of e4m3 numbers, but for the gradient of `W`.
+    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers, except for the gradient of `W`.
     pub fp8: bool,
 }
 
 impl Linear {
+    /// A layer without bias and adapter.
+    pub(crate) const fn new(weight: Param) -> Self {
+        Self { weight, bias: None, lora: None, fp8: false }
+    }
+
+    /// `[T, in]` → `[T, out]`.
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let [y] = Self::together([self], x);
+        let [y] = Self::forward_fused(std::array::from_ref(self), x);
         y
     }
 
-    /// One to four layers that read the same `x`, all with adapters of one scale or none, and all with `fp8` or none.
-    pub(crate) fn together<const L: usize>(layers: [&Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
+    /// The results of one to four layers that read the same `x`, computed together. All have adapters of one scale or none,
+    /// and all have `fp8` or none.
+    pub(crate) fn forward_fused<const L: usize>(layers: &[Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
         let fp8 = layers[0].fp8;
         let results = match &layers[0].lora {
-            Some(Lora { scale, .. }) => lora_linears(x, layers.map(Self::adapted).into(), *scale, fp8),
-            None => linears(x, layers.map(|layer| layer.weight.weight()).into(), fp8),
+            Some(Lora { scale, .. }) => {
+                lora_linears(x, layers.each_ref().map(Self::adapted).into(), *scale, fp8)
+            }
+            None => linears(x, layers.each_ref().map(|layer| layer.weight.weight()).into(), fp8),
         };
         let results: [Tensor<2>; L] = results.try_into().expect("a result for each layer");
         let mut biases = layers.iter().map(|layer| layer.bias.as_ref());
@@ -73,23 +82,5 @@ impl Linear {
         });
         let merged = weight + b.matmul(a).mul_scalar(*scale);
         merged.into_data().try_to_vec().expect("host tensors are f32")
-    }
-
-    pub(crate) fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
-        f(&self.weight);
-        self.bias.iter().for_each(&mut *f);
-        if let Some(lora) = &self.lora {
-            f(&lora.a);
-            f(&lora.b);
-        }
-    }
-
-    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
-        f(&mut self.weight);
-        self.bias.iter_mut().for_each(&mut *f);
-        if let Some(lora) = &mut self.lora {
-            f(&mut lora.a);
-            f(&mut lora.b);
-        }
     }
 }

@@ -1,7 +1,7 @@
-//! Low-rank adapters: putting them on a model, and PEFT's file format (QWEN35_SPEC 5).
+//! Low-rank adapters: putting them on a model, and PEFT's file format (SPEC.md 5).
 
-use crate::checkpoint::widen;
 use crate::linear::Lora;
+use crate::numbers::{uniform, widen};
 use crate::{Checkpoint, Model, ModelError, Param};
 use burn::tensor::Device;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -32,7 +32,7 @@ const ADAPTER_FILE: &str = "adapter_model.safetensors";
 const CONFIG_FILE: &str = "adapter_config.json";
 
 impl Model {
-    /// Puts a fresh, trainable adapter on every linear and freezes everything else.
+    /// Puts a fresh, trainable adapter on every linear layer and freezes everything else.
     ///
     /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so that the
     /// model computes the same as before.
@@ -48,10 +48,10 @@ impl Model {
         }
     }
 
-    /// Puts the adapter stored in a PEFT folder on the model; trainable.
+    /// Puts the adapters of a PEFT folder on the model, trainable.
     ///
     /// # Errors
-    /// When the files are missing or damaged, or do not have an adapter for each of the model's linears.
+    /// When the files are missing or damaged, or do not have an adapter for each of the model's linear layers.
     pub fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
         let config_path = dir.join(CONFIG_FILE);
         let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
@@ -196,19 +196,4 @@ fn adapter(
         b: param("lora_B", [out, config.rank], b),
         scale: config.scale(),
     }
-}
-
-/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of the name.
-pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
-    let hash = name
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-    let mut state = hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..count).map(|_| (((next() >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0) * bound) as f32).collect()
 }

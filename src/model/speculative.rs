@@ -1,7 +1,7 @@
 //! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the model.
 //!
 //! The head drafts `k` tokens; the model scores the newest token and the draft in one pass and keeps the longest run
-//! that it would have chosen itself, plus one token of its own (QWEN35_SPEC 2.7). What the head may draft from changes how
+//! that it would have chosen itself, plus one token of its own (SPEC.md 2.7). What the head may draft from changes how
 //! many are kept, never the text.
 
 use crate::decoder::scores;

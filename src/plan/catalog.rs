@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::error::PlanError;
 use crate::facts::ModelFacts;
@@ -45,7 +45,7 @@ pub struct CatalogModel {
 }
 
 /// The fields of `config.json` that differ between sizes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Shape {
     hidden_size: u64,
@@ -69,6 +69,24 @@ pub struct RecipeRate {
     pub tokens_per_s: f64,
     /// Rank of the adapters.
     pub rank: u32,
+}
+
+impl Shape {
+    /// The fields of `config.json` that say how large a model of this shape is; those of every size are in it too.
+    fn text_config(&self) -> Map<String, Value> {
+        let Value::Object(mut fields) = json!(self) else { unreachable!("a struct is a JSON object") };
+        for (field, value) in [
+            ("vocab_size", 248_320),
+            ("head_dim", 256),
+            ("linear_key_head_dim", 128),
+            ("linear_value_head_dim", 128),
+            ("linear_conv_kernel_dim", 4),
+            ("max_position_embeddings", 262_144),
+        ] {
+            fields.insert(field.into(), json!(value));
+        }
+        fields
+    }
 }
 
 impl Catalog {
@@ -102,22 +120,27 @@ impl Catalog {
     /// What is known of a model before its own `config.json` is at hand.
     fn facts(&self, model: &CatalogModel) -> Result<ModelFacts, String> {
         let shape = self.shapes.get(&model.shape).ok_or_else(|| format!("no shape `{}`", model.shape))?;
+        let mut text_config = shape.text_config();
+        for (field, value) in [
+            ("model_type", json!("qwen3_5_text")),
+            ("dtype", json!("bfloat16")),
+            ("full_attention_interval", json!(4)),
+            ("mtp_num_hidden_layers", json!(1)),
+            ("rope_parameters", json!({"rope_theta": 1e7, "partial_rotary_factor": 0.25})),
+        ] {
+            text_config.insert(field.into(), value);
+        }
         let config = json!({
-            "model_type": "qwen3_5", "tie_word_embeddings": shape.tie_word_embeddings,
-            "text_config": {
-                "model_type": "qwen3_5_text", "dtype": "bfloat16", "vocab_size": 248_320, "head_dim": 256,
-                "hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size,
-                "num_hidden_layers": shape.num_hidden_layers, "full_attention_interval": 4,
-                "num_attention_heads": shape.num_attention_heads, "num_key_value_heads": shape.num_key_value_heads,
-                "linear_num_key_heads": shape.linear_num_key_heads,
-                "linear_num_value_heads": shape.linear_num_value_heads,
-                "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-                "max_position_embeddings": 262_144, "mtp_num_hidden_layers": 1,
-                "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25},
-            }
+            "model_type": "qwen3_5", "tie_word_embeddings": shape.tie_word_embeddings, "text_config": text_config,
         });
         let facts = ModelFacts::from_config_json(&config.to_string()).map_err(|error| error.to_string())?;
         Ok(ModelFacts { checkpoint_bytes: model.weight_bytes, ..facts })
+    }
+
+    /// The sizes that `config.json` gives for a shape of this name.
+    #[cfg(test)]
+    pub(crate) fn text_config(&self, shape: &str) -> Option<Map<String, Value>> {
+        self.shapes.get(shape).map(Shape::text_config)
     }
 
     /// What is known of a catalog model before its own `config.json` is at hand: enough for a first estimate.
@@ -139,7 +162,7 @@ mod tests {
     #[test]
     fn every_shipped_model_has_the_published_number_of_parameters() {
         let catalog = Catalog::from_toml(CATALOG_TOML).unwrap();
-        // QWEN35_SPEC.md section 7, text model without MTP, in millions.
+        // SPEC.md 7, text model without MTP, in millions.
         let published = [
             ("0.8B", 752.0, 20.0),
             ("2B", 1882.0, 61.0),

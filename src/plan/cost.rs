@@ -4,9 +4,10 @@
 //! norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate unless its comment
 //! says where it was measured.
 
+use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
-use crate::model_config::{LayerType, ModelConfig};
+use crate::model_config::ModelConfig;
 
 /// Rows of a chunk of the delta rule.
 const DELTA_CHUNK: f64 = 64.0;
@@ -46,25 +47,29 @@ pub struct Treatment {
 impl Work {
     /// Counts a model.
     pub fn of(config: &ModelConfig) -> Self {
-        let shapes = || config.layer_types.iter().flat_map(|layer| config.linears(*layer));
-        let full = config.layer_types.iter().filter(|layer| **layer == LayerType::FullAttention).count();
-        let linear = config.layer_types.len() - full;
-        let delta = config.linear_attention.as_ref().map_or(0.0, |shape| {
-            let (dk, dv) = (shape.key_head_dim as f64, shape.value_head_dim as f64);
-            // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product (2·C·dv each), and three
-            // products with the state (2·dk·dv each).
-            shape.num_value_heads as f64 * (DELTA_CHUNK * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
-        });
+        let sum = |of: fn(&LayerSpec) -> f64| config.layers.iter().map(of).sum::<f64>();
         Self {
-            linear_parameters: shapes().map(|(_, out, input)| out as f64 * input as f64).sum(),
-            adapter_parameters_per_rank: shapes().map(|(_, out, input)| out as f64 + input as f64).sum(),
+            linear_parameters: sum(|layer| {
+                layer.linears().map(|linear| linear.output as f64 * linear.input as f64).sum()
+            }),
+            adapter_parameters_per_rank: sum(|layer| {
+                layer.linears().map(|linear| linear.output as f64 + linear.input as f64).sum()
+            }),
             head_parameters: config.vocab_size as f64 * config.hidden_size as f64,
-            // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on average.
-            attention_per_context: 2.0
-                * config.num_attention_heads as f64
-                * config.head_dim as f64
-                * full as f64,
-            delta: delta * linear as f64,
+            attention_per_context: sum(|layer| match &layer.mixer {
+                // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on average.
+                MixerSpec::Attention(of) => 2.0 * of.num_attention_heads as f64 * of.head_dim as f64,
+                MixerSpec::GatedDeltaNet(_) => 0.0,
+            }),
+            delta: sum(|layer| match &layer.mixer {
+                MixerSpec::Attention(_) => 0.0,
+                MixerSpec::GatedDeltaNet(of) => {
+                    let (dk, dv) = (of.key_head_dim as f64, of.value_head_dim as f64);
+                    // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product (2·C·dv each), and
+                    // three products with the state (2·dk·dv each).
+                    of.num_value_heads as f64 * (DELTA_CHUNK * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
+                }
+            }),
             mtp_parameters: config.mtp_parameters() as f64,
         }
     }

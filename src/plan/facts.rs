@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::choices::{Architecture, MethodKind};
+use crate::choices::MethodKind;
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
-use crate::model_config::{ConfigError, ModelConfig};
+use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
 
 /// Everything the plan is made from, beside the answers.
 #[derive(Clone, Debug)]
@@ -86,12 +86,12 @@ impl ModelFacts {
         Ok(Self::from_config(ModelConfig::from_json(text)?))
     }
 
-    /// The same for a family that is not known and is to be computed as this one.
+    /// The same, with what the user says about the config.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_json_as`].
-    pub fn from_config_json_as(text: &str, computed_as: Option<Architecture>) -> Result<Self, ConfigError> {
-        Ok(Self::from_config(ModelConfig::from_json_as(text, computed_as)?))
+    /// As [`ModelConfig::from_json_with`].
+    pub fn from_config_json_with(text: &str, options: &ConfigOptions) -> Result<Self, ConfigError> {
+        Ok(Self::from_config(ModelConfig::from_json_with(text, options)?))
     }
 
     /// From a config; the size of the weights is computed from it (text model and MTP head, no vision tower).

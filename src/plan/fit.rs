@@ -221,7 +221,7 @@ impl<'a> Fit<'a> {
             MethodKind::Lora => 0.0,
             MethodKind::Full => 12.0 * self.work.head_parameters,
         };
-        let row_s = passes / 2.0 * self.model.config.num_hidden_layers as f64 * self.speed.seconds_per_layer
+        let row_s = passes / 2.0 * self.model.config.layers.len() as f64 * self.speed.seconds_per_layer
             + (passes * self.work.linear_parameters * width + table) / self.speed.bytes_per_s;
         // As long as it is free it is taken for the most, so that rows are not made longer to save what passing together saves.
         let most = if self.gains_from_more(wish.method) { TOGETHER[0] } else { 1 };

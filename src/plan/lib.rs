@@ -5,6 +5,7 @@
 //! would work. Pure: nothing here opens a file, asks a device or knows a screen; the same input gives the same plan.
 
 pub mod answers;
+pub mod architecture;
 pub mod catalog;
 pub mod choices;
 mod command_line;
@@ -41,7 +42,7 @@ pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, Mo
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};
 pub use memory::Memory;
-pub use model_config::ModelConfig;
+pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks};
 pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};

@@ -7,10 +7,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
 use crate::cost::Work;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
-use crate::model_config::{LayerType, ModelConfig};
+use crate::model_config::ModelConfig;
 use crate::render;
 
 /// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH` in
@@ -185,23 +186,9 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
     }
 }
 
-/// Numbers that one layer keeps for its backward pass, for each token.
-fn kept_per_token(config: &ModelConfig, layer: LayerType, rank: f64) -> f64 {
-    let (h, i) = (config.hidden_size as f64, config.intermediate_size as f64);
-    // Residual and normed input of mixer and MLP; gate, up and their product; the adapters' inner vectors.
-    let shared = 4.0 * h + 3.0 * i;
-    match (layer, &config.linear_attention) {
-        (LayerType::LinearAttention, Some(linear)) => {
-            // Before and after the convolution; z, the rule's output, the gated norm's output.
-            shared + 2.0 * linear.conv_dim() as f64 + 3.0 * linear.value_dim() as f64 + 8.0 * rank
-        }
-        _ => {
-            let q = (config.num_attention_heads * config.head_dim) as f64;
-            let kv = (config.num_key_value_heads * config.head_dim) as f64;
-            // q (before and after its norm), gate, output, gated output; k before and after its norm, v.
-            shared + 5.0 * q + 3.0 * kv + 7.0 * rank
-        }
-    }
+/// Numbers that a layer keeps for its backward pass, for each token, the adapters' inner vectors included.
+fn kept_per_token(layer: &LayerSpec, rank: u32) -> f64 {
+    layer.kept_with_adapters(rank as usize) as f64
 }
 
 /// Bytes of a number that is computed with, and of the fp32 master copy of one that is trained.
@@ -227,15 +214,18 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let adapters = work.adapter_parameters(footprint.rank);
     let trained = trained_parameters(model, work, footprint);
 
-    let rank = f64::from(footprint.rank);
-    let kept = |layer: LayerType| kept_per_token(config, layer, rank) * width;
-    let widest = config.layer_types.iter().map(|layer| kept(*layer)).fold(0.0, f64::max);
-    let all: f64 = config.layer_types.iter().map(|layer| kept(*layer)).sum();
-    let inputs = config.layer_types.len() as f64 * config.hidden_size as f64 * width;
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank) * width;
+    let widest = config.layers.iter().map(kept).fold(0.0, f64::max);
+    let all: f64 = config.layers.iter().map(kept).sum();
+    let inputs = config.layers.len() as f64 * config.hidden_size as f64 * width;
     // The backward pass of the delta rule holds the fp32 states of one layer, one a chunk.
-    let states = config.linear_attention.as_ref().map_or(0.0, |linear| {
-        (linear.num_value_heads * linear.key_head_dim) as f64 * linear.value_head_dim as f64 * 4.0 / 64.0
-    });
+    let states = |layer: &LayerSpec| match &layer.mixer {
+        MixerSpec::Attention(_) => 0.0,
+        MixerSpec::GatedDeltaNet(delta) => {
+            (delta.num_value_heads * delta.key_head_dim) as f64 * delta.value_head_dim as f64 * 4.0 / 64.0
+        }
+    };
+    let states = config.layers.iter().map(states).fold(0.0, f64::max);
     // Workspace: the gradients of one layer's activations.
     let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
     let activations = per_token * footprint.tokens * SLACK;
@@ -280,9 +270,9 @@ pub fn estimate_head(
     let (width, master) = widths(footprint.device);
     let head = model.mtp_parameters() as f64;
     let trained = trained_parameters(model, work, footprint);
-    let kept = |layer: LayerType, rank: u32| kept_per_token(config, layer, f64::from(rank));
-    let own = kept(LayerType::FullAttention, 0);
-    let widest = config.layer_types.iter().map(|layer| kept(*layer, footprint.rank)).fold(own, f64::max);
+    let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0));
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank);
+    let widest = config.layers.iter().map(kept).fold(own, f64::max);
     // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection makes of them.
     let joined = 7.0 * config.hidden_size as f64;
     let main = estimate(model, work, machine, footprint);

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::Origin;
+use crate::answers::{Answers, Origin};
 use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
 use crate::memory::Memory;
+use crate::model_config::ConfigOptions;
 
 /// Every value of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,6 +82,30 @@ pub struct ModelPlan {
     /// Family it is computed as, where its own is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
+    /// Fields of its config that are ignored although they are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignore_config_fields: Vec<String>,
+}
+
+impl ModelPlan {
+    /// What the user said about the model's config.
+    pub fn config_options(&self) -> ConfigOptions {
+        ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignore_config_fields.clone() }
+    }
+}
+
+impl Answers {
+    /// What these answers say about the model's config.
+    pub fn config_options(&self) -> ConfigOptions {
+        let Self { architecture, ignore_config_field, .. } = self;
+        ConfigOptions {
+            computed_as: architecture.as_ref().map(|answer| answer.value),
+            ignored_fields: ignore_config_field
+                .as_ref()
+                .map(|answer| answer.value.clone())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// The data.

@@ -1,10 +1,12 @@
-//! The matrix products that training the models of the catalog takes: what `bench --gpu gemm` times. `tests/gpu/shapes.py` lists the
-//! same for the vendor's library alone.
+//! The matrix products that training the models of the catalog takes: what `bench --gpu gemm` times.
+//!
+//! `tests/gpu/shapes.json` holds them, and the sizes of the models, for the Python scripts that measure the vendor's library
+//! and other trainers. It is written from here; a test holds it equal.
 
 use std::collections::HashSet;
 
 use crate::catalog::Catalog;
-use crate::model_config::{LayerType, ModelConfig};
+use crate::model_config::ModelConfig;
 
 /// Tokens of a row.
 pub const PACK: usize = 5376;
@@ -14,24 +16,6 @@ pub const RANK: usize = 128;
 const HEAD_ROWS: usize = 1024;
 /// As narrow as this a product is bound by reading its input; the kernels take such linears together with others.
 const NARROW: usize = 64;
-
-/// Linears that read the same input, by their paths below the layer.
-const GROUPS: [(LayerType, &[&str]); 6] = [
-    (
-        LayerType::LinearAttention,
-        &[
-            "linear_attn.in_proj_qkv",
-            "linear_attn.in_proj_z",
-            "linear_attn.in_proj_a",
-            "linear_attn.in_proj_b",
-        ],
-    ),
-    (LayerType::LinearAttention, &["linear_attn.out_proj"]),
-    (LayerType::FullAttention, &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
-    (LayerType::FullAttention, &["self_attn.o_proj"]),
-    (LayerType::FullAttention, &["mlp.gate_proj", "mlp.up_proj"]),
-    (LayerType::FullAttention, &["mlp.down_proj"]),
-];
 
 /// `C [m, n] = A [m, k] · B [k, n]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,15 +50,10 @@ pub fn products() -> Vec<Product> {
                 products.push(Product { name: format!("{size} {name}"), m, n, k, layout });
             }
         };
-        for (layer, paths) in GROUPS {
-            let linears = config.linears(layer);
-            let sizes = |path: &'static str| {
-                let found = linears.iter().find(|(name, ..)| *name == path);
-                let (_, out, width) = *found.expect("a linear of Qwen3.5");
-                (path.rsplit_once('.').map_or(path, |(_, name)| name), out, width)
-            };
-            let group: Vec<_> = paths.iter().map(|path| sizes(path)).collect();
-            for (name, out, width) in group.iter().copied().filter(|(_, out, _)| *out > NARROW) {
+        let groups = config.layer_kinds().into_iter().flat_map(|(layer, _)| layer.input_groups());
+        for group in groups {
+            for linear in group.iter().filter(|linear| linear.output > NARROW) {
+                let (name, out, width) = (linear.name(), linear.output, linear.input);
                 add(format!("{name} forward"), PACK, out, width, "NT");
                 add(format!("{name} dX"), PACK, width, out, "NN");
                 add(format!("{name} dW"), out, width, PACK, "TN");
@@ -82,8 +61,8 @@ pub fn products() -> Vec<Product> {
                 add(format!("{name} LoRA dU"), PACK, RANK, out, "NN");
                 add(format!("{name} LoRA dB"), out, RANK, PACK, "TN");
             }
-            let (together, width) = (RANK * group.len(), group[0].2);
-            let names = group.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join("+");
+            let (together, width) = (RANK * group.len(), group[0].input);
+            let names = group.iter().map(|linear| linear.name()).collect::<Vec<_>>().join("+");
             add(format!("{names} LoRA A"), PACK, together, width, "NT");
             add(format!("{names} LoRA dA"), together, width, PACK, "TN");
         }
@@ -98,7 +77,29 @@ pub fn products() -> Vec<Product> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use serde_json::{Value, json};
+    use std::path::Path;
+
+    /// The text of `tests/gpu/shapes.json`: the sizes of the models by name, and the products, one a line.
+    fn shapes_json() -> String {
+        let lines = |items: Vec<String>| items.join(",\n    ");
+        let sizes = shapes().into_iter().map(|(name, _)| {
+            let config = Catalog::shipped().text_config(name).expect("the name is from the catalog");
+            format!("\"{name}\": {}", Value::Object(config))
+        });
+        let products = products().into_iter().map(|Product { name, m, n, k, layout }| {
+            json!({"name": name, "m": m, "n": n, "k": k, "layout": layout}).to_string()
+        });
+        format!(
+            "{{\n  \"pack\": {PACK},\n  \"rank\": {RANK},\n  \"sizes\": {{\n    {}\n  }},\n  \"products\": [\n    {}\n  ]\n}}\n",
+            lines(sizes.collect()),
+            lines(products.collect())
+        )
+    }
+
+    fn read(text: &str) -> Value {
+        serde_json::from_str(text).unwrap()
+    }
 
     #[test]
     fn all_five_sizes_are_there_smallest_first() {
@@ -107,20 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn the_products_are_those_that_the_vendors_library_is_timed_with() {
-        const LISTING: &str = "import shapes\nfor p in shapes.products(): print(*p.values(), sep='\\t')";
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/gpu");
-        let python = Command::new("python3").args(["-B", "-c", LISTING]).env("PYTHONPATH", folder).output();
-        let Some(listing) = python.ok().filter(|done| done.status.success()) else {
-            eprintln!("skipped: python3 is not here, or is older than 3.11");
-            return;
-        };
-        let listing = String::from_utf8(listing.stdout).unwrap();
-        let ours: String = products()
-            .iter()
-            .map(|Product { name, m, n, k, layout }| format!("{name}\t{m}\t{n}\t{k}\t{layout}\n"))
-            .collect();
-        assert!(ours.lines().count() > 100);
-        assert_eq!(ours, listing);
+    fn the_file_that_the_gpu_scripts_read_is_up_to_date() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gpu/shapes.json");
+        if std::env::var_os("SPARKTUNE_UPDATE").is_some() {
+            std::fs::write(&path, shapes_json()).unwrap();
+        }
+        let [written, expected] =
+            [std::fs::read_to_string(&path).unwrap(), shapes_json()].map(|text| read(&text));
+        assert!(
+            written == expected,
+            "run this test with SPARKTUNE_UPDATE=1 and commit tests/gpu/shapes.json"
+        );
     }
 }

@@ -82,6 +82,12 @@ impl Shown for PathBuf {
     }
 }
 
+impl Shown for Vec<String> {
+    fn shown(&self) -> String {
+        self.join(", ")
+    }
+}
+
 impl Shown for Vec<PathBuf> {
     fn shown(&self) -> String {
         self.iter().map(Shown::shown).collect::<Vec<_>>().join(", ")
@@ -287,7 +293,12 @@ impl Resolver<'_> {
         };
         let architecture =
             self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
-        ModelPlan { id: answer.value.clone(), revision, path, architecture }
+        let ignored = &answers.ignore_config_field;
+        let ignore_config_fields = match ignored {
+            Some(_) => self.pick_optional("model.ignore_config_fields", ignored, "").unwrap_or_default(),
+            None => Vec::new(),
+        };
+        ModelPlan { id: answer.value.clone(), revision, path, architecture, ignore_config_fields }
     }
 
     fn device(&mut self) -> Result<Device, PlanError> {

@@ -110,6 +110,35 @@ fn listed(text: &str) -> Option<Vec<PathBuf>> {
     }
 }
 
+impl Value for Vec<String> {
+    const EXPECTS: &'static str = "a name, or several with commas in between";
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        match value {
+            toml::Value::Array(names) if !names.is_empty() => names
+                .iter()
+                .map(|name| Self::from_text(name.as_str()?))
+                .collect::<Option<Vec<_>>>()
+                .map(|all| all.concat()),
+            one => Self::from_text(one.as_str()?),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        let are_names = names.iter().all(|name| !name.is_empty());
+        are_names.then(|| names.into_iter().map(str::to_owned).collect())
+    }
+
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(toml::Value::Array(self.iter().map(|name| name.as_str().into()).collect()))
+    }
+
+    fn to_text(&self) -> Option<String> {
+        Some(self.join(","))
+    }
+}
+
 impl Value for bool {
     const EXPECTS: &'static str = "true or false";
     const CHOICES: &'static [&'static str] = &["true", "false"];

@@ -4,7 +4,7 @@
 use crate::TrainError;
 use crate::examples::Examples;
 use sparktune_data::packing::{PackStrategy, Packing, Packs};
-use sparktune_model::Row;
+use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
 
 /// The steps of some epochs over a token file.
@@ -23,7 +23,7 @@ pub(crate) struct Batches {
 /// What one optimizer step trains on.
 pub(crate) struct Batch {
     /// One for each micro-batch.
-    pub(crate) sequences: Vec<Row>,
+    pub(crate) sequences: Vec<PackedSequence>,
     /// Epochs done after this step, fractional.
     pub(crate) epoch: f64,
 }

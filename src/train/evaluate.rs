@@ -8,7 +8,7 @@ use crate::state::Stage;
 use crate::steps::milliseconds;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{PackStrategy, Packing, Packs};
-use sparktune_model::{Checkpoint, Generator, Loss, Model, Row};
+use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 use std::path::Path;
@@ -54,7 +54,7 @@ impl EvalSet {
     }
 
     /// All examples as packed sequences.
-    pub(crate) fn sequences(&self) -> impl ExactSizeIterator<Item = Result<Row, TrainError>> {
+    pub(crate) fn sequences(&self) -> impl ExactSizeIterator<Item = Result<PackedSequence, TrainError>> {
         self.packs.iter().map(|pieces| self.examples.sequence(pieces))
     }
 

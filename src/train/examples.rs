@@ -4,7 +4,7 @@
 use crate::TrainError;
 use sparktune_data::packing::{Pack, Packing, Packs, Piece};
 use sparktune_data::token_file::TokenFile;
-use sparktune_model::Row;
+use sparktune_model::PackedSequence;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -61,14 +61,14 @@ impl Examples {
     ///
     /// # Errors
     /// When an example is damaged.
-    pub(crate) fn sequence(&self, pieces: &[Piece]) -> Result<Row, TrainError> {
+    pub(crate) fn sequence(&self, pieces: &[Piece]) -> Result<PackedSequence, TrainError> {
         let pack = if self.group_size == 1 {
             Pack::build(&self.file, pieces)?
         } else {
             let members: Vec<Piece> = pieces.iter().flat_map(|group| self.members(group)).collect();
             Pack::build(&self.file, &members)?
         };
-        Ok(Row::new(&pack.input_ids, &pack.cu_seqlens, &pack.loss_mask))
+        Ok(PackedSequence::new(&pack.input_ids, &pack.cu_seqlens, &pack.loss_mask))
     }
 
     /// The whole examples of a group.

@@ -6,7 +6,7 @@ use crate::batches::Batches;
 use crate::evaluate::EvalSet;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
-use sparktune_model::Row;
+use sparktune_model::PackedSequence;
 use sparktune_runlog::{Fp8Loss, Kind};
 
 /// Records the loss in fp8 beside the loss in bf16, on the eval set or else on the packs of the first step.
@@ -23,7 +23,7 @@ pub(crate) fn record<O: Objective>(
     step: u64,
 ) -> Result<(), TrainError> {
     let Some(in_fp8) = trainee.evaluated_in_fp8() else { return Ok(()) };
-    let sequences: Box<dyn ExactSizeIterator<Item = Result<Row, TrainError>>> = match eval_set {
+    let sequences: Box<dyn ExactSizeIterator<Item = Result<PackedSequence, TrainError>>> = match eval_set {
         Some(eval_set) => Box::new(eval_set.sequences()),
         None => Box::new(batches.step(0)?.sequences.into_iter().map(Ok)),
     };

@@ -26,7 +26,7 @@ pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
 /// When the plan names no folder, or the folder holds no model that can be trained.
 pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
     let folder = plan.model.path.as_ref().ok_or(TrainError::NoModelFolder)?;
-    Ok(Checkpoint::open_as(folder, plan.model.architecture)?)
+    Ok(Checkpoint::open_with(folder, &plan.model.config_options())?)
 }
 
 /// The adapters of a plan, if it trains adapters.

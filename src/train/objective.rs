@@ -9,7 +9,7 @@
 //! `objective/tests.rs` does so for pairs of answers.
 
 use crate::state::Stage;
-use sparktune_model::{Gradients, Loss, Model, Mtp, Param, Row};
+use sparktune_model::{Gradients, Loss, Model, Mtp, Param, PackedSequence};
 use std::borrow::Cow;
 
 /// Turns packed sequences into a loss and its gradients.
@@ -30,20 +30,20 @@ pub(crate) trait Objective {
     /// The number of terms that the loss of `sequence` is a sum of: trained tokens, or groups.
     ///
     /// Losses and gradients of a step are divided by the terms of all its sequences together.
-    fn loss_terms(&self, sequence: &Row) -> usize;
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize;
 
     /// Returns `scale · Σ terms` in nats as a training step computes it, and adds its gradients to
     /// `gradients`.
     fn loss_and_gradients(
         &self,
         trainee: &Self::Trainee,
-        sequence: &Row,
+        sequence: &PackedSequence,
         scale: f64,
         gradients: &mut Gradients,
     ) -> Loss;
 
     /// Returns `Σ terms` in nats as an evaluation computes it, without gradients.
-    fn loss_sum(&self, trainee: &Self::Trainee, sequence: &Row) -> Loss;
+    fn loss_sum(&self, trainee: &Self::Trainee, sequence: &PackedSequence) -> Loss;
 }
 
 /// The parameters that a stage trains.
@@ -166,21 +166,21 @@ pub(crate) struct NextToken;
 impl Objective for NextToken {
     type Trainee = TextModel;
 
-    fn loss_terms(&self, sequence: &Row) -> usize {
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize {
         sequence.target_tokens()
     }
 
     fn loss_and_gradients(
         &self,
         text: &TextModel,
-        sequence: &Row,
+        sequence: &PackedSequence,
         scale: f64,
         gradients: &mut Gradients,
     ) -> Loss {
         text.in_training().loss_and_gradients(sequence, scale, text.recompute, gradients)
     }
 
-    fn loss_sum(&self, text: &TextModel, sequence: &Row) -> Loss {
+    fn loss_sum(&self, text: &TextModel, sequence: &PackedSequence) -> Loss {
         text.model.loss_sum(sequence)
     }
 }
@@ -191,14 +191,14 @@ pub(crate) struct TokenAfterNext;
 impl Objective for TokenAfterNext {
     type Trainee = DraftHead;
 
-    fn loss_terms(&self, sequence: &Row) -> usize {
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize {
         Mtp::target_tokens(sequence)
     }
 
     fn loss_and_gradients(
         &self,
         head: &DraftHead,
-        sequence: &Row,
+        sequence: &PackedSequence,
         scale: f64,
         gradients: &mut Gradients,
     ) -> Loss {
@@ -206,7 +206,7 @@ impl Objective for TokenAfterNext {
         mtp.loss_and_gradients(text_model, text_model.hidden(sequence), sequence, scale, gradients)
     }
 
-    fn loss_sum(&self, head: &DraftHead, sequence: &Row) -> Loss {
+    fn loss_sum(&self, head: &DraftHead, sequence: &PackedSequence) -> Loss {
         let DraftHead { mtp, text_model, .. } = head;
         mtp.loss_sum(text_model, text_model.hidden(sequence), sequence)
     }

@@ -14,7 +14,7 @@ use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
 use sparktune_model::export::export;
-use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, Row};
+use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
 use std::fs;
@@ -206,10 +206,10 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
 
 /// Tokens spread over the vocabulary. Their logits are compared between the model in memory and the one on
 /// disk.
-fn probe(base: &Checkpoint) -> Row {
+fn probe(base: &Checkpoint) -> PackedSequence {
     let vocabulary = base.config().vocab_size;
     let ids: Vec<u32> = (0..32).map(|i| ((i * 7919 + 13) % vocabulary) as u32).collect();
-    Row::single(&ids)
+    PackedSequence::single(&ids)
 }
 
 fn remove(path: &Path) -> Result<(), TrainError> {

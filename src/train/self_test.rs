@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::steps::is_host;
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Checkpoint, Gradients, Model, Row};
+use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ fn example(model: &Model, number: usize, length: usize) -> Vec<u32> {
     (0..length).map(|t| ((t * 7919 + number * 104_729 + t * t * 31) % vocabulary) as u32).collect()
 }
 
-fn logits(model: &Model, row: &Row) -> Vec<f32> {
+fn logits(model: &Model, row: &PackedSequence) -> Vec<f32> {
     model.logits(model.hidden(row))
 }
 
@@ -135,8 +135,8 @@ fn packed_equals_alone(model: &Model) -> f32 {
         borders.push(borders[borders.len() - 1] + example.len() as u32);
     }
     let ids = examples.concat();
-    let packed = logits(model, &Row::new(&ids, &borders, &vec![true; ids.len()]));
-    let alone: Vec<f32> = examples.iter().flat_map(|example| logits(model, &Row::single(example))).collect();
+    let packed = logits(model, &PackedSequence::new(&ids, &borders, &vec![true; ids.len()]));
+    let alone: Vec<f32> = examples.iter().flat_map(|example| logits(model, &PackedSequence::single(example))).collect();
     let largest = alone.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let differences = packed.iter().zip(&alone).map(|(a, b)| (a - b).abs());
     differences.fold(0.0, |most, x| if x <= most { most } else { x }) / largest
@@ -145,7 +145,7 @@ fn packed_equals_alone(model: &Model) -> f32 {
 /// The relative difference between the norm of the gradient and the slope of the loss along it, over all
 /// parameters at once.
 fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
-    let row = Row::single(&example(model, 9, 64));
+    let row = PackedSequence::single(&example(model, 9, 64));
     let scale = 1.0 / row.target_tokens() as f64;
     model.set_trainable(true);
     let mut gradients = Gradients::default();

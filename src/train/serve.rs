@@ -1,7 +1,7 @@
 //! `SERVE.md`: how to serve a trained model, and what its MTP head gains.
 
 use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
-use sparktune_plan::model_config::ModelConfig;
+use sparktune_plan::ModelConfig;
 use sparktune_plan::render::{bytes, count, percent};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use std::fmt::Write;

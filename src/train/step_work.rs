@@ -1,12 +1,13 @@
 //! What a training step asks of a CUDA device, op by op, and how long it takes if each op reaches a share of its floor.
 //!
 //! Enters: a model's config and how it is trained. Leaves: [`Part`]s, whose launches `sparktune_kernels::work` counted, and their serial
-//! sum. Follows the code of the model and of the step: an op more there is a line more here. Arithmetic, nothing is measured.
+//! sum. Which linear layers and norms a layer has, its family's table says; the ops of a mixer are listed here in the order of its
+//! code. Arithmetic, nothing is measured.
 
 use serde_json::{Value, json};
 use sparktune_kernels::work::{self, Ceilings, Launch, Work};
+use sparktune_plan::architecture::{LayerSpec, LinearSpec, MixerSpec, NormSpec, Place};
 use sparktune_plan::cost::PUBLISHED;
-use sparktune_plan::model_config::LayerType;
 use sparktune_plan::products::{PACK, RANK, shapes};
 use sparktune_plan::{MethodKind, ModelConfig};
 
@@ -100,26 +101,6 @@ impl Parts {
     }
 }
 
-/// Linears of a layer that read the same input: their width and outputs.
-fn groups(config: &ModelConfig, layer: LayerType) -> Vec<(usize, Vec<usize>)> {
-    // As `Linear::together` is called: what is not named here is a layer of its own.
-    const TOGETHER: [&[&str]; 3] = [
-        &["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"],
-        &["q_proj", "k_proj", "v_proj"],
-        &["gate_proj", "up_proj"],
-    ];
-    let mut groups: Vec<(Option<usize>, usize, Vec<usize>)> = Vec::new();
-    for (path, out, width) in config.linears(layer) {
-        let name = path.rsplit('.').next().expect("a path has a last part");
-        let group = TOGETHER.iter().position(|names| names.contains(&name));
-        match groups.last_mut() {
-            Some((last, _, outputs)) if group.is_some() && *last == group => outputs.push(out),
-            _ => groups.push((group, width, vec![out])),
-        }
-    }
-    groups.into_iter().map(|(_, width, outputs)| (width, outputs)).collect()
-}
-
 /// The ops of an optimizer step without recompute, in the order of the model.
 pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     let mut parts = Parts { parts: Vec::new() };
@@ -129,13 +110,10 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     // The gradient of a matrix is written by the first micro-batch and added to by those behind it.
     let in_turn = [(1, false), (micro_batches - 1, true)];
 
-    for layer in [LayerType::LinearAttention, LayerType::FullAttention] {
-        let layers = config.layer_types.iter().filter(|kind| **kind == layer).count();
-        if layers == 0 {
-            continue;
-        }
+    for (layer, layers) in config.layer_kinds() {
         let calls = layers * micro_batches;
-        for (width, outputs) in groups(config, layer) {
+        for group in layer.input_groups() {
+            let (width, outputs) = (group[0].input, outputs_of(&group));
             if trained {
                 let work = work::linears(tokens, width, &outputs);
                 parts.add_as("linear", "linear", calls, work, [share::PRODUCT; 2]);
@@ -152,11 +130,13 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
                 }
             }
         }
-        mixer(&mut parts, config, layer, calls, tokens, step.length);
-        parts.add("silu_mul", calls, work::silu_mul(tokens, config.intermediate_size), share::STREAM);
+        mixer(&mut parts, layer, calls, tokens, step.length);
+        parts.add("silu_mul", calls, work::silu_mul(tokens, layer.intermediate_size), share::STREAM);
         // All but the model's first add what was computed before to the residual stream.
+        let of_stream = |norm: &&NormSpec| matches!(norm.place, Place::BeforeMixer | Place::BeforeMlp);
+        let norms = layer.norms().filter(of_stream).count();
         let of_sum = work::add_rms_norm(tokens, hidden);
-        parts.add_as("add_rms_norm", "rms_norm", 2 * calls, of_sum, [share::STREAM; 2]);
+        parts.add_as("add_rms_norm", "rms_norm", norms * calls, of_sum, [share::STREAM; 2]);
     }
 
     parts.add("rms_norm", micro_batches, work::rms_norm(tokens, hidden), share::STREAM);
@@ -175,56 +155,55 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     parts.parts
 }
 
-/// What stands between the projections of a layer.
-fn mixer(
-    parts: &mut Parts,
-    config: &ModelConfig,
-    layer: LayerType,
-    calls: usize,
-    tokens: usize,
-    length: f64,
-) {
-    if let (LayerType::LinearAttention, Some(linear)) = (layer, &config.linear_attention) {
-        let (heads, d) = (linear.num_value_heads, linear.value_head_dim);
-        let rule = work::gated_delta_rule(tokens, linear.num_key_heads, heads, d);
-        parts.add("gated_delta_rule", calls, rule, share::DELTA_RULE);
-        let convolution = work::causal_conv1d_silu(tokens, linear.conv_dim());
-        parts.add("causal_conv1d_silu", calls, convolution, share::STREAM);
-        parts.add("gated_rms_norm", calls, work::gated_rms_norm(tokens, heads * d), share::STREAM);
-        parts.add("delta_gates", calls, work::delta_gates(tokens, heads), share::STREAM);
-        return;
-    }
-    let ModelConfig { num_attention_heads: heads, num_key_value_heads: kv_heads, head_dim: d, .. } = *config;
-    let attention = work::packed_attention(tokens, length, heads, kv_heads, d);
-    parts.add_as("packed_attention", "packed_attention", calls, attention, share::ATTENTION);
-    let gated = config.has_output_gate();
-    for (heads, joint) in [(heads, gated), (kv_heads, false)] {
-        match config.has_qk_norm() {
-            true => {
-                let work = work::norm_rope(tokens, heads * d, joint);
-                parts.add("norm_rope", calls, work, share::STREAM);
-            }
-            false => parts.add("rope", calls, work::rope(tokens, heads * d), share::STREAM),
+/// The widths of what these linear layers compute.
+fn outputs_of(group: &[&LinearSpec]) -> Vec<usize> {
+    group.iter().map(|linear| linear.output).collect()
+}
+
+/// The ops between the projections of a layer.
+fn mixer(parts: &mut Parts, layer: &LayerSpec, calls: usize, tokens: usize, length: f64) {
+    match &layer.mixer {
+        MixerSpec::GatedDeltaNet(delta) => {
+            let (heads, d) = (delta.num_value_heads, delta.value_head_dim);
+            let rule = work::gated_delta_rule(tokens, delta.num_key_heads, heads, d);
+            parts.add("gated_delta_rule", calls, rule, share::DELTA_RULE);
+            let convolution = work::causal_conv1d_silu(tokens, delta.conv_dim());
+            parts.add("causal_conv1d_silu", calls, convolution, share::STREAM);
+            parts.add("gated_rms_norm", calls, work::gated_rms_norm(tokens, heads * d), share::STREAM);
+            parts.add("delta_gates", calls, work::delta_gates(tokens, heads), share::STREAM);
         }
-    }
-    if gated {
-        parts.add("sigmoid_gate", calls, work::sigmoid_gate(tokens, heads * d), share::STREAM);
-        // The joint projection feeds both the queries' norm and the gate.
-        let twice = work::add_gradients(tokens, 2 * heads * d);
-        parts.add_as("add", "silu_mul", calls, twice, [share::STREAM; 2]);
+        MixerSpec::Attention(of) => {
+            let (heads, kv_heads, d) = (of.num_attention_heads, of.num_key_value_heads, of.head_dim);
+            let attention = work::packed_attention(tokens, length, heads, kv_heads, d);
+            parts.add_as("packed_attention", "packed_attention", calls, attention, share::ATTENTION);
+            let gated = of.output_gate;
+            for (place, heads, joint) in [(Place::Queries, heads, gated), (Place::Keys, kv_heads, false)] {
+                if layer.norm(place).is_some() {
+                    let work = work::norm_rope(tokens, heads * d, joint);
+                    parts.add("norm_rope", calls, work, share::STREAM);
+                } else {
+                    parts.add("rope", calls, work::rope(tokens, heads * d), share::STREAM);
+                }
+            }
+            if gated {
+                parts.add("sigmoid_gate", calls, work::sigmoid_gate(tokens, heads * d), share::STREAM);
+                // The joint projection feeds both the queries' norm and the gate.
+                let twice = work::add_gradients(tokens, 2 * heads * d);
+                parts.add_as("add", "silu_mul", calls, twice, [share::STREAM; 2]);
+            }
+        }
     }
 }
 
 fn optimizer(parts: &mut Parts, config: &ModelConfig, step: &Step) {
-    let linears = || config.layer_types.iter().flat_map(|layer| config.linears(*layer));
     let (parameters, matrices) = match step.method {
         MethodKind::Lora => {
-            (linears().map(|(_, out, width)| step.rank * (out + width)).sum::<usize>(), 2 * linears().count())
+            let linears = || config.layers.iter().flat_map(LayerSpec::linears);
+            let parameters =
+                linears().map(|linear| step.rank * (linear.output + linear.input)).sum::<usize>();
+            (parameters, 2 * linears().count())
         }
-        // A handful of vectors in every layer, and the table.
-        MethodKind::Full => {
-            (config.text_parameters() as usize, linears().count() + 5 * config.num_hidden_layers + 2)
-        }
+        MethodKind::Full => (config.text_parameters() as usize, config.tensors().len()),
     };
     let each = parameters as f64 / matrices as f64;
     let mut add = |op: &str, calls: usize, launch: Launch| {
@@ -375,11 +354,14 @@ mod tests {
     #[test]
     fn linears_that_read_the_same_input_are_one_group() {
         let (_, config) = shapes().into_iter().find(|(size, _)| *size == "2B").unwrap();
-        let linear = groups(&config, LayerType::LinearAttention);
+        let groups = |layer: &LayerSpec| -> Vec<(usize, Vec<usize>)> {
+            layer.input_groups().iter().map(|group| (group[0].input, outputs_of(group))).collect()
+        };
+        let [(linear, 18), (full, 6)] = config.layer_kinds()[..] else { panic!("two kinds of layer") };
+        let linear = groups(linear);
         assert_eq!(linear[0], (2048, vec![6144, 2048, 16, 16]));
         assert_eq!(linear[1..], [(2048, vec![2048]), (2048, vec![6144, 6144]), (6144, vec![2048])]);
-        let full = groups(&config, LayerType::FullAttention);
-        assert_eq!(full[..2], [(2048, vec![4096, 512, 512]), (2048, vec![2048])]);
+        assert_eq!(groups(full)[..2], [(2048, vec![4096, 512, 512]), (2048, vec![2048])]);
     }
 
     #[test]

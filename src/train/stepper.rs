@@ -11,7 +11,7 @@ use crate::objective::{NextToken, Objective, TextModel, Trainee, trained_paramet
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Gradients, Loss, Model, Row};
+use sparktune_model::{Gradients, Loss, Model, PackedSequence};
 use sparktune_plan::{OptimizerPlan, Plan};
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Stepper {
 ///
 /// # Errors
 /// A token file that cannot be read, or that does not belong to the model.
-pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<Row>>, TrainError> {
+pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<PackedSequence>>, TrainError> {
     let vocabulary = base(plan)?.config().vocab_size;
     let examples = || Examples::open(tokens, vocabulary, NextToken.examples_per_group());
     let one_epoch = Batches::new(examples()?, plan, 1, None)?.total_steps();
@@ -97,7 +97,7 @@ impl Stepper {
 
     /// `scale · Σ losses` of a pack, with the gradients of all trained parameters added up. On a device that works by
     /// itself neither may be known yet when this returns.
-    pub fn loss_and_gradients(&self, row: &Row, scale: f64, gradients: &mut Gradients) -> Loss {
+    pub fn loss_and_gradients(&self, row: &PackedSequence, scale: f64, gradients: &mut Gradients) -> Loss {
         NextToken.loss_and_gradients(&self.trainee, row, scale, gradients)
     }
 
@@ -116,7 +116,7 @@ impl Stepper {
     ///
     /// # Errors
     /// As [`Self::update`].
-    pub fn step(&mut self, rows: &[Row], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
+    pub fn step(&mut self, rows: &[PackedSequence], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
         let trained_tokens: usize = rows.iter().map(|row| NextToken.loss_terms(row)).sum();
         let scale = 1.0 / trained_tokens as f64;
         let mut gradients = Gradients::default();

@@ -3,8 +3,8 @@
 #
 #   tests/gpu/build.sh OUT     builds sparktune with CUDA for this machine's processor and fills the new folder OUT
 #
-# In it: the stripped program, packed by gzip (run.sh unpacks it), run.sh, the Python files, the catalog they take the models'
-# shapes from, and the commit. The kernels' sources are in the program. Fails when the folder is over 60 MB.
+# In it: the stripped program, packed by gzip (run.sh unpacks it), run.sh, the Python files, the shapes of the models that they
+# read, and the commit. The kernels' sources are in the program. Fails when the folder is over 60 MB.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 root=$(cd -- "$here/../.." && pwd)
@@ -26,7 +26,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
     fail "the build failed; the reason stands above"
 
 mkdir -p -- "$out"
-cp -- "$target/release/sparktune" "$here/run.sh" "$here"/*.py "$root/presets/catalog.toml" "$out/"
+cp -- "$target/release/sparktune" "$here/run.sh" "$here"/*.py "$here/shapes.json" "$out/"
 strip -- "$out/sparktune"
 gzip -- "$out/sparktune"
 commit=$(git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null) || commit=unknown

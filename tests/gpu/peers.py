@@ -162,7 +162,7 @@ def main():
         for method in ("lora", "full"):
             run(torch, device, rows, clock, "tiny", TINY, method, 4, 96, how)
         return
-    sizes = shapes.catalog()
+    sizes = shapes.sizes()
     for size in ("2B", "0.8B"):
         for method in ("lora", "full"):
             run(torch, device, rows, clock, size, sizes[size], method, shapes.RANK, shapes.PACK, how)

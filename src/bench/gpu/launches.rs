@@ -4,7 +4,7 @@
 use super::steps::{SETTINGS, prepared, tiny_config};
 use crate::model::random_ids;
 use burn::tensor::{Device, DeviceType};
-use sparktune_model::{Checkpoint, Gradients, Model, Row};
+use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
 use sparktune_train::stepper::Stepper;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ fn counted() {
     };
     let steps = [Some(8), None].map(|rank| {
         let model = Model::load(&Checkpoint::random(tiny_config(), 7), &device, &mut |_, _| ()).unwrap();
-        let row = Row::single(&random_ids(1, 72, model.config().vocab_size));
+        let row = PackedSequence::single(&random_ids(1, 72, model.config().vocab_size));
         let mut stepper = Stepper::from_model(prepared(model, rank), SETTINGS, false);
         let mut step = |number: u64| {
             let mut gradients = Gradients::default();

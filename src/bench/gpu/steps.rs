@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use serde_json::json;
 use sparktune_kernels::linear::tuning::{listen, missed};
 use sparktune_kernels::reserved_bytes;
-use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, Row as Tokens};
+use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequence as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
 use sparktune_plan::memory::{Footprint, estimate};
 use sparktune_plan::products::{PACK, RANK};
@@ -69,7 +69,7 @@ pub(super) fn curves(bench: &mut Bench) {
         if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
     let device = bench.device.clone();
     for method in METHODS {
-        let name = format!("{} layers of {}, {method}", config.num_hidden_layers, config.hidden_size);
+        let name = format!("{} layers of {}, {method}", config.layers.len(), config.hidden_size);
         let head = row(json!({"name": name, "method": method.to_string(), "pack": tokens}));
         bench.measure(head.clone(), || {
             let curve = |device: &Device| in_words(curve(&config, device, method, tokens, steps));

@@ -2,8 +2,9 @@
 //! the same bf16 weights, f32 arithmetic there, bf16 activations with f32 sums here.
 
 use super::decoding::ids;
+use super::others::FOLDERS;
 use super::{Golden, json, qwen35, relative, root};
-use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, Row, speculative_greedy};
+use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy};
 use burn::tensor::{Device, DeviceType, Tensor};
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 use std::collections::BTreeMap;
@@ -42,12 +43,12 @@ fn bits(gradients: &Gradients) -> Vec<Vec<u32>> {
 }
 
 /// Three examples in a row, one of them longer than a chunk of the delta rule.
-fn packed_row(vocabulary: usize) -> Row {
+fn packed_row(vocabulary: usize) -> PackedSequence {
     let ids: Vec<u32> = (0..130).map(|t| ((t * t * 31 + t * 7919 + 5) % vocabulary) as u32).collect();
-    Row::new(&ids, &[0, 40, 43, 130], &ids.iter().map(|id| id % 3 > 0).collect::<Vec<_>>())
+    PackedSequence::new(&ids, &[0, 40, 43, 130], &ids.iter().map(|id| id % 3 > 0).collect::<Vec<_>>())
 }
 
-fn loss_and_gradients(model: &Model, row: &Row, recompute: bool) -> (f64, Gradients) {
+fn loss_and_gradients(model: &Model, row: &PackedSequence, recompute: bool) -> (f64, Gradients) {
     let mut gradients = Gradients::default();
     let scale = 1.0 / row.target_tokens() as f64;
     let loss = model.loss_and_gradients(row, scale, recompute, &mut gradients).nats();
@@ -144,7 +145,7 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
 const EPS: f64 = 1e-2;
 
 /// `steps` losses of AdamW with clipping on one row.
-fn curve(model: &mut Model, row: &Row, steps: u64, learning_rate: f64) -> Vec<f64> {
+fn curve(model: &mut Model, row: &PackedSequence, steps: u64, learning_rate: f64) -> Vec<f64> {
     let mut moments: BTreeMap<String, Moments> = BTreeMap::new();
     let mut losses = Vec::new();
     for step in 1..=steps {
@@ -203,7 +204,7 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
         mtp.set_trainable(true);
         (model, mtp)
     });
-    let row = Row::single(&golden.ids("input_ids_130"));
+    let row = PackedSequence::single(&golden.ids("input_ids_130"));
     let trained = |(model, mtp): &(Model, Mtp)| {
         let (mut gradients, scale) = (Gradients::default(), 1.0 / Mtp::target_tokens(&row) as f64);
         let loss = mtp.loss_and_gradients(model, model.hidden(&row), &row, scale, &mut gradients).nats();
@@ -220,7 +221,7 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
     for part in [&ids[..17], &ids[17..18], &ids[18..24]] {
         continued.extend(host(model.continue_from(part, &mut cache)));
     }
-    let error = relative(&continued, &host(model.hidden(&Row::single(ids))));
+    let error = relative(&continued, &host(model.hidden(&PackedSequence::single(ids))));
     assert!(error <= LOGITS, "decoding differs by {error:e}");
 }
 
@@ -243,7 +244,7 @@ fn drafts_from_some_tokens_give_the_text_of_the_cpu() {
 #[test]
 fn other_architectures_agree_with_the_cpu() {
     let Some(device) = device() else { return };
-    for name in ["qwen2", "qwen3", "llama", "llama_rope3"] {
+    for name in FOLDERS {
         let folder = root().join("others").join(name);
         let [mut on_host, mut on_device] =
             [Device::flex(), device.clone()].map(|device| load(&folder, &device));

@@ -4,7 +4,7 @@ use super::{
     CURVE, GRADIENT, Golden, LOGITS, difference, floats, json, labelled_row, model, qwen35, relative,
     stored_name,
 };
-use crate::{Gradients, Model, Row};
+use crate::{Gradients, Model, PackedSequence};
 use serde_json::Value;
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ struct Batches {
 
 impl Batches {
     /// The micro-batches of a step, each one row of several examples.
-    fn step(&self, step: usize) -> Vec<Row> {
+    fn step(&self, step: usize) -> Vec<PackedSequence> {
         let (ids, labels) = (self.golden.integers("input_ids"), self.golden.integers("labels"));
         let shape = self.golden.shape("input_ids");
         let [_, micros, rows, tokens] = shape[..] else { panic!("[step, micro, row, token]") };
@@ -37,7 +37,7 @@ fn follows(model: &mut Model, hyper: &Value, curve: &Value, decay_all: bool, rec
     let mut moments: BTreeMap<String, Moments> = BTreeMap::new();
     for (step, (expected, rate)) in losses.iter().zip(rates).enumerate() {
         let rows = batches.step(step);
-        let targets: usize = rows.iter().map(Row::target_tokens).sum();
+        let targets: usize = rows.iter().map(PackedSequence::target_tokens).sum();
         let mut gradients = Gradients::default();
         let scale = 1.0 / targets as f64;
         let loss = |row| model.loss_and_gradients(row, scale, recompute, &mut gradients).nats();
@@ -95,7 +95,7 @@ fn full_fine_tuning_follows_the_curve_of_transformers() {
             assert!((squares.sqrt() - expected).abs() <= 1e-3 * expected, "norm of {stored}");
         });
         let ids = Golden::open("golden_forward.safetensors").ids("input_ids_17");
-        let logits = model.logits(model.hidden(&Row::single(&ids)));
+        let logits = model.logits(model.hidden(&PackedSequence::single(&ids)));
         let error = difference(&logits, &golden.numbers("logits_17"));
         assert!(error <= 20.0 * LOGITS, "final logits differ by {error:e}");
     }
@@ -109,7 +109,7 @@ fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
         let mut model = model("checkpoint");
         let config = model.load_lora(&qwen35().join("lora_init")).unwrap();
         assert_eq!(config.scale(), expected["scaling"].as_f64().unwrap());
-        assert_eq!(model.linears().count() as u64, expected["wrapped_linears"].as_u64().unwrap());
+        assert_eq!(model.linears().len() as u64, expected["wrapped_linears"].as_u64().unwrap());
 
         // The norms were taken on the first micro-batch alone.
         let batches = Batches { golden: Golden::open("train_batches.safetensors") };
@@ -127,7 +127,7 @@ fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
         follows(&mut model, &expected["hyper"], &expected["curve"], true, recompute);
         let mut reference = super::model("checkpoint");
         reference.load_lora(&qwen35().join("lora_final")).unwrap();
-        for (ours, theirs) in model.linears().zip(reference.linears()) {
+        for (ours, theirs) in model.linears().into_iter().zip(reference.linears()) {
             let (ours, theirs) = (ours.lora.as_ref().unwrap(), theirs.lora.as_ref().unwrap());
             for (ours, theirs) in [(&ours.a, &theirs.a), (&ours.b, &theirs.b)] {
                 let error = relative(&ours.to_vec(), &theirs.to_vec());
@@ -142,7 +142,7 @@ fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
             }
         }
         let ids = Golden::open("golden_forward.safetensors").ids("input_ids_17");
-        let logits = reference.logits(reference.hidden(&Row::single(&ids)));
+        let logits = reference.logits(reference.hidden(&PackedSequence::single(&ids)));
         let error = difference(&logits, &golden.numbers("logits_17"));
         assert!(error <= LOGITS, "logits of the final adapter differ by {error:e}");
     }

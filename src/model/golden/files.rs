@@ -2,12 +2,12 @@
 
 use super::{difference, host, json, model, qwen35};
 use crate::export::export;
-use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, Row};
+use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 use burn::tensor::Device;
 use std::path::Path;
 
-fn probe() -> Row {
-    Row::single(&[1, 5, 9, 200, 33, 7, 2, 2, 100])
+fn probe() -> PackedSequence {
+    PackedSequence::single(&[1, 5, 9, 200, 33, 7, 2, 2, 100])
 }
 
 fn copy_of(folder: &str) -> tempfile::TempDir {
@@ -163,7 +163,7 @@ fn a_fresh_adapter_changes_nothing_and_depends_on_its_seed() {
     };
     let (one, two) = (with_seed(1), with_seed(2));
     assert!(difference(&host(one.hidden(&probe())), &plain) < 1e-6);
-    let first_a = |model: &Model| model.linears().next().unwrap().lora.as_ref().unwrap().a.to_vec();
+    let first_a = |model: &Model| model.linears()[0].lora.as_ref().unwrap().a.to_vec();
     assert_eq!(first_a(&one), first_a(&with_seed(1)));
     assert_ne!(first_a(&one), first_a(&two));
     let bound = 1.0 / (one.config().hidden_size as f32).sqrt();

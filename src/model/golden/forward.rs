@@ -1,5 +1,5 @@
 use super::{Golden, LOGITS, difference, host, model};
-use crate::Row;
+use crate::PackedSequence;
 use crate::delta_net::Projected;
 use crate::layer::Mixer;
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
@@ -10,7 +10,7 @@ use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 fn hidden_states_and_logits_are_those_of_transformers() {
     let (model, golden) = (model("checkpoint"), Golden::open("golden_forward.safetensors"));
     for n in [1, 17, 130] {
-        let row = Row::single(&golden.ids(&format!("input_ids_{n}")));
+        let row = PackedSequence::single(&golden.ids(&format!("input_ids_{n}")));
         let outputs: Vec<Vec<f32>> = model.layer_outputs(&row).into_iter().map(host).collect();
         let width = model.config().hidden_size;
         let (name, from, to) = match n {
@@ -37,8 +37,8 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
     let model = model("checkpoint");
     let forward = Golden::open("golden_forward.safetensors");
     let golden = Golden::open("golden_intermediates.safetensors");
-    let row = Row::single(&forward.ids("input_ids_17"));
-    let table = model.rope_table(&row);
+    let row = PackedSequence::single(&forward.ids("input_ids_17"));
+    let ropes = model.rope_tables(&row.position_ids);
     let compared = std::cell::Cell::new(0);
     let check = |name: &str, got: Vec<f32>| {
         if golden.has(name) {
@@ -47,14 +47,13 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
             compared.set(compared.get() + 1);
         }
     };
-    let config = model.config();
     let mut x = model.embed(&row.input_ids);
     for (i, layer) in model.layers().iter().enumerate() {
-        let normed = crate::attention::norm(x.clone(), &layer.input_layernorm, config);
+        let normed = layer.mixer_norm.forward(x.clone());
         check(&format!("layer{i}.input_norm"), host(normed.clone()));
         let mixed = match &layer.mixer {
-            Mixer::Linear(net) => {
-                let Projected { u, z, g, beta } = net.project(normed);
+            Mixer::DeltaNet(net) => {
+                let Projected { u_TC: u, z_TMV: z, g_TM: g, beta_TM: beta } = net.project(normed);
                 let qkv = causal_conv1d_silu(u.clone(), net.conv1d.tensor(), &row.position_ids);
                 let core =
                     gated_delta_rule(net.dims(), qkv.clone(), g.clone(), beta.clone(), &row.cu_seqlens);
@@ -64,20 +63,20 @@ fn the_inside_of_a_layer_of_each_kind_is_that_of_transformers() {
                 check(&format!("layer{i}.gdn_beta"), host(beta));
                 check(&format!("layer{i}.gdn_core"), host(core.clone()));
                 check(&format!("layer{i}.gdn_z"), host(z.clone()));
-                let gated = gated_rms_norm(core.clone(), z.clone(), net.norm.tensor(), config.rms_norm_eps);
+                let gated = gated_rms_norm(core.clone(), z.clone(), net.norm.weight.tensor(), net.norm.eps);
                 check(&format!("layer{i}.gdn_gated"), host(gated));
-                net.gate_and_join(core, z)
+                net.gate_and_project(core, z)
             }
-            Mixer::Full(attention) => {
-                let projected = attention.project(normed.clone(), &table);
-                check(&format!("layer{i}.attn_q"), host(projected.q));
-                check(&format!("layer{i}.attn_k"), host(projected.k));
-                check(&format!("layer{i}.attn_v"), host(projected.v));
-                attention.forward(normed, &row, &table)
+            Mixer::Attention(attention) => {
+                let projected = attention.project(normed.clone(), &ropes);
+                check(&format!("layer{i}.attn_q"), host(projected.q_TND));
+                check(&format!("layer{i}.attn_k"), host(projected.k_TGD));
+                check(&format!("layer{i}.attn_v"), host(projected.v_TGD));
+                attention.forward(normed, &row, &ropes)
             }
         };
         let h = x.clone() + mixed.clone();
-        let inner = crate::attention::norm(h.clone(), &layer.post_attention_layernorm, config);
+        let inner = layer.mlp_norm.forward(h.clone());
         let out = layer.mlp.forward(inner.clone());
         check(&format!("layer{i}.mixer_out"), host(mixed));
         check(&format!("layer{i}.mlp_in"), host(inner));
@@ -95,7 +94,7 @@ fn the_text_only_bf16_layout_gives_the_logits_of_transformers() {
     let names = golden.names();
     let ids = names.iter().find(|name| name.starts_with("input_ids")).unwrap();
     let logits = names.iter().find(|name| name.starts_with("logits")).unwrap();
-    let row = Row::single(&golden.ids(ids));
+    let row = PackedSequence::single(&golden.ids(ids));
     let error = difference(&model.logits(model.hidden(&row)), &golden.numbers(logits));
     assert!(error <= LOGITS, "logits differ by {error:e}");
 }
@@ -105,14 +104,14 @@ fn a_packed_row_gives_every_example_the_logits_it_has_alone() {
     let (model, golden) = (model("checkpoint"), Golden::open("golden_packed.safetensors"));
     let borders: Vec<u32> = golden.ids("cu_seqlens");
     let ids = golden.ids("input_ids");
-    let row = Row::new(&ids, &borders, &vec![true; ids.len()]);
+    let row = PackedSequence::new(&ids, &borders, &vec![true; ids.len()]);
     let logits = model.logits(model.hidden(&row));
     let error = difference(&logits, &golden.numbers("logits"));
     assert!(error <= LOGITS, "packed logits differ by {error:e}");
     let vocabulary = model.config().vocab_size;
     for border in borders.windows(2) {
         let (from, to) = (border[0] as usize, border[1] as usize);
-        let alone = Row::single(&ids[from..to]);
+        let alone = PackedSequence::single(&ids[from..to]);
         let alone = model.logits(model.hidden(&alone));
         let error = difference(&logits[from * vocabulary..to * vocabulary], &alone);
         // Not bit for bit: the blocking of a matrix product depends on the number of rows.

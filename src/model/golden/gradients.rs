@@ -1,5 +1,5 @@
 use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
-use crate::{Checkpoint, Gradients, Model, Mtp, Row};
+use crate::{Checkpoint, Gradients, Model, Mtp, PackedSequence};
 use burn::tensor::Device;
 use sparktune_kernels::adamw::Clip;
 
@@ -33,7 +33,7 @@ fn norms_match(expected: &serde_json::Value, gradients: &Gradients) {
     }
 }
 
-fn trained_row(model: &mut Model, row: &Row, recompute: bool) -> (f64, Gradients) {
+fn trained_row(model: &mut Model, row: &PackedSequence, recompute: bool) -> (f64, Gradients) {
     model.set_trainable(true);
     let mut gradients = Gradients::default();
     let scale = 1.0 / row.target_tokens() as f64;
@@ -173,8 +173,8 @@ fn the_joint_loss_sends_its_gradient_through_the_trunk() {
     let total = main + own;
     let mut backward = total.backward();
     let mut gradients = Gradients::default();
-    model.visit(&mut |param| gradients.collect(param, &mut backward));
-    mtp.visit(&mut |param| gradients.collect(param, &mut backward));
+    model.visit(&mut |param| gradients.take_sum(param, &mut backward));
+    mtp.visit(&mut |param| gradients.take_sum(param, &mut backward));
     let total = f64::from(total.into_scalar::<f32>());
     assert!((total - expected["total"].as_f64().unwrap()).abs() <= 2.0 * LOSS, "joint loss {total}");
     gradients_match(&golden, "joint_grad.", &gradients);

@@ -10,7 +10,7 @@ mod forward;
 mod gradients;
 mod others;
 
-use crate::{Checkpoint, Model, Row};
+use crate::{Checkpoint, Model, PackedSequence};
 use burn::tensor::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -68,7 +68,7 @@ impl Golden {
     pub(crate) fn numbers(&self, name: &str) -> Vec<f32> {
         let tensors = self.tensors();
         let view = tensors.tensor(name).unwrap_or_else(|_| panic!("no golden tensor {name}"));
-        crate::checkpoint::widen(view.data(), view.dtype()).unwrap()
+        crate::numbers::widen(view.data(), view.dtype()).unwrap()
     }
 
     pub(crate) fn integers(&self, name: &str) -> Vec<i64> {
@@ -96,7 +96,7 @@ impl Golden {
     }
 
     /// The `[rows, length]` batch `input_ids` and `labels` as one row of that many examples.
-    pub(crate) fn batch(&self) -> Row {
+    pub(crate) fn batch(&self) -> PackedSequence {
         let shape = self.shape("input_ids");
         labelled_row(&self.integers("input_ids"), &self.integers("labels"), &vec![shape[1]; shape[0]])
     }
@@ -107,7 +107,7 @@ impl Golden {
 }
 
 /// A row of `lengths` examples from unshifted labels (`-100` = no target), as transformers takes them.
-pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize]) -> Row {
+pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize]) -> PackedSequence {
     let mut borders = vec![0u32];
     for length in lengths {
         borders.push(borders.last().unwrap() + *length as u32);
@@ -117,7 +117,7 @@ pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize])
     for (label, id) in labels.iter().zip(input_ids) {
         assert!(*label == -100 || label == id, "labels repeat the input");
     }
-    Row::new(&ids, &borders, &mask)
+    PackedSequence::new(&ids, &borders, &mask)
 }
 
 /// The name a parameter has in the wrapper checkpoint of the set.

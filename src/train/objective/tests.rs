@@ -28,7 +28,7 @@ struct Preference {
 impl Preference {
     /// `scale · Σ losses` of the pairs in a sequence, `[1, 1]`, from its hidden states `[T, H]` and the
     /// output head `[V, H]`.
-    fn loss(&self, sequence: &Row, hidden: &Tensor<2>, head: &Weight, scale: f64) -> Tensor<2> {
+    fn loss(&self, sequence: &PackedSequence, hidden: &Tensor<2>, head: &Weight, scale: f64) -> Tensor<2> {
         let answers: Vec<Tensor<2>> = sequence
             .cu_seqlens
             .windows(2)
@@ -56,14 +56,14 @@ impl Objective for Preference {
         2
     }
 
-    fn loss_terms(&self, sequence: &Row) -> usize {
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize {
         (sequence.cu_seqlens.len() - 1) / 2
     }
 
     fn loss_and_gradients(
         &self,
         text: &TextModel,
-        sequence: &Row,
+        sequence: &PackedSequence,
         scale: f64,
         gradients: &mut Gradients,
     ) -> Loss {
@@ -72,7 +72,7 @@ impl Objective for Preference {
         })
     }
 
-    fn loss_sum(&self, text: &TextModel, sequence: &Row) -> Loss {
+    fn loss_sum(&self, text: &TextModel, sequence: &PackedSequence) -> Loss {
         text.model.loss_of(sequence, |hidden, head| self.loss(sequence, &hidden, &head, 1.0))
     }
 }
@@ -250,9 +250,9 @@ fn the_gradient_of_a_pairwise_loss_is_the_weighted_sum_of_those_of_its_answers()
     let borders: Vec<u32> = (0..=4).map(|n| answers[..n].iter().map(|ids| ids.len() as u32).sum()).collect();
     let mask = |ids: &Vec<u32>| (0..ids.len()).map(|t| t >= PROMPT).collect::<Vec<bool>>();
     let masks: Vec<bool> = answers.iter().flat_map(mask).collect();
-    let packed = Row::new(&answers.concat(), &borders, &masks);
-    let alone: Vec<Row> =
-        answers.iter().map(|ids| Row::new(ids, &[0, ids.len() as u32], &mask(ids))).collect();
+    let packed = PackedSequence::new(&answers.concat(), &borders, &masks);
+    let alone: Vec<PackedSequence> =
+        answers.iter().map(|ids| PackedSequence::new(ids, &[0, ids.len() as u32], &mask(ids))).collect();
 
     for (lora, recompute) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut model = model.clone();

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use sparktune_data::{KeptLine, Preview, Report};
-use sparktune_plan::{Answers, Architecture, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
+use sparktune_plan::{Answers, ConfigOptions, DataFacts, MachineFacts, ModelFacts, Origin, PlanError, Rates};
 
 use super::Page;
 pub use crate::finding::{Finding, Severity};
@@ -56,8 +56,8 @@ pub enum Ask {
         name: String,
         /// Commit, tag or branch, when the user insists on one.
         revision: Option<String>,
-        /// What a family that is not known is to be computed as, when the user has said so.
-        architecture: Option<Architecture>,
+        /// What the user said about its config.
+        config: ConfigOptions,
     },
     /// What is in a folder: [`Told::Listing`].
     List {

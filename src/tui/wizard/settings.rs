@@ -18,8 +18,15 @@ const ESSENTIAL: [&str; 11] = [
 ];
 
 /// Settings that have a page of their own.
-const ELSEWHERE: [&str; 6] =
-    ["preset", "model.id", "model.revision", "model.path", "model.architecture", "data.train"];
+const ELSEWHERE: [&str; 7] = [
+    "preset",
+    "model.id",
+    "model.revision",
+    "model.path",
+    "model.architecture",
+    "model.ignore_config_fields",
+    "data.train",
+];
 
 /// The settings to be listed.
 pub(super) fn listed(all: bool) -> Vec<&'static Setting> {

@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use ratatui::layout::Size;
 use sparktune_plan::presets::OF_ONE_RUN;
 use sparktune_plan::{
-    Answer, Answers, Architecture, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
+    Answer, Answers, ConfigOptions, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
 };
 
 use super::Page;
@@ -36,7 +36,7 @@ impl From<&PlanError> for Problem {
 }
 
 /// What the model's facts depend on.
-type ModelKey = (String, Option<String>, Option<Architecture>);
+type ModelKey = (String, Option<String>, ConfigOptions);
 
 /// What the data's facts depend on so much that others cannot stand in for them.
 type DataKey = (ModelKey, Vec<PathBuf>);
@@ -188,9 +188,9 @@ impl State {
     }
 
     fn model_key(&self) -> Option<ModelKey> {
-        let Answers { model, revision, architecture, .. } = &self.answers;
+        let Answers { model, revision, .. } = &self.answers;
         let revision = revision.as_ref().map(|answer| answer.value.clone());
-        Some((model.as_ref()?.value.clone(), revision, architecture.as_ref().map(|answer| answer.value)))
+        Some((model.as_ref()?.value.clone(), revision, self.answers.config_options()))
     }
 
     /// Whether the present data was chosen by the user or given from outside; the model's part does not count.
@@ -205,8 +205,8 @@ impl State {
             let old = std::mem::take(&mut self.model);
             self.cancel(&old);
             self.model_of.clone_from(&key);
-            if let Some((name, revision, architecture)) = key {
-                self.model = self.expect(Ask::Model { name, revision, architecture });
+            if let Some((name, revision, config)) = key {
+                self.model = self.expect(Ask::Model { name, revision, config });
             }
         }
         let key = self.data_key().filter(|_| self.model_ready().is_some());

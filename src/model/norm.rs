@@ -1,0 +1,49 @@
+//! RMSNorm with a learned weight (SPEC.md 2.1).
+
+use crate::module::module;
+use crate::{Checkpoint, ModelError, Param};
+use burn::tensor::{Device, Tensor};
+use sparktune_kernels::rms_norm::{add_rms_norm, rms_norm};
+use sparktune_plan::architecture::NormSpec;
+
+/// `x / sqrt(mean(x²) + eps)` times `weight`, or times `1 + weight` where it is zero-centred.
+#[derive(Clone, Debug)]
+pub(crate) struct Norm {
+    /// As many numbers as are normalised together.
+    pub(crate) weight: Param,
+    pub(crate) eps: f64,
+    pub(crate) zero_centred: bool,
+}
+
+module!(Norm { weight });
+
+impl Norm {
+    /// Loads the norm that a table describes; its path is below `module`, or below the decoder itself.
+    pub(crate) fn load(
+        checkpoint: &Checkpoint,
+        spec: &NormSpec,
+        module: Option<&str>,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let weight = spec.weight();
+        let weight = match module {
+            Some(module) => weight.below(module),
+            None => weight,
+        };
+        Ok(Self {
+            weight: checkpoint.param(&weight, device)?,
+            eps: checkpoint.config().rms_norm_eps,
+            zero_centred: spec.zero_centred,
+        })
+    }
+
+    /// The norm of every row of `x`.
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        rms_norm(x, self.weight.tensor(), self.eps, self.zero_centred)
+    }
+
+    /// The norm of every row of `x + branch`, and `x + branch`, in one pass.
+    pub(crate) fn forward_sum(&self, x: Tensor<2>, branch: Tensor<2>) -> [Tensor<2>; 2] {
+        add_rms_norm(x, branch, self.weight.tensor(), self.eps, self.zero_centred)
+    }
+}

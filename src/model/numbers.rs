@@ -1,0 +1,39 @@
+//! Numbers as they are stored, and as they are made up.
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+/// The numbers of a float type, from little-endian bytes; `None` for other types.
+pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
+    Some(match dtype {
+        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Dtype::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        Dtype::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        _ => return None,
+    })
+}
+
+/// Little-endian bytes of numbers in a float type, rounded to nearest even; `None` for other types.
+pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
+    Some(match dtype {
+        Dtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Dtype::BF16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+        Dtype::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        _ => return None,
+    })
+}
+
+/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of the name.
+pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
+    let hash = name
+        .bytes()
+        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+    let mut state = hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    };
+    (0..count).map(|_| (((next() >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0) * bound) as f32).collect()
+}

@@ -1,0 +1,67 @@
+//! The rotations of a model's attention layers (SPEC.md 2.3).
+
+use sparktune_kernels::rope::RopeTable;
+use sparktune_plan::ModelConfig;
+use sparktune_plan::architecture::Rope;
+
+/// The frequencies of every different RoPE of a model, in the order of [`ModelConfig::ropes`].
+#[derive(Clone, Debug)]
+pub(crate) struct Ropes {
+    frequencies: Vec<Vec<f32>>,
+}
+
+/// Which RoPE of its model a layer has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeIndex(usize);
+
+/// The rotations of all layers at some positions.
+pub(crate) struct RopeTables(Vec<RopeTable>);
+
+impl Ropes {
+    pub(crate) fn new(config: &ModelConfig) -> Self {
+        Self { frequencies: config.ropes().into_iter().map(inverse_frequencies).collect() }
+    }
+
+    /// The rotations of tokens at these positions.
+    pub(crate) fn tables(&self, position_ids: &[u32]) -> RopeTables {
+        let table = |frequencies: &Vec<f32>| RopeTable::new(position_ids, frequencies);
+        RopeTables(self.frequencies.iter().map(table).collect())
+    }
+}
+
+impl RopeIndex {
+    pub(crate) fn new(config: &ModelConfig, rope: &Rope) -> Self {
+        let index = config.ropes().iter().position(|other| *other == rope);
+        Self(index.expect("the rotations of a model are those of its layers"))
+    }
+}
+
+impl RopeTables {
+    pub(crate) fn get(&self, index: RopeIndex) -> &RopeTable {
+        &self.0[index.0]
+    }
+}
+
+/// `theta^(-2j / rotary_dim)`, rescaled as Llama 3.1 does where the config asks for it.
+///
+/// Source: transformers `modeling_rope_utils.py`, `_compute_llama3_parameters`.
+fn inverse_frequencies(rope: &Rope) -> Vec<f32> {
+    (0..rope.rotary_dim / 2)
+        .map(|j| {
+            let frequency = rope.theta.powf(-2.0 * j as f64 / rope.rotary_dim as f64);
+            let Some(scaling) = &rope.llama3 else { return frequency as f32 };
+            let wavelength = std::f64::consts::TAU / frequency;
+            let original = scaling.original_max_position_embeddings;
+            let (low, high) = (scaling.low_freq_factor, scaling.high_freq_factor);
+            let scaled = if wavelength > original / low {
+                frequency / scaling.factor
+            } else if wavelength < original / high {
+                frequency
+            } else {
+                let smooth = (original / wavelength - low) / (high - low);
+                (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+            };
+            scaled as f32
+        })
+        .collect()
+}

@@ -1,0 +1,164 @@
+//! The layers that more than one family builds: softmax attention and a gated MLP, in the layout of Llama.
+
+use super::fields::{ConfigError, Fields};
+use super::rope::Rope;
+use super::table::{
+    AttentionSpec, LayerSpec, LinearSpec, MixerSpec, NormSpec, Part, Place, Reads, TensorSpec,
+};
+
+/// The sizes that every family's table starts from.
+pub(crate) struct Sizes {
+    pub(crate) hidden_size: usize,
+    pub(crate) intermediate_size: usize,
+    pub(crate) num_hidden_layers: usize,
+    pub(crate) num_attention_heads: usize,
+    pub(crate) num_key_value_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl Sizes {
+    pub(crate) fn read(config: &Fields) -> Result<Self, ConfigError> {
+        let hidden_size = config.size("hidden_size")?;
+        let num_attention_heads = config.size("num_attention_heads")?;
+        let num_key_value_heads = config.optional_size("num_key_value_heads")?.unwrap_or(num_attention_heads);
+        if num_key_value_heads == 0 || num_attention_heads % num_key_value_heads != 0 {
+            return Err(ConfigError::field("num_key_value_heads", "does not divide num_attention_heads"));
+        }
+        let num_hidden_layers = config.size("num_hidden_layers")?;
+        if num_hidden_layers > 1024 {
+            return Err(ConfigError::field("num_hidden_layers", "is over 1024"));
+        }
+        let head_dim = config.optional_size("head_dim")?.unwrap_or(hidden_size / num_attention_heads);
+        channels("head_dim", num_attention_heads, head_dim)?;
+        Ok(Self {
+            hidden_size,
+            intermediate_size: config.size("intermediate_size")?,
+            num_hidden_layers,
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+        })
+    }
+}
+
+/// The channels of all heads, which a hostile config must not make overflow.
+pub(super) fn channels(field: &str, heads: usize, width: usize) -> Result<usize, ConfigError> {
+    let channels = heads.checked_mul(width).filter(|channels| *channels < 1 << 32);
+    channels.ok_or_else(|| ConfigError::field(field, "gives all heads together 2^32 channels or more"))
+}
+
+/// Softmax attention, with whatever a family adds to that of Llama.
+#[derive(Clone)]
+pub(super) struct Attention {
+    pub(super) rope: Rope,
+    pub(super) sliding_window: Option<usize>,
+    /// q, k and v have biases.
+    pub(super) qkv_bias: bool,
+    /// The output projection has a bias.
+    pub(super) o_bias: bool,
+    /// Queries and keys are normalised per head.
+    pub(super) qk_norm: bool,
+    /// The result is gated by a sigmoid that is computed in `q_proj`.
+    pub(super) output_gate: bool,
+    /// All norms of the layer multiply by `1 + weight`.
+    pub(super) zero_centred: bool,
+}
+
+impl Attention {
+    /// That of Llama.
+    pub(super) const fn plain(rope: Rope) -> Self {
+        Self {
+            rope,
+            sliding_window: None,
+            qkv_bias: false,
+            o_bias: false,
+            qk_norm: false,
+            output_gate: false,
+            zero_centred: false,
+        }
+    }
+}
+
+/// A layer with softmax attention.
+pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
+    let h = sizes.hidden_size;
+    let q = sizes.num_attention_heads * sizes.head_dim;
+    let kv = sizes.num_key_value_heads * sizes.head_dim;
+    let q_and_gate = if with.output_gate { 2 * q } else { q };
+    let mut mixer = vec![
+        linear("self_attn.q_proj", [q_and_gate, h], with.qkv_bias, Reads::MixerInput),
+        linear("self_attn.k_proj", [kv, h], with.qkv_bias, Reads::MixerInput),
+        linear("self_attn.v_proj", [kv, h], with.qkv_bias, Reads::MixerInput),
+        linear("self_attn.o_proj", [h, q], with.o_bias, Reads::Mixed),
+    ];
+    if with.qk_norm {
+        mixer.push(norm("self_attn.q_norm", sizes.head_dim, with.zero_centred, Place::Queries));
+        mixer.push(norm("self_attn.k_norm", sizes.head_dim, with.zero_centred, Place::Keys));
+    }
+    // q before and after its norm, gate, output, gated output; k before and after its norm, v.
+    let kept = 5 * q + 3 * kv;
+    let spec = MixerSpec::Attention(AttentionSpec {
+        num_attention_heads: sizes.num_attention_heads,
+        num_key_value_heads: sizes.num_key_value_heads,
+        head_dim: sizes.head_dim,
+        rope: with.rope.clone(),
+        sliding_window: with.sliding_window,
+        output_gate: with.output_gate,
+    });
+    layer(sizes, spec, mixer, kept, with.zero_centred)
+}
+
+/// A layer of this mixer and a gated MLP, with a norm before each. `kept`: numbers that the mixer keeps for its backward
+/// pass, for each token.
+pub(super) fn layer(
+    sizes: &Sizes,
+    mixer: MixerSpec,
+    of_mixer: Vec<Part>,
+    kept: usize,
+    zero_centred: bool,
+) -> LayerSpec {
+    let (h, i) = (sizes.hidden_size, sizes.intermediate_size);
+    let mut parts = vec![norm("input_layernorm", h, zero_centred, Place::BeforeMixer)];
+    parts.extend(of_mixer);
+    parts.extend([
+        norm("post_attention_layernorm", h, zero_centred, Place::BeforeMlp),
+        linear("mlp.gate_proj", [i, h], false, Reads::MlpInput),
+        linear("mlp.up_proj", [i, h], false, Reads::MlpInput),
+        linear("mlp.down_proj", [h, i], false, Reads::MlpHidden),
+    ]);
+    // Residual and normed input of mixer and MLP; gate, up and their product.
+    let kept_per_token = 4 * h + 3 * i + kept;
+    LayerSpec { mixer, intermediate_size: i, parts, kept_per_token }
+}
+
+/// The norm after the last layer.
+pub(super) fn final_norm(sizes: &Sizes, zero_centred: bool) -> NormSpec {
+    NormSpec { path: "norm", width: sizes.hidden_size, zero_centred, place: Place::Decoder }
+}
+
+/// The window of each layer as Qwen2 and Qwen3 have it: `layer_types` says which layers have one, or else all from
+/// `max_window_layers` on do; none does without `use_sliding_window`.
+pub(super) fn windows_by_layer(config: &Fields, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+    let window = if config.flag("use_sliding_window") { sliding_window(config)? } else { None };
+    let listed = config.layer_types(layers, &[("full_attention", false), ("sliding_attention", true)])?;
+    let from = config.optional_size("max_window_layers")?.unwrap_or(0);
+    let windowed = listed.unwrap_or_else(|| (0..layers).map(|layer| layer >= from).collect());
+    Ok(windowed.into_iter().map(|windowed| window.filter(|_| windowed)).collect())
+}
+
+/// How many tokens a windowed layer sees, where the config says so.
+pub(super) fn sliding_window(config: &Fields) -> Result<Option<usize>, ConfigError> {
+    config.get("sliding_window").map(|_| config.size("sliding_window")).transpose()
+}
+
+pub(super) fn linear(path: &'static str, [output, input]: [usize; 2], has_bias: bool, reads: Reads) -> Part {
+    Part::Linear(LinearSpec { path, output, input, has_bias, reads })
+}
+
+pub(super) fn norm(path: &'static str, width: usize, zero_centred: bool, place: Place) -> Part {
+    Part::Norm(NormSpec { path, width, zero_centred, place })
+}
+
+pub(super) fn tensor(name: &str, shape: &[usize]) -> Part {
+    Part::Tensor(TensorSpec::new(name, shape))
+}

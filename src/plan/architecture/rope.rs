@@ -1,0 +1,82 @@
+//! Rotary position embedding, as `config.json` describes it.
+
+use serde_json::Map;
+
+use super::fields::{ConfigError, Fields};
+
+/// How positions rotate the queries and keys of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the geometric series of frequencies.
+    pub theta: f64,
+    /// How many leading dimensions of each head are rotated (even, at most `head_dim`).
+    pub rotary_dim: usize,
+    /// Llama 3.1's frequency rescaling, where the config asks for it.
+    pub llama3: Option<Llama3Scaling>,
+}
+
+/// `rope_scaling` of type `llama3`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Llama3Scaling {
+    /// Long wavelengths are stretched by this factor.
+    pub factor: f64,
+    /// Wavelengths over `original / low_freq_factor` are stretched in full.
+    pub low_freq_factor: f64,
+    /// Wavelengths under `original / high_freq_factor` stay as they are.
+    pub high_freq_factor: f64,
+    /// Context length that the model was first trained with.
+    pub original_max_position_embeddings: f64,
+}
+
+/// The fields of a config that [`Rope::read`] looks at.
+pub(super) const USED: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"];
+
+/// The fields inside `rope_parameters` and `rope_scaling` that are looked at, and those that name the sections of
+/// multimodal positions, which are all equal for text (SPEC.md 2.3).
+pub(super) const INNER: &[&str] = &[
+    "rope_theta",
+    "rope_type",
+    "type",
+    "partial_rotary_factor",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "mrope_section",
+    "mrope_interleaved",
+];
+
+impl Rope {
+    /// Reads the rotation that all attention layers of a model share. `rotated` is the share of each head that is rotated
+    /// where the config does not say.
+    pub(super) fn read(config: &Fields, head_dim: usize, rotated: f64) -> Result<Self, ConfigError> {
+        // Newer files keep everything in `rope_parameters`; older ones have `rope_theta` beside `rope_scaling`.
+        let none = Map::new();
+        let parameters = config.map("rope_parameters").or_else(|| config.map("rope_scaling"));
+        let parameters = Fields::new(parameters.unwrap_or(&none));
+        let theta = parameters.float("rope_theta", config.float("rope_theta", 10_000.0)?)?;
+        let factor =
+            parameters.float("partial_rotary_factor", config.float("partial_rotary_factor", rotated)?)?;
+        let rotary_dim = (head_dim as f64 * factor) as usize;
+        if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+            let problem = "does not give an even number of rotated dimensions";
+            return Err(ConfigError::field("partial_rotary_factor", problem));
+        }
+        let kind = parameters.text("rope_type").or_else(|| parameters.text("type")).unwrap_or("default");
+        let llama3 = match kind {
+            "default" => None,
+            "llama3" => Some(Llama3Scaling {
+                factor: parameters.float("factor", 8.0)?,
+                low_freq_factor: parameters.float("low_freq_factor", 1.0)?,
+                high_freq_factor: parameters.float("high_freq_factor", 4.0)?,
+                original_max_position_embeddings: parameters
+                    .float("original_max_position_embeddings", 8192.0)?,
+            }),
+            other => {
+                let problem = format!("is `{other}`, which is not supported");
+                return Err(ConfigError::field("rope_scaling.rope_type", &problem));
+            }
+        };
+        Ok(Self { theta, rotary_dim, llama3 })
+    }
+}
