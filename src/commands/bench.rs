@@ -14,11 +14,13 @@ use sparktune_runlog::bench::measure_reading;
 use sparktune_tui::bench::measure_dashboard;
 use sparktune_tui::{bytes, count};
 
-use super::gpu_bench;
-use crate::answers;
-use crate::cli::{BenchArgs, BenchPart};
-use crate::failure::{Exit, Failure};
-use crate::output::{note, print, print_json};
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::folders::demo_folder;
+use sparktune_tui::output::{note, print, print_json};
+
+use crate::failure::from_training;
+use crate::gpu_bench;
+use crate::request::{BenchArgs, BenchPart};
 
 /// A Qwen3.5-shaped decoder of 42.5 M parameters: large enough that its matrices are what takes the time.
 const MODEL: &str = include_str!("bench-model.json");
@@ -108,7 +110,8 @@ pub fn bench(args: BenchArgs) -> Result<Exit, Failure> {
     if let Some(part) = args.part {
         let rank = (part == BenchPart::Lora).then_some(RANK);
         let model = ModelConfig::from_json(MODEL)?;
-        let rate = sparktune_train::bench::training(model, SEQUENCE, size.train_steps, rank)?;
+        let rate = sparktune_train::bench::training(model, SEQUENCE, size.train_steps, rank)
+            .map_err(from_training)?;
         print_json(&Training { tokens_per_s: rate.tokens_per_s, peak_rss_bytes: rate.peak_rss_bytes })?;
         return Ok(Exit::Done);
     }
@@ -157,7 +160,7 @@ fn data(size: &Size, model: Option<&Path>, folder: &Path) -> Result<Vec<Row>, Fa
         "Python json.loads 440 MB/s; to reach: 1,000 MB/s",
     )];
 
-    let demo = answers::demo_folder().map(|folder| folder.join("model"));
+    let demo = demo_folder().map(|folder| folder.join("model"));
     if let Some(model) = model.map(Path::to_owned).or(demo) {
         let tokenizer = ChatTokenizer::from_dir(&model)?;
         let [sample] = &inputs;
@@ -263,9 +266,9 @@ fn measure_apart(part: &str, quick: bool) -> Result<Training, Failure> {
     let mut command = Command::new(&program);
     command.args(["bench", "--part", part]).args(quick.then_some("--quick")).stderr(Stdio::inherit());
     let done = command.output().map_err(|error| Failure::io("start", &program, &error))?;
-    serde_json::from_slice(&done.stdout).map_err(|_| Failure {
-        exit: done.status.code().map_or(Exit::Bug, Exit::of),
-        text: format!("measuring training ({part}) ended with {}", done.status),
+    serde_json::from_slice(&done.stdout).map_err(|_| {
+        let exit = done.status.code().map_or(Exit::Bug, Exit::from_code);
+        Failure::new(exit, format!("measuring training ({part}) ended with {}", done.status))
     })
 }
 

@@ -7,9 +7,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 use sparktune_train::step_work::{GAP_S, PROMISED_FOR, Part, Predicted, predictions, promised_for};
 
-use crate::cli::{BenchArgs, GpuSection};
-use crate::failure::{Exit, Failure};
-use crate::output::print;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_tui::output::print;
+
+use crate::request::{BenchArgs, GpuSection};
 
 /// `sparktune bench --gpu SECTION`: exit code 77, and why as the last line, where it cannot be done here.
 ///
@@ -120,8 +121,8 @@ use on_cuda::measured;
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use super::{BenchArgs, Exit, Failure, GpuSection, Stopped, created, print};
-    use crate::output::print_json;
     use sparktune_train::gpu_bench::{Bench, Row};
+    use sparktune_tui::output::print_json;
     use std::fs::File;
     use std::time::Duration;
 
@@ -138,9 +139,9 @@ mod on_cuda {
         match section {
             GpuSection::Kernels => bench.kernels(),
             GpuSection::Gemm => bench.gemm(),
-            GpuSection::Steps => bench.steps(&crate::job::machine(&std::env::temp_dir())),
+            GpuSection::Steps => bench.steps(&sparktune_app::machine::machine(true, &std::env::temp_dir())),
             GpuSection::Probe => {
-                let failed = |text| Stopped::Failed(Failure { exit: Exit::Device, text });
+                let failed = |text| Stopped::Failed(Failure::new(Exit::Device, text));
                 let probe = bench.probe().map_err(failed)?;
                 print_json(&probe).map_err(|error| Stopped::Failed(error.into()))?;
             }
