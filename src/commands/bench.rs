@@ -11,22 +11,26 @@ use sparktune_bench::lossless::{self, Comparison, Training};
 use sparktune_bench::{BenchError, Options, Section, predicted, section, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 
-use crate::answers;
-use crate::cli::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
-use crate::failure::{Exit, Failure};
+use sparktune_app::answers::gather;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::folders::demo_folder;
+use sparktune_app::job;
+use sparktune_app::model::fetch;
+use sparktune_app::program::Program;
+use sparktune_tui::output::{note, print, print_json};
+use sparktune_tui::progress::OnStderr;
+
+use crate::failure::from_training;
 use crate::interrupt::Interrupts;
-use crate::job;
-use crate::launch::program;
-use crate::output::{note, print, print_json};
-use crate::progress::OnStderr;
+use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 
 /// `sparktune bench`.
 ///
 /// # Errors
 /// Too little room for the samples, a section that fails, or a peer that does not do its part.
-pub fn bench(mut args: BenchArgs) -> Result<Exit, Failure> {
+pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
     match args.command.take() {
-        Some(BenchCommand::Lossless(args)) => return lossless(args),
+        Some(BenchCommand::Lossless(args)) => return lossless(program, args),
         Some(BenchCommand::Stepper { plan, packs, adapter }) => {
             let training = stepper::Training { plan, packs, adapter };
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(failure)?;
@@ -37,11 +41,11 @@ pub fn bench(mut args: BenchArgs) -> Result<Exit, Failure> {
     if let Some(section) = args.gpu {
         return gpu(section, &args);
     }
-    sections(args)
+    sections(program, args)
 }
 
 /// The sections that need no GPU.
-fn sections(mut args: BenchArgs) -> Result<Exit, Failure> {
+fn sections(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
     if let Some(Some(file)) = &args.json {
         // `--json train`: a section, and no file to write.
         let section = file.to_str().and_then(Section::from_name).ok_or_else(|| {
@@ -53,8 +57,8 @@ fn sections(mut args: BenchArgs) -> Result<Exit, Failure> {
         args.sections.push(section);
     }
     let options = Options {
-        program: program()?,
-        tokenizer: args.model.or_else(|| answers::demo_folder().map(|folder| folder.join("model"))),
+        program: program.path()?.to_owned(),
+        tokenizer: args.model.or_else(|| demo_folder().map(|folder| folder.join("model"))),
         peers: args.peers,
         quick: args.quick,
     };
@@ -75,30 +79,29 @@ struct Compared<'a> {
 }
 
 /// `sparktune bench lossless`: exit code 70 where a step is further from the peer's than the bound allows.
-fn lossless(args: LosslessArgs) -> Result<Exit, Failure> {
+fn lossless(program: &Program, args: LosslessArgs) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
-    let given = answers::gather(args.settings.0, args.demo)?;
+    let given = gather(args.given.flags, args.given.demo)?;
     let methods = match &given.method {
         Some(method) => vec![method.value],
         None => vec![MethodKind::Lora, MethodKind::Full],
     };
-    let program = program()?;
     let mut comparisons = Vec::new();
     for method in methods {
         let answers = Answers { method: Some(Answer::flag(method)), ..given.clone() };
-        let job = job::plan(&answers, &listener)?;
-        let snapshot = job::fetch(&job.hub, &job.download, &listener)?;
+        let job = job::plan(program, &answers, &listener)?;
+        let snapshot = fetch(&job.hub, &job.download, &listener)?;
         let folder = std::path::absolute(&snapshot.folder)
             .map_err(|error| Failure::io("find", &snapshot.folder, &error))?;
         let mut plan = job.plan;
         plan.model.path = Some(folder);
         note(&format!("comparing the steps of {method}"));
         let training = Training { plan, tokens: job.prepared.train };
-        let comparison = lossless::compare(&training, &program, &args.peers).map_err(|error| {
+        let comparison = lossless::compare(&training, program.path()?, &args.peers).map_err(|error| {
             // The interrupt reaches both sides first, and what they then say is not the reason.
             if interrupts.count() > 0 {
-                return Failure { exit: Exit::Stopped, text: "interrupted: nothing was compared".into() };
+                return Failure::new(Exit::Stopped, "interrupted: nothing was compared");
             }
             failure(error)
         })?;
@@ -186,7 +189,7 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     match section {
         GpuSection::Kernels => bench.kernels(),
         GpuSection::Gemm => bench.gemm(),
-        GpuSection::Steps => bench.steps(&job::machine(&std::env::temp_dir())),
+        GpuSection::Steps => bench.steps(&sparktune_app::machine::machine(true, &std::env::temp_dir())),
         GpuSection::Probe => {
             let failed = |text| Stopped::Failed(Failure { exit: Exit::Device, text });
             let probe = bench.probe().map_err(failed)?;
@@ -211,11 +214,11 @@ fn failure(error: BenchError) -> Failure {
         BenchError::Log(error) => error.into(),
         BenchError::Config(error) => error.into(),
         BenchError::Plan(error) => error.into(),
-        BenchError::Train(error) => error.into(),
-        error @ BenchError::Model(_) => Failure { exit: Exit::Data, text: error.to_string() },
+        BenchError::Train(error) => from_training(error),
+        error @ BenchError::Model(_) => Failure::new(Exit::Data, error.to_string()),
         error @ BenchError::Peer { .. } => Failure::usage(error.to_string()),
         BenchError::Ours { exit_code, .. } => {
-            Failure { exit: exit_code.map_or(Exit::Bug, Exit::of), text: error.to_string() }
+            Failure::new(exit_code.map_or(Exit::Bug, Exit::from_code), error.to_string())
         }
     }
 }

@@ -1,18 +1,20 @@
 //! `doctor`: what this machine is, what is missing, and whether training is exact on it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde::Serialize;
+use sparktune_app::answers::runs_dir;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::findings::{Finding, Severity, findings};
+use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
+use sparktune_app::program::Program;
 use sparktune_telemetry::{Check, MachineFacts, Verdict, cuda_checks, disk_free_bytes, out_of_reach};
 use sparktune_train::TrainError;
-use sparktune_tui::{Finding, Severity};
+use sparktune_tui::finding_text;
+use sparktune_tui::output::{print, print_json};
 
-use crate::answers::{demo_folder, runs_dir};
-use crate::cli::DoctorArgs;
-use crate::failure::{Exit, Failure};
-use crate::machine::{self, finding};
-use crate::output::{print, print_json};
+use crate::failure::from_training;
 
 /// One line of the diagnosis.
 #[derive(Debug, Serialize)]
@@ -21,7 +23,7 @@ struct Line {
     finding: Finding,
     /// `ok`, `warning`, `failed` or `skipped`.
     status: &'static str,
-    /// Nothing where there is nothing to pass.
+    /// Whether a self-test passed; `None` where there is nothing to pass.
     passed: Option<bool>,
 }
 
@@ -31,7 +33,7 @@ impl Line {
             Verdict::Skipped => None,
             verdict => Some(verdict != Verdict::Failed),
         };
-        Self { passed, ..Self::from(finding(check)) }
+        Self { passed, ..Self::from(Finding::from(check)) }
     }
 }
 
@@ -51,23 +53,22 @@ impl From<Finding> for Line {
 ///
 /// # Errors
 /// A settings file that cannot be read, or a broken demo model.
-pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
-    let runs = runs_dir(args.runs_dir)?;
+pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
+    let runs = runs_dir(runs_dir_flag)?;
     let facts = MachineFacts::gather();
-    let has_cuda = cfg!(feature = "cuda");
-    let findings = machine::findings(&facts, has_cuda, &runs, disk_free_bytes(&runs));
+    let findings = findings(&facts, program.has_cuda, &runs, disk_free_bytes(&runs));
     let mut lines: Vec<Line> = findings.into_iter().map(Line::from).collect();
     let tests = match demo_folder() {
-        Some(demo) => self_tests(&demo.join("model"), &facts)?,
+        Some(demo) => self_tests(&demo.join("model"), &facts).map_err(from_training)?,
         None => vec![Check::skipped(
             "self-tests",
-            "presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
+            format!("presets/demo was not found; set {HOME_VARIABLE} to the folder that holds presets/"),
         )],
     };
-    let checks = cuda_checks(&facts, has_cuda);
+    let checks = cuda_checks(&facts, program.has_cuda);
     let healthy = tests.iter().chain(&checks).all(|check| check.verdict != Verdict::Failed);
     lines.extend(tests.into_iter().map(Line::test));
-    if args.json {
+    if json {
         print_json(&lines)?;
     } else {
         let width = lines.iter().map(|line| line.finding.what.len()).max().unwrap_or(0);
@@ -78,12 +79,12 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit, Failure> {
 
 fn text(line: &Line, width: usize) -> String {
     let status = if line.status == "failed" { "FAILED" } else { line.status };
-    machine::text(&line.finding, &format!("{status:<9}"), width)
+    finding_text(&line.finding, &format!("{status:<9}"), width)
 }
 
 /// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model, on the CPU and
 /// where it can be on the GPU.
-fn self_tests(model: &Path, facts: &MachineFacts) -> Result<Vec<Check>, Failure> {
+fn self_tests(model: &Path, facts: &MachineFacts) -> Result<Vec<Check>, TrainError> {
     let mut tests = on_device(model, "", &Device::flex())?;
     let on_gpu: Vec<Check> = match out_of_reach(facts, cfg!(feature = "cuda")) {
         Some(why) => {
@@ -130,10 +131,7 @@ fn on_device(model: &Path, suffix: &str, device: &Device) -> Result<Vec<Check>, 
     let tests = sparktune_train::self_test(model, device)?.into_iter();
     let checks = tests.map(|test| {
         let name = format!("{}{suffix}", test.name);
-        match test.passed {
-            true => Check::ok(&name, test.found),
-            false => Check::failed(&name, test.found, NOT_EXACT),
-        }
+        if test.passed { Check::ok(&name, test.found) } else { Check::failed(&name, test.found, NOT_EXACT) }
     });
     Ok(checks.collect())
 }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use sparktune_app::failure::{Exit, Failure};
 use sparktune_tui::escape;
+use sparktune_tui::output::{print, print_json};
 use sparktune_tui::report::{ReportInput, html, write_page};
 
-use super::runs::find;
-use crate::cli::ReportArgs;
-use crate::failure::{Exit, Failure};
-use crate::output::{print, print_json};
+use crate::request::RunName;
+use crate::runs::find_run;
 
 #[derive(Serialize)]
 struct Written {
@@ -18,18 +18,18 @@ struct Written {
     bytes: usize,
 }
 
-/// `sparktune report`.
+/// `sparktune report`. `output`: the page to write, instead of `report.html` in the run folder.
 ///
 /// # Errors
 /// A run that does not exist, or a page that cannot be written.
-pub fn report(args: ReportArgs) -> Result<Exit, Failure> {
-    let run = find(args.run)?;
-    let path = args.output.unwrap_or_else(|| run.path().join("report.html"));
+pub fn report(name: RunName, output: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
+    let run = find_run(name)?;
+    let path = output.unwrap_or_else(|| run.path().join("report.html"));
     let failed = |error: std::io::Error| Failure::io("write", &path, &error);
     let page = html(&ReportInput::read(&run));
     write_page(&path, &page).map_err(failed)?;
     let path = path.canonicalize().map_err(failed)?;
-    if args.json {
+    if json {
         let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         print_json(&Written { run_dir: absolute(run.path()), report: path, bytes: page.len() })?;
     } else {

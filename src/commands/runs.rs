@@ -2,42 +2,45 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::Serialize;
-use sparktune_runlog::{
-    Action, EventTailer, Kind, Limit, Liveness, Outcome, RunDir, RunView, RunsRoot, now_us, request,
-};
+use sparktune_app::answers::runs_dir;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::launch::may_resume;
+use sparktune_app::program::Program;
+use sparktune_app::run_folder::Provenance;
+use sparktune_app::runs::{find, request_stop};
+use sparktune_app::summary::Summary;
+use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
+use sparktune_tui::output::{note, print, print_json};
+use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, RunRow, follow, how_it_stands, runs_table};
 
-use super::trainer::private_files;
-use crate::answers::runs_dir;
-use crate::cli::{ExportArgs, ResumeArgs, RunName, RunsArgs, StopArgs, WatchArgs};
-use crate::failure::{Exit, Failure};
+use crate::attempt::{Display, run_attempt};
+use crate::failure::from_training;
 use crate::interrupt::Interrupts;
-use crate::launch::{self, Following, Provenance, Summary};
-use crate::output::{note, print, print_json};
-use crate::screens::Screens;
+use crate::request::{RunName, Style};
+use crate::trainer::make_files_private;
 
-/// The run of that name.
-///
-/// # Errors
-/// There is none, or several.
-pub(super) fn find(name: RunName) -> Result<RunDir, Failure> {
-    Ok(RunsRoot::new(runs_dir(name.runs_dir)?).resolve(&name.run)?)
+/// Finds the run of that name.
+pub(crate) fn find_run(name: RunName) -> Result<RunDir, Failure> {
+    find(&name.run, name.runs_dir)
 }
 
 /// `sparktune watch`.
 ///
 /// # Errors
 /// A run that does not exist or cannot be read.
-pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
-    let run = find(args.run)?;
-    if Following::suited(args.plain, args.json) == Following::Screen {
-        Screens::open()?.dashboard(&run)?;
-        return Ok(Exit::Done);
-    }
-    let output = if args.json { Output::Json } else { Output::Plain };
+pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
+    let run = find_run(name)?;
+    let output = match Display::suited_to(style) {
+        Display::Screen => {
+            Screens::open()?.dashboard(&run)?;
+            return Ok(Exit::Done);
+        }
+        Display::Json => Output::Json,
+        Display::Lines => Output::Plain,
+    };
     follow(&run, output, 1, &mut io::stdout().lock(), &mut io::stderr(), Liveness::is_live)?;
     Ok(Exit::Done)
 }
@@ -46,14 +49,14 @@ pub fn watch(args: WatchArgs) -> Result<Exit, Failure> {
 ///
 /// # Errors
 /// A folder that cannot be listed.
-pub fn list(args: RunsArgs) -> Result<Exit, Failure> {
-    let root = RunsRoot::new(runs_dir(args.runs_dir)?);
-    if Following::suited(args.plain, args.json) == Following::Screen {
-        Screens::open()?.runs(&root)?;
+pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> Result<Exit, Failure> {
+    let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
+    if Display::suited_to(style) == Display::Screen {
+        Screens::open()?.runs(program, &root)?;
         return Ok(Exit::Done);
     }
     let rows: Vec<RunRow> = root.list()?.iter().map(RunRow::read).collect();
-    if args.json {
+    if style.json {
         print_json(&rows)?;
     } else if rows.is_empty() {
         note(&format!("no runs in {}; `sparktune train` starts one", root.path().display()));
@@ -67,76 +70,50 @@ pub fn list(args: RunsArgs) -> Result<Exit, Failure> {
 ///
 /// # Errors
 /// A run that is being trained, or a trainer that cannot be started.
-pub fn resume(args: ResumeArgs) -> Result<Exit, Failure> {
+pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
-    let run = find(args.run)?;
+    let run = find_run(name)?;
     let view = RunView::replay(&run)?;
     let liveness = view.liveness(&run)?;
-    let completed = liveness == Liveness::Finished { outcome: Outcome::Completed };
-    match launch::may_resume(&run) {
+    let is_completed = liveness == Liveness::Finished { outcome: Outcome::Completed };
+    match may_resume(&run) {
         // A script that resumes whatever there is has what it wanted.
-        Err(completion) if completed => {
-            note(&completion.text);
-            if args.json {
-                print_json(&Summary::of_run(&run, liveness, &view))?;
+        Err(completion) if is_completed => {
+            note(&completion.to_string());
+            if style.json {
+                print_json(&Summary::from_run(&run, liveness, &view))?;
             }
             return Ok(Exit::Done);
         }
         may => may?,
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
-    if began_with.is_ok_and(|hash| launch::build_hash().is_ok_and(|ours| ours != hash)) {
-        note(
-            "note: this is another build of sparktune than the one that began the run; the rest may not be bit-identical",
-        );
+    if began_with.is_ok_and(|hash| program.build_hash().is_ok_and(|ours| ours != hash)) {
+        note("note: another build of sparktune began this run; the rest may not be bit-identical");
     }
-    launch::run_attempt(&run, Following::suited(args.plain, args.json), &interrupts)
+    run_attempt(program, &run, Display::suited_to(style), &interrupts)
 }
 
-/// `sparktune stop`.
+/// `sparktune stop`. `no_wait`: ask and return at once.
 ///
 /// # Errors
-/// A run that nobody trains.
-pub fn stop(args: StopArgs) -> Result<Exit, Failure> {
-    let run = find(args.run)?;
-    let request = request(&run, Action::Stop)?;
-    if args.no_wait {
+/// A run that has no trainer.
+pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
+    let run = find_run(name)?;
+    let stopping = request_stop(&run)?;
+    if no_wait {
         note(&format!("{}: asked to save a checkpoint and end", run.name()));
         return Ok(Exit::Done);
     }
-    let mut tailer = EventTailer::new(&run);
-    let mut view = RunView::default();
-    let mut acknowledged = false;
-    let liveness = loop {
-        // Looked at before reading, so that the last words of a trainer that ends are read below.
-        let live = view.liveness(&run)?.is_live();
-        loop {
-            let batch = tailer.poll(Limit::default())?;
-            for record in &batch.records {
-                view.apply(&record.event);
-                if let Kind::ControlApplied(applied) = &record.event.kind
-                    && applied.id == request.id
-                {
-                    acknowledged = true;
-                    note(&format!("{}: the trainer ends after step {}", run.name(), applied.step));
-                }
-            }
-            if batch.at_end {
-                break;
-            }
-        }
-        if !live {
-            break view.liveness(&run)?;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    };
-    if !acknowledged {
+    let stopped =
+        stopping.wait(|step| note(&format!("{}: the trainer ends after step {step}", run.name())))?;
+    if stopped.acknowledged_at.is_none() {
         note(&format!("{}: the trainer ended before it read the request", run.name()));
     }
-    if args.json {
-        print_json(&Summary::of_run(&run, liveness, &view))?;
+    if json {
+        print_json(&Summary::from_run(&run, stopped.liveness, &stopped.view))?;
     } else {
-        print(&format!("{}\n", how_it_stands(&run, liveness, &view)))?;
+        print(&format!("{}\n", how_it_stands(&run, stopped.liveness, &stopped.view)))?;
     }
     Ok(Exit::Done)
 }
@@ -147,15 +124,15 @@ struct Exported {
     outputs: Vec<PathBuf>,
 }
 
-/// `sparktune export`.
+/// `sparktune export`. `best`: from the checkpoint with the lowest evaluation loss.
 ///
 /// # Errors
 /// A run without a whole checkpoint, or one that is being trained.
-pub fn export(args: ExportArgs) -> Result<Exit, Failure> {
-    let run = find(RunName { run: args.run, runs_dir: args.runs_dir })?;
-    private_files();
-    let outputs = sparktune_train::export_run(&run, args.best)?;
-    if args.json {
+pub fn export(name: RunName, best: bool, json: bool) -> Result<Exit, Failure> {
+    let run = find_run(name)?;
+    make_files_private();
+    let outputs = sparktune_train::export_run(&run, best).map_err(from_training)?;
+    if json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;
     } else {
         let lines: Vec<String> = outputs.iter().map(|path| format!("{}\n", path.display())).collect();

@@ -3,14 +3,12 @@
 use std::path::Path;
 
 use serde::Serialize;
+use sparktune_app::failure::{Exit, Failure};
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
 };
+use sparktune_tui::output::{print, print_json};
 use sparktune_tui::{bytes, count, escape};
-
-use crate::cli::{PackArgs, UnpackArgs, VerifyArgs};
-use crate::failure::{Exit, Failure};
-use crate::output::{print, print_json};
 
 /// Defects that are listed on the screen; `--json` has them all.
 const LISTED: usize = 20;
@@ -19,41 +17,45 @@ const fn on_damage(skip: bool) -> OnDamage {
     if skip { OnDamage::Skip } else { OnDamage::Stop }
 }
 
-/// `sparktune pack`.
+/// `sparktune pack`. `skip_damaged`: leave damaged packets out and list them.
 ///
 /// # Errors
 /// Input that is neither format or is damaged, output that cannot be written.
-pub fn pack(args: PackArgs) -> Result<Exit, Failure> {
-    apart(&args.input, &args.output)?;
-    let options = PackFileOptions { on_damage: on_damage(args.skip_damaged), ..PackFileOptions::default() };
-    tell(&pack_file(&args.input, &args.output, &options)?, args.json)
+pub fn pack(input: &Path, output: &Path, skip_damaged: bool, json: bool) -> Result<Exit, Failure> {
+    refuse_same_file(input, output)?;
+    let options = PackFileOptions { on_damage: on_damage(skip_damaged), ..PackFileOptions::default() };
+    show(&pack_file(input, output, &options)?, json)
 }
 
-/// `sparktune unpack`.
+/// `sparktune unpack`. `to_v1`: v1 packets instead of JSON lines. `skip_damaged`: leave damaged examples out and list them.
 ///
 /// # Errors
 /// A damaged token file, an example that the format cannot hold, output that cannot be written.
-pub fn unpack(args: UnpackArgs) -> Result<Exit, Failure> {
-    apart(&args.input, &args.output)?;
-    let format = if args.to == "v1" { Exchange::V1 } else { Exchange::JsonLines };
-    tell(&token_file::unpack(&args.input, &args.output, format, on_damage(args.skip_damaged))?, args.json)
+pub fn unpack(
+    input: &Path,
+    output: &Path,
+    to_v1: bool,
+    skip_damaged: bool,
+    json: bool,
+) -> Result<Exit, Failure> {
+    refuse_same_file(input, output)?;
+    let format = if to_v1 { Exchange::V1 } else { Exchange::JsonLines };
+    show(&token_file::unpack(input, output, format, on_damage(skip_damaged))?, json)
 }
 
 /// A conversion never overwrites what it reads.
-fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
+fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
     let same =
         input.canonicalize().is_ok_and(|input| output.canonicalize().is_ok_and(|output| input == output));
     if same {
         let path = input.display().to_string();
-        return Err(Failure::usage(format!(
-            "{}: input and output are the same file. Name another output",
-            escape(&path)
-        )));
+        let text = format!("{}: input and output are the same file", escape(&path));
+        return Err(Failure::usage(text).hint("Name another output"));
     }
     Ok(())
 }
 
-fn tell(done: &Conversion, json: bool) -> Result<Exit, Failure> {
+fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
     if json {
         print_json(done)?;
         return Ok(Exit::Done);
@@ -85,27 +87,28 @@ struct Verified {
     rebuilt: Option<Rebuilt>,
 }
 
-/// `sparktune verify`: exit code 3 where there is damage, also when its intact rest was saved.
+/// `sparktune verify`: exit code 3 where there is damage, also when the intact rest was saved. `rebuild_into`: write the
+/// intact examples into this token file.
 ///
 /// # Errors
-/// A file that cannot be read, or is no token file.
-pub fn verify(args: VerifyArgs) -> Result<Exit, Failure> {
-    let report = token_file::verify(&args.file)?;
-    let rebuilt = args.rebuild.as_ref().map(|output| rebuild(&args.file, output)).transpose()?;
+/// A file that cannot be read, or is not a token file.
+pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Exit, Failure> {
+    let report = token_file::verify(file)?;
+    let rebuilt = rebuild_into.map(|output| rebuild(file, output)).transpose()?;
     let sound = report.is_sound();
-    if args.json {
+    if json {
         print_json(&Verified { sound, report, rebuilt })?;
     } else {
-        print(&in_words(&args, &report, rebuilt.as_ref()))?;
+        print(&in_words(file, &report, rebuilt.as_ref().zip(rebuild_into)))?;
     }
     Ok(if sound { Exit::Done } else { Exit::Data })
 }
 
-fn in_words(args: &VerifyArgs, report: &VerifyReport, rebuilt: Option<&Rebuilt>) -> String {
+fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path)>) -> String {
     let defects = report.defects.len() as u64 + report.defects_not_listed;
     let mut text = format!(
         "{}: format v{}, {}, {} examples and {} tokens intact, {}\n",
-        escape(&args.file.display().to_string()),
+        escape(&file.display().to_string()),
         report.format,
         bytes(report.bytes),
         count(report.intact_examples),
@@ -122,8 +125,8 @@ fn in_words(args: &VerifyArgs, report: &VerifyReport, rebuilt: Option<&Rebuilt>)
     if defects > LISTED as u64 {
         text.push_str(&format!("  and {} more\n", count(defects - LISTED as u64)));
     }
-    match (rebuilt, &args.rebuild) {
-        (Some(saved), Some(output)) => text.push_str(&format!(
+    match rebuilt {
+        Some((saved, output)) => text.push_str(&format!(
             "saved {} examples, {} tokens, in {}\n",
             count(saved.recovered_examples),
             count(saved.recovered_tokens),

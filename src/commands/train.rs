@@ -1,80 +1,115 @@
-//! `train`, `plan`, `--demo`, `--dry-run`: the way from answers to a run.
+//! `train`, `plan`, `--demo`, `--dry-run`: from answers to a run.
 
-use sparktune_plan::{Plan, render};
-use sparktune_tui::run_argument;
+use sparktune_app::answers::gather;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::job;
+use sparktune_app::program::Program;
+use sparktune_app::run_folder::create_run;
+use sparktune_app::shell::run_argument;
+use sparktune_app::summary::Summary;
+use sparktune_plan::{Answers, Plan, render};
+use sparktune_tui::interview::Interview;
+use sparktune_tui::output::{can_ask, columns, note, print, print_json};
+use sparktune_tui::progress::OnStderr;
+use sparktune_tui::prompts::Prompter;
+use sparktune_tui::screens::{Screens, WizardEnd};
 
-use crate::answers;
-use crate::cli::{PlanArgs, TrainArgs};
-use crate::failure::{Exit, Failure};
+use crate::attempt::{Display, note_how_it_stands, run_attempt};
 use crate::interrupt::Interrupts;
-use crate::interview;
-use crate::job;
-use crate::launch::{self, Following, Summary};
-use crate::output::{columns, note, print, print_json};
-use crate::progress::OnStderr;
-use crate::prompts::Prompter;
-use crate::screens::Screens;
+use crate::request::{Given, Style};
 
 /// Columns of a table that is not printed on a terminal.
 const WIDTH: usize = 110;
 
-/// `sparktune train`; `front_door` where no command was said, so that flags are the first answers of the wizard.
+/// `sparktune train`. `is_front_door`: no command was given, so that flags are the first answers of the wizard. `dry_run`:
+/// stop after the plan.
 ///
 /// # Errors
-/// Whatever ended it before the trainer took over.
-pub fn train(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
-    let json = args.json;
-    let done = start(args, front_door);
-    if let (Err(failure), true) = (&done, json) {
-        print_json(&Summary::of_failure(failure))?;
+/// Anything that ended it before the trainer took over.
+pub fn train(
+    program: &Program,
+    given: Given,
+    style: Style,
+    dry_run: bool,
+    is_front_door: bool,
+) -> Result<Exit, Failure> {
+    let done = start(program, given, style, dry_run, is_front_door);
+    if let (Err(failure), true) = (&done, style.json) {
+        print_json(&Summary::from_failure(failure))?;
     }
     done
 }
 
-fn start(args: TrainArgs, front_door: bool) -> Result<Exit, Failure> {
+fn start(
+    program: &Program,
+    given: Given,
+    style: Style,
+    dry_run: bool,
+    is_front_door: bool,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
-    let ask = Prompter::new(interrupts.flag());
-    let answers = answers::gather(args.settings.0, args.demo)?;
-    let missing = !sparktune_plan::missing(&answers).is_empty();
-    let may_ask = !args.non_interactive && !args.json && !args.demo && answers::can_ask();
-    let job = match may_ask && (missing || front_door) {
-        true if args.dry_run => interview::complete(&ask, &mut answers.clone(), &listener)?,
-        true if Following::suited(args.plain, false) == Following::Screen => {
-            return Screens::open()?.wizard(answers);
-        }
-        true => interview::interview(&ask, &mut answers.clone(), &listener)?,
-        false => job::plan(&answers, &listener)?,
+    let prompter = Prompter::new(interrupts.flag());
+    let is_demo = given.demo;
+    let answers = gather(given.flags, is_demo)?;
+    let is_missing = !sparktune_plan::missing(&answers).is_empty();
+    let asks = may_ask(style) && !is_demo && (is_missing || is_front_door);
+    let interview = Interview { prompter: &prompter, program, listener: &listener };
+    let job = if !asks {
+        job::plan(program, &answers, &listener)?
+    } else if dry_run {
+        interview.until_planned(answers)?
+    } else if Display::suited_to(style) == Display::Screen {
+        return wizard(program, answers);
+    } else {
+        interview.until_agreed(answers)?
     };
-    if args.dry_run {
-        show(&job.plan, args.json, false)?;
+    if dry_run {
+        show(&job.plan, style.json, false)?;
         return Ok(Exit::Done);
     }
     note(render::summary(&job.plan).trim_end());
-    let run = launch::make_run(job, &listener)?;
+    let run = create_run(program, job, &listener)?;
     note(&format!("run   {}", run.path().display()));
     if interrupts.count() > 0 {
         note(&format!("stopped before the first step; `sparktune resume {}` starts it", run_argument(&run)));
         return Ok(Exit::Stopped);
     }
-    let plain = args.plain || args.non_interactive;
-    launch::run_attempt(&run, Following::suited(plain, args.json), &interrupts)
+    let style = Style { plain: style.plain || style.non_interactive, ..style };
+    run_attempt(program, &run, Display::suited_to(style), &interrupts)
 }
 
-/// `sparktune plan`.
+fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {
+    match Screens::open()?.wizard(program, answers)? {
+        WizardEnd::Started(run) => note_how_it_stands(&run),
+        WizardEnd::DraftKept => {
+            note("nothing was started; the answers are kept, and the next `sparktune` offers to continue");
+            Ok(Exit::Done)
+        }
+        WizardEnd::Left => Ok(Exit::Done),
+    }
+}
+
+fn may_ask(style: Style) -> bool {
+    !style.non_interactive && !style.json && can_ask()
+}
+
+/// `sparktune plan`. `explain`: every value with its origin and reason.
 ///
 /// # Errors
-/// Whatever stands in the way of a plan.
-pub fn plan(args: PlanArgs) -> Result<Exit, Failure> {
+/// Anything that stands in the way of a plan.
+pub fn plan(program: &Program, given: Given, style: Style, explain: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
-    let mut answers = answers::gather(args.settings.0, args.demo)?;
-    let missing = !sparktune_plan::missing(&answers).is_empty();
-    let job = match missing && !args.non_interactive && !args.json && answers::can_ask() {
-        true => interview::complete(&Prompter::new(interrupts.flag()), &mut answers, &listener)?,
-        false => job::plan(&answers, &listener)?,
+    let answers = gather(given.flags, given.demo)?;
+    let is_missing = !sparktune_plan::missing(&answers).is_empty();
+    let job = if is_missing && may_ask(style) {
+        let prompter = Prompter::new(interrupts.flag());
+        Interview { prompter: &prompter, program, listener: &listener }.until_planned(answers)?
+    } else {
+        job::plan(program, &answers, &listener)?
     };
-    show(&job.plan, args.json, args.explain)?;
+    show(&job.plan, style.json, explain)?;
     Ok(Exit::Done)
 }
 

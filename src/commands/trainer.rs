@@ -1,4 +1,5 @@
-//! The trainer process: its own session, its own crash report, stopped by signals; the training itself is a member's.
+//! The trainer process: a session and a crash report of its own, stopped by signals. The training itself is done by
+//! [`sparktune_train`].
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,38 +9,40 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::fs::Mode;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
+use sparktune_app::machine::RATES_FILE;
+use sparktune_app::program::Program;
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, MachineFacts};
 use sparktune_train::{BeforeFirstRun, TrainOptions};
 
-use crate::answers::demo_folder;
-use crate::crash;
-use crate::failure::{Exit, Failure};
-use crate::job::RATES;
-use crate::launch::build_hash;
-use crate::output::note;
+use sparktune_tui::output::note;
 
-/// File of the devices that passed the self-tests, beside the runs.
+use crate::crash;
+use crate::failure::from_training;
+
+/// The file of the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
 
-/// File of the tiles that were measured, beside the runs.
+/// The file of the tiles that were measured, next to the runs.
 #[cfg(feature = "cuda")]
 const TILES: &str = ".tiles";
 
-/// Steps without which a speed is not worth remembering: the first ones warm caches up.
+/// Fewest steps of a run whose speed is worth remembering: the first ones warm caches up.
 const FEWEST_STEPS: u64 = 4;
 
 /// Trains the run of this folder.
 ///
 /// # Errors
 /// Whatever ended the training early.
-pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
+pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only where this process
     // leads a group already, as when someone starts it by hand.
     let _ = rustix::process::setsid();
     sparktune_telemetry::offer_to_end_first();
-    let usual = private_files();
+    let previous_mask = make_files_private();
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
     let stop = Arc::new(AtomicBool::new(false));
@@ -47,13 +50,14 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
-    let finished = sparktune_train::train_with(&run, &stop, &surroundings(&run)?)?;
+    let finished =
+        sparktune_train::train_with(&run, &stop, &options(program, &run)?).map_err(from_training)?;
     // What it measured is for everybody who trains here.
-    rustix::process::umask(usual);
+    rustix::process::umask(previous_mask);
     match finished.outcome {
         Outcome::Completed => {
             if let Err(failure) = remember_speed(&run) {
-                note(&format!("the measured speed was not remembered: {}", failure.text));
+                note(&format!("the measured speed was not remembered: {failure}"));
             }
             Ok(Exit::Done)
         }
@@ -62,39 +66,39 @@ pub fn trainer(folder: &Path) -> Result<Exit, Failure> {
     }
 }
 
-/// From here on, whatever is made in a run folder is its user's alone: weights and outputs tell of the data. Returns the
-/// mask that was in force.
-pub(super) fn private_files() -> Mode {
+/// Makes all files that are created from now on readable by the user alone: weights and outputs reveal the data. Returns the
+/// mask that was in force before.
+pub(crate) fn make_files_private() -> Mode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO)
 }
 
-/// What a run on a GPU finds: the self-tests of one that this build has not trained on yet, which need the demo's model, and the
-/// tiles that were measured on it.
-fn surroundings(run: &RunDir) -> Result<TrainOptions, Failure> {
+/// What a run on a GPU needs besides its folder: the self-tests where this build has not trained on the GPU yet, which need
+/// the demo's model, and the tiles that were measured on it.
+fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
-    let mut surroundings = TrainOptions::default();
+    let mut options = TrainOptions::default();
     let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else {
-        return Ok(surroundings);
+        return Ok(options);
     };
-    let on = this_gpu()?;
+    let on = this_gpu(program)?;
     #[cfg(feature = "cuda")]
     {
-        surroundings.tiles = Some(sparktune_train::TileFile { on: on.clone(), path: runs.join(TILES) });
+        options.tiles = Some(sparktune_train::TileFile { on: on.clone(), path: runs.join(TILES) });
     }
     match demo_folder() {
         Some(demo) => {
             let tests = BeforeFirstRun { model: demo.join("model"), on, passed: runs.join(PASSED) };
-            surroundings.before_first_run = Some(tests);
+            options.before_first_run = Some(tests);
         }
-        None => note(
-            "no self-tests on this GPU: presets/demo was not found; set SPARKTUNE_HOME to the folder that holds presets/",
-        ),
+        None => note(&format!(
+            "no self-tests on this GPU: presets/demo was not found; set {HOME_VARIABLE} to the folder that holds presets/"
+        )),
     }
-    Ok(surroundings)
+    Ok(options)
 }
 
-/// Device, driver, compiler and build, in one line.
-fn this_gpu() -> Result<String, Failure> {
+/// The GPU, its driver, the compiler and this build, in one line.
+fn this_gpu(program: &Program) -> Result<String, Failure> {
     let facts = MachineFacts::gather();
     let gpu = facts.gpus.first().cloned().unwrap_or_default();
     let version = |library: &Option<Library>| library.as_ref().and_then(|library| library.version.clone());
@@ -105,11 +109,11 @@ fn this_gpu() -> Result<String, Failure> {
         known(facts.gpu_driver),
         known(version(&facts.cuda_libraries.nvrtc)),
         env!("CARGO_PKG_VERSION"),
-        &build_hash()?[..12],
+        &program.build_hash()?[..12],
     ))
 }
 
-/// Adds the speed of this run to the rates beside it, for the next plan.
+/// Adds the speed of this run to the rates next to it, for the next plan.
 fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     let view = RunView::replay(run)?;
@@ -122,7 +126,7 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     }
     let Some(rate) = plan.measured(sum / steps as f64) else { return Ok(()) };
     let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
-    let path = folder.join(RATES);
+    let path = folder.join(RATES_FILE);
     // One short append: two runs that end together do not undo each other.
     OpenOptions::new()
         .append(true)

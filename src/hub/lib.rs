@@ -36,6 +36,6 @@ pub use error::Error;
 pub use hub::Hub;
 pub use model_name::ModelName;
 pub use plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot};
-pub use progress::{Bars, Event, Lines, Progress, for_terminal};
+pub use progress::{Event, Progress};
 pub use select::Needs;
 pub use settings::{Patience, Token};

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use sparktune_app::failure::Failure;
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView};
 
 use crate::escape::{escape, escape_json};
@@ -43,6 +44,15 @@ pub enum Error {
     /// The lines could not be written.
     #[error("cannot write the output: {0}")]
     Write(#[source] io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Run(error) => error.into(),
+            Error::Write(error) => error.into(),
+        }
+    }
 }
 
 /// Prints the events from attempt `first` on (1: all of them), those so far and then new ones, to `out`; oddities of the files, and in the end how the run stands, go to

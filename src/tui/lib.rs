@@ -1,40 +1,44 @@
-//! What people see of a run: full screens on a terminal, plain lines for pipes and scripts, a page for a browser.
+//! What people see on a terminal: full screens, plain questions and lines, and a page for a browser.
 //!
 //! | module | what it shows |
 //! |---|---|
-//! | [`wizard`] | the questions before a run |
+//! | [`wizard`] | the questions before a run, as pages |
+//! | [`interview`], [`prompts`] | the same questions one after the other, without a full screen |
 //! | [`dashboard`] | one run, live |
 //! | [`runs_list`] | all runs of a folder |
 //! | [`report`] | one run as a self-contained HTML page |
 //! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
-//! | [`screen`] | what the full screens share |
+//! | [`screens`], [`screen`] | which full screen is shown when, and what they share |
+//! | [`output`], [`progress`] | standard output, standard error, and progress on it |
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which nothing that came
 //! from data, models or file names can move the cursor, change colours or reorder what is shown ([`escape`]).
-//! It must not know tensors, the hub, or how a machine is measured: the program asks those and tells the screens.
+//! It must not know tensors, the hub, or how a machine is measured: the library behind every interface does that.
 
 mod chart;
 pub mod dashboard;
+mod downloads;
 mod escape;
 mod example_text;
-mod finding;
 mod follow;
+pub mod interview;
+pub mod output;
 mod plain;
+pub mod progress;
+pub mod prompts;
 mod quantity;
 pub mod report;
 pub mod runs_list;
 mod runs_table;
 pub mod screen;
-mod shell;
+pub mod screens;
 mod state;
 pub mod wizard;
 mod wrap;
 
 pub use escape::{escape, escape_json};
 pub use example_text::example_lines;
-pub use finding::{Finding, Severity};
 pub use follow::{Ended, Error, Output, follow};
-pub use plain::{event_line, how_it_stands};
+pub use plain::{event_line, finding_text, how_it_stands};
 pub use quantity::{bytes, count, duration, loss};
 pub use runs_table::{RunRow, runs_table};
-pub use shell::run_argument;

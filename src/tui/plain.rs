@@ -1,5 +1,7 @@
 //! One line per event, and one sentence about how a run stands.
 
+use sparktune_app::findings::{Finding, Severity};
+use sparktune_app::shell::run_argument;
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
@@ -8,7 +10,6 @@ use sparktune_runlog::{
 
 use crate::escape::escape;
 use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
-use crate::shell::run_argument;
 use crate::state::outcome_word;
 
 /// Characters of a generation that are shown; the log has all of it.
@@ -183,6 +184,17 @@ fn run_finished(finished: &RunFinished) -> Vec<String> {
     }
     parts.extend(finished.outputs.iter().map(|output| escape(output).into_owned()));
     parts
+}
+
+/// Returns a finding about the machine as lines of text. `mark` stands before what was found; `width` is that of the first
+/// column.
+pub fn finding_text(finding: &Finding, mark: &str, width: usize) -> String {
+    let Finding { what, found, advice, severity } = finding;
+    let advice = advice.as_ref().map_or(String::new(), |advice| {
+        let sign = if *severity == Severity::Problem { "!" } else { "·" };
+        format!("{:width$}  {sign} {}\n", "", escape(advice))
+    });
+    format!("{what:width$}  {mark}{}\n{advice}", escape(found))
 }
 
 /// One sentence: how the run stands and what to do next.

@@ -82,7 +82,7 @@ fn ctrl_c_leaves_the_questions_of_a_dumb_terminal() {
     let world = World::new();
     let mut pty = world.open_with(["--plain"], (100, 60), &[("TERM", "dumb")]);
     pty.wait_for(WIZARD[0]);
-    pty.wait_for("Model: [");
+    pty.wait_for(&format!("{} [", WIZARD[1]));
     pty.press(CTRL_C);
     let Left { text, .. } = pty.left().exits(2);
     assert!(text.contains("nothing was started"), "{text}");

@@ -35,8 +35,7 @@ pub const TOO_SMALL: &str = "too small";
 
 /// The prompts of the plain wizard that have no usable default: the beginning of the question, and what is typed.
 /// `MODEL` and `DATA` stand for the paths.
-pub const PROMPTS: [(&str, &str); 4] =
-    [("Model:", "another"), ("Id or folder", MODEL), ("Training data", DATA), ("Data", DATA)];
+pub const PROMPTS: [(&str, &str); 3] = [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
 /// The plain question under what was found in the data; Enter goes on.
 pub const DATA_IS_RIGHT: &str = "Is this data right?";
 pub const MODEL: &str = "<model>";

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sparktune_app::shell::run_argument;
 use sparktune_runlog::{
     ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView,
 };
@@ -11,7 +12,6 @@ use sparktune_runlog::{
 use crate::escape::escape;
 use crate::plain::event_words;
 use crate::screen::Role;
-use crate::shell::run_argument;
 
 /// Bound of one look, so that keys stay alive while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };

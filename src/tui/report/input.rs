@@ -6,12 +6,12 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use sparktune_app::shell::run_argument;
 use sparktune_data::Report;
 use sparktune_plan::Plan;
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, now_us};
 
 use super::times::Times;
-use crate::shell::run_argument;
 
 /// Bytes of a file that are read at most; the program's own files are far smaller.
 const MOST_BYTES: u64 = 4 << 20;

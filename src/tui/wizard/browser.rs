@@ -7,13 +7,15 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::files::{Entry, EntryKind, Listing};
+use sparktune_app::questions::data::PATH_HELP;
 use sparktune_plan::render::bytes;
 
-use super::asked::Asked;
-use super::desk::{Ask, Entry, EntryKind, Listing, Reply, Told};
 use super::keys::{Keys, down, enter, first, last, up};
 use super::lines::{draw, fit_end, ink, inked, left, right, selected, window, wrapped};
+use super::loading::Loading;
 use super::path_line::PathLine;
+use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
@@ -26,7 +28,7 @@ const RECENT: usize = 5;
 pub(super) struct Browser {
     /// As asked for; the listing has it absolute.
     folder: PathBuf,
-    listing: Asked<Listing>,
+    listing: Loading<Listing>,
     selected: usize,
     /// What was taken so far, in that order.
     marked: Vec<PathBuf>,
@@ -54,7 +56,7 @@ enum Row {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Take,
     Mark,
     Into,
@@ -68,53 +70,53 @@ enum Act {
     Again,
 }
 
-const KEYS: &[Binding<Act>] = &[
-    enter("take the file, or what is marked; open the folder", "take, open", Act::Take),
+const KEYS: &[Binding<Action>] = &[
+    enter("take the file, or what is marked; open the folder", "take, open", Action::Take),
     Binding {
         keys: &[key(KeyCode::Char(' '))],
         shown: "space",
         help: "mark: several files, or a whole folder",
         hint: Some("mark"),
-        action: Act::Mark,
+        action: Action::Mark,
     },
     Binding {
         keys: &[key(KeyCode::Right), key(KeyCode::Char('l'))],
         shown: "→ l",
         help: "into the folder",
         hint: None,
-        action: Act::Into,
+        action: Action::Into,
     },
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('h')), key(KeyCode::Backspace)],
         shown: "← h",
         help: "to the folder above",
         hint: None,
-        action: Act::Parent,
+        action: Action::Parent,
     },
     Binding {
         keys: &[key(KeyCode::Char('/'))],
         shown: "/",
         help: "filter by name",
         hint: Some("filter"),
-        action: Act::Filter,
+        action: Action::Filter,
     },
     Binding {
         keys: &[key(KeyCode::Char('o')), key(KeyCode::Char('~'))],
         shown: "o",
         help: "type a path",
         hint: Some("type a path"),
-        action: Act::Path,
+        action: Action::Path,
     },
-    up("up", Act::Up),
-    down("down", None, Act::Down),
-    first(Act::First),
-    last(Act::Last),
+    up("up", Action::Up),
+    down("down", None, Action::Down),
+    first(Action::First),
+    last(Action::Last),
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
         help: "look at the folder again",
         hint: None,
-        action: Act::Again,
+        action: Action::Again,
     },
 ];
 
@@ -165,15 +167,15 @@ impl Browser {
 
     /// Looks at the folder of what is chosen already, or at that of the program.
     pub fn open(&mut self, state: &mut State) {
-        if matches!(self.listing, Asked::Not) {
-            let chosen = state.answers.data.as_ref().and_then(|answer| answer.value.first());
+        if matches!(self.listing, Loading::Idle) {
+            let chosen = state.planner.answers.data.as_ref().and_then(|answer| answer.value.first());
             let folder = chosen.and_then(|path| state.folder.join(path).parent().map(Path::to_owned));
             self.go(folder.unwrap_or_else(|| state.folder.clone()), state);
         }
     }
 
     fn go(&mut self, folder: PathBuf, state: &mut State) {
-        self.listing = state.expect(Ask::List { folder: folder.clone() });
+        self.listing = state.request(Request::List { folder: folder.clone() });
         self.folder = folder;
         self.selected = 0;
         self.filter.set("");
@@ -181,7 +183,7 @@ impl Browser {
     }
 
     fn here(&self) -> &Path {
-        self.listing.here().map_or(&self.folder, |listing| &listing.folder)
+        self.listing.ready().map_or(&self.folder, |listing| &listing.folder)
     }
 
     fn rows(&self, state: &State) -> Vec<Row> {
@@ -189,13 +191,13 @@ impl Browser {
         let mut rows = Vec::new();
         // What was used lately is offered where one starts.
         if sought.is_empty() && self.here() == state.folder {
-            let recent = state.recent.here().map(|recent| recent.data.as_slice()).unwrap_or_default();
+            let recent = state.recent.ready().map(|recent| recent.data.as_slice()).unwrap_or_default();
             rows.extend(recent.iter().take(RECENT).cloned().map(Row::Recent));
         }
         if sought.is_empty() && self.here().parent().is_some() {
             rows.push(Row::Up);
         }
-        let entries = self.listing.here().map(|listing| listing.entries.as_slice()).unwrap_or_default();
+        let entries = self.listing.ready().map(|listing| listing.entries.as_slice()).unwrap_or_default();
         let mut entries: Vec<&Entry> = entries
             .iter()
             .filter(|entry| entry.name.to_string_lossy().to_lowercase().contains(&sought))
@@ -239,12 +241,12 @@ impl Browser {
         self.selected = self.selected.min(last);
         let row = rows.get(self.selected);
         match act {
-            Act::Up => self.selected = self.selected.saturating_sub(1),
-            Act::Down => self.selected = (self.selected + 1).min(last),
-            Act::First => self.selected = 0,
-            Act::Last => self.selected = last,
-            Act::Filter => self.filtering = true,
-            Act::Path => {
+            Action::Up => self.selected = self.selected.saturating_sub(1),
+            Action::Down => self.selected = (self.selected + 1).min(last),
+            Action::First => self.selected = 0,
+            Action::Last => self.selected = last,
+            Action::Filter => self.filtering = true,
+            Action::Path => {
                 let mut text = self.here().to_string_lossy().into_owned();
                 if !text.ends_with('/') {
                     text.push('/');
@@ -252,9 +254,9 @@ impl Browser {
                 let text = if event.code == KeyCode::Char('~') { "~/".to_owned() } else { text };
                 self.typing = Some(PathLine::new(text, Vec::new(), state));
             }
-            Act::Again => self.go(self.here().to_owned(), state),
-            Act::Parent => self.up(state),
-            Act::Mark => {
+            Action::Again => self.go(self.here().to_owned(), state),
+            Action::Parent => self.up(state),
+            Action::Mark => {
                 if let Some(path) = row.and_then(|row| self.path_of(row)) {
                     match self.marked.iter().position(|marked| *marked == path) {
                         Some(at) => drop(self.marked.remove(at)),
@@ -263,12 +265,12 @@ impl Browser {
                     self.selected = (self.selected + 1).min(last);
                 }
             }
-            Act::Into => {
+            Action::Into => {
                 if let Some(row @ Row::Entry(Entry { kind: EntryKind::Folder, .. })) = row {
                     self.go(self.path_of(row).unwrap_or_default(), state);
                 }
             }
-            Act::Take => return self.take(row.cloned(), state),
+            Action::Take => return self.take(row.cloned(), state),
         }
         Browsed::Done
     }
@@ -347,12 +349,12 @@ impl Browser {
         }
     }
 
-    pub fn told(&mut self, reply: &Reply, state: &State) {
-        let Told::Listing(listing) = &reply.told else { return };
+    pub fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
+        let Response::Listing(listing) = &response.body else { return };
         if let Some(line) = &mut self.typing {
-            line.told(reply.ticket, listing);
+            line.receive(response.ticket, listing);
         }
-        if self.listing.answer(reply.ticket, listing.clone()) {
+        if self.listing.answer(response.ticket, listing.clone()) {
             let rows = self.rows(state);
             let from = self.came_from.take();
             let is_from = |row: &Row| matches!(row, Row::Entry(entry) if Some(&entry.name) == from.as_ref());
@@ -400,9 +402,9 @@ impl Browser {
     }
 
     fn foot(&self, theme: &Theme) -> Line<'static> {
-        let left_out = self.listing.here().map_or(0, |listing| listing.left_out);
+        let left_out = self.listing.ready().map_or(0, |listing| listing.left_out);
         let words = match (self.marked.len(), left_out) {
-            (0, 0) => ".jsonl, also .gz and .zst; a folder stands for all such files in it".to_owned(),
+            (0, 0) => PATH_HELP.to_owned(),
             (0, n) => format!("{n} more entries are not shown: o types a path"),
             (1, _) => "1 marked: enter takes it".to_owned(),
             (n, _) => format!("{n} marked: enter takes them together"),

@@ -4,17 +4,19 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::data::DataFound;
+use sparktune_app::questions::data::{DataAction, format_position};
 use sparktune_data::{Format, Report};
 use sparktune_plan::render::count;
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
-use super::desk::{DataFound, Reply};
 use super::histogram;
-use super::keys::{Did, Keys, down, enter, up};
+use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, percent, wrap, wrapped};
 use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
 use super::rejected::RejectedList;
+use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
 use crate::escape::escape;
@@ -39,7 +41,7 @@ pub(super) struct DataPage {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     GoOn,
     Other,
     Preview,
@@ -52,59 +54,59 @@ enum Act {
     Down,
 }
 
-const FOUND_KEYS: &[Binding<Act>] = &[
-    enter("go on with this data", "go on", Act::GoOn),
+const FOUND_KEYS: &[Binding<Action>] = &[
+    enter(DataAction::Accept.label(), "go on", Action::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('p'))],
         shown: "p",
-        help: "preview: examples as the model sees them, and what of them is trained",
+        help: DataAction::ShowExamples.label(),
         hint: Some("preview"),
-        action: Act::Preview,
+        action: Action::Preview,
     },
     Binding {
         keys: &[key(KeyCode::Char('w'))],
         shown: "w",
-        help: "what is wrong with the rejected lines",
+        help: DataAction::ShowRejected.label(),
         hint: Some("rejected lines"),
-        action: Act::Rejected,
+        action: Action::Rejected,
     },
     Binding {
         keys: &[key(KeyCode::Char('o'))],
         shown: "o",
-        help: "other data",
+        help: DataAction::Other.label(),
         hint: Some("other data"),
-        action: Act::Other,
+        action: Action::Other,
     },
     Binding {
         keys: &[key(KeyCode::Char('t'))],
         shown: "t",
-        help: "switch the think policy",
+        help: DataAction::SwitchThink.label(),
         hint: Some("think"),
-        action: Act::Think,
+        action: Action::Think,
     },
     Binding {
         keys: &[key(KeyCode::Char('f'))],
         shown: "f",
-        help: "read the lines as another format",
+        help: DataAction::ReadAs.label(),
         hint: None,
-        action: Act::Format,
+        action: Action::Format,
     },
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
         help: "read it again",
         hint: None,
-        action: Act::Again,
+        action: Action::Again,
     },
     Binding {
         keys: &[key(KeyCode::Char('m'))],
         shown: "m",
-        help: "train on the rest, however many lines were rejected",
+        help: DataAction::AcceptTheRest.label(),
         hint: None,
-        action: Act::TakeAll,
+        action: Action::TakeAll,
     },
-    up("scroll up", Act::Up),
-    down("scroll down", None, Act::Down),
+    up("scroll up", Action::Up),
+    down("scroll down", None, Action::Down),
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -137,9 +139,9 @@ impl DataPage {
             View::Found if state.data.wait().is_some() => Keys::of(WAITING_KEYS),
             View::Found => {
                 let mut keys = Keys::of(FOUND_KEYS);
-                if state.data.here().is_none() {
+                if state.data.ready().is_none() {
                     keys.hints = vec![("o", "other data"), ("u", "read it again")];
-                } else if state.data.here().is_some_and(|data| data.report.rejected == 0) {
+                } else if state.data.ready().is_some_and(|data| data.report.rejected == 0) {
                     keys.hints.retain(|(key, _)| *key != "w");
                 }
                 keys
@@ -152,37 +154,37 @@ impl DataPage {
     /// Called when the page comes up.
     pub fn enter(&mut self, state: &mut State) {
         self.scroll = 0;
-        self.view = if state.answers.data.is_some() { View::Found } else { View::Browse };
+        self.view = if state.planner.answers.data.is_some() { View::Found } else { View::Browse };
         if self.view == View::Browse {
             self.browser.open(state);
         }
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         match self.view {
             View::Browse => self.browse_key(event, state),
             View::Found => self.found_key(event, state),
             View::Preview => match self.preview.key(event, state) {
                 Some(closed) => self.closed(closed, state),
-                None => Did::Passed,
+                None => KeyResult::Ignored,
             },
             View::Rejected => match self.rejected.key(event, state) {
                 Some(closed) => self.closed(closed, state),
-                None => Did::Passed,
+                None => KeyResult::Ignored,
             },
         }
     }
 
-    fn closed(&mut self, closed: bool, state: &mut State) -> Did {
+    fn closed(&mut self, closed: bool, state: &mut State) -> KeyResult {
         if closed {
             self.view = View::Found;
             // The think policy may have been switched there.
             state.count_again();
         }
-        Did::Done
+        KeyResult::Handled
     }
 
-    fn browse_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    fn browse_key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         match self.browser.key(event, state) {
             Browsed::Chosen(paths) => {
                 state.choose_data(paths);
@@ -192,50 +194,50 @@ impl DataPage {
             Browsed::Done => {}
             Browsed::Passed => {
                 // Back to the data that is chosen already, if any.
-                if event.code == KeyCode::Esc && state.answers.data.is_some() {
+                if event.code == KeyCode::Esc && state.planner.answers.data.is_some() {
                     self.view = View::Found;
                 } else {
-                    return Did::Passed;
+                    return KeyResult::Ignored;
                 }
             }
         }
-        Did::Done
+        KeyResult::Handled
     }
 
-    fn found_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    fn found_key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         if state.data.wait().is_some() {
             return match action(WAITING_KEYS, event) {
-                Some(Waiting::GoOn) => Did::Next,
+                Some(Waiting::GoOn) => KeyResult::Next,
                 Some(Waiting::Cancel) => {
                     state.cancel_data();
                     self.browse(state);
-                    Did::Done
+                    KeyResult::Handled
                 }
-                None => Did::Passed,
+                None => KeyResult::Ignored,
             };
         }
-        let Some(act) = action(FOUND_KEYS, event) else { return Did::Passed };
-        let found = state.data.here().is_some();
+        let Some(act) = action(FOUND_KEYS, event) else { return KeyResult::Ignored };
+        let found = state.data.ready().is_some();
         match act {
-            Act::GoOn => return Did::Next,
-            Act::Other => self.browse(state),
-            Act::Preview if found => self.view = View::Preview,
-            Act::Rejected if found => {
+            Action::GoOn => return KeyResult::Next,
+            Action::Other => self.browse(state),
+            Action::Preview if found => self.view = View::Preview,
+            Action::Rejected if found => {
                 self.view = View::Rejected;
                 self.rejected.open(state);
             }
-            Act::Think if found => {
+            Action::Think if found => {
                 switch_think(state);
                 state.count_again();
             }
-            Act::Format => next_format(state),
-            Act::Again => state.read_data_again(),
-            Act::TakeAll => state.take_what_is_left(),
-            Act::Up => self.scroll = self.scroll.saturating_sub(1),
-            Act::Down => self.scroll = (self.scroll + 1).min(most_scrolled(state)),
-            Act::Preview | Act::Rejected | Act::Think => {}
+            Action::Format => next_format(state),
+            Action::Again => state.read_data_again(),
+            Action::TakeAll => state.accept_the_rest(),
+            Action::Up => self.scroll = self.scroll.saturating_sub(1),
+            Action::Down => self.scroll = (self.scroll + 1).min(most_scrolled(state)),
+            Action::Preview | Action::Rejected | Action::Think => {}
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     fn browse(&mut self, state: &mut State) {
@@ -252,9 +254,9 @@ impl DataPage {
         }
     }
 
-    pub fn told(&mut self, reply: &Reply, state: &State) {
-        self.browser.told(reply, state);
-        self.rejected.told(reply);
+    pub fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
+        self.browser.receive(response, state);
+        self.rejected.receive(response);
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
@@ -268,7 +270,7 @@ impl DataPage {
 
     fn view_found(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
-        if let Some(data) = state.data.here() {
+        if let Some(data) = state.data.ready() {
             return self.view_data(data, state, frame, area, theme);
         }
         let mut lines = chosen(state, width, theme);
@@ -338,14 +340,14 @@ fn figure_lines(data: &DataFound, state: &State, area: Rect, theme: &Theme) -> V
         // Where little is left it goes on below, and is scrolled to.
         let room = usize::from(area.height).saturating_sub(lines.len());
         let room = if room < 9 { 14 } else { room };
-        lines.extend(histogram::lines(lengths, state.plan.as_ref(), width, room, theme));
+        lines.extend(histogram::lines(lengths, state.planner.plan.as_ref(), width, room, theme));
     }
     lines
 }
 
 /// The last row that the figures can begin with.
 fn most_scrolled(state: &State) -> usize {
-    let Some(data) = state.data.here() else { return 0 };
+    let Some(data) = state.data.ready() else { return 0 };
     let (figures, _) = parts(data, super::frame::body(state.size));
     let plain = Theme { colours: Colours::None, unicode: true };
     figure_lines(data, state, figures, &plain).len().saturating_sub(usize::from(figures.height))
@@ -353,7 +355,7 @@ fn most_scrolled(state: &State) -> usize {
 
 /// The chosen files, as short as possible.
 fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
-    let paths = state.answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
+    let paths = state.planner.answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
     let mut lines: Vec<_> = paths
         .iter()
         .take(3)
@@ -444,12 +446,11 @@ fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     lines
 }
 
-/// The next way to read the lines; the data is then read anew.
+/// Takes the next way to read the lines; the data is then read again.
 fn next_format(state: &mut State) {
-    let now = state.answers.format.as_ref().map_or(DataFormat::Auto, |answer| answer.value);
-    let at = DataFormat::ALL.iter().position(|format| *format == now).unwrap_or(0);
+    let at = format_position(&state.planner.answers);
     let next = DataFormat::ALL[(at + 1) % DataFormat::ALL.len()];
-    state.answers.format = Some(Answer::flag(next));
+    state.planner.answers.format = Some(Answer::flag(next));
     state.say(Role::Accent, format!("format: {next}"));
     state.read_data_again();
 }

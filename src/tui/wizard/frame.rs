@@ -113,13 +113,13 @@ fn steps(page: Page, starting: bool, state: &State, width: usize, theme: &Theme)
 fn asked(question: &str, page: Page, state: &State, width: usize, theme: &Theme) -> Line<'static> {
     let mut chosen = Vec::new();
     if page > Page::Model {
-        chosen.extend(state.answers.model.as_ref().map(|answer| {
+        chosen.extend(state.planner.answers.model.as_ref().map(|answer| {
             let name = escape(&answer.value).into_owned();
             name.trim_end_matches('/').rsplit('/').next().map_or(name.clone(), str::to_owned)
         }));
     }
     if page > Page::Data {
-        chosen.extend(state.answers.data.as_ref().and_then(|answer| {
+        chosen.extend(state.planner.answers.data.as_ref().and_then(|answer| {
             let name = answer.value.first()?.file_name()?.to_string_lossy().into_owned();
             let more = answer.value.len() - 1;
             Some(if more > 0 {

@@ -6,18 +6,18 @@ use crate::screen::{Binding, ctrl, key, rows};
 
 /// What a page made of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Did {
-    /// Nothing: it may mean something on every page.
-    Passed,
-    /// Something that shows.
-    Done,
+pub(super) enum KeyResult {
+    /// It means nothing on this page, and may mean something on every page.
+    Ignored,
+    /// It changed something that is shown.
+    Handled,
     /// The question is answered: on to the next.
     Next,
     /// Fill in the answers of the demo.
     Demo,
     /// Choose a preset.
     Presets,
-    /// Keep the answers as a preset.
+    /// Save the answers as a preset.
     SavePreset,
     /// Start the run.
     Start,

@@ -4,8 +4,8 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
+use sparktune_app::draft::Draft;
 
-use super::desk::Draft;
 use super::keys::Keys;
 use super::lines::{fit, fit_end, inked, wrapped};
 use super::state::State;

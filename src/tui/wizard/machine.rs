@@ -4,10 +4,12 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
+use sparktune_app::findings::{Finding, Severity};
+use sparktune_app::machine::MachineFound;
+use sparktune_app::questions::model::DEMO;
 use unicode_width::UnicodeWidthStr;
 
-use super::desk::{Finding, MachineFound, Severity};
-use super::keys::{Did, Keys, down, enter, up};
+use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
 use super::state::State;
 use crate::escape::escape;
@@ -19,7 +21,7 @@ pub(super) struct MachinePage {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     GoOn,
     Demo,
     Again,
@@ -27,24 +29,24 @@ enum Act {
     Down,
 }
 
-const KEYS: &[Binding<Act>] = &[
-    enter("go on", "go on", Act::GoOn),
+const KEYS: &[Binding<Action>] = &[
+    enter("go on", "go on", Action::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('d'))],
         shown: "d",
-        help: "fill in the demo: a tiny model and its data, about two minutes",
+        help: DEMO,
         hint: Some("demo"),
-        action: Act::Demo,
+        action: Action::Demo,
     },
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
         help: "look again, after something was fixed",
         hint: Some("look again"),
-        action: Act::Again,
+        action: Action::Again,
     },
-    up("scroll up", Act::Up),
-    down("scroll down", None, Act::Down),
+    up("scroll up", Action::Up),
+    down("scroll down", None, Action::Down),
 ];
 
 impl MachinePage {
@@ -52,19 +54,19 @@ impl MachinePage {
         Keys::of(KEYS)
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
-        let Some(act) = action(KEYS, event) else { return Did::Passed };
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+        let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
         match act {
-            Act::GoOn => return Did::Next,
-            Act::Demo => return Did::Demo,
-            Act::Again => state.look_at_machine(),
-            Act::Up => self.scroll = self.scroll.saturating_sub(1),
-            Act::Down => {
-                let rows = state.machine.here().map_or(0, |found| found.findings.len());
+            Action::GoOn => return KeyResult::Next,
+            Action::Demo => return KeyResult::Demo,
+            Action::Again => state.look_at_machine(),
+            Action::Up => self.scroll = self.scroll.saturating_sub(1),
+            Action::Down => {
+                let rows = state.machine.ready().map_or(0, |found| found.findings.len());
                 self.scroll = (self.scroll + 1).min(rows);
             }
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
@@ -79,7 +81,7 @@ impl MachinePage {
                 "Without it nothing can be planned. u looks again; `sparktune doctor` says more.",
                 width,
             ));
-        } else if let Some(found) = state.machine.here() {
+        } else if let Some(found) = state.machine.ready() {
             let verdict = verdict(found, width, theme);
             let rows = usize::from(area.height).saturating_sub(verdict.len());
             let all = findings(found, width, theme);

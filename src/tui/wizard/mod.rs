@@ -1,20 +1,21 @@
 //! The wizard: one question per screen, from nothing to a running job.
 //!
-//! Owns the questions, their order and what was answered. Enters: keys, and what the program tells through [`desk`].
-//! Leaves: what the wizard asks the program, and in the end an [`Outcome`]. It opens no file and asks no device; all
-//! advice is the plan's. One page per file; what they share is in `state`, and facts always follow the answers there.
+//! Owns how the questions of [`sparktune_app::questions`] are shown as pages, and which page is next. Enters: keys, and the
+//! responses of a [`backend`]. Leaves: requests to it, and in the end an [`Outcome`]. The wizard opens no file and asks no
+//! device; all advice is the plan's. One page per file; what they share is in `state`, where facts always follow the
+//! answers.
 
-mod asked;
+pub mod backend;
 mod browser;
 mod command;
 mod cost;
 mod data;
-pub mod desk;
 mod frame;
 mod histogram;
 mod keys;
 mod leaving;
 mod lines;
+mod loading;
 mod machine;
 mod model;
 mod model_table;
@@ -24,6 +25,7 @@ mod presets;
 mod preview;
 mod recommendation;
 mod rejected;
+pub mod request;
 mod review;
 mod settings;
 mod starting;
@@ -37,79 +39,30 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
-use sparktune_plan::presets::OF_ONE_RUN;
-use sparktune_plan::{Answers, Origin};
+use sparktune_app::draft::Draft;
+use sparktune_app::presets::Preset;
+pub use sparktune_app::questions::page::Page;
+use sparktune_plan::Answers;
 
 use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
-use asked::Asked;
 use data::DataPage;
-use desk::{Ask, Draft, PresetFound, Reply, Request, Told};
-use keys::{COMMON, Common, Did, Keys};
+use keys::{COMMON, Common, KeyResult, Keys};
 use leaving::{Choice, Leaving};
+use loading::Loading;
 use machine::MachinePage;
 use model::ModelPage;
 use mtp::MtpPage;
 use presets::{PresetList, SavePreset};
 use recommendation::PlanPage;
+use request::{Request, Response, Ticketed};
 use review::ReviewPage;
 use starting::Starting;
 use state::State;
 
-/// The questions in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Page {
-    /// What this machine is.
-    Machine,
-    /// What is trained.
-    Model,
-    /// On what it is trained.
-    Data,
-    /// How it is trained.
-    Plan,
-    /// What becomes of the MTP head.
-    Mtp,
-    /// Everything on one page.
-    Review,
-}
-
-impl Page {
-    /// All of them in order.
-    pub const ALL: [Self; 6] = [Self::Machine, Self::Model, Self::Data, Self::Plan, Self::Mtp, Self::Review];
-
-    /// Its name on the screen and in drafts.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Machine => "machine",
-            Self::Model => "model",
-            Self::Data => "data",
-            Self::Plan => "plan",
-            Self::Mtp => "mtp head",
-            Self::Review => "review",
-        }
-    }
-
-    /// What it asks.
-    const fn question(self) -> &'static str {
-        match self {
-            Self::Machine => "What it will run on",
-            Self::Model => "Which model is to be tuned?",
-            Self::Data => "On which data?",
-            Self::Plan => "How is it trained?",
-            Self::Mtp => "What becomes of the MTP head?",
-            Self::Review => "Is this right?",
-        }
-    }
-
-    fn step(self, by: isize) -> Option<Self> {
-        let at = Self::ALL.iter().position(|page| *page == self)?;
-        Self::ALL.get(at.checked_add_signed(by)?).copied()
-    }
-}
-
 /// What a wizard starts from.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// What flags, environment, user file and preset have said.
+    /// What flags, environment, user file and preset say.
     pub answers: Answers,
     /// What an earlier wizard left unfinished. Whether to continue it is the first question.
     pub draft: Option<Draft>,
@@ -134,8 +87,8 @@ pub enum Outcome {
 /// The wizard.
 pub struct Wizard {
     state: State,
-    told: Receiver<Reply>,
-    /// Nobody answers any more.
+    responses: Receiver<Ticketed<Response>>,
+    /// The backend is gone.
     is_alone: bool,
     page: Page,
     over: Option<Over>,
@@ -149,7 +102,7 @@ pub struct Wizard {
     /// The user has left, but a start is still being ended.
     leaves_soon: Option<bool>,
     /// The preset that a continued draft names, until its text is here.
-    preset_of_draft: Option<(String, Asked<Vec<PresetFound>>)>,
+    preset_of_draft: Option<(String, Loading<Vec<Preset>>)>,
     /// As last kept, or as it was at first.
     kept: Draft,
     is_kept: bool,
@@ -166,12 +119,16 @@ enum Over {
 
 impl Wizard {
     /// Starts at the first page, or with the question whether to continue the draft. Asks for what it needs at once.
-    pub fn new(setup: Setup, ask: Sender<Request>, told: Receiver<Reply>) -> Self {
+    pub fn new(
+        setup: Setup,
+        requests: Sender<Ticketed<Request>>,
+        responses: Receiver<Ticketed<Response>>,
+    ) -> Self {
         let Setup { answers, draft, folder, home } = setup;
-        let kept = draft_of(Page::Machine, &answers);
+        let kept = Draft::new(Page::Machine, &answers);
         Self {
-            state: State::new(answers, folder, home, ask),
-            told,
+            state: State::new(answers, folder, home, requests),
+            responses,
             is_alone: false,
             page: Page::Machine,
             over: draft.map(|draft| Over::Leaving(Leaving::Continue(Box::new(draft)))),
@@ -215,20 +172,20 @@ impl Wizard {
             self.over = Some(Over::Help);
             return Next::Draw;
         }
-        let did = if self.starting.is_shown() {
+        let result = if self.starting.is_shown() {
             self.starting.key(event, &mut self.state)
         } else {
             self.page_key(event)
         };
-        match did {
-            Did::Done => self.after_answer(),
-            Did::Next => self.next(),
-            Did::Demo => drop(self.state.ask(Ask::Demo)),
-            Did::Presets => self.over = Some(Over::Presets(PresetList::open(&mut self.state))),
-            Did::SavePreset => self.over = Some(Over::Save(SavePreset::open())),
-            Did::Start => self.starting.start(&mut self.state),
-            Did::Passed if self.keys().typing => return Next::Keep,
-            Did::Passed => match action(COMMON, event) {
+        match result {
+            KeyResult::Handled => self.after_answer(),
+            KeyResult::Next => self.next(),
+            KeyResult::Demo => drop(self.state.send(Request::Demo)),
+            KeyResult::Presets => self.over = Some(Over::Presets(PresetList::open(&mut self.state))),
+            KeyResult::SavePreset => self.over = Some(Over::Save(SavePreset::open())),
+            KeyResult::Start => self.starting.start(&mut self.state),
+            KeyResult::Ignored if self.keys().typing => return Next::Keep,
+            KeyResult::Ignored => match action(COMMON, event) {
                 Some(Common::Help) => self.over = Some(Over::Help),
                 Some(Common::Leave) => return self.ask_to_leave(),
                 _ if self.starting.is_shown() => return Next::Keep,
@@ -240,7 +197,7 @@ impl Wizard {
         Next::Draw
     }
 
-    fn page_key(&mut self, event: &KeyEvent) -> Did {
+    fn page_key(&mut self, event: &KeyEvent) -> KeyResult {
         let state = &mut self.state;
         match self.page {
             Page::Machine => self.machine.key(event, state),
@@ -277,7 +234,7 @@ impl Wizard {
         match (choice, over) {
             (Choice::Stay, _) => {}
             (Choice::Leave { keep }, _) => return self.leave(keep),
-            (Choice::Anew, _) => drop(self.state.ask(Ask::Forget)),
+            (Choice::Anew, _) => drop(self.state.send(Request::ForgetDraft)),
             (Choice::Continue, Some(Over::Leaving(Leaving::Continue(draft)))) => self.go_on_with(*draft),
             (Choice::Continue, _) => {}
         }
@@ -286,12 +243,12 @@ impl Wizard {
 
     /// Takes up a draft. What was said anew, by a flag, counts more.
     fn go_on_with(&mut self, draft: Draft) {
-        let said = std::mem::take(&mut self.state.answers);
+        let said = std::mem::take(&mut self.state.planner.answers);
         let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
         let same = said.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
-        self.state.answers = draft.answers.clone().merge(said);
+        self.state.planner.answers = draft.answers.clone().merge(said);
         if let Some(name) = preset.filter(|_| !same) {
-            let presets = self.state.expect(Ask::Presets { also: Some(name.clone()) });
+            let presets = self.state.request(Request::Presets { also: Some(name.clone()) });
             self.preset_of_draft = Some((name, presets));
         }
         self.kept = draft.clone();
@@ -310,7 +267,7 @@ impl Wizard {
         if keep {
             self.keep();
         } else {
-            self.state.ask(Ask::Forget);
+            self.state.send(Request::ForgetDraft);
             self.is_kept = false;
         }
         let draft_kept = self.is_kept;
@@ -330,7 +287,7 @@ impl Wizard {
             self.state.count_again();
         }
         self.page = page;
-        self.state.chase(page);
+        self.state.refresh_facts(page);
         let state = &mut self.state;
         match page {
             Page::Machine => {}
@@ -370,7 +327,7 @@ impl Wizard {
         let state = &self.state;
         match self.page {
             Page::Machine | Page::Review => None,
-            Page::Model => match (state.model_ready(), state.model.wait(), state.model.here()) {
+            Page::Model => match (state.model_ready(), state.model.wait(), state.model.ready()) {
                 (Some(_), ..) => None,
                 (None, Some(_), _) => Some("the model is still being checked".into()),
                 (None, None, Some(_)) => {
@@ -378,12 +335,12 @@ impl Wizard {
                 }
                 (None, None, None) => Some("enter takes the model under the cursor".into()),
             },
-            Page::Data => match (state.data.here(), state.data.wait()) {
+            Page::Data => match (state.data.ready(), state.data.wait()) {
                 (Some(_), _) => state.data_refused(),
                 (None, Some(_)) => Some("the data is still being read; x cancels".into()),
                 (None, None) => Some("choose data first: o opens the files".into()),
             },
-            Page::Plan | Page::Mtp => match (&state.problem, &state.plan) {
+            Page::Plan | Page::Mtp => match (&state.planner.problem, &state.planner.plan) {
                 (Some(problem), _) => Some(problem.text.clone()),
                 (None, None) => Some("there is no plan yet: it needs a model and data".into()),
                 (None, Some(_)) => None,
@@ -391,15 +348,16 @@ impl Wizard {
         }
     }
 
-    // What is told.
+    // Responses.
 
-    fn listen(&mut self) -> Option<Next> {
+    /// Takes all responses that have come.
+    fn poll(&mut self) -> Option<Next> {
         let mut next = None;
         loop {
-            match self.told.try_recv() {
-                Ok(reply) => {
-                    let heard = self.hear(reply);
-                    next = if next == Some(Next::Leave) { next } else { Some(heard) };
+            match self.responses.try_recv() {
+                Ok(response) => {
+                    let after = self.receive(response);
+                    next = if next == Some(Next::Leave) { next } else { Some(after) };
                 }
                 Err(TryRecvError::Empty) => return next,
                 Err(TryRecvError::Disconnected) if self.is_alone => return next,
@@ -414,57 +372,60 @@ impl Wizard {
         }
     }
 
-    fn hear(&mut self, reply: Reply) -> Next {
-        if let Told::Progress(progress) = &reply.told {
+    fn receive(&mut self, response: Ticketed<Response>) -> Next {
+        if let Response::Progress(progress) = &response.body {
             let now = self.state.now;
-            let meant = self.state.progress(reply.ticket, progress)
-                || self.starting.run.progress(reply.ticket, progress, now);
-            return if meant { Next::Draw } else { Next::Keep };
+            let is_awaited = self.state.progress(response.ticket, progress)
+                || self.starting.run.progress(response.ticket, progress, now);
+            return if is_awaited { Next::Draw } else { Next::Keep };
         }
-        let about_model = matches!(reply.told, Told::Model(_));
-        let about_facts = about_model || matches!(reply.told, Told::Machine(_) | Told::Data(_));
-        if let Some(reply) = self.state.told(reply) {
-            return self.hear_of_page(reply);
+        let about_model = matches!(response.body, Response::Model(_));
+        let about_facts = about_model || matches!(response.body, Response::Machine(_) | Response::Data(_));
+        if let Some(response) = self.state.receive(response) {
+            return self.receive_for_page(response);
         }
         if about_facts {
             self.plan.refresh(&self.state);
             self.mtp.refresh(&self.state);
-            if self.page == Page::Model && self.state.answers.model.is_none() {
+            if self.page == Page::Model && self.state.planner.answers.model.is_none() {
                 self.model.enter(&self.state);
             } else {
                 self.model.refresh(&self.state);
             }
         }
-        if about_model && self.page == Page::Model && self.model.go_on_if_found(&self.state) == Did::Next {
+        if about_model
+            && self.page == Page::Model
+            && self.model.go_on_if_found(&self.state) == KeyResult::Next
+        {
             self.next();
         }
         self.after_answer();
         Next::Draw
     }
 
-    fn hear_of_page(&mut self, reply: Reply) -> Next {
-        match &reply.told {
-            Told::Started(_) => {
-                if let Some(run) = self.starting.told(reply, &mut self.state) {
-                    self.state.ask(Ask::Forget);
+    fn receive_for_page(&mut self, response: Ticketed<Response>) -> Next {
+        match &response.body {
+            Response::Started(_) => {
+                if let Some(run) = self.starting.receive(response, &mut self.state) {
+                    self.state.send(Request::ForgetDraft);
                     return self.end(Outcome::Started(run));
                 }
                 if let (Some(draft_kept), None) = (self.leaves_soon, self.starting.run.wait()) {
                     return self.end(Outcome::Left { draft_kept });
                 }
             }
-            Told::Demo(Ok(answers)) => {
+            Response::Demo(Ok(answers)) => {
                 if self.page == Page::Machine {
-                    self.state.start_from((**answers).clone());
+                    self.state.planner.start_from((**answers).clone());
                     self.state
                         .say(Role::Accent, "the demo's answers are filled in: enter takes each of them");
                     self.go_to(Page::Model);
                 }
             }
-            Told::Demo(Err(words)) => self.state.say(Role::Bad, words.clone()),
-            Told::Presets(presets) => {
-                if let Some((name, asked)) = &mut self.preset_of_draft
-                    && asked.answer(reply.ticket, Ok(presets.clone()))
+            Response::Demo(Err(words)) => self.state.say(Role::Bad, words.clone()),
+            Response::Presets(presets) => {
+                if let Some((name, loading)) = &mut self.preset_of_draft
+                    && loading.answer(response.ticket, Ok(presets.clone()))
                 {
                     if let Err(words) = presets::load_named(&name.clone(), presets, &mut self.state) {
                         self.state.say(Role::Warn, words);
@@ -472,19 +433,19 @@ impl Wizard {
                     self.preset_of_draft = None;
                 }
                 if let Some(Over::Presets(list)) = &mut self.over {
-                    list.told(&reply);
+                    list.receive(&response);
                 }
             }
-            Told::Saved(_) => {
+            Response::Saved(_) => {
                 if let Some(Over::Save(save)) = &mut self.over
-                    && save.told(&reply, &mut self.state)
+                    && save.receive(&response, &mut self.state)
                 {
                     self.over = None;
                 }
             }
             _ => {
-                self.model.told(&reply);
-                self.data.told(&reply, &self.state);
+                self.model.receive(&response);
+                self.data.receive(&response, &self.state);
             }
         }
         self.after_answer();
@@ -494,12 +455,12 @@ impl Wizard {
     // What is kept.
 
     fn draft(&self) -> Draft {
-        draft_of(self.page, &self.state.answers)
+        Draft::new(self.page, &self.state.planner.answers)
     }
 
     /// Sees to it that facts and draft follow what was just answered.
     fn after_answer(&mut self) {
-        self.state.chase(self.page);
+        self.state.refresh_facts(self.page);
         if self.page == Page::Mtp {
             self.mtp.refresh(&self.state);
         }
@@ -511,7 +472,7 @@ impl Wizard {
         if matches!(self.over, Some(Over::Leaving(Leaving::Continue(_)))) || draft == self.kept {
             return;
         }
-        self.state.ask(Ask::Keep { draft: Box::new(draft.clone()) });
+        self.state.send(Request::KeepDraft { draft: Box::new(draft.clone()) });
         self.kept = draft;
         self.is_kept = true;
     }
@@ -554,16 +515,6 @@ impl Wizard {
     }
 }
 
-/// What is worth keeping of the answers: those of the user, and what the run is made from.
-fn draft_of(page: Page, answers: &Answers) -> Draft {
-    let is_out = |origin, name: &str| match origin {
-        Origin::Flag => false,
-        Origin::Preset => !OF_ONE_RUN.contains(&name),
-        _ => true,
-    };
-    Draft { page, answers: answers.without(is_out) }
-}
-
 impl App for Wizard {
     fn update(&mut self, input: Input) -> Next {
         if self.outcome.is_some() {
@@ -585,8 +536,8 @@ impl App for Wizard {
             Input::Tick => {
                 self.state.now += 1;
                 let waited = self.is_waiting();
-                let heard = self.listen().unwrap_or(Next::Keep);
-                if heard == Next::Keep && waited { Next::Draw } else { heard }
+                let after = self.poll().unwrap_or(Next::Keep);
+                if after == Next::Keep && waited { Next::Draw } else { after }
             }
         }
     }

@@ -4,14 +4,16 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::model::ModelFound;
+use sparktune_app::questions::model::{ModelQuestion, OTHER, OTHER_ABOUT, UnknownFamily};
 use sparktune_plan::render::{bytes, parameters};
-use sparktune_plan::{Catalog, CatalogModel, Outlook, Outlooks};
+use sparktune_plan::{Catalog, CatalogModel};
 
-use super::desk::{ModelFound, Reply, Told};
-use super::keys::{Did, Keys, down, enter, first, last, up};
+use super::keys::{KeyResult, Keys, down, enter, first, last, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::model_table::{Columns, ascii, cache_cell, method_in_words, missing_cell, row_cell, speed_cell};
 use super::path_line::PathLine;
+use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
 use crate::escape::escape;
@@ -23,10 +25,8 @@ pub(super) struct ModelPage {
     search: TextInput,
     searching: bool,
     other: Option<PathLine>,
-    /// By id, for the machine and data of now.
-    outlooks: Vec<(String, Outlook)>,
-    /// Which data the outlooks are for.
-    outlooks_for: String,
+    /// What each model would be like on this machine, with the present data.
+    question: ModelQuestion,
     /// Go on as soon as the model is found.
     eager: bool,
 }
@@ -50,7 +50,7 @@ impl Row {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Take,
     Up,
     Down,
@@ -62,39 +62,39 @@ enum Act {
     Again,
 }
 
-const KEYS: &[Binding<Act>] = &[
-    enter("take it: its config.json is checked, nothing else is fetched yet", "take it", Act::Take),
-    up("up", Act::Up),
-    down("down", None, Act::Down),
-    first(Act::First),
-    last(Act::Last),
+const KEYS: &[Binding<Action>] = &[
+    enter("take it: its config.json is checked, nothing else is fetched yet", "take it", Action::Take),
+    up("up", Action::Up),
+    down("down", None, Action::Down),
+    first(Action::First),
+    last(Action::Last),
     Binding {
         keys: &[key(KeyCode::Char('/'))],
         shown: "/",
         help: "search",
         hint: Some("search"),
-        action: Act::Search,
+        action: Action::Search,
     },
     Binding {
         keys: &[key(KeyCode::Char('o'))],
         shown: "o",
-        help: "another model: an id or a folder",
+        help: OTHER,
         hint: Some("other"),
-        action: Act::Other,
+        action: Action::Other,
     },
     Binding {
         keys: &[key(KeyCode::Char('y'))],
         shown: "y",
         help: "train a model of unknown architecture all the same",
         hint: None,
-        action: Act::Confirm,
+        action: Action::Confirm,
     },
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
         help: "check the model again",
         hint: None,
-        action: Act::Again,
+        action: Action::Again,
     },
 ];
 
@@ -145,51 +145,27 @@ impl ModelPage {
 
     /// Called when the page comes up, and when what its table shows has changed.
     pub fn refresh(&mut self, state: &State) {
-        let Some(machine) = state.machine.here() else { return };
-        let data = state.data.here().map(|data| &data.facts);
-        let outlooks = Outlooks::new(&machine.facts, &machine.rates, data);
-        let catalog = Catalog::shipped();
-        let mut all: Vec<_> = catalog
-            .models
-            .iter()
-            .map(|model| (model.id.clone(), outlooks.of(&model.id, &catalog.model_facts(model))))
-            .collect();
-        if let Some(found) = state.model.here().filter(|found| catalog.find(&found.name).is_none()) {
-            all.push((found.name.clone(), outlooks.of(&found.name, &found.facts)));
-        }
-        self.outlooks = all;
-        self.outlooks_for = outlooks.data_in_words();
+        let Some(machine) = state.machine.ready() else { return };
+        let data = state.data.ready().map(|data| &data.facts);
+        let found = state.model.ready().map(|found| &**found);
+        self.question = ModelQuestion::new(&machine.facts, &machine.rates, data, found);
     }
 
     /// Called when the page comes up: the present answer, or the recommendation, is under the cursor.
     pub fn enter(&mut self, state: &State) {
         self.refresh(state);
         self.eager = false;
-        let answered = state.answers.model.as_ref().map(|answer| answer.value.as_str());
-        let wanted = answered.or_else(|| self.recommended(state)).map(str::to_owned);
+        let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.as_str());
+        let wanted = answered.or_else(|| self.question.recommended()).map(str::to_owned);
         let rows = self.rows(state);
         self.selected = rows.iter().position(|row| row.name() == wanted.as_deref()).unwrap_or(0);
     }
 
-    fn recommended(&self, state: &State) -> Option<&'static str> {
-        let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
-        let on_gpu = state.machine.here().is_some_and(|machine| !machine.facts.gpus.is_empty());
-        let models = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
-        if on_gpu && fits(Catalog::RECOMMENDED) {
-            return Some(Catalog::RECOMMENDED);
-        }
-        models().find(|id| fits(id)).or_else(|| models().next())
-    }
-
-    fn outlook(&self, id: &str) -> Option<&Outlook> {
-        self.outlooks.iter().find(|(known, _)| known == id).map(|(_, outlook)| outlook)
-    }
-
     fn rows(&self, state: &State) -> Vec<Row> {
         let catalog = Catalog::shipped();
-        let answered = state.answers.model.iter().map(|answer| answer.value.clone());
+        let answered = state.planner.answers.model.iter().map(|answer| answer.value.clone());
         let given = answered.clone().filter(|name| catalog.find(name).is_none()).count();
-        let recent = state.recent.here().map(|recent| recent.models.clone()).unwrap_or_default();
+        let recent = state.recent.ready().map(|recent| recent.models.clone()).unwrap_or_default();
         let mut named: Vec<String> = Vec::new();
         for name in answered.chain(recent) {
             if catalog.find(&name).is_none() && !named.contains(&name) {
@@ -205,7 +181,7 @@ impl ModelPage {
         rows.chain([Row::Other]).collect()
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         self.eager = false;
         if self.other.is_some() {
             return self.other_key(event, state);
@@ -219,77 +195,79 @@ impl ModelPage {
             // Esc ends a search first.
             if event.code == KeyCode::Esc && !self.search.text().is_empty() {
                 self.end_search(state);
-                return Did::Done;
+                return KeyResult::Handled;
             }
-            return Did::Passed;
+            return KeyResult::Ignored;
         };
         match act {
-            Act::Take => return self.take(&rows, state),
-            Act::Up => self.selected = self.selected.min(last).saturating_sub(1),
-            Act::Down => self.selected = (self.selected + 1).min(last),
-            Act::First => self.selected = 0,
-            Act::Last => self.selected = last,
-            Act::Search => self.searching = true,
-            Act::Other => self.open_other(state),
-            Act::Confirm => match state.model.here().and_then(|found| found.unknown_architecture.as_ref()) {
-                Some(_) => {
-                    state.confirm_model();
-                    return Did::Next;
+            Action::Take => return self.take(&rows, state),
+            Action::Up => self.selected = self.selected.min(last).saturating_sub(1),
+            Action::Down => self.selected = (self.selected + 1).min(last),
+            Action::First => self.selected = 0,
+            Action::Last => self.selected = last,
+            Action::Search => self.searching = true,
+            Action::Other => self.open_other(state),
+            Action::Confirm => {
+                match state.model.ready().and_then(|found| found.unknown_architecture.as_ref()) {
+                    Some(_) => {
+                        state.confirm_model();
+                        return KeyResult::Next;
+                    }
+                    None => return KeyResult::Ignored,
                 }
-                None => return Did::Passed,
-            },
-            Act::Again => {
-                let name = state.answers.model.as_ref().map(|answer| answer.value.clone());
+            }
+            Action::Again => {
+                let name = state.planner.answers.model.as_ref().map(|answer| answer.value.clone());
                 if let (Some(name), Some(_)) = (name, state.model.failed()) {
                     state.choose_model(&name);
                 }
             }
         }
-        Did::Done
+        KeyResult::Handled
     }
 
-    fn take(&mut self, rows: &[Row], state: &mut State) -> Did {
+    fn take(&mut self, rows: &[Row], state: &mut State) -> KeyResult {
         let Some(name) = rows.get(self.selected).and_then(Row::name) else {
             self.open_other(state);
-            return Did::Done;
+            return KeyResult::Handled;
         };
         state.choose_model(name);
         self.eager = true;
-        state.chase(super::Page::Model);
+        state.refresh_facts(super::Page::Model);
         self.go_on_if_found(state)
     }
 
     /// Goes on when Enter was pressed and what it waited for is here.
-    pub fn go_on_if_found(&mut self, state: &State) -> Did {
+    pub fn go_on_if_found(&mut self, state: &State) -> KeyResult {
         if self.eager && state.model_ready().is_some() {
             self.eager = false;
-            return Did::Next;
+            return KeyResult::Next;
         }
         self.eager &= state.model.wait().is_some();
-        Did::Done
+        KeyResult::Handled
     }
 
     fn open_other(&mut self, state: &mut State) {
         let mut words: Vec<String> = Catalog::shipped().models.iter().map(|model| model.id.clone()).collect();
-        if let Some(recent) = state.recent.here() {
+        if let Some(recent) = state.recent.ready() {
             words.extend(
                 recent.models.iter().filter(|name| !words.contains(name)).cloned().collect::<Vec<_>>(),
             );
         }
-        let given = state.answers.model.as_ref().map(|answer| answer.value.clone());
+        let given = state.planner.answers.model.as_ref().map(|answer| answer.value.clone());
         let given = given.filter(|name| Catalog::shipped().find(name).is_none()).unwrap_or_default();
         self.other = Some(PathLine::new(given, words, state));
     }
 
-    fn other_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
-        let Some(line) = &mut self.other else { return Did::Passed };
+    fn other_key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+        let Some(line) = &mut self.other else { return KeyResult::Ignored };
         match action(OTHER_KEYS, event) {
             Some(Typing::Stop) => self.other = None,
             Some(Typing::Take) => {
                 let typed = line.input.text().trim().to_owned();
                 if typed.is_empty() {
                     self.other = None;
-                    return Did::Done;
+                    return KeyResult::Handled;
                 }
                 let name = match typed.strip_prefix('~') {
                     Some(_) => state.path(&typed).to_string_lossy().into_owned(),
@@ -299,19 +277,19 @@ impl ModelPage {
                 self.other = None;
                 self.end_search(state);
                 self.eager = true;
-                state.chase(super::Page::Model);
+                state.refresh_facts(super::Page::Model);
                 return self.go_on_if_found(state);
             }
             _ => {
                 if !line.press(event, state) {
-                    return Did::Passed;
+                    return KeyResult::Ignored;
                 }
             }
         }
-        Did::Done
+        KeyResult::Handled
     }
 
-    fn search_key(&mut self, event: &KeyEvent, state: &State) -> Did {
+    fn search_key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
         match action(SEARCH_KEYS, event) {
             Some(Typing::Take) => self.searching = false,
             Some(Typing::Stop) => self.end_search(state),
@@ -319,16 +297,16 @@ impl ModelPage {
             _ => match event.code {
                 KeyCode::Up => self.selected = self.selected.saturating_sub(1),
                 KeyCode::Down => self.selected = (self.selected + 1).min(self.rows(state).len() - 1),
-                _ => return Did::Passed,
+                _ => return KeyResult::Ignored,
             },
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     /// Shows all again, with the cursor on the answer.
     fn end_search(&mut self, state: &State) {
         let under = self.rows(state).get(self.selected).and_then(|row| row.name().map(str::to_owned));
-        let answered = state.answers.model.as_ref().map(|answer| answer.value.clone());
+        let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.clone());
         self.search.set("");
         self.searching = false;
         let rows = self.rows(state);
@@ -351,9 +329,9 @@ impl ModelPage {
         }
     }
 
-    pub fn told(&mut self, reply: &Reply) {
-        if let (Some(line), Told::Listing(listing)) = (&mut self.other, &reply.told) {
-            line.told(reply.ticket, listing);
+    pub fn receive(&mut self, response: &Ticketed<Response>) {
+        if let (Some(line), Response::Listing(listing)) = (&mut self.other, &response.body) {
+            line.receive(response.ticket, listing);
         }
     }
 
@@ -378,7 +356,7 @@ impl ModelPage {
             lines[0] = Line::from(spans);
         }
         let height = usize::from(area.height).saturating_sub(1);
-        let recommended = self.recommended(state);
+        let recommended = self.question.recommended();
         for at in window(self.selected, rows.len(), height) {
             let row = &rows[at];
             let mut line = self.row(row, recommended, &columns, state, theme);
@@ -398,15 +376,16 @@ impl ModelPage {
         state: &State,
         theme: &Theme,
     ) -> Line<'static> {
-        let answered = state.answers.model.as_ref().is_some_and(|answer| Some(&*answer.value) == row.name());
+        let answered =
+            state.planner.answers.model.as_ref().is_some_and(|answer| Some(&*answer.value) == row.name());
         let mark = if answered { theme.glyph("● ", "* ") } else { "  " };
         let Some(name) = row.name() else {
-            return inked(theme, Role::Text, format!("{mark}other: an id or a folder"));
+            return inked(theme, Role::Text, format!("{mark}{OTHER}"));
         };
-        let outlook = self.outlook(name);
+        let outlook = self.question.outlook(name);
         let (size, here) = match row {
             Row::Known(model) => (bytes(model.weight_bytes), cache_cell(state.cached(name), model, theme)),
-            _ => match state.model.here().filter(|found| found.name == name) {
+            _ => match state.model.ready().filter(|found| found.name == name) {
                 Some(found) => {
                     (bytes(found.facts.checkpoint_bytes), missing_cell(found.missing_bytes, theme))
                 }
@@ -453,7 +432,7 @@ impl ModelPage {
         if let Some(name) = row.name() {
             if let Row::Known(model) = row {
                 let facts = Catalog::shipped().model_facts(model);
-                let star = match self.recommended(state) == Some(name) {
+                let star = match self.question.recommended() == Some(name) {
                     true => "recommended here: ",
                     false => "",
                 };
@@ -461,30 +440,24 @@ impl ModelPage {
                     format!("{star}{}; {} parameters", model.note, parameters(facts.text_parameters()));
                 lines.push(inked(theme, Role::Text, fit(&escape(&words), width, theme)));
             }
-            if let Some(outlook) = self.outlook(name) {
+            if let Some(outlook) = self.question.outlook(name) {
                 let speed = format!("speed: {}", outlook.lora.basis_in_words);
                 for words in [method_in_words(&outlook.lora), method_in_words(&outlook.full), speed] {
                     lines.extend(wrapped(theme, Role::Dim, &words, width));
                 }
-                let words = format!("≤: longest row that fits, tokens; {}", self.outlooks_for);
+                let words = format!("≤: longest row that fits, tokens; {}", self.question.data);
                 lines.push(inked(theme, Role::Dim, fit(&ascii(&words, theme), width, theme)));
             }
         } else {
-            lines.extend(wrapped(
-                theme,
-                Role::Dim,
-                "Any dense model of the families qwen3_5, qwen3, qwen2, llama or mistral: its id on the Hugging Face hub \
-                 (org/name), or a folder with config.json, tokenizer and safetensors. Its config.json is checked before \
-                 anything else is fetched.",
-                width,
-            ));
+            lines.extend(wrapped(theme, Role::Dim, OTHER_ABOUT, width));
         }
         draw(frame, area, lines);
     }
 
     /// What became of the model that was chosen.
     fn status(&self, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
-        let Some(chosen) = state.answers.model.as_ref().map(|answer| escape(&answer.value).into_owned())
+        let Some(chosen) =
+            state.planner.answers.model.as_ref().map(|answer| escape(&answer.value).into_owned())
         else {
             return Vec::new();
         };
@@ -497,14 +470,12 @@ impl ModelPage {
             lines.push(inked(theme, Role::Dim, "u checks it again"));
             return lines;
         }
-        let Some(found) = state.model.here() else { return Vec::new() };
+        let Some(found) = state.model.ready() else { return Vec::new() };
         let mut lines = Vec::new();
         if let Some(family) = found.unknown_architecture.as_ref().filter(|_| !state.is_confirmed()) {
-            let words = format!(
-                "{} is of the family {family}, which is not known here. It would be computed as {}; only its authors' code \
-                 can tell whether that is right. y trains it so.",
-                found.name, found.facts.config.architecture
-            );
+            let treated_as = found.facts.config.architecture;
+            let unknown = UnknownFamily { name: &found.name, family, treated_as };
+            let words = format!("{} y: {}.", unknown.explanation(), unknown.train_anyway());
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         }
         for note in &found.notes {

@@ -1,10 +1,10 @@
 //! The columns and cells of the model table, and what they say in words.
 
 use ratatui::text::Line;
+use sparktune_app::model::Cached;
 use sparktune_plan::render::{bytes, count, tokens_per_s};
 use sparktune_plan::{CatalogModel, MethodOutlook, RateBasis};
 
-use super::desk::Cached;
 use super::lines::{inked, left, right};
 use crate::screen::{Role, Theme};
 
@@ -72,7 +72,7 @@ pub(super) fn speed_cell(outlook: &MethodOutlook) -> String {
 pub(super) fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) -> String {
     match cached {
         Cached::Whole { .. } => missing_cell(0, theme),
-        Cached::Part { bytes: part } => {
+        Cached::Partial { bytes: part } => {
             let share = (part as f64 / model.weight_bytes.max(1) as f64).min(0.99);
             format!("{:.0} % here", share * 100.0)
         }

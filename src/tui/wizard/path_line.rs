@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::text::Line;
+use sparktune_app::files::{Listing, common_beginning, completions, split_typed};
 
-use super::asked::Asked;
-use super::desk::{Ask, Entry, EntryKind, Listing, Ticket};
 use super::lines::{fit, inked};
+use super::loading::Loading;
+use super::request::{Request, Ticket};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Role, TextInput, Theme};
@@ -16,11 +17,11 @@ use crate::screen::{Role, TextInput, Theme};
 #[derive(Debug, Default)]
 pub(super) struct PathLine {
     pub input: TextInput,
-    /// Words that are no paths but may be meant: ids of models.
+    /// Words that are not paths but may be meant: ids of models.
     words: Vec<String>,
     /// The folder part of what is typed, and what is in it.
     folder: Option<String>,
-    listing: Asked<Listing>,
+    listing: Loading<Listing>,
     /// What Tab may choose from, shown since the last Tab.
     pub offered: Vec<String>,
 }
@@ -57,22 +58,16 @@ impl PathLine {
     }
 
     /// Takes the listing of the folder that is typed.
-    pub fn told(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
+    pub fn receive(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
         self.listing.answer(ticket, listing.clone())
     }
 
-    /// Where the name begins: behind the last slash.
-    fn split(&self) -> (&str, &str) {
-        let text = self.input.text();
-        text.split_at(text.rfind('/').map_or(0, |at| at + 1))
-    }
-
-    /// Asks for the folder that is being typed.
+    /// Requests the listing of the folder that is being typed.
     fn look(&mut self, state: &mut State) {
-        let folder = self.split().0.to_owned();
+        let folder = split_typed(self.input.text()).0.to_owned();
         if self.folder.as_ref() != Some(&folder) {
             let path = if folder.is_empty() { state.folder.clone() } else { state.path(&folder) };
-            self.listing = state.expect(Ask::List { folder: path });
+            self.listing = state.request(Request::List { folder: path });
             self.folder = Some(folder);
         }
     }
@@ -80,21 +75,9 @@ impl PathLine {
     /// What the text may become, in order.
     fn candidates(&self) -> Vec<String> {
         let text = self.input.text();
-        let (folder, name) = self.split();
-        let matches = |entry: &&Entry| entry.name.to_str().is_some_and(|n| n.starts_with(name));
-        let entries = self.listing.here().map(|listing| listing.entries.as_slice()).unwrap_or_default();
-        let mut paths: Vec<String> = entries
-            .iter()
-            .filter(matches)
-            .filter(|entry| entry.kind != EntryKind::Other)
-            .filter_map(|entry| {
-                let slash = if entry.kind == EntryKind::Folder { "/" } else { "" };
-                Some(format!("{folder}{}{slash}", entry.name.to_str()?))
-            })
-            .collect();
-        paths.sort_unstable();
+        let entries = self.listing.ready().map(|listing| listing.entries.as_slice()).unwrap_or_default();
         let words = self.words.iter().filter(|word| starts_with(word, text)).cloned();
-        words.chain(paths).collect()
+        words.chain(completions(text, entries)).collect()
     }
 
     fn complete(&mut self) {
@@ -106,7 +89,7 @@ impl PathLine {
                 self.offered.clear();
             }
             several => {
-                let common = common_start(several);
+                let common = common_beginning(several);
                 if common.len() > self.input.text().len() {
                     self.input.set(common);
                 }
@@ -132,20 +115,9 @@ impl PathLine {
     }
 }
 
-/// Ids are known without regard to case.
+/// Ids are compared without regard to case.
 fn starts_with(word: &str, text: &str) -> bool {
     word.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text))
-}
-
-fn common_start(words: &[String]) -> String {
-    let mut common: &str = words.first().map_or("", String::as_str);
-    for word in words {
-        let same =
-            common.char_indices().zip(word.chars()).take_while(|((_, a), b)| a.eq_ignore_ascii_case(b));
-        let end = same.last().map_or(0, |((at, c), _)| at + c.len_utf8());
-        common = &common[..end];
-    }
-    common.to_owned()
 }
 
 #[cfg(test)]
@@ -154,6 +126,7 @@ mod tests {
     use std::sync::mpsc;
 
     use crossterm::event::KeyModifiers;
+    use sparktune_app::files::{Entry, EntryKind};
     use sparktune_plan::Answers;
 
     use super::*;
@@ -164,22 +137,25 @@ mod tests {
 
     #[test]
     fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
-        let (outbox, asked) = mpsc::channel();
+        let (outbox, requests) = mpsc::channel();
         let mut state = State::new(Answers::default(), "/desk".into(), Some("/home/me".into()), outbox);
         let mut line = PathLine::new("~/da", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
-        let request = asked.try_iter().last().unwrap();
-        assert_eq!(request.ask, Ask::List { folder: "/home/me/".into() });
+        let request = requests.try_iter().last().unwrap();
+        assert_eq!(request.body, Request::List { folder: "/home/me/".into() });
         let entries = ["data-a", "data-b", "other"].map(|name| entry(name, EntryKind::Folder)).to_vec();
         let listing = Listing { folder: "/home/me".into(), entries, left_out: 0 };
-        assert!(!line.told(request.ticket + 1, &Ok(listing.clone())));
-        assert!(line.told(request.ticket, &Ok(listing)));
+        assert!(!line.receive(request.ticket + 1, &Ok(listing.clone())));
+        assert!(line.receive(request.ticket, &Ok(listing)));
         let tab = KeyEvent::new(KeyCode::Tab, KeyModifiers::NONE);
         line.press(&tab, &mut state);
         assert_eq!((line.input.text(), line.offered.len()), ("~/data-", 2));
         line.press(&KeyEvent::new(KeyCode::Char('b'), KeyModifiers::NONE), &mut state);
         line.press(&tab, &mut state);
         assert_eq!(line.input.text(), "~/data-b/");
-        assert_eq!(asked.try_iter().last().unwrap().ask, Ask::List { folder: "/home/me/data-b/".into() });
+        assert_eq!(
+            requests.try_iter().last().unwrap().body,
+            Request::List { folder: "/home/me/data-b/".into() }
+        );
 
         let mut line = PathLine::new("qwen", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
         line.press(&tab, &mut state);

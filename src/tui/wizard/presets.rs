@@ -1,71 +1,71 @@
-//! Loading a preset, and keeping the answers as one.
+//! Loading a preset, and saving the answers as one.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
-use sparktune_plan::presets::{OF_ONE_RUN, check_name, text};
-use sparktune_plan::{Answers, Method, Origin};
+use sparktune_app::presets::{Preset, Saved, text};
+use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, check_preset_name};
 
-use super::asked::Asked;
-use super::desk::{Ask, PresetFound, Reply, SaveOutcome, Told};
 use super::keys::{Keys, down, enter, up};
 use super::lines::{fit, ink, inked, left, selected, window, wrapped};
+use super::loading::Loading;
+use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Popup, Role, TextInput, Theme, action, key};
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Take,
     Close,
     Up,
     Down,
 }
 
-const LIST_KEYS: &[Binding<Act>] = &[
-    enter("load it", "load it", Act::Take),
+const LIST_KEYS: &[Binding<Action>] = &[
+    enter("load it", "load it", Action::Take),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
         help: "none",
         hint: Some("none"),
-        action: Act::Close,
+        action: Action::Close,
     },
-    up("up", Act::Up),
-    down("down", None, Act::Down),
+    up("up", Action::Up),
+    down("down", None, Action::Down),
 ];
 
 /// The presets there are, one of them to be loaded.
 pub(super) struct PresetList {
-    presets: Asked<Vec<PresetFound>>,
+    presets: Loading<Vec<Preset>>,
     selected: usize,
 }
 
 impl PresetList {
     pub fn open(state: &mut State) -> Self {
-        Self { presets: state.expect(Ask::Presets { also: None }), selected: 0 }
+        Self { presets: state.request(Request::Presets { also: None }), selected: 0 }
     }
 
     pub fn keys(&self) -> Keys {
         Keys::of(LIST_KEYS)
     }
 
-    pub fn told(&mut self, reply: &Reply) {
-        if let Told::Presets(presets) = &reply.told {
-            self.presets.answer(reply.ticket, Ok(presets.clone()));
+    pub fn receive(&mut self, response: &Ticketed<Response>) {
+        if let Response::Presets(presets) = &response.body {
+            self.presets.answer(response.ticket, Ok(presets.clone()));
         }
     }
 
     /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
     pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(LIST_KEYS, event)?;
-        let presets = self.presets.here().map(Vec::as_slice).unwrap_or_default();
+        let presets = self.presets.ready().map(Vec::as_slice).unwrap_or_default();
         match act {
-            Act::Close => return Some(true),
-            Act::Up => self.selected = self.selected.saturating_sub(1),
-            Act::Down => self.selected = (self.selected + 1).min(presets.len().saturating_sub(1)),
-            Act::Take => {
+            Action::Close => return Some(true),
+            Action::Up => self.selected = self.selected.saturating_sub(1),
+            Action::Down => self.selected = (self.selected + 1).min(presets.len().saturating_sub(1)),
+            Action::Take => {
                 let Some(preset) = presets.get(self.selected) else { return Some(true) };
                 match load(preset, state) {
                     Ok(words) => state.say(Role::Accent, words),
@@ -80,7 +80,7 @@ impl PresetList {
     pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width).saturating_sub(8).min(86);
         let lines = match &self.presets {
-            Asked::Here(presets) => {
+            Loading::Ready(presets) => {
                 let names = presets
                     .iter()
                     .map(|preset| preset.name.chars().count())
@@ -90,18 +90,12 @@ impl PresetList {
                 let rows = usize::from(area.height).saturating_sub(6).max(1);
                 let row = |at: usize| {
                     let preset = &presets[at];
-                    let about = match (&preset.toml, preset.shipped) {
-                        (Err(problem), _) => format!("cannot be read: {problem}"),
-                        (Ok(_), true) => preset.about.clone(),
-                        (Ok(_), false) if preset.about.is_empty() => "your own".to_owned(),
-                        (Ok(_), false) => format!("your own: {}", preset.about),
-                    };
                     let line = Line::from(vec![
                         ink(theme, Role::Title, left(&escape(&preset.name), names, theme)),
                         ink(
                             theme,
                             Role::Text,
-                            format!("  {}", fit(&escape(&about), width - names - 2, theme)),
+                            format!("  {}", fit(&escape(&preset.label()), width - names - 2, theme)),
                         ),
                     ]);
                     if at == self.selected { selected(&line, line.width().max(1), theme) } else { line }
@@ -114,22 +108,14 @@ impl PresetList {
     }
 }
 
-/// Puts a preset in the place of the last one. What the user said in other ways still counts more.
-fn load(preset: &PresetFound, state: &mut State) -> Result<String, String> {
-    let toml =
-        preset.toml.as_ref().map_err(|problem| format!("{} cannot be read: {problem}", preset.name))?;
-    let loaded = Answers::from_toml(toml, Origin::Preset, &preset.name).map_err(|error| error.to_string())?;
-    Ok(match state.use_preset(&preset.name, loaded) {
-        0 => format!("preset {} is loaded", preset.name),
-        1 => format!("preset {} is loaded; one value of your own counts more (R takes it back)", preset.name),
-        n => {
-            format!("preset {} is loaded; {n} values of your own count more (R takes them back)", preset.name)
-        }
-    })
+/// Loads a preset, and returns a sentence about it or why it could not be loaded.
+fn load(preset: &Preset, state: &mut State) -> Result<String, String> {
+    let overriding = state.planner.use_preset(preset).map_err(|failure| failure.to_string())?;
+    Ok(overriding.in_words(&preset.name, "R resets"))
 }
 
 /// Loads the preset of this name, as a draft or a flag has it.
-pub(super) fn load_named(name: &str, presets: &[PresetFound], state: &mut State) -> Result<(), String> {
+pub(super) fn load_named(name: &str, presets: &[Preset], state: &mut State) -> Result<(), String> {
     match presets.iter().find(|preset| preset.name == name) {
         Some(preset) => load(preset, state).map(drop),
         None => Err(format!(
@@ -158,15 +144,15 @@ const NAME_KEYS: &[Binding<Naming>] = &[
 /// The answers about to be kept under a name.
 pub(super) struct SavePreset {
     name: TextInput,
-    saved: Asked<SaveOutcome>,
+    saved: Loading<Saved>,
     problem: Option<String>,
-    /// One of this name exists, and the user was told.
+    /// The name of an existing preset that the user was shown; saving again under it replaces that one.
     exists: Option<String>,
 }
 
 impl SavePreset {
     pub fn open() -> Self {
-        Self { name: TextInput::default(), saved: Asked::Not, problem: None, exists: None }
+        Self { name: TextInput::default(), saved: Loading::Idle, problem: None, exists: None }
     }
 
     pub fn keys(&self) -> Keys {
@@ -194,33 +180,32 @@ impl SavePreset {
 
     fn save(&mut self, state: &mut State) {
         let name = self.name.text().trim().to_owned();
-        if let Err(error) = check_name(&name) {
-            self.problem = Some(error.to_string());
+        if let Err(problem) = check_preset_name(&name) {
+            self.problem = Some(problem);
             return;
         }
-        let answers = state.answers.without(|_, name| OF_ONE_RUN.contains(&name));
-        match text(&about(state), &answers) {
+        match text(&state.planner.answers, state.planner.plan.as_ref()) {
             Ok(toml) => {
                 let replace = self.exists.as_ref() == Some(&name);
-                self.saved = state.expect(Ask::SavePreset { name, toml, replace });
+                self.saved = state.request(Request::SavePreset { name, toml, replace });
             }
-            Err(error) => self.problem = Some(error.to_string()),
+            Err(failure) => self.problem = Some(failure.to_string()),
         }
     }
 
     /// Takes what became of it; true when this is to be closed.
-    pub fn told(&mut self, reply: &Reply, state: &mut State) -> bool {
-        let Told::Saved(result) = &reply.told else { return false };
-        if !self.saved.answer(reply.ticket, result.clone()) {
+    pub fn receive(&mut self, response: &Ticketed<Response>, state: &mut State) -> bool {
+        let Response::Saved(result) = &response.body else { return false };
+        if !self.saved.answer(response.ticket, result.clone()) {
             return false;
         }
         match std::mem::take(&mut self.saved) {
-            Asked::Here(SaveOutcome::Saved { path }) => {
+            Loading::Ready(Saved::Written { path }) => {
                 state.say(Role::Good, format!("saved: {}", state.shown(&path)));
                 return true;
             }
-            Asked::Here(SaveOutcome::Exists { .. }) => self.exists = Some(self.name.text().trim().to_owned()),
-            Asked::Failed(words) => self.problem = Some(words),
+            Loading::Ready(Saved::Exists { .. }) => self.exists = Some(self.name.text().trim().to_owned()),
+            Loading::Failed(words) => self.problem = Some(words),
             _ => {}
         }
         false
@@ -234,23 +219,11 @@ impl SavePreset {
         if let Some(problem) = &self.problem {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
         } else if self.exists.is_some() {
-            let words = "There is a preset of this name. Enter once more replaces it.";
-            lines.extend(wrapped(theme, Role::Warn, words, width));
+            let words = format!("{PRESET_EXISTS} Enter once more replaces it.");
+            lines.extend(wrapped(theme, Role::Warn, &words, width));
         } else {
-            let words = "Keeps what you, your files and the preset have said; model and data are left out.";
-            lines.extend(wrapped(theme, Role::Dim, words, width));
+            lines.extend(wrapped(theme, Role::Dim, PRESET_ABOUT, width));
         }
         Popup { title: "save as a preset", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
-    }
-}
-
-/// A line about the present plan, to recognise the preset by.
-fn about(state: &State) -> String {
-    match &state.plan {
-        Some(plan) => match plan.method {
-            Method::Lora { rank, .. } => format!("LoRA of rank {rank}, pack length {}", plan.pack.length),
-            Method::Full => format!("full fine-tuning, pack length {}", plan.pack.length),
-        },
-        None => "saved in the wizard".into(),
     }
 }

@@ -5,13 +5,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
+use sparktune_app::data::DataFound;
+use sparktune_app::questions::data::{DataAction, other_think};
 use sparktune_data::{Pick, Previewed, Rendering};
 use sparktune_plan::render::count;
 use sparktune_plan::{Answer, Think};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::desk::DataFound;
 use super::keys::{Keys, down, page_down, page_up, up};
 use super::lines::{draw, fit, from_row, ink, inked};
 use super::state::State;
@@ -25,7 +26,7 @@ pub(super) struct Preview {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Close,
     Think,
     Next,
@@ -36,39 +37,39 @@ enum Act {
     PageDown,
 }
 
-const KEYS: &[Binding<Act>] = &[
+const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('p'))],
         shown: "esc",
         help: "back to the data",
         hint: Some("back to the data"),
-        action: Act::Close,
+        action: Action::Close,
     },
     Binding {
         keys: &[key(KeyCode::Char('t'))],
         shown: "t",
-        help: "switch the think policy: is the empty think block trained?",
+        help: DataAction::SwitchThink.label(),
         hint: Some("think policy"),
-        action: Act::Think,
+        action: Action::Think,
     },
     Binding {
         keys: &[key(KeyCode::Right), key(KeyCode::Char('n'))],
         shown: "→ n",
         help: "next example",
         hint: None,
-        action: Act::Next,
+        action: Action::Next,
     },
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('b'))],
         shown: "← b",
         help: "example before",
         hint: Some("other example"),
-        action: Act::Before,
+        action: Action::Before,
     },
-    up("scroll up", Act::Up),
-    down("scroll down", Some("scroll"), Act::Down),
-    page_up(Act::PageUp),
-    page_down(Act::PageDown),
+    up("scroll up", Action::Up),
+    down("scroll down", Some("scroll"), Action::Down),
+    page_up(Action::PageUp),
+    page_down(Action::PageDown),
 ];
 
 /// Columns of the margin: `context│`.
@@ -76,20 +77,12 @@ const MARGIN: usize = 9;
 
 /// Whether the inserted think block is trained, by the answers.
 pub(super) fn think(state: &State) -> Think {
-    match (&state.answers.think, &state.plan) {
-        (Some(answer), _) => answer.value,
-        (None, Some(plan)) => plan.data.think,
-        (None, None) => Think::Skip,
-    }
+    sparktune_app::data::think(&state.planner.answers)
 }
 
 /// Gives the other answer to the think question.
 pub(super) fn switch_think(state: &mut State) {
-    let other = match think(state) {
-        Think::Train => Think::Skip,
-        Think::Skip => Think::Train,
-    };
-    state.answers.think = Some(Answer::flag(other));
+    state.planner.answers.think = Some(Answer::flag(other_think(&state.planner.answers)));
     state.replan();
 }
 
@@ -101,19 +94,21 @@ impl Preview {
     /// Takes a key; `None` when it means nothing here, true when the preview is to be closed.
     pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
-        let examples = state.data.here().map_or(0, |data| data.preview.examples.len());
+        let examples = state.data.ready().map_or(0, |data| data.preview.examples.len());
         let page = usize::from(state.size.height).saturating_sub(8).max(1);
         let most = self.length(state).saturating_sub(page);
         match act {
-            Act::Close => return Some(true),
-            Act::Think => switch_think(state),
-            Act::Next if self.example + 1 < examples => (self.example, self.scroll) = (self.example + 1, 0),
-            Act::Before if self.example > 0 => (self.example, self.scroll) = (self.example - 1, 0),
-            Act::Next | Act::Before => {}
-            Act::Up => self.scroll = self.scroll.min(most).saturating_sub(1),
-            Act::Down => self.scroll = (self.scroll + 1).min(most),
-            Act::PageUp => self.scroll = self.scroll.min(most).saturating_sub(page),
-            Act::PageDown => self.scroll = (self.scroll + page).min(most),
+            Action::Close => return Some(true),
+            Action::Think => switch_think(state),
+            Action::Next if self.example + 1 < examples => {
+                (self.example, self.scroll) = (self.example + 1, 0)
+            }
+            Action::Before if self.example > 0 => (self.example, self.scroll) = (self.example - 1, 0),
+            Action::Next | Action::Before => {}
+            Action::Up => self.scroll = self.scroll.min(most).saturating_sub(1),
+            Action::Down => self.scroll = (self.scroll + 1).min(most),
+            Action::PageUp => self.scroll = self.scroll.min(most).saturating_sub(page),
+            Action::PageDown => self.scroll = (self.scroll + page).min(most),
         }
         Some(false)
     }
@@ -121,12 +116,12 @@ impl Preview {
     /// Rows that the example takes on this screen.
     fn length(&self, state: &State) -> usize {
         let width = usize::from(state.size.width).saturating_sub(2 + MARGIN);
-        let example = state.data.here().and_then(|data| data.preview.examples.get(self.example));
+        let example = state.data.ready().and_then(|data| data.preview.examples.get(self.example));
         example.map_or(0, |example| rows(under(example, think(state)), width).len())
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        let Some(data) = state.data.here() else { return };
+        let Some(data) = state.data.ready() else { return };
         let width = usize::from(area.width);
         let Some(example) = data.preview.examples.get(self.example) else {
             return draw(frame, area, vec![inked(theme, Role::Dim, "there is no example to show")]);

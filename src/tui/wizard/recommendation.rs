@@ -4,11 +4,12 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::questions::plan::PlanAction;
 use sparktune_plan::{Answers, Origin, Setting};
 use unicode_width::UnicodeWidthStr;
 
 use super::cost::{Cost, curve_lines, memory_lines, time_lines};
-use super::keys::{Did, Keys, down, enter, up};
+use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
 use super::state::State;
@@ -35,7 +36,7 @@ struct Edit {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     GoOn,
     Up,
     Down,
@@ -50,10 +51,10 @@ enum Act {
     Save,
 }
 
-const KEYS: &[Binding<Act>] = &[
-    enter("go on with these values", "go on", Act::GoOn),
-    up("value above", Act::Up),
-    down("value below", None, Act::Down),
+const KEYS: &[Binding<Action>] = &[
+    enter("go on with these values", "go on", Action::GoOn),
+    up("value above", Action::Up),
+    down("value below", None, Action::Down),
     Binding {
         keys: &[
             key(KeyCode::Right),
@@ -64,63 +65,63 @@ const KEYS: &[Binding<Act>] = &[
         shown: "→ l",
         help: "more, or the next choice",
         hint: None,
-        action: Act::More,
+        action: Action::More,
     },
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('h'))],
         shown: "← h",
         help: "less, or the choice before",
         hint: Some("change"),
-        action: Act::Less,
+        action: Action::Less,
     },
     Binding {
         keys: &[key(KeyCode::Char('e'))],
         shown: "0-9 e",
         help: "type a value; the plan follows as you type",
         hint: Some("type"),
-        action: Act::Edit,
+        action: Action::Edit,
     },
     Binding {
         keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
         shown: "r",
         help: "take your value back: the preset's, or the recommended one",
         hint: Some("recommended"),
-        action: Act::Recommended,
+        action: Action::Recommended,
     },
     Binding {
         keys: &[key(KeyCode::Char('R'))],
         shown: "R",
         help: "take back all values of your own",
         hint: None,
-        action: Act::AllRecommended,
+        action: Action::AllRecommended,
     },
     Binding {
         keys: &[key(KeyCode::Char('a'))],
         shown: "a",
         help: "all settings, or the essential ones",
         hint: Some("all"),
-        action: Act::All,
+        action: Action::All,
     },
     Binding {
         keys: &[key(KeyCode::Char('c'))],
         shown: "c",
         help: "cost of every pack length",
         hint: Some("cost"),
-        action: Act::Curve,
+        action: Action::Curve,
     },
     Binding {
         keys: &[key(KeyCode::Char('p'))],
         shown: "p",
-        help: "load a preset",
+        help: PlanAction::LoadPreset.label(),
         hint: Some("preset"),
-        action: Act::Presets,
+        action: Action::Presets,
     },
     Binding {
         keys: &[key(KeyCode::Char('P'))],
         shown: "P",
-        help: "save these values as a preset",
+        help: PlanAction::SavePreset.label(),
         hint: None,
-        action: Act::Save,
+        action: Action::Save,
     },
 ];
 
@@ -162,7 +163,7 @@ impl PlanPage {
 
     /// Puts the cursor on the setting at fault.
     fn go_to_problem(&mut self, state: &State) {
-        let Some(key) = state.problem.as_ref().and_then(|problem| problem.key) else { return };
+        let Some(key) = state.planner.problem.as_ref().and_then(|problem| problem.key) else { return };
         self.all |= listed(false).iter().all(|setting| setting.key != key);
         if let Some(at) = listed(self.all).iter().position(|setting| setting.key == key) {
             self.selected = at;
@@ -178,9 +179,9 @@ impl PlanPage {
     fn look(&mut self, state: &State, anew: bool) {
         let setting = self.setting();
         if anew {
-            self.was = state.plan.as_ref().and_then(Cost::of);
+            self.was = state.planner.plan.as_ref().and_then(Cost::of);
         }
-        let plan = state.plan_with(setting, None).and_then(Result::ok);
+        let plan = state.planner.plan_with(setting, None).and_then(Result::ok);
         self.recommended = explained(plan.as_ref(), setting.key).map(|row| row.value.clone());
     }
 
@@ -189,7 +190,7 @@ impl PlanPage {
         self.look(state, self.was.is_none());
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         if self.edit.is_some() {
             return self.edit_key(event, state);
         }
@@ -198,52 +199,52 @@ impl PlanPage {
             return match event.code {
                 KeyCode::Esc if self.curve => {
                     self.curve = false;
-                    Did::Done
+                    KeyResult::Handled
                 }
                 // A digit begins a value.
                 KeyCode::Char(c) if c.is_ascii_digit() || c == '.' || c == '-' => {
                     let alone =
                         event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT) == KeyModifiers::NONE;
                     if !alone || !setting.choices.is_empty() {
-                        return Did::Passed;
+                        return KeyResult::Ignored;
                     }
                     self.begin(c.to_string(), state);
                     self.typed(state);
-                    Did::Done
+                    KeyResult::Handled
                 }
-                _ => Did::Passed,
+                _ => KeyResult::Ignored,
             };
         };
         let last = listed(self.all).len() - 1;
         match act {
-            Act::GoOn => return Did::Next,
-            Act::Up => self.go(self.selected.saturating_sub(1), state),
-            Act::Down => self.go((self.selected + 1).min(last), state),
-            Act::More => self.step(true, state),
-            Act::Less => self.step(false, state),
-            Act::Edit => {
-                let text = now(setting, state.plan.as_ref(), &state.answers).value;
+            Action::GoOn => return KeyResult::Next,
+            Action::Up => self.go(self.selected.saturating_sub(1), state),
+            Action::Down => self.go((self.selected + 1).min(last), state),
+            Action::More => self.step(true, state),
+            Action::Less => self.step(false, state),
+            Action::Edit => {
+                let text = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
                 self.begin(text, state);
             }
-            Act::Recommended => {
-                state.take_back(setting);
+            Action::Recommended => {
+                state.planner.take_back(setting);
                 self.look(state, false);
             }
-            Act::AllRecommended => {
-                state.take_back_all();
+            Action::AllRecommended => {
+                state.planner.take_back_all();
                 state.say(Role::Accent, "all values of your own are taken back");
                 self.look(state, false);
             }
-            Act::All => {
+            Action::All => {
                 self.all = !self.all;
                 let at = listed(self.all).iter().position(|other| other.key == setting.key);
                 self.go(at.unwrap_or(0), state);
             }
-            Act::Curve => self.curve = !self.curve,
-            Act::Presets => return Did::Presets,
-            Act::Save => return Did::SavePreset,
+            Action::Curve => self.curve = !self.curve,
+            Action::Presets => return KeyResult::Presets,
+            Action::Save => return KeyResult::SavePreset,
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     fn go(&mut self, to: usize, state: &State) {
@@ -255,11 +256,11 @@ impl PlanPage {
 
     fn step(&mut self, up: bool, state: &mut State) {
         let setting = self.setting();
-        let value = now(setting, state.plan.as_ref(), &state.answers).value;
+        let value = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
         let Some(next) = stepped(setting, &value, up) else {
             return state.say(Role::Dim, format!("e types a value: {}", setting.expects));
         };
-        if let Err(problem) = state.try_answer(setting, &next) {
+        if let Err(problem) = state.planner.try_answer(setting, &next) {
             state.say(Role::Bad, format!("not {next}: {}", problem.text));
         }
         self.look(state, false);
@@ -267,14 +268,15 @@ impl PlanPage {
 
     fn begin(&mut self, text: String, state: &State) {
         self.look(state, true);
-        self.edit = Some(Edit { input: TextInput::new(text), before: state.answers.clone(), problem: None });
+        self.edit =
+            Some(Edit { input: TextInput::new(text), before: state.planner.answers.clone(), problem: None });
     }
 
-    fn edit_key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
-        let Some(edit) = &mut self.edit else { return Did::Passed };
+    fn edit_key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+        let Some(edit) = &mut self.edit else { return KeyResult::Ignored };
         match action(EDIT_KEYS, event) {
             Some(Typing::Undo) => {
-                state.answers = edit.before.clone();
+                state.planner.answers = edit.before.clone();
                 state.replan();
                 self.edit = None;
                 self.look(state, false);
@@ -288,12 +290,12 @@ impl PlanPage {
             }
             None => {
                 if !edit.input.press(event) {
-                    return Did::Passed;
+                    return KeyResult::Ignored;
                 }
                 self.typed(state);
             }
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     /// Makes the plan follow what is typed.
@@ -301,12 +303,10 @@ impl PlanPage {
         let setting = self.setting();
         let Some(edit) = &mut self.edit else { return };
         let text = edit.input.text().trim();
-        edit.problem = if text.is_empty() {
-            state.take_back(setting);
-            state.problem.as_ref().map(|problem| problem.text.clone())
-        } else {
-            state.try_answer(setting, text).err().map(|problem| problem.text)
-        };
+        let refused = state.planner.answer_as_typed(setting, text).err();
+        // An answer that is taken back cannot be refused, but perhaps no plan follows without it.
+        let remaining = state.planner.problem.clone().filter(|_| text.is_empty());
+        edit.problem = refused.or(remaining).map(|problem| problem.text);
     }
 
     pub fn paste(&mut self, text: &str, state: &mut State) {
@@ -317,10 +317,10 @@ impl PlanPage {
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        if state.plan.is_none() && state.problem.is_none() {
+        if state.planner.plan.is_none() && state.planner.problem.is_none() {
             return draw(frame, area, not_yet(state, usize::from(area.width), theme));
         }
-        if let (true, Some(plan)) = (self.curve, &state.plan) {
+        if let (true, Some(plan)) = (self.curve, &state.planner.plan) {
             return view_curve(plan, frame, area, theme);
         }
         let list = (area.width * 47 / 100).clamp(30, 56);
@@ -331,7 +331,7 @@ impl PlanPage {
         ]));
         // Where there is room below the essential settings, the cost of pack lengths stands there.
         let rows = listed(self.all).len() as u16 + 2;
-        match &state.plan {
+        match &state.planner.plan {
             Some(plan) if list.height >= rows + 10 => {
                 let [list, cost] =
                     list.layout(&Layout::vertical([Constraint::Length(rows), Constraint::Fill(1)]));
@@ -375,8 +375,8 @@ impl PlanPage {
         state: &State,
         theme: &Theme,
     ) -> Line<'static> {
-        let Now { value, origin, .. } = now(setting, state.plan.as_ref(), &state.answers);
-        let at_fault = state.problem.as_ref().is_some_and(|problem| problem.key == Some(setting.key));
+        let Now { value, origin, .. } = now(setting, state.planner.plan.as_ref(), &state.planner.answers);
+        let at_fault = state.planner.problem.as_ref().is_some_and(|problem| problem.key == Some(setting.key));
         let mark = match (selected, at_fault) {
             (_, true) => "! ",
             (true, _) => theme.glyph("▸ ", "> "),
@@ -427,7 +427,7 @@ impl PlanPage {
         let on_curve =
             setting.key == "pack.length" && self.edit.as_ref().is_none_or(|edit| edit.problem.is_none());
         let mut lines = Vec::new();
-        if let Some(plan) = &state.plan {
+        if let Some(plan) = &state.planner.plan {
             let compact = !high && on_curve;
             let mut time = time_lines(plan, self.was, width, if high { 6 } else { 0 }, theme);
             if !high {
@@ -450,7 +450,7 @@ impl PlanPage {
         }
         let rest = height.saturating_sub(lines.len());
         let mut about = self.about(setting, state, width, theme);
-        let curve_rows = match (&state.plan, high, on_curve) {
+        let curve_rows = match (&state.planner.plan, high, on_curve) {
             _ if !with_curve => 0,
             (Some(_), true, _) => rest.saturating_sub(about.len().min(12) + 2),
             (Some(_), false, true) => rest.saturating_sub(about.len().min(4)).min(7),
@@ -458,7 +458,7 @@ impl PlanPage {
         };
         about.truncate(rest.saturating_sub(curve_rows));
         lines.extend(about);
-        if let (Some(plan), true) = (&state.plan, curve_rows >= 4) {
+        if let (Some(plan), true) = (&state.planner.plan, curve_rows >= 4) {
             if high {
                 lines.push(Line::default());
                 lines.push(block(theme, "cost of pack lengths", width));
@@ -476,7 +476,7 @@ impl PlanPage {
         width: usize,
         theme: &Theme,
     ) -> Vec<Line<'static>> {
-        let Now { value, origin, reason } = now(setting, state.plan.as_ref(), &state.answers);
+        let Now { value, origin, reason } = now(setting, state.planner.plan.as_ref(), &state.planner.answers);
         let mut lines = vec![block(theme, setting.key, width)];
         if let Some(problem) = self.edit.as_ref().and_then(|edit| edit.problem.as_ref()) {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
@@ -487,7 +487,7 @@ impl PlanPage {
             ));
             return lines;
         }
-        if let Some(problem) = &state.problem {
+        if let Some(problem) = &state.planner.problem {
             lines.extend(wrapped(theme, Role::Bad, &problem.text, width));
             let words = "r takes the value under the cursor back, p loads a preset";
             lines.extend(wrapped(theme, Role::Dim, words, width));

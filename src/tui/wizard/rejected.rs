@@ -4,13 +4,14 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::data::RejectedPage;
 use sparktune_data::{KeptLine, Rejected};
 use sparktune_plan::render::count;
 
-use super::asked::Asked;
-use super::desk::{Ask, RejectedPage, Reply, Told};
 use super::keys::{Keys, down, first, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, selected, window, wrap, wrapped};
+use super::loading::Loading;
+use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
@@ -20,14 +21,14 @@ const AT_ONCE: usize = 100;
 
 #[derive(Default)]
 pub(super) struct RejectedList {
-    page: Asked<RejectedPage>,
+    page: Loading<RejectedPage>,
     selected: usize,
     /// Put the cursor at the end of the page that is coming.
     from_below: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Close,
     Up,
     Down,
@@ -36,31 +37,31 @@ enum Act {
     First,
 }
 
-const KEYS: &[Binding<Act>] = &[
+const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('w'))],
         shown: "esc",
         help: "back to the data",
         hint: Some("back to the data"),
-        action: Act::Close,
+        action: Action::Close,
     },
-    up("line before", Act::Up),
-    down("next line", Some("next"), Act::Down),
+    up("line before", Action::Up),
+    down("next line", Some("next"), Action::Down),
     Binding {
         keys: &[key(KeyCode::PageUp)],
         shown: "pgup",
         help: "hundred lines before",
         hint: None,
-        action: Act::PageUp,
+        action: Action::PageUp,
     },
     Binding {
         keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
         shown: "pgdn",
         help: "next hundred lines",
         hint: Some("next hundred"),
-        action: Act::PageDown,
+        action: Action::PageDown,
     },
-    first(Act::First),
+    first(Action::First),
 ];
 
 impl RejectedList {
@@ -73,7 +74,7 @@ impl RejectedList {
     }
 
     fn ask(&mut self, offset: u64, from_below: bool, state: &mut State) {
-        self.page = state.expect(Ask::Rejected { offset, limit: AT_ONCE });
+        self.page = state.request(Request::Rejected { offset, limit: AT_ONCE });
         self.selected = 0;
         self.from_below = from_below;
     }
@@ -81,39 +82,39 @@ impl RejectedList {
     /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
     pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
-        let known = self.page.here().map(|page| (page.offset, page.rows.len(), page.total));
+        let known = self.page.ready().map(|page| (page.offset, page.rows.len(), page.total));
         match (act, known) {
-            (Act::Close, _) => return Some(true),
+            (Action::Close, _) => return Some(true),
             (_, None) => {}
-            (Act::Up, Some((offset, ..))) if self.selected == 0 && offset > 0 => {
+            (Action::Up, Some((offset, ..))) if self.selected == 0 && offset > 0 => {
                 self.ask(offset.saturating_sub(AT_ONCE as u64), true, state);
             }
-            (Act::Up, _) => self.selected = self.selected.saturating_sub(1),
-            (Act::Down, Some((offset, rows, total))) if self.selected + 1 >= rows => {
+            (Action::Up, _) => self.selected = self.selected.saturating_sub(1),
+            (Action::Down, Some((offset, rows, total))) if self.selected + 1 >= rows => {
                 if offset + (rows as u64) < total {
                     self.ask(offset + rows as u64, false, state);
                 }
             }
-            (Act::Down, _) => self.selected += 1,
-            (Act::PageUp, Some((offset, ..))) if offset > 0 => {
+            (Action::Down, _) => self.selected += 1,
+            (Action::PageUp, Some((offset, ..))) if offset > 0 => {
                 self.ask(offset.saturating_sub(AT_ONCE as u64), false, state);
             }
-            (Act::PageDown, Some((offset, rows, total))) if offset + (rows as u64) < total => {
+            (Action::PageDown, Some((offset, rows, total))) if offset + (rows as u64) < total => {
                 self.ask(offset + rows as u64, false, state);
             }
-            (Act::PageUp, _) => self.selected = 0,
-            (Act::PageDown, Some((_, rows, _))) => self.selected = rows.saturating_sub(1),
-            (Act::First, Some((0, ..))) => self.selected = 0,
-            (Act::First, _) => self.ask(0, false, state),
+            (Action::PageUp, _) => self.selected = 0,
+            (Action::PageDown, Some((_, rows, _))) => self.selected = rows.saturating_sub(1),
+            (Action::First, Some((0, ..))) => self.selected = 0,
+            (Action::First, _) => self.ask(0, false, state),
         }
         Some(false)
     }
 
-    pub fn told(&mut self, reply: &Reply) {
-        if let Told::Rejected(result) = &reply.told
-            && self.page.answer(reply.ticket, result.clone())
+    pub fn receive(&mut self, response: &Ticketed<Response>) {
+        if let Response::Rejected(result) = &response.body
+            && self.page.answer(response.ticket, result.clone())
         {
-            let rows = self.page.here().map_or(0, |page| page.rows.len());
+            let rows = self.page.ready().map_or(0, |page| page.rows.len());
             self.selected = if self.from_below { rows.saturating_sub(1) } else { 0 };
         }
     }
@@ -121,8 +122,8 @@ impl RejectedList {
     pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let page = match &self.page {
-            Asked::Here(page) => page,
-            Asked::Failed(words) => return draw(frame, area, wrapped(theme, Role::Bad, words, width)),
+            Loading::Ready(page) => page,
+            Loading::Failed(words) => return draw(frame, area, wrapped(theme, Role::Bad, words, width)),
             _ => return draw(frame, area, vec![inked(theme, Role::Dim, "reading the rejected lines")]),
         };
         let Some(chosen) = page.rows.get(self.selected) else {

@@ -4,13 +4,14 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use sparktune_app::questions::plan::PlanAction;
 use sparktune_plan::render::{bytes, count, parameters};
 use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
 use super::command;
 use super::cost::{basis, memory_lines, shown_s, total_s};
-use super::keys::{Did, Keys, down, enter, page_down, page_up, up};
+use super::keys::{KeyResult, Keys, down, enter, page_down, page_up, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
 use super::recommendation::not_yet;
 use super::settings::origin_word;
@@ -26,7 +27,7 @@ pub(super) struct ReviewPage {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Start,
     Command,
     Up,
@@ -36,25 +37,25 @@ enum Act {
     Save,
 }
 
-const KEYS: &[Binding<Act>] = &[
-    enter("start: fetch what is missing, then train", "start", Act::Start),
+const KEYS: &[Binding<Action>] = &[
+    enter(PlanAction::Start.label(), "start", Action::Start),
     Binding {
         keys: &[key(KeyCode::Char('c'))],
         shown: "c",
-        help: "the command line that does the same, to be copied",
+        help: PlanAction::CommandLine.label(),
         hint: Some("command line"),
-        action: Act::Command,
+        action: Action::Command,
     },
-    up("scroll up", Act::Up),
-    down("scroll down", Some("scroll"), Act::Down),
-    page_up(Act::PageUp),
-    page_down(Act::PageDown),
+    up("scroll up", Action::Up),
+    down("scroll down", Some("scroll"), Action::Down),
+    page_up(Action::PageUp),
+    page_down(Action::PageDown),
     Binding {
         keys: &[key(KeyCode::Char('P'))],
         shown: "P",
-        help: "save these values as a preset",
+        help: PlanAction::SavePreset.label(),
         hint: Some("save as preset"),
-        action: Act::Save,
+        action: Action::Save,
     },
 ];
 
@@ -75,46 +76,49 @@ impl ReviewPage {
         *self = Self::default();
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &State) -> Did {
+    pub fn key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
         if self.command {
             if action(COMMAND_KEYS, event).is_none() {
-                return Did::Passed;
+                return KeyResult::Ignored;
             }
             self.command = false;
-            return Did::Done;
+            return KeyResult::Handled;
         }
-        let Some(act) = action(KEYS, event) else { return Did::Passed };
+        let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
         let page = usize::from(state.size.height).saturating_sub(14).max(1);
         let rows = state
+            .planner
             .plan
             .as_ref()
             .and_then(|plan| plan.advice.as_ref())
             .map_or(0, |advice| advice.explain.len());
         let most = rows.saturating_sub(page);
         match act {
-            Act::Start if state.plan.is_some() && state.problem.is_none() => return Did::Start,
-            Act::Start => {}
-            Act::Command => self.command = true,
-            Act::Up => self.scroll = self.scroll.saturating_sub(1),
-            Act::Down => self.scroll = (self.scroll + 1).min(most),
-            Act::PageUp => self.scroll = self.scroll.saturating_sub(page),
-            Act::PageDown => self.scroll = (self.scroll + page).min(most),
-            Act::Save => return Did::SavePreset,
+            Action::Start if state.planner.plan.is_some() && state.planner.problem.is_none() => {
+                return KeyResult::Start;
+            }
+            Action::Start => {}
+            Action::Command => self.command = true,
+            Action::Up => self.scroll = self.scroll.saturating_sub(1),
+            Action::Down => self.scroll = (self.scroll + 1).min(most),
+            Action::PageUp => self.scroll = self.scroll.saturating_sub(page),
+            Action::PageDown => self.scroll = (self.scroll + page).min(most),
+            Action::Save => return KeyResult::SavePreset,
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
-        let Some(plan) = &state.plan else {
-            let lines = match &state.problem {
+        let Some(plan) = &state.planner.plan else {
+            let lines = match &state.planner.problem {
                 Some(problem) => wrapped(theme, Role::Bad, &problem.text, width),
                 None => not_yet(state, width, theme),
             };
             return draw(frame, area, lines);
         };
         let mut head = summary(plan, state, width, usize::from(area.height), theme);
-        if let Some(problem) = &state.problem {
+        if let Some(problem) = &state.planner.problem {
             head = wrapped(theme, Role::Bad, &problem.text, width);
             head.truncate(usize::from(area.height / 2));
         }
@@ -144,7 +148,7 @@ impl ReviewPage {
         ]));
         let width = usize::from(area.width);
         let mut lines = Vec::new();
-        match command_line(&state.answers) {
+        match command_line(&state.planner.answers) {
             Ok(command) => {
                 let (rows, is_exact) = command::rows(&command, width);
                 lines.extend(rows.into_iter().map(Line::raw));
@@ -194,7 +198,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     lines.extend(line("model", Role::Title, &model));
     // A line break in a name is none on the screen.
     let paths: Vec<_> = plan.data.train.iter().map(|path| escape(&state.shown(path)).into_owned()).collect();
-    let examples = state.data.here().map_or_else(String::new, |data| {
+    let examples = state.data.ready().map_or_else(String::new, |data| {
         format!(", {} examples, {} tokens", count(data.facts.examples), count(data.facts.total_tokens))
     });
     lines.extend(line("data", Role::Title, &format!("{}{examples}", paths.join(", "))));

@@ -4,15 +4,16 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
+use sparktune_app::listener::Unit;
 use sparktune_plan::render::{bytes, count, duration};
 use unicode_width::UnicodeWidthStr;
 
 use std::path::PathBuf;
 
-use super::asked::{Asked, Wait};
-use super::desk::{Ask, Reply, Told, Unit};
-use super::keys::{Did, Keys};
+use super::keys::{KeyResult, Keys};
 use super::lines::{bar, draw, fit, ink, inked, wrapped};
+use super::loading::{Loading, Wait};
+use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
@@ -20,84 +21,84 @@ use crate::screen::{Binding, Role, Theme, action, key};
 /// The start of a run, while it is under way.
 #[derive(Debug, Default)]
 pub(super) struct Starting {
-    pub run: Asked<PathBuf>,
+    pub run: Loading<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Action {
     Cancel,
     Again,
 }
 
-const UNDER_WAY: &[Binding<Act>] = &[Binding {
+const UNDER_WAY: &[Binding<Action>] = &[Binding {
     keys: &[key(KeyCode::Esc), key(KeyCode::Char('x'))],
     shown: "esc",
     help: "cancel; what was fetched stays, and the next start goes on there",
     hint: Some("cancel"),
-    action: Act::Cancel,
+    action: Action::Cancel,
 }];
 
-const FAILED: &[Binding<Act>] = &[
+const FAILED: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Enter), key(KeyCode::Char('u'))],
         shown: "⏎",
         help: "try again; what was fetched stays",
         hint: Some("try again"),
-        action: Act::Again,
+        action: Action::Again,
     },
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
         help: "back to the review",
         hint: Some("back to the review"),
-        action: Act::Cancel,
+        action: Action::Cancel,
     },
 ];
 
 impl Starting {
     pub fn start(&mut self, state: &mut State) {
-        self.run = state.expect(Ask::Start { answers: Box::new(state.answers.clone()) });
+        self.run = state.request(Request::Start { answers: Box::new(state.planner.answers.clone()) });
     }
 
     pub fn is_shown(&self) -> bool {
-        !matches!(self.run, Asked::Not)
+        !matches!(self.run, Loading::Idle)
     }
 
     pub fn keys(&self) -> Keys {
         if self.run.failed().is_some() { Keys::of(FAILED) } else { Keys::of(UNDER_WAY) }
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Did {
+    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         match (&mut self.run, action(UNDER_WAY, event), action(FAILED, event)) {
-            (Asked::Waiting(_), Some(Act::Cancel), _) => self.cancel(state),
-            (Asked::Failed(_), _, Some(Act::Again)) => self.start(state),
-            (Asked::Failed(_), _, Some(Act::Cancel)) => self.run = Asked::Not,
-            _ => return Did::Passed,
+            (Loading::Waiting(_), Some(Action::Cancel), _) => self.cancel(state),
+            (Loading::Failed(_), _, Some(Action::Again)) => self.start(state),
+            (Loading::Failed(_), _, Some(Action::Cancel)) => self.run = Loading::Idle,
+            _ => return KeyResult::Ignored,
         }
-        Did::Done
+        KeyResult::Handled
     }
 
     /// Asks for the end of what is under way. It may be too late: only the answer tells.
     pub fn cancel(&mut self, state: &mut State) {
-        if let Asked::Waiting(wait) = &mut self.run
+        if let Loading::Waiting(wait) = &mut self.run
             && !wait.cancelled
         {
             wait.cancelled = true;
-            state.ask(Ask::Cancel { of: wait.ticket });
+            state.send(Request::Cancel { ticket: wait.ticket });
         }
     }
 
     /// Takes how it ended; the run's folder when it has started.
-    pub fn told(&mut self, reply: Reply, state: &mut State) -> Option<PathBuf> {
-        let Told::Started(result) = reply.told else { return None };
+    pub fn receive(&mut self, response: Ticketed<Response>, state: &mut State) -> Option<PathBuf> {
+        let Response::Started(result) = response.body else { return None };
         let cancelled = self.run.wait().is_some_and(|wait| wait.cancelled);
-        if !self.run.answer(reply.ticket, result) {
+        if !self.run.answer(response.ticket, result) {
             return None;
         }
         match &self.run {
-            Asked::Here(run) => return Some(run.clone()),
-            Asked::Failed(_) if cancelled => {
-                self.run = Asked::Not;
+            Loading::Ready(run) => return Some(run.clone()),
+            Loading::Failed(_) if cancelled => {
+                self.run = Loading::Idle;
                 state.say(Role::Warn, "cancelled; what was fetched stays, and the next start goes on there");
             }
             _ => {}
@@ -109,7 +110,7 @@ impl Starting {
         let width = usize::from(area.width);
         let mut lines = Vec::new();
         match &self.run {
-            Asked::Waiting(wait) => {
+            Loading::Waiting(wait) => {
                 let room = usize::from(area.height).saturating_sub(8);
                 let from = wait.past.len().saturating_sub(room);
                 for past in &wait.past[from..] {
@@ -130,14 +131,14 @@ impl Starting {
                 };
                 lines.extend(wrapped(theme, Role::Dim, words, width));
             }
-            Asked::Failed(words) => {
+            Loading::Failed(words) => {
                 lines.push(inked(theme, Role::Title, "The run could not be started."));
                 lines.push(Line::default());
                 lines.extend(wrapped(theme, Role::Bad, words, width));
                 lines.push(Line::default());
                 lines.push(inked(theme, Role::Dim, "What was fetched so far stays."));
             }
-            Asked::Here(_) | Asked::Not => {}
+            Loading::Ready(_) | Loading::Idle => {}
         }
         draw(frame, area, lines);
     }

@@ -1,39 +1,26 @@
-//! What all pages share: the answers, what is known for them, and the plan that follows.
+//! What all pages share: the answers, the facts that are known for them, and the plan that follows.
 //!
-//! Facts follow answers: a page changes an answer, [`State::chase`] asks for what is now unknown and lets go what no
-//! longer belongs to the answers, and [`State::replan`] makes the plan anew. So going back and changing something can
+//! Facts follow answers: a page changes an answer, [`State::refresh_facts`] requests what is now unknown and drops what no
+//! longer belongs to the answers, and [`State::replan`] makes the plan again. So going back and changing something can
 //! never leave a plan that rests on something else.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use ratatui::layout::Size;
-use sparktune_plan::presets::OF_ONE_RUN;
-use sparktune_plan::{
-    Answer, Answers, ConfigOptions, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
-};
+use sparktune_app::data::{DataFound, reads_data, refusal};
+use sparktune_app::files::expand_home;
+use sparktune_app::listener::Progress;
+use sparktune_app::machine::MachineFound;
+use sparktune_app::model::{Cached, CachedModel, ModelFound};
+use sparktune_app::planner::Planner;
+use sparktune_app::questions::page::Page;
+use sparktune_app::runs::Recent;
+use sparktune_plan::{Answer, Answers, ConfigOptions, Facts, Setting};
 
-use super::Page;
-use super::asked::{Asked, Wait};
-use super::desk::{
-    Ask, CacheState, Cached, DataFound, MachineFound, ModelFound, Progress, Recent, Reply, Request, Ticket,
-    Told,
-};
+use super::loading::{Loading, Wait};
+use super::request::{Request, Response, Ticket, Ticketed};
 use crate::screen::Role;
-
-/// Why there is no plan for the answers as they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub text: String,
-    /// The setting at fault, by its place in `plan.toml`.
-    pub key: Option<&'static str>,
-}
-
-impl From<&PlanError> for Problem {
-    fn from(error: &PlanError) -> Self {
-        Self { text: error.to_string(), key: error.setting().map(|setting| setting.key) }
-    }
-}
 
 /// What the model's facts depend on.
 type ModelKey = (String, Option<String>, ConfigOptions);
@@ -41,136 +28,128 @@ type ModelKey = (String, Option<String>, ConfigOptions);
 /// What the data's facts depend on so much that others cannot stand in for them.
 type DataKey = (ModelKey, Vec<PathBuf>);
 
-/// The names of further answers that the data is read by; a change of these is counted again when a page is left.
-const COUNTED_BY: [&str; 4] = ["format", "think", "max-example-tokens", "eval-data"];
-
 /// What the pages share.
 pub(super) struct State {
-    pub answers: Answers,
-    /// What presets, files and the environment have said, also where an answer of the user counts more.
-    below: Answers,
-    /// Where the program runs, and the user's home.
+    /// The answers, and the plan for the present model and data.
+    pub planner: Planner,
+    /// The working directory.
     pub folder: PathBuf,
+    /// The user's home folder.
     pub home: Option<PathBuf>,
     pub size: Size,
     /// Ticks so far: the clock.
     pub now: u64,
     /// One line about what just happened.
     pub notice: Option<(Role, String)>,
-    pub machine: Asked<MachineFound>,
-    pub catalog: Asked<Vec<CacheState>>,
-    pub recent: Asked<Recent>,
-    pub model: Asked<Box<ModelFound>>,
+    pub machine: Loading<MachineFound>,
+    pub catalog: Loading<Vec<CachedModel>>,
+    pub recent: Loading<Recent>,
+    pub model: Loading<Box<ModelFound>>,
+    /// The answers that `model` belongs to.
     model_of: Option<ModelKey>,
-    pub data: Asked<Box<DataFound>>,
+    pub data: Loading<Box<DataFound>>,
+    /// The answers that `data` belongs to.
     data_of: Option<DataKey>,
-    counted_as: Option<Answers>,
-    /// The data is being counted again while the older counts serve.
-    pub recount: Asked<Box<DataFound>>,
-    facts: Option<Facts>,
-    /// The last valid plan for the present model and data.
-    pub plan: Option<Plan>,
-    /// Why the answers give no plan, where they do not.
-    pub problem: Option<Problem>,
-    outbox: Sender<Request>,
+    /// The answers by which `data` was read.
+    read_by: Option<Answers>,
+    /// The data is being read again while the older figures serve.
+    pub recount: Loading<Box<DataFound>>,
+    outbox: Sender<Ticketed<Request>>,
     tickets: Ticket,
 }
 
 impl State {
-    pub fn new(answers: Answers, folder: PathBuf, home: Option<PathBuf>, outbox: Sender<Request>) -> Self {
+    pub fn new(
+        answers: Answers,
+        folder: PathBuf,
+        home: Option<PathBuf>,
+        outbox: Sender<Ticketed<Request>>,
+    ) -> Self {
         let mut state = Self {
-            below: answers.without(|origin, _| origin == Origin::Flag),
-            answers,
+            planner: Planner::new(answers),
             folder,
             home,
             size: Size { width: 80, height: 24 },
             now: 0,
             notice: None,
-            machine: Asked::Not,
-            catalog: Asked::Not,
-            recent: Asked::Not,
-            model: Asked::Not,
+            machine: Loading::Idle,
+            catalog: Loading::Idle,
+            recent: Loading::Idle,
+            model: Loading::Idle,
             model_of: None,
-            data: Asked::Not,
+            data: Loading::Idle,
             data_of: None,
-            counted_as: None,
-            recount: Asked::Not,
-            facts: None,
-            plan: None,
-            problem: None,
+            read_by: None,
+            recount: Loading::Idle,
             outbox,
             tickets: 0,
         };
         state.look_at_machine();
-        let ticket = state.ask(Ask::Catalog);
-        state.catalog = Asked::waiting(ticket, 0);
-        let ticket = state.ask(Ask::Recent);
-        state.recent = Asked::waiting(ticket, 0);
+        state.catalog = state.request(Request::Catalog);
+        state.recent = state.request(Request::Recent);
         state
     }
 
-    /// Sends a request. A desk that is gone is noticed where its replies are read.
-    pub fn ask(&mut self, ask: Ask) -> Ticket {
+    /// Sends a request and returns its ticket. A backend that is gone is noticed where its responses are read.
+    pub fn send(&mut self, request: Request) -> Ticket {
         self.tickets += 1;
-        let _ = self.outbox.send(Request { ticket: self.tickets, ask });
+        let _ = self.outbox.send(Ticketed { ticket: self.tickets, body: request });
         self.tickets
     }
 
-    /// Asks, and waits for the answer in `Asked`.
-    pub fn expect<T>(&mut self, ask: Ask) -> Asked<T> {
-        Asked::waiting(self.ask(ask), self.now)
+    /// Sends a request, and waits for the response in [`Loading`].
+    pub fn request<T>(&mut self, request: Request) -> Loading<T> {
+        Loading::waiting(self.send(request), self.now)
     }
 
-    fn cancel<T>(&mut self, asked: &Asked<T>) {
-        if let Asked::Waiting(Wait { ticket, .. }) = asked {
-            self.ask(Ask::Cancel { of: *ticket });
+    fn cancel<T>(&mut self, loading: &Loading<T>) {
+        if let Loading::Waiting(Wait { ticket, .. }) = loading {
+            self.send(Request::Cancel { ticket: *ticket });
         }
     }
 
     pub fn look_at_machine(&mut self) {
-        self.machine = self.expect(Ask::Machine);
+        self.machine = self.request(Request::Machine);
     }
 
+    /// Shows one line about what just happened.
     pub fn say(&mut self, role: Role, words: impl Into<String>) {
         self.notice = Some((role, words.into()));
     }
 
     /// The model, once it is known and, where that is needed, confirmed.
     pub fn model_ready(&self) -> Option<&ModelFound> {
-        let found = self.model.here()?;
+        let found = self.model.ready()?;
         (found.unknown_architecture.is_none() || self.is_confirmed()).then_some(&**found)
     }
 
-    /// Whether the user has said what a family that is not known is to be computed as.
+    /// Whether the user has said what an unknown family is to be treated as.
     pub fn is_confirmed(&self) -> bool {
-        self.answers.architecture.is_some()
+        self.planner.answers.architecture.is_some()
     }
 
-    /// Takes the architecture that was offered for a family that is not known.
+    /// Takes the architecture that was offered for an unknown family.
     pub fn confirm_model(&mut self) {
-        if let Some(found) = self.model.here() {
-            self.answers.architecture = Some(Answer::flag(found.facts.config.architecture));
-            // It was looked at as that already.
+        if let Some(found) = self.model.ready() {
+            self.planner.answers.architecture = Some(Answer::flag(found.facts.config.architecture));
+            // It was looked up as that already.
             self.model_of = self.model_key();
             self.replan();
         }
     }
 
-    /// Chooses a model. Of another one the revision and the folder would be wrong.
+    /// Chooses a model. One that failed before is looked up again.
     pub fn choose_model(&mut self, name: &str) {
-        let same = self.answers.model.as_ref().is_some_and(|answer| answer.value == name);
-        if !same {
-            self.answers.model = Some(Answer::flag(name.to_owned()));
-            self.answers.revision = None;
-            self.answers.model_path = None;
-            self.answers.architecture = None;
-        } else if self.model.failed().is_some() {
+        let is_same = self.planner.answers.model.as_ref().is_some_and(|answer| answer.value == name);
+        self.planner.choose_model(name);
+        if is_same && self.model.failed().is_some() {
             self.model_of = None;
         }
     }
 
+    /// Chooses data. Data that failed before is read again.
     pub fn choose_data(&mut self, paths: Vec<PathBuf>) {
-        self.answers.data = Some(Answer::flag(paths));
+        self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;
         }
@@ -181,32 +160,31 @@ impl State {
         self.data_of = None;
     }
 
-    /// Ends reading the data; it stays unread until asked for again.
+    /// Stops reading the data; it stays unread until it is asked for again.
     pub fn cancel_data(&mut self) {
-        let data = std::mem::replace(&mut self.data, Asked::Failed("cancelled".into()));
+        let data = std::mem::replace(&mut self.data, Loading::Failed("cancelled".into()));
         self.cancel(&data);
     }
 
     fn model_key(&self) -> Option<ModelKey> {
-        let Answers { model, revision, .. } = &self.answers;
+        let Answers { model, revision, .. } = &self.planner.answers;
         let revision = revision.as_ref().map(|answer| answer.value.clone());
-        Some((model.as_ref()?.value.clone(), revision, self.answers.config_options()))
+        Some((model.as_ref()?.value.clone(), revision, self.planner.answers.config_options()))
     }
 
-    /// Whether the present data was chosen by the user or given from outside; the model's part does not count.
     fn data_key(&self) -> Option<DataKey> {
-        Some((self.model_key()?, self.answers.data.as_ref()?.value.clone()))
+        Some((self.model_key()?, self.planner.answers.data.as_ref()?.value.clone()))
     }
 
-    /// Asks for the facts that this page needs, and lets go those that no longer belong to the answers.
-    pub fn chase(&mut self, page: Page) {
+    /// Requests the facts that this page needs, and drops those that no longer belong to the answers.
+    pub fn refresh_facts(&mut self, page: Page) {
         let key = self.model_key();
         if key != self.model_of && (page >= Page::Model || self.model_of.is_some()) {
             let old = std::mem::take(&mut self.model);
             self.cancel(&old);
             self.model_of.clone_from(&key);
             if let Some((name, revision, config)) = key {
-                self.model = self.expect(Ask::Model { name, revision, config });
+                self.model = self.request(Request::Model { name, revision, config });
             }
         }
         let key = self.data_key().filter(|_| self.model_ready().is_some());
@@ -215,207 +193,118 @@ impl State {
             old.iter().for_each(|old| self.cancel(old));
             self.data_of.clone_from(&key);
             if key.is_some() {
-                self.counted_as = Some(self.counting());
-                self.data = self.expect(Ask::Data { answers: Box::new(self.answers.clone()) });
+                self.read_by = Some(self.answers_data_is_read_by());
+                self.data = self.request(self.data_request());
             }
             self.replan();
         }
     }
 
-    fn counting(&self) -> Answers {
-        self.answers.without(|_, name| !COUNTED_BY.contains(&name))
+    fn data_request(&self) -> Request {
+        Request::Data { answers: Box::new(self.planner.answers.clone()) }
     }
 
-    /// Counts the data again, in the background, where an answer has changed that it is read by.
+    fn answers_data_is_read_by(&self) -> Answers {
+        let is_left_out = |_, name: &str| !Setting::named(name).is_some_and(reads_data);
+        self.planner.answers.without(is_left_out)
+    }
+
+    /// Reads the data again in the background, where an answer that it is read by has changed.
     pub fn count_again(&mut self) {
-        let counting = self.counting();
-        if self.data.here().is_none() || self.counted_as.as_ref() == Some(&counting) {
+        let read_by = self.answers_data_is_read_by();
+        if self.data.ready().is_none() || self.read_by.as_ref() == Some(&read_by) {
             return;
         }
         let old = std::mem::take(&mut self.recount);
         self.cancel(&old);
-        self.counted_as = Some(counting);
-        self.recount = self.expect(Ask::Data { answers: Box::new(self.answers.clone()) });
+        self.read_by = Some(read_by);
+        self.recount = self.request(self.data_request());
     }
 
-    /// Makes the plan for the present answers. Where they give none, the last one stays, and the reason is kept.
+    /// Makes the plan that follows from the answers and the present facts.
     pub fn replan(&mut self) {
-        let known = (self.machine.here(), self.model_ready(), self.data.here());
-        let (Some(machine), Some(model), Some(data)) = known else {
-            (self.facts, self.plan, self.problem) = (None, None, None);
-            return;
+        let known = (self.machine.ready(), self.model_ready(), self.data.ready());
+        let facts = match known {
+            (Some(machine), Some(model), Some(data)) => Some(Facts {
+                machine: machine.facts.clone(),
+                model: model.facts.clone(),
+                data: data.facts.clone(),
+                rates: machine.rates.clone(),
+            }),
+            _ => None,
         };
-        self.facts = Some(Facts {
-            machine: machine.facts.clone(),
-            model: model.facts.clone(),
-            data: data.facts.clone(),
-            rates: machine.rates.clone(),
-        });
-        match self.plan_of(&self.answers) {
-            Some(Ok(plan)) => (self.plan, self.problem) = (Some(plan), None),
-            Some(Err(problem)) => self.problem = Some(problem),
-            None => {}
-        }
+        self.planner.set_facts(facts);
     }
 
-    /// The plan that other answers would give with the present facts.
-    pub fn plan_of(&self, answers: &Answers) -> Option<Result<Plan, Problem>> {
-        Some(resolve(answers, self.facts.as_ref()?).map_err(|error| Problem::from(&error)))
-    }
-
-    /// The plan that would follow if one answer were another; `None` takes it back.
-    pub fn plan_with(&self, setting: &Setting, text: Option<&str>) -> Option<Result<Plan, Problem>> {
-        let mut answers = self.answers.clone();
-        answers.clear(setting.name);
-        match text.map(|text| answers.set(setting.name, text, Origin::Flag)) {
-            Some(Err(error)) => Some(Err(Problem::from(&error))),
-            _ => self.plan_of(&answers),
-        }
-    }
-
-    /// Gives one answer where a plan follows from it; else says why not, and nothing has changed.
-    pub fn try_answer(&mut self, setting: &Setting, text: &str) -> Result<(), Problem> {
-        let mut answers = self.answers.clone();
-        answers.clear(setting.name);
-        answers.set(setting.name, text, Origin::Flag).map_err(|error| Problem::from(&error))?;
-        match self.plan_of(&answers) {
-            Some(Err(problem)) => Err(problem),
-            Some(Ok(plan)) => {
-                (self.answers, self.plan, self.problem) = (answers, Some(plan), None);
-                Ok(())
-            }
-            None => {
-                self.answers = answers;
-                Ok(())
-            }
-        }
-    }
-
-    /// Takes one answer back. What a preset, a file or the environment had said holds again; where nobody had said
-    /// anything else, or that itself is taken back, the plan's own value does.
-    pub fn take_back(&mut self, setting: &Setting) {
-        let own = self.answers.origin(setting.key) == Some(Origin::Flag);
-        self.answers.clear(setting.name);
-        if own {
-            self.fall_back();
-        } else {
-            self.below.clear(setting.name);
-        }
-        self.replan();
-    }
-
-    /// Takes back all answers of the user but those that say what the run is made from.
-    pub fn take_back_all(&mut self) {
-        self.answers =
-            self.answers.without(|origin, name| origin == Origin::Flag && !OF_ONE_RUN.contains(&name));
-        self.fall_back();
-        self.replan();
-    }
-
-    /// Lets what was said below hold where there is no answer.
-    fn fall_back(&mut self) {
-        self.answers = self.below.clone().merge(std::mem::take(&mut self.answers));
-    }
-
-    /// Puts a preset in the place of the last one; what the user said in other ways still counts more. Returns how many
-    /// answers of the user do.
-    pub fn use_preset(&mut self, name: &str, preset: Answers) -> usize {
-        let of_last = |origin, name: &str| origin == Origin::Preset && !OF_ONE_RUN.contains(&name);
-        self.below = preset.merge(self.below.without(of_last));
-        self.answers = self.answers.without(of_last);
-        self.fall_back();
-        self.answers.preset = Some(Answer::flag(name.to_owned()));
-        self.replan();
-        let own = |setting: &&Setting| self.answers.origin(setting.key) == Some(Origin::Flag);
-        SETTINGS.iter().filter(own).filter(|setting| !OF_ONE_RUN.contains(&setting.name)).count()
-    }
-
-    /// Starts over from other answers.
-    pub fn start_from(&mut self, answers: Answers) {
-        self.below = answers.without(|origin, _| origin == Origin::Flag);
-        self.answers = answers;
-    }
-
-    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or its
-    /// name is none that a plan can hold.
+    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or a plan cannot hold its
+    /// name.
     pub fn data_refused(&self) -> Option<String> {
-        let report = &self.data.here()?.report;
-        let most = self.answers.max_rejected.as_ref().map_or(0.01, |answer| answer.value);
-        if !report.exceeds(most) {
-            let problem = self.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
+        let report = &self.data.ready()?.report;
+        let Some(refusal) = refusal(&self.planner.answers, report) else {
+            let problem = self.planner.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
             return problem.map(|problem| problem.text.clone());
-        }
-        if report.examples == 0 && report.rejected == 0 {
-            return Some("there is no example in it: every line is blank, or there is none".into());
-        }
-        Some(format!(
-            "{} of {} lines were rejected, at most {} may be. w shows each with its fix; m trains on the rest all the same",
-            sparktune_plan::render::count(report.rejected),
-            sparktune_plan::render::count(report.rejected + report.examples),
-            sparktune_plan::render::percent(most),
-        ))
+        };
+        let keys = match report.rejected {
+            0 => "",
+            _ => ". w shows each with its fix; m trains on the rest",
+        };
+        Some(format!("{}{keys}", refusal.text))
     }
 
     /// Raises the limit on rejected lines to what was found.
-    pub fn take_what_is_left(&mut self) {
-        let most = self.answers.max_rejected.as_ref().map_or(0.01, |answer| answer.value);
-        let report = self.data.here().map(|data| &data.report);
-        let Some(report) = report.filter(|report| report.examples > 0 && report.exceeds(most)) else {
-            return;
-        };
-        // The next whole percent.
-        let share = (report.rejected_share() * 100.0).ceil() / 100.0;
-        self.answers.max_rejected = Some(Answer::flag(share));
-        self.replan();
-        self.say(Role::Warn, format!("max_rejected is now {share}: the rejected lines are left out"));
+    pub fn accept_the_rest(&mut self) {
+        let Some(data) = self.data.ready() else { return };
+        if let Some(limit) = self.planner.accept_the_rest(&data.report) {
+            self.say(Role::Warn, format!("max_rejected is now {limit}: the rejected lines are left out"));
+        }
     }
 
-    /// How much of a catalog model is here.
+    /// How much of a catalog model is on this machine.
     pub fn cached(&self, id: &str) -> Cached {
-        let states = self.catalog.here().map(Vec::as_slice).unwrap_or_default();
-        states.iter().find(|state| state.id == id).map(|state| state.cached).unwrap_or_default()
+        let models = self.catalog.ready().map(Vec::as_slice).unwrap_or_default();
+        models.iter().find(|model| model.id == id).map_or(Cached::Nothing, |model| model.cached)
     }
 
-    /// Takes a reply that is for all pages; hands back what is for one of them.
-    pub fn told(&mut self, reply: Reply) -> Option<Reply> {
-        let Reply { ticket, told } = reply;
-        match told {
-            Told::Machine(result) => {
+    /// Takes a response that is for all pages; hands back one that is for one of them.
+    pub fn receive(&mut self, response: Ticketed<Response>) -> Option<Ticketed<Response>> {
+        let Ticketed { ticket, body } = response;
+        match body {
+            Response::Machine(result) => {
                 if self.machine.answer(ticket, result) {
                     self.replan();
                 }
             }
-            Told::Catalog(states) => {
-                self.catalog.answer(ticket, Ok(states));
+            Response::Catalog(models) => {
+                self.catalog.answer(ticket, Ok(models));
             }
-            Told::Recent(recent) => {
+            Response::Recent(recent) => {
                 self.recent.answer(ticket, Ok(recent));
             }
-            Told::Model(result) => {
+            Response::Model(result) => {
                 if self.model.answer(ticket, result) {
                     self.replan();
                 }
             }
-            Told::Data(result) => {
+            Response::Data(result) => {
                 if self.data.waits_for(ticket) {
                     self.data.answer(ticket, result);
                     self.replan();
                 } else if self.recount.answer(ticket, result) {
-                    self.recounted();
+                    self.take_recount();
                 }
             }
-            Told::NotKept(words) => {
+            Response::NotKept(words) => {
                 self.say(Role::Warn, format!("the answers could not be kept for later: {words}"));
             }
-            told => return Some(Reply { ticket, told }),
+            body => return Some(Ticketed { ticket, body }),
         }
         None
     }
 
-    fn recounted(&mut self) {
+    fn take_recount(&mut self) {
         match std::mem::take(&mut self.recount) {
-            Asked::Here(found) => self.data = Asked::Here(found),
-            Asked::Failed(words) => self.data = Asked::Failed(words),
+            Loading::Ready(found) => self.data = Loading::Ready(found),
+            Loading::Failed(words) => self.data = Loading::Failed(words),
             waiting => self.recount = waiting,
         }
         self.replan();
@@ -431,11 +320,7 @@ impl State {
 
     /// A path as typed: `~/` is the home folder.
     pub fn path(&self, typed: &str) -> PathBuf {
-        match (typed.strip_prefix("~"), &self.home) {
-            (Some(""), Some(home)) => home.clone(),
-            (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
-            _ => PathBuf::from(typed),
-        }
+        expand_home(typed, self.home.as_deref())
     }
 
     /// A path as it is shown: short where it lies here or at home. Not escaped.

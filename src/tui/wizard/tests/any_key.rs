@@ -66,8 +66,8 @@ proptest! {
                     rig.collect();
                     if !rig.open.is_empty() {
                         let request = rig.open.remove(at % rig.open.len());
-                        if let Some(told) = rig.answer(&request.ask) {
-                            rig.send(request.ticket, told);
+                        if let Some(response) = rig.answer(&request.body) {
+                            rig.send(request.ticket, response);
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! The wizard driven by keys, with a desk that answers from a list: nothing here touches a file, a hub or a device.
+//! The wizard driven by keys, with a backend that answers from a list: nothing here touches a file, a hub or a device.
 
 mod any_key;
 mod screens;
@@ -10,6 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sparktune_app::data::{DataFound, RejectedPage};
+use sparktune_app::draft::Draft;
+use sparktune_app::files::{Entry, EntryKind, Listing};
+use sparktune_app::findings::{Finding, Severity};
+use sparktune_app::listener::{Progress, Unit};
+use sparktune_app::machine::MachineFound;
+use sparktune_app::model::{Cached, CachedModel, ModelFound};
+use sparktune_app::presets::{Preset, Saved};
+use sparktune_app::runs::Recent;
 use sparktune_data::{
     FileReport, Finding as DataFinding, Format, KeptLine, Kind, LengthReport, Pick, Place, Preview,
     Previewed, Rejected, Rejection, RejectionCount, Rendering, Report, Span, TokenCounts, Unit as LengthUnit,
@@ -19,28 +28,28 @@ use sparktune_plan::{
     Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Rates,
 };
 
-use super::desk::*;
+use super::request::{Request, Response, Ticket, Ticketed};
 use super::{Outcome, Page, Setup, Wizard};
 use crate::screen::picture::{NO_COLOUR, drawn, dump};
 use crate::screen::{App, Input, Next};
 
-/// A wizard and the two ends of its desk.
+/// A wizard and the two ends of its backend.
 struct Rig {
     wizard: Wizard,
-    asked: Receiver<Request>,
-    tell: Sender<Reply>,
-    /// All that was asked so far.
-    log: Vec<Ask>,
+    requests: Receiver<Ticketed<Request>>,
+    responses: Sender<Ticketed<Response>>,
+    /// All that was requested so far.
+    log: Vec<Request>,
     /// Requests that were not answered.
-    open: Vec<Request>,
-    /// What the desk answers with.
+    open: Vec<Ticketed<Request>>,
+    /// What the backend answers with.
     world: World,
 }
 
-/// An answer that depends on what was asked.
+/// A response that depends on the request.
 type By<Q, A> = Box<dyn Fn(&Q) -> Result<A, String>>;
 
-/// What the desk knows.
+/// What the backend knows.
 struct World {
     machine: Result<MachineFound, String>,
     model: By<str, ModelFound>,
@@ -68,13 +77,13 @@ impl Default for World {
 
 impl Rig {
     fn new(setup: Setup, world: World) -> Self {
-        let (ask, asked) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (request_sender, requests) = mpsc::channel();
+        let (responses, response_receiver) = mpsc::channel();
         let setup = Setup { folder: "/desk".into(), home: Some("/home/me".into()), ..setup };
         let mut rig = Self {
-            wizard: Wizard::new(setup, ask, told),
-            asked,
-            tell,
+            wizard: Wizard::new(setup, request_sender, response_receiver),
+            requests,
+            responses,
             log: Vec::new(),
             open: Vec::new(),
             world,
@@ -83,7 +92,7 @@ impl Rig {
         rig
     }
 
-    /// A wizard without answers, with everything it asked for at first answered.
+    /// A wizard without answers, with everything it requested at first answered.
     fn ready() -> Self {
         let mut rig = Self::new(Setup::default(), World::default());
         rig.settle();
@@ -98,14 +107,14 @@ impl Rig {
     }
 
     fn collect(&mut self) {
-        for request in self.asked.try_iter() {
-            self.log.push(request.ask.clone());
+        for request in self.requests.try_iter() {
+            self.log.push(request.body.clone());
             self.open.push(request);
         }
     }
 
-    fn send(&mut self, ticket: Ticket, told: Told) {
-        self.tell.send(Reply { ticket, told }).unwrap();
+    fn send(&mut self, ticket: Ticket, body: Response) {
+        self.responses.send(Ticketed { ticket, body }).unwrap();
         self.wizard.update(Input::Tick);
         self.collect();
     }
@@ -117,47 +126,43 @@ impl Rig {
             if self.open.is_empty() {
                 return;
             }
-            for Request { ticket, ask } in std::mem::take(&mut self.open) {
-                if let Some(told) = self.answer(&ask) {
-                    self.send(ticket, told);
+            for Ticketed { ticket, body } in std::mem::take(&mut self.open) {
+                if let Some(response) = self.answer(&body) {
+                    self.send(ticket, response);
                 }
             }
         }
-        panic!("the wizard asks without end");
+        panic!("the wizard sends requests without end");
     }
 
-    fn answer(&self, ask: &Ask) -> Option<Told> {
+    fn answer(&self, request: &Request) -> Option<Response> {
         let world = &self.world;
-        Some(match ask {
-            Ask::Machine => Told::Machine(world.machine.clone()),
-            Ask::Catalog => Told::Catalog(cache()),
-            Ask::Recent => Told::Recent(world.recent.clone()),
-            Ask::Model { name, .. } => Told::Model((world.model)(name).map(Box::new)),
-            Ask::List { folder } => Told::Listing((world.listing)(folder)),
-            Ask::Data { answers } => Told::Data((world.data)(answers).map(Box::new)),
-            Ask::Rejected { offset, limit } => Told::Rejected(Ok(rejected(*offset, *limit))),
-            Ask::Presets { also } => {
-                let file = |name: &String| PresetFound {
+        Some(match request {
+            Request::Machine => Response::Machine(world.machine.clone()),
+            Request::Catalog => Response::Catalog(cache()),
+            Request::Recent => Response::Recent(world.recent.clone()),
+            Request::Model { name, .. } => Response::Model((world.model)(name).map(Box::new)),
+            Request::List { folder } => Response::Listing((world.listing)(folder)),
+            Request::Data { answers } => Response::Data((world.data)(answers).map(Box::new)),
+            Request::Rejected { offset, limit } => Response::Rejected(Ok(rejected(*offset, *limit))),
+            Request::Presets { also } => {
+                let file = |name: &String| Preset {
                     name: name.clone(),
                     about: String::new(),
                     toml: Ok("[method]\nrank = 4\n".into()),
-                    shipped: false,
+                    is_shipped: false,
                 };
                 let also = also.iter().filter(|name| name.ends_with(".toml")).map(file);
-                Told::Presets(presets().into_iter().chain(also).collect())
+                Response::Presets(presets().into_iter().chain(also).collect())
             }
-            Ask::SavePreset { name, replace, .. } => {
+            Request::SavePreset { name, replace, .. } => {
                 let path = PathBuf::from(format!("/home/me/.config/sparktune/presets/{name}.toml"));
                 let exists = name == "taken" && !replace;
-                Told::Saved(Ok(if exists {
-                    SaveOutcome::Exists { path }
-                } else {
-                    SaveOutcome::Saved { path }
-                }))
+                Response::Saved(Ok(if exists { Saved::Exists { path } } else { Saved::Written { path } }))
             }
-            Ask::Demo => Told::Demo(Ok(Box::new(demo()))),
-            Ask::Start { .. } => Told::Started(world.started.clone()),
-            Ask::Keep { .. } | Ask::Forget | Ask::Cancel { .. } => return None,
+            Request::Demo => Response::Demo(Ok(Box::new(demo()))),
+            Request::Start { .. } => Response::Started(world.started.clone()),
+            Request::KeepDraft { .. } | Request::ForgetDraft | Request::Cancel { .. } => return None,
         })
     }
 
@@ -184,7 +189,7 @@ impl Rig {
         self.press(KeyCode::Enter)
     }
 
-    /// Presses Enter and answers what it asks for.
+    /// Presses Enter and answers what it requests.
     fn take(&mut self) {
         self.enter();
         self.settle();
@@ -209,7 +214,7 @@ impl Rig {
     }
 
     /// The requests that were sent since the last look, of one kind.
-    fn open_as<T>(&mut self, pick: impl Fn(&Request) -> Option<T>) -> Vec<T> {
+    fn open_as<T>(&mut self, pick: impl Fn(&Ticketed<Request>) -> Option<T>) -> Vec<T> {
         self.collect();
         self.open.iter().filter_map(pick).collect()
     }
@@ -313,11 +318,11 @@ fn laptop() -> MachineFound {
     }
 }
 
-fn cache() -> Vec<CacheState> {
-    let state = |id: &str, cached| CacheState { id: id.into(), cached };
+fn cache() -> Vec<CachedModel> {
+    let state = |id: &str, cached| CachedModel { id: id.into(), cached };
     vec![
         state("Qwen/Qwen3.5-0.8B", Cached::Whole { bytes: 1_800_000_000 }),
-        state("Qwen/Qwen3.5-2B", Cached::Part { bytes: 1_900_000_000 }),
+        state("Qwen/Qwen3.5-2B", Cached::Partial { bytes: 1_900_000_000 }),
     ]
 }
 
@@ -500,18 +505,18 @@ fn listing(folder: &Path) -> Listing {
     Listing { folder: folder.to_owned(), entries, left_out: 0 }
 }
 
-fn presets() -> Vec<PresetFound> {
-    let shipped = PRESETS.iter().map(|preset| PresetFound {
+fn presets() -> Vec<Preset> {
+    let shipped = PRESETS.iter().map(|preset| Preset {
         name: preset.name.into(),
         about: preset.about.into(),
         toml: Ok(preset.toml.into()),
-        shipped: true,
+        is_shipped: true,
     });
-    let own = |name: &str, about: &str, toml: Result<&str, &str>| PresetFound {
+    let own = |name: &str, about: &str, toml: Result<&str, &str>| Preset {
         name: name.into(),
         about: about.into(),
         toml: toml.map(Into::into).map_err(Into::into),
-        shipped: false,
+        is_shipped: false,
     };
     shipped
         .chain([

@@ -80,7 +80,8 @@ fn the_data_page() {
     rig.take();
     rig.settle();
     rig.enter();
-    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(request.ticket))[0];
+    let ticket =
+        rig.open_as(|request| matches!(request.body, Request::Data { .. }).then_some(request.ticket))[0];
     for done in [1_000_000, 13_000_000] {
         for _ in 0..8 {
             rig.wizard.update(Input::Tick);
@@ -92,10 +93,10 @@ fn the_data_page() {
             unit: Unit::Bytes,
             note: Some("6,120 examples".into()),
         };
-        rig.send(ticket, Told::Progress(progress));
+        rig.send(ticket, Response::Progress(progress));
     }
     check_state("wizard-data-reading", &mut rig.wizard);
-    rig.send(ticket, Told::Data(Ok(Box::new(data()))));
+    rig.send(ticket, Response::Data(Ok(Box::new(data()))));
     check("wizard-data", &mut rig.wizard);
     rig.press(KeyCode::Char('p'));
     check("wizard-data-preview", &mut rig.wizard);
@@ -186,11 +187,12 @@ fn the_review_and_the_start() {
     rig.press(KeyCode::Esc);
     rig.open.clear();
     rig.enter();
-    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))[0];
+    let ticket =
+        rig.open_as(|request| matches!(request.body, Request::Start { .. }).then_some(request.ticket))[0];
     let mut tell = |what: &str, done, total, note: Option<&str>| {
         let note = note.map(str::to_owned);
         let progress = Progress { what: what.into(), done, total: Some(total), unit: Unit::Bytes, note };
-        rig.send(ticket, Told::Progress(progress));
+        rig.send(ticket, Response::Progress(progress));
         for _ in 0..8 {
             rig.wizard.update(Input::Tick);
         }
@@ -208,7 +210,7 @@ fn the_review_and_the_start() {
     rig.press(KeyCode::Char('q'));
     check_state("wizard-leave", &mut rig.wizard);
     rig.press(KeyCode::Esc);
-    rig.send(ticket, Told::Started(Err("the run needs 21 GB on disk and 3.1 GB are free.\nFree some space, or point --runs-dir at a larger disk".into())));
+    rig.send(ticket, Response::Started(Err("the run needs 21 GB on disk and 3.1 GB are free.\nFree some space, or point --runs-dir at a larger disk".into())));
     check_state("wizard-start-failed", &mut rig.wizard);
 }
 

@@ -41,8 +41,8 @@ fn what_is_started_are_the_answers_that_were_given() {
     rig.enter();
     rig.to(Page::Review);
     rig.enter();
-    let started = rig.open_as(|request| match &request.ask {
-        Ask::Start { answers } => Some((**answers).clone()),
+    let started = rig.open_as(|request| match &request.body {
+        Request::Start { answers } => Some((**answers).clone()),
         _ => None,
     });
     let answers = &started[0];
@@ -58,7 +58,7 @@ fn going_back_and_forward_loses_nothing() {
     rig.text("1024");
     rig.enter();
     rig.to(Page::Review);
-    let before = rig.wizard.state.answers.clone();
+    let before = rig.wizard.state.planner.answers.clone();
     let screen = rig.screen();
     for _ in 0..5 {
         rig.press(KeyCode::Esc);
@@ -70,10 +70,10 @@ fn going_back_and_forward_loses_nothing() {
         rig.settle();
     }
     assert_eq!(rig.page(), Page::Review);
-    assert_eq!(rig.wizard.state.answers, before);
+    assert_eq!(rig.wizard.state.planner.answers, before);
     assert_eq!(rig.screen(), screen);
     // Nothing had to be read a second time.
-    let asked = rig.open_as(|request| request.ask.is_slow().then_some(()));
+    let asked = rig.open_as(|request| request.body.is_slow().then_some(()));
     assert!(asked.is_empty());
 }
 
@@ -81,18 +81,18 @@ fn going_back_and_forward_loses_nothing() {
 fn another_model_lets_go_of_all_that_rested_on_the_first() {
     let mut rig = Rig::with(&[GIVEN, &[("revision", "v1")][..]].concat(), World::default());
     rig.to(Page::Plan);
-    assert!(rig.wizard.state.plan.is_some());
+    assert!(rig.wizard.state.planner.plan.is_some());
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Home);
     rig.enter();
-    assert!(rig.wizard.state.plan.is_none() && rig.wizard.state.data.here().is_none());
-    assert_eq!(rig.wizard.state.answers.get("revision"), None);
+    assert!(rig.wizard.state.planner.plan.is_none() && rig.wizard.state.data.ready().is_none());
+    assert_eq!(rig.wizard.state.planner.answers.get("revision"), None);
     rig.settle();
     rig.take();
     rig.settle();
     assert_eq!(rig.page(), Page::Plan);
-    assert!(rig.wizard.state.plan.is_some());
+    assert!(rig.wizard.state.planner.plan.is_some());
 }
 
 #[test]
@@ -102,21 +102,23 @@ fn stale_answers_are_ignored_and_what_is_no_longer_wanted_is_cancelled() {
     rig.press(KeyCode::Home);
     rig.press(KeyCode::Down);
     rig.enter();
-    let first = rig.open_as(|request| matches!(request.ask, Ask::Model { .. }).then_some(request.ticket))[0];
+    let first =
+        rig.open_as(|request| matches!(request.body, Request::Model { .. }).then_some(request.ticket))[0];
     rig.press(KeyCode::Down);
     rig.enter();
-    let tickets = rig.open_as(|request| matches!(request.ask, Ask::Model { .. }).then_some(request.ticket));
+    let tickets =
+        rig.open_as(|request| matches!(request.body, Request::Model { .. }).then_some(request.ticket));
     assert_eq!(
-        rig.open_as(|request| match request.ask {
-            Ask::Cancel { of } => Some(of),
+        rig.open_as(|request| match request.body {
+            Request::Cancel { ticket } => Some(ticket),
             _ => None,
         }),
         [first]
     );
-    rig.send(first, Told::Model(Ok(Box::new(model("stale/model")))));
+    rig.send(first, Response::Model(Ok(Box::new(model("stale/model")))));
     assert_eq!(rig.page(), Page::Model);
     rig.sees_not("stale/model");
-    rig.send(tickets[1], Told::Model(Err("the hub cannot be reached: name resolution failed".into())));
+    rig.send(tickets[1], Response::Model(Err("the hub cannot be reached: name resolution failed".into())));
     rig.sees("name resolution failed");
     assert_eq!(rig.page(), Page::Model);
 }
@@ -135,13 +137,13 @@ fn a_model_of_unknown_architecture_has_to_be_confirmed() {
     rig.settle();
     rig.to(Page::Review);
     rig.enter();
-    let started = rig.open_as(|request| match &request.ask {
-        Ask::Start { answers } => answers.get("architecture"),
+    let started = rig.open_as(|request| match &request.body {
+        Request::Start { answers } => answers.get("architecture"),
         _ => None,
     });
     assert_eq!(started, [("qwen3_5".to_owned(), Origin::Flag)]);
     // It was looked at once.
-    assert_eq!(rig.log.iter().filter(|ask| matches!(ask, Ask::Model { .. })).count(), 1);
+    assert_eq!(rig.log.iter().filter(|request| matches!(request, Request::Model { .. })).count(), 1);
 }
 
 #[test]
@@ -156,8 +158,8 @@ fn another_model_is_typed_completed_and_checked() {
     rig.ctrl('u');
     rig.text("~/mine");
     rig.enter();
-    let asked = rig.open_as(|request| match &request.ask {
-        Ask::Model { name, .. } => Some(name.clone()),
+    let asked = rig.open_as(|request| match &request.body {
+        Request::Model { name, .. } => Some(name.clone()),
         _ => None,
     });
     assert_eq!(asked, ["/home/me/mine"]);
@@ -176,7 +178,7 @@ fn the_search_narrows_the_models_and_loses_the_choice_of_none() {
     rig.enter();
     rig.take();
     assert_eq!(rig.page(), Page::Data);
-    assert!(rig.wizard.state.answers.model.as_ref().unwrap().value.contains("27B"));
+    assert!(rig.wizard.state.planner.answers.model.as_ref().unwrap().value.contains("27B"));
 }
 
 #[test]
@@ -197,8 +199,8 @@ fn files_are_found_marked_and_read_together_whatever_their_names() {
     rig.press(KeyCode::Char(' '));
     rig.sees("2 marked");
     rig.enter();
-    let chosen = rig.open_as(|request| match &request.ask {
-        Ask::Data { answers } => Some(answers.data.as_ref().unwrap().value.clone()),
+    let chosen = rig.open_as(|request| match &request.body {
+        Request::Data { answers } => Some(answers.data.as_ref().unwrap().value.clone()),
         _ => None,
     });
     let odd = PathBuf::from("/desk").join(OsString::from_vec(b"not\xffutf8.jsonl".to_vec()));
@@ -222,31 +224,31 @@ fn reading_the_data_is_cancelled_by_a_key_and_begun_again_by_choosing() {
         unit: Unit::Bytes,
         note: Some("9,100 examples".into()),
     };
-    rig.send(ticket, Told::Progress(progress));
+    rig.send(ticket, Response::Progress(progress));
     rig.sees("tokenising the data");
     rig.sees("20.0 MB of 48.0 MB");
     rig.press(KeyCode::Char('x'));
     assert_eq!(
-        rig.open_as(|request| match request.ask {
-            Ask::Cancel { of } => Some(of),
+        rig.open_as(|request| match request.body {
+            Request::Cancel { ticket } => Some(ticket),
             _ => None,
         }),
         [ticket]
     );
     rig.open.clear();
     // Its late answer changes nothing.
-    rig.send(ticket, Told::Data(Ok(Box::new(data()))));
-    assert!(rig.wizard.state.data.here().is_none());
+    rig.send(ticket, Response::Data(Ok(Box::new(data()))));
+    assert!(rig.wizard.state.data.ready().is_none());
     rig.press(KeyCode::Esc);
     rig.sees("cancelled");
     rig.press(KeyCode::Char('u'));
     rig.settle();
-    assert!(rig.wizard.state.data.here().is_some());
+    assert!(rig.wizard.state.data.ready().is_some());
 }
 
 impl Rig {
     fn data_ticket(&mut self) -> Option<Ticket> {
-        self.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(request.ticket))
+        self.open_as(|request| matches!(request.body, Request::Data { .. }).then_some(request.ticket))
             .last()
             .copied()
     }
@@ -255,8 +257,10 @@ impl Rig {
         for _ in 0..5 {
             self.collect();
             for request in std::mem::take(&mut self.open) {
-                match self.answer(&request.ask) {
-                    Some(told) if !matches!(request.ask, Ask::Data { .. }) => self.send(request.ticket, told),
+                match self.answer(&request.body) {
+                    Some(response) if !matches!(request.body, Request::Data { .. }) => {
+                        self.send(request.ticket, response)
+                    }
                     _ => self.open.push(request),
                 }
             }
@@ -283,7 +287,7 @@ fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
     rig.sees("fix: Use one of");
     rig.press(KeyCode::Esc);
     rig.press(KeyCode::Char('m'));
-    assert_eq!(rig.wizard.state.answers.get("max-rejected").unwrap().0, "0.18");
+    assert_eq!(rig.wizard.state.planner.answers.get("max-rejected").unwrap().0, "0.18");
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
 }
@@ -325,12 +329,12 @@ fn the_think_policy_is_switched_at_once_and_counted_again_when_the_page_is_left(
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
     // The old counts serve until the new ones are here.
-    assert!(rig.wizard.state.plan.is_some());
+    assert!(rig.wizard.state.planner.plan.is_some());
     let ticket = rig.data_ticket().unwrap();
     let mut found = data();
     found.facts.target_tokens += 1000;
-    rig.send(ticket, Told::Data(Ok(Box::new(found.clone()))));
-    assert_eq!(rig.wizard.state.data.here().unwrap().facts, found.facts);
+    rig.send(ticket, Response::Data(Ok(Box::new(found.clone()))));
+    assert_eq!(rig.wizard.state.data.ready().unwrap().facts, found.facts);
 }
 
 #[test]
@@ -339,7 +343,7 @@ fn the_plan_follows_each_keystroke_and_the_last_valid_one_stays() {
     rig.to(Page::Plan);
     rig.press(KeyCode::Down);
     rig.press(KeyCode::Down);
-    let rank = |rig: &Rig| rig.wizard.state.plan.as_ref().unwrap().method.rank();
+    let rank = |rig: &Rig| rig.wizard.state.planner.plan.as_ref().unwrap().method.rank();
     assert_eq!(rank(&rig), 128);
     rig.text("6");
     assert_eq!(rank(&rig), 6);
@@ -359,7 +363,7 @@ fn the_plan_follows_each_keystroke_and_the_last_valid_one_stays() {
     rig.press(KeyCode::Esc);
     assert_eq!(rank(&rig), 64);
     rig.press(KeyCode::Char('r'));
-    assert_eq!((rank(&rig), rig.wizard.state.answers.get("rank")), (128, None));
+    assert_eq!((rank(&rig), rig.wizard.state.planner.answers.get("rank")), (128, None));
     rig.sees("as recommended");
 }
 
@@ -368,12 +372,12 @@ fn arrows_change_values_and_say_why_one_cannot_be() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Plan);
     rig.press(KeyCode::Right);
-    assert_eq!(rig.wizard.state.answers.get("method").unwrap().0, "full");
+    assert_eq!(rig.wizard.state.planner.answers.get("method").unwrap().0, "full");
     rig.press(KeyCode::Right);
     rig.press(KeyCode::Down);
-    let before = rig.wizard.state.plan.as_ref().unwrap().pack.length;
+    let before = rig.wizard.state.planner.plan.as_ref().unwrap().pack.length;
     rig.press(KeyCode::Right);
-    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().pack.length, before + 128);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().pack.length, before + 128);
     rig.press(KeyCode::Left);
     rig.sees("as recommended");
     // Epochs stop at one.
@@ -383,7 +387,7 @@ fn arrows_change_values_and_say_why_one_cannot_be() {
         rig.press(KeyCode::Left);
     }
     rig.sees("not 0");
-    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().duration.epochs, 1);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
 }
 
 #[test]
@@ -391,14 +395,14 @@ fn answers_that_fit_nowhere_are_shown_with_what_would_and_can_be_changed() {
     let world = World { machine: Ok(laptop_with_room()), ..World::default() };
     let mut rig = Rig::with(&[GIVEN, &[("method", "full")][..]].concat(), world);
     rig.to(Page::Plan);
-    assert!(rig.wizard.state.plan.is_none());
+    assert!(rig.wizard.state.planner.plan.is_none());
     rig.sees("does not fit");
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
     // The cursor stands on what is at fault.
     rig.press(KeyCode::Char('r'));
     let state = &rig.wizard.state;
-    assert!(state.plan.is_some(), "{:?}", state.problem);
+    assert!(state.planner.plan.is_some(), "{:?}", state.planner.problem);
 }
 
 /// A machine with disk enough, and too little memory for full fine-tuning.
@@ -418,11 +422,11 @@ fn a_preset_is_loaded_and_own_values_count_more() {
     rig.settle();
     rig.press(KeyCode::Down);
     rig.enter();
-    rig.sees("preset quick is loaded; one value of your own");
-    let plan = rig.wizard.state.plan.clone().unwrap();
+    rig.sees("preset quick is loaded; your own value of epochs overrides it (R resets)");
+    let plan = rig.wizard.state.planner.plan.clone().unwrap();
     assert_eq!((plan.method.rank(), plan.duration.epochs, plan.preset.as_deref()), (16, 5, Some("quick")));
     rig.press(KeyCode::Char('R'));
-    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().duration.epochs, 1);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
     // A value of one's own falls back to the preset's, and that to the plan's.
     rig.press(KeyCode::Down);
     rig.press(KeyCode::Down);
@@ -430,13 +434,13 @@ fn a_preset_is_loaded_and_own_values_count_more() {
     rig.enter();
     for rank in [16, 128] {
         rig.press(KeyCode::Char('r'));
-        assert_eq!(rig.wizard.state.plan.as_ref().unwrap().method.rank(), rank);
+        assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().method.rank(), rank);
     }
     // Another preset takes the place of the first.
     rig.press(KeyCode::Char('p'));
     rig.settle();
     rig.enter();
-    assert_eq!(rig.wizard.state.plan.as_ref().unwrap().method.rank(), 128);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().method.rank(), 128);
 }
 
 #[test]
@@ -450,8 +454,8 @@ fn a_preset_is_saved_without_model_and_data_and_replaced_only_when_asked_twice()
     rig.ctrl('u');
     rig.text("taken");
     rig.enter();
-    let saved = rig.open_as(|request| match &request.ask {
-        Ask::SavePreset { toml, replace, .. } => Some((toml.clone(), *replace)),
+    let saved = rig.open_as(|request| match &request.body {
+        Request::SavePreset { toml, replace, .. } => Some((toml.clone(), *replace)),
         _ => None,
     });
     assert!(saved[0].0.contains("rank = 32") && !saved[0].0.contains("Qwen") && !saved[0].1);
@@ -482,9 +486,9 @@ fn the_mtp_head_is_chosen_by_arrows_and_the_recommendation_is_no_answer() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Mtp);
     rig.press(KeyCode::Down);
-    assert_eq!(rig.wizard.state.answers.get("mtp").unwrap().0, "default");
+    assert_eq!(rig.wizard.state.planner.answers.get("mtp").unwrap().0, "default");
     rig.press(KeyCode::Up);
-    assert_eq!(rig.wizard.state.answers.get("mtp"), None);
+    assert_eq!(rig.wizard.state.planner.answers.get("mtp"), None);
 }
 
 #[test]
@@ -494,34 +498,40 @@ fn a_start_is_cancelled_goes_on_later_and_says_why_it_failed() {
     rig.open.clear();
     rig.enter();
     let start = |rig: &mut Rig| {
-        *rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))
+        *rig.open_as(|request| matches!(request.body, Request::Start { .. }).then_some(request.ticket))
             .last()
             .unwrap()
     };
     let ticket = start(&mut rig);
     let progress = |what: &str, done| {
-        Told::Progress(Progress { what: what.into(), done, total: Some(100), unit: Unit::Count, note: None })
+        Response::Progress(Progress {
+            what: what.into(),
+            done,
+            total: Some(100),
+            unit: Unit::Count,
+            note: None,
+        })
     };
     rig.send(ticket, progress("tokenising the data", 100));
     rig.send(ticket, progress("fetching model.safetensors", 10));
     rig.sees("fetching model.safetensors");
     rig.press(KeyCode::Esc);
     rig.sees("ending what is under way");
-    rig.send(ticket, Told::Started(Err("cancelled".into())));
+    rig.send(ticket, Response::Started(Err("cancelled".into())));
     assert_eq!(rig.page(), Page::Review);
     rig.sees("cancelled; what was fetched stays");
     rig.enter();
     let ticket = start(&mut rig);
-    rig.send(ticket, Told::Started(Err("the disk is full: free 3 GB".into())));
+    rig.send(ticket, Response::Started(Err("the disk is full: free 3 GB".into())));
     rig.sees("the disk is full");
     rig.enter();
     let again = start(&mut rig);
     assert_ne!(again, ticket);
-    rig.send(ticket, Told::Started(Ok("/stale".into())));
+    rig.send(ticket, Response::Started(Ok("/stale".into())));
     assert_eq!(rig.wizard.outcome(), None);
-    rig.send(again, Told::Started(Ok("/run".into())));
+    rig.send(again, Response::Started(Ok("/run".into())));
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Started("/run".into())));
-    let forgotten = rig.open_as(|request| (request.ask == Ask::Forget).then_some(()));
+    let forgotten = rig.open_as(|request| (request.body == Request::ForgetDraft).then_some(()));
     assert_eq!(forgotten.len(), 1);
 }
 
@@ -535,8 +545,9 @@ fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
     rig.press(KeyCode::Char('q'));
     assert_eq!(rig.press(KeyCode::Char('y')), Next::Leave);
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
-    let kept =
-        rig.log.iter().filter_map(|ask| if let Ask::Keep { draft } = ask { Some(draft.page) } else { None });
+    let kept = rig.log.iter().filter_map(|request| {
+        if let Request::KeepDraft { draft } = request { Some(draft.page) } else { None }
+    });
     assert_eq!(kept.collect::<Vec<_>>(), [Page::Model]);
 
     let mut rig = Rig::with(GIVEN, World::default());
@@ -544,7 +555,7 @@ fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
     rig.press(KeyCode::Char('q'));
     rig.press(KeyCode::Char('d'));
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
-    assert_eq!(rig.open.last().unwrap().ask, Ask::Forget);
+    assert_eq!(rig.open.last().unwrap().body, Request::ForgetDraft);
 
     // Somebody who insists with Ctrl-C is let go.
     let mut rig = Rig::ready();
@@ -559,17 +570,18 @@ fn leaving_during_a_start_ends_it_first() {
     rig.to(Page::Review);
     rig.open.clear();
     rig.enter();
-    let ticket = rig.open_as(|request| matches!(request.ask, Ask::Start { .. }).then_some(request.ticket))[0];
+    let ticket =
+        rig.open_as(|request| matches!(request.body, Request::Start { .. }).then_some(request.ticket))[0];
     rig.press(KeyCode::Char('q'));
     assert_eq!(rig.press(KeyCode::Char('y')), Next::Draw);
     assert_eq!(
-        rig.open_as(|request| match request.ask {
-            Ask::Cancel { of } => Some(of),
+        rig.open_as(|request| match request.body {
+            Request::Cancel { ticket } => Some(ticket),
             _ => None,
         }),
         [ticket]
     );
-    rig.send(ticket, Told::Started(Err("cancelled".into())));
+    rig.send(ticket, Response::Started(Err("cancelled".into())));
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
 }
 
@@ -585,7 +597,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
     rig.text("1024");
     rig.enter();
     rig.to(Page::Mtp);
-    let plan = rig.wizard.state.plan.clone().unwrap();
+    let plan = rig.wizard.state.planner.plan.clone().unwrap();
     let draft = rig.wizard.kept.clone();
     let draft = Draft::from_text(&draft.to_text(), "draft").unwrap();
 
@@ -597,7 +609,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
     rig.press(KeyCode::Char('c'));
     assert_eq!(rig.page(), Page::Mtp);
     rig.settle();
-    assert_eq!(rig.wizard.state.plan.as_ref().unwrap(), &plan);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap(), &plan);
 }
 
 #[test]
@@ -608,25 +620,25 @@ fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     rig.press(KeyCode::Char('x'));
-    assert!(rig.open_as(|request| (request.ask == Ask::Forget).then_some(())).is_empty());
+    assert!(rig.open_as(|request| (request.body == Request::ForgetDraft).then_some(())).is_empty());
     rig.press(KeyCode::Char('n'));
-    assert_eq!(rig.open_as(|request| (request.ask == Ask::Forget).then_some(())).len(), 1);
-    assert_eq!((rig.page(), rig.wizard.state.answers.clone()), (Page::Machine, Answers::default()));
+    assert_eq!(rig.open_as(|request| (request.body == Request::ForgetDraft).then_some(())).len(), 1);
+    assert_eq!((rig.page(), rig.wizard.state.planner.answers.clone()), (Page::Machine, Answers::default()));
 
     let setup = Setup { answers: flags(&[("rank", "8")]), draft: Some(draft), ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     rig.enter();
     rig.settle();
-    let plan = rig.wizard.state.plan.clone().unwrap();
+    let plan = rig.wizard.state.planner.plan.clone().unwrap();
     assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2));
 }
 
 #[test]
-fn a_desk_that_is_gone_is_named_once_and_leaving_still_works() {
+fn a_backend_that_is_gone_is_named_once_and_leaving_still_works() {
     let mut rig = Rig::ready();
     let (tell, _) = mpsc::channel();
-    drop(std::mem::replace(&mut rig.tell, tell));
+    drop(std::mem::replace(&mut rig.responses, tell));
     assert_eq!(rig.wizard.update(Input::Tick), Next::Draw);
     rig.sees("nothing can be looked up");
     assert_eq!(rig.wizard.update(Input::Tick), Next::Keep);
@@ -676,7 +688,7 @@ fn a_key_that_means_nothing_in_a_question_does_not_reach_the_page_below() {
     rig.press(KeyCode::Char('d'));
     rig.settle();
     rig.sees("continue where you left off");
-    assert!(!rig.log.contains(&Ask::Demo), "the demo was filled in behind the question");
+    assert!(!rig.log.contains(&Request::Demo), "the demo was filled in behind the question");
 }
 
 #[test]
@@ -689,10 +701,10 @@ fn data_without_bad_lines_keeps_its_limit_and_a_name_that_no_plan_holds_is_refus
     let mut rig = Rig::with(GIVEN, World { data: Box::new(good), ..World::default() });
     rig.to(Page::Data);
     rig.press(KeyCode::Char('m'));
-    assert_eq!(rig.wizard.state.answers.max_rejected, None);
+    assert_eq!(rig.wizard.state.planner.answers.max_rejected, None);
     let odd = PathBuf::from(OsString::from_vec(b"tr\xffin.jsonl".to_vec()));
     rig.wizard.state.choose_data(vec![odd]);
-    rig.wizard.state.chase(Page::Data);
+    rig.wizard.state.refresh_facts(Page::Data);
     rig.settle();
     rig.take();
     assert_eq!(rig.page(), Page::Data);
@@ -705,7 +717,7 @@ fn a_switched_think_policy_is_counted_and_enter_while_reading_says_so() {
     rig.to(Page::Data);
     rig.press(KeyCode::Char('t'));
     rig.sees("counting again");
-    let again = rig.open_as(|request| matches!(request.ask, Ask::Data { .. }).then_some(()));
+    let again = rig.open_as(|request| matches!(request.body, Request::Data { .. }).then_some(()));
     assert_eq!(again.len(), 1);
     rig.press(KeyCode::Char('u'));
     rig.enter();
@@ -721,5 +733,5 @@ fn a_draft_whose_preset_is_a_file_goes_on_with_it() {
     rig.settle();
     rig.press(KeyCode::Char('c'));
     rig.settle();
-    assert_eq!(rig.wizard.state.answers.get("rank").unwrap(), ("4".to_owned(), Origin::Preset));
+    assert_eq!(rig.wizard.state.planner.answers.get("rank").unwrap(), ("4".to_owned(), Origin::Preset));
 }

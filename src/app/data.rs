@@ -1,0 +1,309 @@
+//! Data: read, checked and tokenised for a model, and shown as the model sees it.
+//!
+//! Enters: the answers about data, and the model's tokenizer. Leaves: token files in the cache next to the runs, the
+//! report, and the figures the plan is made from.
+
+use std::path::PathBuf;
+
+use sparktune_data::token_file::TokenFile;
+use sparktune_data::{
+    ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, ThinkPolicy, Unit, prepare,
+};
+use sparktune_plan::render::{count, percent};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Setting, Think};
+
+use crate::answers::runs_dir_of;
+use crate::failure::{Exit, Failure};
+use crate::folders::create_private_folder;
+use crate::listener::Listener;
+use crate::model::{BaseModel, find_base};
+
+/// The share of rejected lines above which data is refused, where no answer names another. The plan's own default.
+const MAX_REJECTED: f64 = 0.01;
+
+/// The folder of tokenised data, next to the runs.
+const TOKEN_CACHE: &str = ".tokens";
+
+/// The data, read from front to end.
+#[derive(Debug, Clone)]
+pub struct DataFound {
+    /// Lengths and counts in tokens of the model, for the plan.
+    pub facts: DataFacts,
+    /// What was found while reading. Counts by kind say how many lines were rejected.
+    pub report: Report,
+    /// Some examples as the model will see them.
+    pub preview: Preview,
+}
+
+/// Some of the rejected lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RejectedPage {
+    /// How many rejected lines come before the first of these.
+    pub offset: u64,
+    /// In the order of the data; fewer than asked for only at the end.
+    pub rows: Vec<KeptLine>,
+    /// How many rejected lines there are in all.
+    pub total: u64,
+    /// The file that holds them all.
+    pub file: Option<PathBuf>,
+}
+
+/// The rejected lines of data that was prepared.
+pub struct RejectedLines {
+    list: RejectedList,
+    file: PathBuf,
+    total: u64,
+}
+
+impl RejectedLines {
+    /// Opens the list; `None` where no line was rejected.
+    ///
+    /// # Errors
+    /// A list that cannot be read.
+    pub fn open(prepared: &Prepared) -> Result<Option<Self>, Failure> {
+        let Some(file) = &prepared.rejected else { return Ok(None) };
+        let list = RejectedList::open(file)?;
+        Ok(Some(Self { list, file: file.clone(), total: prepared.report.rejected }))
+    }
+
+    /// Returns up to `limit` lines after the first `offset`, each cut to `max_bytes`.
+    ///
+    /// # Errors
+    /// A list that cannot be read.
+    pub fn page(&mut self, offset: u64, limit: usize, max_bytes: usize) -> Result<RejectedPage, Failure> {
+        let rows = self.list.page(offset, limit, max_bytes)?;
+        Ok(RejectedPage { offset, rows, total: self.total, file: Some(self.file.clone()) })
+    }
+}
+
+/// Returns which tokens of an example are trained, by the answers or by the plan's own rule.
+pub fn mask_policy(answers: &Answers) -> MaskPolicy {
+    match think(answers) {
+        Think::Train => ThinkPolicy::Train,
+        Think::Skip => ThinkPolicy::Skip,
+    }
+    .into()
+}
+
+/// Returns whether the empty think block that a template inserts is trained, by the answers or by the plan's own rule.
+pub fn think(answers: &Answers) -> Think {
+    answers.think.as_ref().map_or(Think::Skip, |answer| answer.value)
+}
+
+/// Returns the format that the answers insist on; `None` where it is recognised line by line.
+pub fn format(answers: &Answers) -> Option<Format> {
+    match answers.format.as_ref()?.value {
+        DataFormat::Auto => None,
+        DataFormat::Messages => Some(Format::Messages),
+        DataFormat::Sharegpt => Some(Format::ShareGpt),
+        DataFormat::Alpaca => Some(Format::Alpaca),
+        DataFormat::PromptCompletion => Some(Format::PromptCompletion),
+    }
+}
+
+/// Returns the length of the longest example that can be trained, tokens.
+pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
+    let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
+    answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
+}
+
+/// Returns the share of rejected lines above which the data is refused.
+pub fn max_rejected(answers: &Answers) -> f64 {
+    answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value)
+}
+
+/// Whether a setting decides what becomes tokens, or where they are kept, so that data has to be read again when it
+/// changes.
+pub fn reads_data(setting: &Setting) -> bool {
+    let is_about_data =
+        setting.key.starts_with("data.") && !matches!(setting.name, "max-rejected" | "crc-drop");
+    is_about_data || setting.name == "runs-dir"
+}
+
+/// What a check of data has found.
+pub struct Checked {
+    /// The report on all lines.
+    pub report: Report,
+    /// The share of rejected lines above which the data is refused.
+    pub max_rejected: f64,
+    /// No more lines than that were rejected, and there is an example.
+    pub accepted: bool,
+}
+
+/// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a model among
+/// the answers, tokens are counted too; `eval_data` is checked and compared with the data.
+///
+/// # Errors
+/// Inputs or a model that cannot be read, or a limit that is not a share. Refused data is no error.
+pub fn check(
+    answers: &Answers,
+    inputs: &[PathBuf],
+    eval_data: Vec<PathBuf>,
+    rejected: PathBuf,
+    listener: &dyn Listener,
+) -> Result<Checked, Failure> {
+    let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    let options = CheckOptions {
+        format: format(answers),
+        tokenizer: base.as_ref().map(|base| &base.tokenizer),
+        policy: mask_policy(answers),
+        max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
+        eval_data,
+        rejected_path: Some(rejected),
+    };
+    let max_rejected = max_rejected(answers);
+    if !(0.0..=1.0).contains(&max_rejected) {
+        return Err(Failure::usage(format!(
+            "--max-rejected is a share from 0 to 1 (0.01 is 1 %), not {max_rejected}"
+        )));
+    }
+    let report = sparktune_data::check(inputs, &options, listener)?;
+    Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
+}
+
+/// Tokenises the data into the cache next to the runs, or finds it there.
+///
+/// # Errors
+/// Data that cannot be read, or a stop on request. What was found in the data is in the report.
+pub fn prepare_data(
+    answers: &Answers,
+    base: &BaseModel,
+    listener: &dyn Listener,
+) -> Result<Prepared, Failure> {
+    let inputs = inputs(answers);
+    let eval = match (&answers.eval_data, &answers.eval_fraction) {
+        (Some(files), _) => EvalData::Files(files.value.clone()),
+        // A share that was asked for is taken as it is, without a smallest number of examples.
+        (None, Some(share)) => {
+            EvalData::Split(EvalSplit { fraction: share.value, min_examples: 0, ..EvalSplit::default() })
+        }
+        (None, None) => EvalData::default(),
+    };
+    let options = PrepareOptions {
+        format: format(answers),
+        policy: mask_policy(answers),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        eval,
+    };
+    let cache = runs_dir_of(answers).join(TOKEN_CACHE);
+    create_private_folder(&cache).map_err(|error| Failure::io("create", &cache, &error))?;
+    let folder = cache.join(cache_key(&base.tokenizer, &inputs, &options));
+    Ok(prepare(&inputs, &base.tokenizer, &options, &folder, listener)?)
+}
+
+fn inputs(answers: &Answers) -> Vec<PathBuf> {
+    answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
+}
+
+/// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare` knows.
+fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOptions) -> String {
+    let absolute: Vec<PathBuf> =
+        inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    let key = format!("{} {absolute:?} {options:?}", tokenizer.fingerprint());
+    blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Returns a few examples of the data as the model sees them.
+///
+/// # Errors
+/// Data that cannot be read.
+pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Result<Preview, Failure> {
+    let defaults = PreviewOptions::default();
+    let options = PreviewOptions {
+        format: format(answers),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        limit: limit.unwrap_or(defaults.limit),
+        ..defaults
+    };
+    Ok(sparktune_data::preview(&inputs(answers), &base.tokenizer, &options)?)
+}
+
+/// Reads and tokenises the data of these answers, which name a model too. Also returns the lines that were rejected.
+///
+/// # Errors
+/// As [`find_base`] and [`prepare_data`]. Rejected lines, however many, are no error: see [`refusal`].
+pub fn read(
+    answers: &Answers,
+    listener: &dyn Listener,
+) -> Result<(DataFound, Option<RejectedLines>), Failure> {
+    let base = find_base(answers, listener)?;
+    let prepared = prepare_data(answers, &base, listener)?;
+    let rejected = RejectedLines::open(&prepared)?;
+    let found = DataFound {
+        facts: data_facts(answers, &prepared)?,
+        preview: preview(answers, &base, None)?,
+        report: prepared.report,
+    };
+    Ok((found, rejected))
+}
+
+/// Returns why data with this report cannot be trained on: nothing is left, or too many lines were rejected. `None` where
+/// it can.
+pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
+    let limit = max_rejected(answers);
+    if !report.exceeds(limit) {
+        return None;
+    }
+    if report.examples + report.rejected == 0 {
+        return Some(Failure::new(Exit::Data, "there is no example: every line is blank, or there is none"));
+    }
+    let text = format!(
+        "{} of {} lines were rejected; the limit is {}",
+        count(report.rejected),
+        count(report.rejected + report.examples),
+        percent(limit)
+    );
+    Some(Failure::new(Exit::Data, text))
+}
+
+/// Refuses data of which too much was rejected.
+///
+/// # Errors
+/// With the report, and where the rejected lines are kept.
+pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
+    let Some(refusal) = refusal(answers, &prepared.report) else { return Ok(()) };
+    let kept = match &prepared.rejected {
+        Some(path) => format!(". They are kept, with reasons, in {}", path.display()),
+        None => String::new(),
+    };
+    let report = prepared.report.to_string();
+    let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
+    Err(Failure::new(refusal.exit, text)
+        .hint("Correct the lines (`sparktune check` shows each with its fix), or raise --max-rejected"))
+}
+
+/// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is accepted already
+/// or nothing of it is left.
+pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
+    let is_of_use = report.examples > 0 && report.exceeds(max_rejected(answers));
+    // The next whole percent.
+    is_of_use.then(|| (report.rejected_share() * 100.0).ceil() / 100.0)
+}
+
+/// Returns the data in numbers, from the token files themselves.
+///
+/// # Errors
+/// Token files that cannot be read.
+pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, Failure> {
+    let mut files = vec![TokenFile::open(&prepared.train)?];
+    // Without files of its own, the eval set is a share of the same data.
+    if answers.eval_data.is_none() {
+        files.push(TokenFile::open(&prepared.eval)?);
+    }
+    let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
+    let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
+    let shorter = report.histogram.first().filter(|bin| bin.from > 0);
+    let none = shorter.map(|bin| LengthBucket { up_to: bin.from - 1, count: 0 });
+    let bins = report.histogram.iter().map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count });
+    Ok(DataFacts {
+        examples: report.count,
+        total_tokens: report.total,
+        target_tokens: files.iter().map(TokenFile::target_tokens).sum(),
+        p50: report.p50,
+        p90: report.p90,
+        p99: report.p99,
+        max: report.max,
+        histogram: none.into_iter().chain(bins).collect(),
+    })
+}

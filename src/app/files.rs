@@ -1,0 +1,192 @@
+//! Files and folders while a path is being chosen: what is in a folder, and how a typed path may go on.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Entries of a folder that are listed at most.
+const MAX_ENTRIES: usize = 5_000;
+
+/// Entries of a folder that are looked at to tell whether it holds data.
+const MAX_LOOKED_AT: usize = 200;
+
+/// What is in a folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The folder, absolute.
+    pub folder: PathBuf,
+    /// Its entries in no particular order.
+    pub entries: Vec<Entry>,
+    /// How many entries were left out because there are too many.
+    pub left_out: u64,
+}
+
+/// Something in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name; not always UTF-8.
+    pub name: OsString,
+    /// What it is, links followed.
+    pub kind: EntryKind,
+    /// Size of a file, bytes.
+    pub bytes: Option<u64>,
+    /// By its name it is data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such files in it.
+    pub is_data: bool,
+    /// It is a folder with a `config.json` in it.
+    pub is_model: bool,
+}
+
+/// What an entry of a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A folder.
+    Folder,
+    /// A file.
+    File,
+    /// A pipe, a socket, a device, a link to nothing.
+    Other,
+}
+
+/// Lists a folder, with or without its hidden entries.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn list(folder: &Path, with_hidden: bool) -> Result<Listing, Failure> {
+    let unreadable = |error: std::io::Error| Failure::io("list", folder, &error);
+    let folder = std::path::absolute(folder).map_err(unreadable)?;
+    let mut listing = Listing { folder: folder.clone(), ..Listing::default() };
+    for entry in fs::read_dir(&folder).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        if is_hidden(&name) && !with_hidden {
+            continue;
+        }
+        if listing.entries.len() == MAX_ENTRIES {
+            listing.left_out += 1;
+            continue;
+        }
+        listing.entries.push(describe(&folder, name));
+    }
+    Ok(listing)
+}
+
+fn is_hidden(name: &std::ffi::OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
+fn describe(folder: &Path, name: OsString) -> Entry {
+    let path = folder.join(&name);
+    let meta = fs::metadata(&path).ok();
+    let kind = match &meta {
+        Some(meta) if meta.is_dir() => EntryKind::Folder,
+        Some(meta) if meta.is_file() => EntryKind::File,
+        _ => EntryKind::Other,
+    };
+    let is_data = match kind {
+        EntryKind::Folder => {
+            // A huge folder is not read to its end for a mark in a list.
+            let inside = fs::read_dir(&path).into_iter().flatten().flatten().take(MAX_LOOKED_AT);
+            inside.map(|entry| entry.file_name()).any(|name| is_data_file(Path::new(&name)))
+        }
+        EntryKind::File => is_data_file(&path),
+        EntryKind::Other => false,
+    };
+    Entry {
+        is_model: kind == EntryKind::Folder && path.join("config.json").is_file(),
+        bytes: meta.filter(fs::Metadata::is_file).map(|meta| meta.len()),
+        is_data,
+        kind,
+        name,
+    }
+}
+
+fn is_data_file(path: &Path) -> bool {
+    let name = path.as_os_str().as_encoded_bytes();
+    [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
+}
+
+/// Splits a typed path into its folder, up to and including the last separator, and the beginning of a name.
+pub fn split_typed(typed: &str) -> (&str, &str) {
+    typed.split_at(typed.rfind(MAIN_SEPARATOR).map_or(0, |at| at + 1))
+}
+
+/// Returns a path as typed with `~` replaced by the user's home folder, as in a shell.
+pub fn expand_home(typed: &str, home: Option<&Path>) -> PathBuf {
+    match (typed.strip_prefix('~'), home) {
+        (Some(""), Some(home)) => home.to_owned(),
+        (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(typed),
+    }
+}
+
+/// Returns what a typed path may become: the entries of its folder that begin like its last part, in order. Folders end in
+/// a separator. `entries` are those of the folder that [`split_typed`] names; names that are not UTF-8 cannot be typed.
+pub fn completions(typed: &str, entries: &[Entry]) -> Vec<String> {
+    let (folder, beginning) = split_typed(typed);
+    let mut found: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.kind != EntryKind::Other)
+        .filter_map(|entry| {
+            let name = entry.name.to_str().filter(|name| name.starts_with(beginning))?;
+            let end = if entry.kind == EntryKind::Folder { "/" } else { "" };
+            Some(format!("{folder}{name}{end}"))
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// Returns the longest beginning that all of these share; empty where there are none.
+pub fn common_beginning(words: &[String]) -> &str {
+    let mut common = words.first().map_or("", String::as_str);
+    for word in words {
+        let same = common.char_indices().zip(word.chars()).take_while(|((_, a), b)| a == b);
+        let end = same.last().map_or(0, |((at, c), _)| at + c.len_utf8());
+        common = &common[..end];
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_completed_to_what_all_candidates_share() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["träin-a.jsonl", "träin-b.jsonl", ".hidden"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        fs::create_dir(folder.path().join("sets")).unwrap();
+        let entries = list(folder.path(), false).unwrap().entries;
+        assert_eq!(completions("d/tr", &entries), ["d/träin-a.jsonl", "d/träin-b.jsonl"]);
+        assert_eq!(common_beginning(&completions("d/tr", &entries)), "d/träin-");
+        assert_eq!(completions("s", &entries), ["sets/"]);
+        assert_eq!(completions("", &entries).len(), 3, "hidden entries are not offered");
+        assert_eq!(common_beginning(&completions("nothing", &entries)), "");
+        let all = list(folder.path(), true).unwrap().entries;
+        assert_eq!(completions(".h", &all), [".hidden"]);
+    }
+
+    #[test]
+    fn entries_are_marked_as_data_and_models() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.jsonl.gz"), "abc").unwrap();
+        fs::create_dir(folder.path().join("model")).unwrap();
+        fs::write(folder.path().join("model/config.json"), "{}").unwrap();
+        let listing = list(folder.path(), false).unwrap();
+        let entry = |name: &str| listing.entries.iter().find(|entry| entry.name == name).unwrap();
+        assert!(entry("a.jsonl.gz").is_data && entry("a.jsonl.gz").bytes == Some(3));
+        assert!(entry("model").is_model && !entry("model").is_data && entry("model").bytes.is_none());
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder_only_where_a_shell_has_it_so() {
+        let home = Path::new("/home/me");
+        for (typed, path) in [("~", "/home/me"), ("~/a", "/home/me/a"), ("~a", "~a"), ("a/~", "a/~")] {
+            assert_eq!(expand_home(typed, Some(home)), Path::new(path), "{typed}");
+        }
+        assert_eq!(expand_home("~/a", None), Path::new("~/a"));
+    }
+}

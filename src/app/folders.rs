@@ -1,0 +1,64 @@
+//! The folders of the user and of the program, and files that are written for the user alone.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// The variable that names the folder with `presets/`, for a program that was copied away from it.
+pub const HOME_VARIABLE: &str = "SPARKTUNE_HOME";
+
+/// Returns the folder of the user's settings and presets: `$XDG_CONFIG_HOME/sparktune`. `None` without a home folder.
+pub fn config_folder() -> Option<PathBuf> {
+    xdg_folder("XDG_CONFIG_HOME", ".config")
+}
+
+/// Returns the folder of unfinished wizards: `$XDG_STATE_HOME/sparktune`. `None` without a home folder.
+pub fn state_folder() -> Option<PathBuf> {
+    xdg_folder("XDG_STATE_HOME", ".local/state")
+}
+
+fn xdg_folder(variable: &str, default: &str) -> Option<PathBuf> {
+    let given = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    given
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(default)))
+        .map(|folder| folder.join("sparktune"))
+}
+
+/// Returns the folder with the demo's model and data: where [`HOME_VARIABLE`] says, above the program, or in the checkout
+/// that the program was built from.
+pub fn demo_folder() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let above = program.iter().flat_map(|path| path.ancestors().skip(1).map(Path::to_owned));
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
+    std::env::var_os(HOME_VARIABLE)
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(above)
+        .chain(checkout)
+        .map(|home| home.join("presets/demo"))
+        .find(|folder| folder.join("model/config.json").is_file())
+}
+
+/// Makes a folder that only the user can read: tokens and rejected lines are the user's text. One that exists stays as it
+/// is.
+pub(crate) fn create_private_folder(folder: &Path) -> io::Result<()> {
+    folder.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Replaces a file as a whole, in a folder that only the user can read.
+pub(crate) fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::io("write", path, &error);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is fetched.
+
+use sparktune_data::Prepared;
+use sparktune_hub::{DownloadPlan, Hub};
+use sparktune_plan::{Answers, Facts, ModelFacts, Plan, PlanError, resolve};
+
+use crate::answers::runs_dir_of;
+use crate::data::{accept, data_facts, prepare_data};
+use crate::failure::Failure;
+use crate::listener::Listener;
+use crate::machine::machine_and_rates;
+use crate::model::{find_base, weigh};
+use crate::program::Program;
+
+/// Everything that is decided before a run exists.
+pub struct Job {
+    /// The plan.
+    pub plan: Plan,
+    /// What the plan was made from.
+    pub facts: Facts,
+    /// The tokenised data.
+    pub prepared: Prepared,
+    /// Which files of the model are here and which are still to be fetched.
+    pub download: DownloadPlan,
+    /// The way to the model's files.
+    pub hub: Hub,
+}
+
+/// Makes the plan of a training.
+///
+/// # Errors
+/// Anything that stands in the way: missing answers, the model, the data, the machine.
+pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
+    let missing = sparktune_plan::missing(answers);
+    if !missing.is_empty() {
+        return Err(PlanError::Missing(missing).into());
+    }
+    let mut base = find_base(answers, listener)?;
+    let download = weigh(&mut base)?;
+    let prepared = prepare_data(answers, &base, listener)?;
+    accept(answers, &prepared)?;
+    for finding in prepared.report.findings() {
+        listener.note(&format!("data  {}", finding.trim_start()));
+    }
+    let facts = gather_facts(program, answers, base.facts, &prepared, listener)?;
+    let plan = resolve(answers, &facts)?;
+    Ok(Job { plan, facts, prepared, download, hub: base.hub })
+}
+
+/// Gathers everything the plan is made from, apart from the answers.
+///
+/// # Errors
+/// Token files or measured speeds that cannot be read.
+pub fn gather_facts(
+    program: &Program,
+    answers: &Answers,
+    model: ModelFacts,
+    prepared: &Prepared,
+    listener: &dyn Listener,
+) -> Result<Facts, Failure> {
+    let (machine, rates) = machine_and_rates(program, &runs_dir_of(answers), listener)?;
+    Ok(Facts { machine, model, data: data_facts(answers, prepared)?, rates })
+}

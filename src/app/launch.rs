@@ -1,0 +1,219 @@
+//! Starts trainers in processes of their own, and says how they ended.
+//!
+//! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the process while
+//! it reads the run folder, as every other interface does. Nothing is shown here.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sparktune_plan::Answers;
+use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunView};
+use sparktune_telemetry::device_failure;
+
+use crate::draft::forget_draft;
+use crate::failure::{Exit, Failure};
+use crate::job;
+use crate::listener::Listener;
+use crate::program::Program;
+use crate::run_folder::create_run;
+use crate::shell::run_argument;
+
+/// Lines of the trainer's log that are shown where nothing else says why it ended.
+const LOG_LINES: usize = 20;
+
+/// An attempt that this process started: the run, and the trainer process.
+pub struct Following {
+    run: RunDir,
+    attempt: u32,
+    trainer: Child,
+    ended: Option<ExitStatus>,
+}
+
+/// How the trainer process of an attempt ended.
+pub struct Ending {
+    /// The exit code that this means for the interface.
+    pub exit: Exit,
+    /// Why the trainer ended, where its events do not say so.
+    pub failure: Option<Failure>,
+    /// The end of the trainer's log, where neither the events nor `failure` say anything.
+    pub log: Option<LogEnd>,
+}
+
+/// The end of a trainer's log.
+pub struct LogEnd {
+    /// The file.
+    pub path: PathBuf,
+    /// Its last lines. They may hold anything: escape them for a terminal.
+    pub lines: Vec<String>,
+}
+
+/// Starts the next attempt of a run.
+///
+/// # Errors
+/// A trainer that cannot be started.
+pub fn launch(program: &Program, run: &RunDir) -> Result<Following, Failure> {
+    let attempt = run.next_attempt()?;
+    let trainer = spawn(program, run, attempt)?;
+    Ok(Following { run: run.clone(), attempt, trainer, ended: None })
+}
+
+/// Goes the whole way from answers to a running trainer that is left to itself, and returns the run. What is prepared
+/// already is found again, not made again.
+///
+/// # Errors
+/// Anything that stands in the way of a plan or of its start; a stop on request before the first step.
+pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<RunDir, Failure> {
+    let job = job::plan(program, answers, listener)?;
+    let run = create_run(program, job, listener)?;
+    if listener.is_cancelled() {
+        // It holds nothing yet that the next start does not find elsewhere.
+        run.delete()?;
+        return Err(Failure::usage("cancelled before the first step"));
+    }
+    launch(program, &run)?.detach();
+    forget_draft();
+    Ok(run)
+}
+
+/// Continues a run that is neither completed nor running, and leaves the trainer to itself.
+///
+/// # Errors
+/// As [`may_resume`] and [`launch`].
+pub fn resume(program: &Program, run: &RunDir) -> Result<(), Failure> {
+    may_resume(run)?;
+    launch(program, run)?.detach();
+    Ok(())
+}
+
+/// Checks that a run can be continued.
+///
+/// # Errors
+/// The run has a trainer, or there is nothing left to do.
+pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
+    let view = RunView::glance(run)?;
+    match view.liveness(run)? {
+        Liveness::Running | Liveness::Stalled { .. } => {
+            let holder = Lease::holder_of(run);
+            Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
+        }
+        Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
+            "{} is completed: there is nothing to resume. Its outputs are in {}",
+            run.name(),
+            run.outputs().display()
+        ))
+        .hint(format!("`sparktune export {}` writes the outputs again", run_argument(run)))),
+        _ => Ok(()),
+    }
+}
+
+impl Following {
+    /// The run.
+    pub fn run(&self) -> &RunDir {
+        &self.run
+    }
+
+    /// The number of the attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Whether the trainer process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.trainer.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// Asks the trainer to save a checkpoint and end.
+    pub fn request_stop(&self) {
+        if sparktune_runlog::request(&self.run, Action::Stop).is_ok() {
+            return;
+        }
+        // The trainer does not read requests yet, or there is no room to write one: a signal means the same.
+        if let Some(pid) = i32::try_from(self.trainer.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Returns how the trainer process ended; `None` while it runs. `view` holds all events of the run.
+    pub fn ending(&mut self, view: &RunView) -> Option<Ending> {
+        self.has_ended().then_some(())?;
+        Some(ending(&self.run, self.attempt, self.ended?, view))
+    }
+
+    /// Leaves the trainer to itself.
+    pub fn detach(mut self) {
+        // Should it end before this process does, it has to be collected, or it stays in the process table.
+        std::thread::spawn(move || self.trainer.wait());
+    }
+}
+
+fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure> {
+    let path = run.trainer_log(attempt);
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
+    let _ = writeln!(log, "sparktune {}, attempt {attempt}", env!("CARGO_PKG_VERSION"));
+    let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;
+    let folder = run.path().canonicalize().map_err(|error| Failure::io("open", run.path(), &error))?;
+    let program = program.path()?;
+    Command::new(program)
+        .arg("trainer")
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(both)
+        .stderr(log)
+        .spawn()
+        .map_err(|error| Failure::io("start", program, &error))
+}
+
+/// What the end of a trainer process means.
+fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Ending {
+    let failed = |failure: Failure| Ending { exit: failure.exit, failure: Some(failure), log: None };
+    let log = run.trainer_log(attempt);
+    let crash_report = run.crash_report(attempt);
+    let outside_signals = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP];
+    let from_outside =
+        status.signal().is_some_and(|signal| outside_signals.iter().any(|s| s.as_raw() == signal));
+    let crashed = !from_outside && status.code().is_none_or(|code| Exit::from_code(code) == Exit::Bug);
+    // Where the GPU's runtime panics while it is shut down, the trainer ends without an event of its own.
+    if let Some(what) = crashed.then(|| device_failure_of(run, attempt)).flatten() {
+        let text = format!("{what}. The crash report is {}", crash_report.display());
+        return failed(Failure::new(Exit::Device, text));
+    }
+    if let Some(signal) = status.signal() {
+        let is_kill = signal == Signal::KILL.as_raw();
+        let cause = if is_kill { " (often the system, when memory runs out)" } else { "" };
+        let exit = if from_outside { Exit::Stopped } else { Exit::Bug };
+        let text = format!("the trainer was ended by signal {signal}{cause}. Its log is {}", log.display());
+        let hint = format!("`sparktune resume {}` continues the run", run_argument(run));
+        return failed(Failure::new(exit, text).hint(hint));
+    }
+    let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));
+    let events_say_why = view.finished().is_some_and(|finished| finished.reason.is_some());
+    match exit {
+        Exit::Done | Exit::Stopped => Ending { exit, failure: None, log: None },
+        Exit::Bug if crash_report.is_file() => failed(Failure::new(
+            Exit::Bug,
+            format!("a bug in sparktune ended the trainer. The crash report is {}", crash_report.display()),
+        )),
+        _ if events_say_why => Ending { exit, failure: None, log: None },
+        _ => {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+            let lines = last.iter().map(|line| (*line).to_owned()).collect();
+            Ending { exit, failure: None, log: Some(LogEnd { path: log, lines }) }
+        }
+    }
+}
+
+/// What the crash report of an attempt says about the GPU, where it does.
+fn device_failure_of(run: &RunDir, attempt: u32) -> Option<String> {
+    device_failure(&fs::read_to_string(run.crash_report(attempt)).ok()?)
+}

@@ -1,0 +1,104 @@
+//! The machine as the plan sees it, and the speeds that were measured on it.
+
+use std::path::Path;
+
+use sparktune_plan::{Gpu, GpuMemory, MachineFacts, Measured, Rates};
+use sparktune_telemetry::disk_free_bytes;
+
+use crate::failure::Failure;
+use crate::findings::{Finding, at_a_glance};
+use crate::listener::{Listener, Silent};
+use crate::probe::probe;
+use crate::program::Program;
+
+/// The file of measured speeds, next to the runs.
+pub const RATES_FILE: &str = "rates.toml";
+
+/// This machine.
+#[derive(Debug, Clone)]
+pub struct MachineFound {
+    /// What is worth knowing, in the order in which it is shown: GPU, memory, driver, CUDA headers, disk, other users of
+    /// the GPU.
+    pub findings: Vec<Finding>,
+    /// The same for the plan.
+    pub facts: MachineFacts,
+    /// The speeds that earlier runs measured here.
+    pub rates: Rates,
+}
+
+/// Looks at this machine for runs in `runs_dir`, and probes its GPU where that is of use.
+///
+/// # Errors
+/// Measured speeds that cannot be read.
+pub fn look_at_machine(program: &Program, runs_dir: &Path) -> Result<MachineFound, Failure> {
+    let (facts, rates) = machine_and_rates(program, runs_dir, &Silent)?;
+    Ok(MachineFound { findings: glance_at_machine(program, runs_dir), facts, rates })
+}
+
+/// Returns what is worth knowing of this machine, without measuring anything.
+pub fn glance_at_machine(program: &Program, runs_dir: &Path) -> Vec<Finding> {
+    let facts = sparktune_telemetry::MachineFacts::gather();
+    at_a_glance(&facts, program.has_cuda, runs_dir, disk_free_bytes(runs_dir))
+}
+
+/// Returns the machine as the plan sees it, its GPU probed where that is of use, and the speeds that were measured.
+///
+/// # Errors
+/// Measured speeds that cannot be read.
+pub fn machine_and_rates(
+    program: &Program,
+    runs_dir: &Path,
+    listener: &dyn Listener,
+) -> Result<(MachineFacts, Rates), Failure> {
+    let (mut machine, rates) = (machine(program.has_cuda, runs_dir), rates(runs_dir, listener)?);
+    machine.probe = program.path().ok().and_then(|path| probe(path, &machine, &rates));
+    Ok((machine, rates))
+}
+
+/// Returns the machine as the plan sees it, without probing its GPU.
+pub fn machine(has_cuda: bool, runs_dir: &Path) -> MachineFacts {
+    let facts = sparktune_telemetry::MachineFacts::gather();
+    let gpus: Vec<Gpu> = if has_cuda { facts.gpus.iter().map(gpu).collect() } else { Vec::new() };
+    let no_gpu_because = gpus.is_empty().then(|| match (facts.gpus.is_empty(), has_cuda) {
+        (true, true) => "no NVIDIA GPU was found".into(),
+        (true, false) => "no NVIDIA GPU was found, and this build has no CUDA".into(),
+        (false, _) => "this build has no CUDA".into(),
+    });
+    MachineFacts {
+        mem_total_bytes: facts.mem_total_bytes,
+        mem_available_bytes: facts.mem_available_bytes,
+        cores: facts.cores_usable,
+        disk_free_bytes: disk_free_bytes(runs_dir),
+        gpus,
+        no_gpu_because,
+        probe: None,
+    }
+}
+
+fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
+    let memory = match facts.mem_total_bytes {
+        None => GpuMemory::Unified,
+        Some(total_bytes) => {
+            GpuMemory::Dedicated { total_bytes, free_bytes: facts.mem_free_bytes.unwrap_or(total_bytes) }
+        }
+    };
+    let capability = facts.compute_capability.as_deref().and_then(|text| text.split_once('.'));
+    let capability = capability.and_then(|(major, minor)| major.parse().ok().zip(minor.parse().ok()));
+    let name = facts.name.clone().unwrap_or_else(|| format!("GPU {}", facts.index));
+    Gpu { name, memory, compute_capability: capability }
+}
+
+/// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere. A file that holds
+/// something else is passed over with a note: an estimate is not worth a refusal.
+fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
+    let path = runs_dir.join(RATES_FILE);
+    let here = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rates::default(),
+        Err(error) => return Err(Failure::io("read", &path, &error)),
+        Ok(text) => Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
+            listener.note(&format!("note: measured speeds are ignored: {error}"));
+            Rates::default()
+        }),
+    };
+    Ok(Rates { measured: Measured::shipped().clone(), ..here })
+}

@@ -1,0 +1,164 @@
+//! Models: what is on this machine already, what a config says, and fetching the files.
+//!
+//! Enters: the answers that name a model. Leaves: its facts and tokenizer, judged before any weight is fetched.
+
+use std::path::{Path, PathBuf};
+
+use sparktune_data::ChatTokenizer;
+pub use sparktune_hub::Cached;
+use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
+use sparktune_plan::{Answer, Answers, Architecture, Catalog, ConfigOptions, ModelConfig, ModelFacts};
+
+use crate::failure::Failure;
+use crate::listener::Listener;
+
+/// A model whose tokenizer and config are here.
+pub struct BaseModel {
+    /// The way to its files.
+    pub hub: Hub,
+    /// The name to ask the hub by, revision included.
+    pub name: String,
+    /// The folder with its small files.
+    pub folder: PathBuf,
+    /// Its tokenizer and template.
+    pub tokenizer: ChatTokenizer,
+    /// What its config says.
+    pub facts: ModelFacts,
+}
+
+/// A model that can be trained, as far as its config tells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelFound {
+    /// The name that was asked for.
+    pub name: String,
+    /// The revision that was asked for.
+    pub revision: Option<String>,
+    /// The commit that was found, for models from the hub.
+    pub commit: Option<String>,
+    /// What the plan needs to know. `path` is set when the weights are on this machine.
+    pub facts: ModelFacts,
+    /// Bytes still to be fetched, everything included.
+    pub missing_bytes: u64,
+    /// Worth a line each: `using the cached copy: the hub cannot be reached`.
+    pub notes: Vec<String>,
+    /// The name of the family, when it is not one of those that were tested. `facts` then treats the model as
+    /// `facts.config.architecture`, and the user has to confirm that; the answer `architecture` says that they did.
+    pub unknown_architecture: Option<String>,
+}
+
+/// How much of a catalog model is on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedModel {
+    /// Its id in the catalog.
+    pub id: String,
+    /// How much.
+    pub cached: Cached,
+}
+
+/// Returns how much of each catalog model is on this machine; nothing where the hub's settings cannot be read.
+pub fn cached_models() -> Vec<CachedModel> {
+    let Ok(hub) = hub() else { return Vec::new() };
+    let models = &Catalog::shipped().models;
+    models.iter().map(|model| CachedModel { id: model.id.clone(), cached: hub.cached(&model.id) }).collect()
+}
+
+fn hub() -> Result<Hub, Failure> {
+    Ok(Hub::from_env(|name| std::env::var(name).ok())?)
+}
+
+/// The hub, and the name by which it knows the model of these answers.
+fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
+    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
+    let name = match &answers.revision {
+        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
+        _ => model.to_owned(),
+    };
+    Ok((hub()?, name))
+}
+
+/// Returns the family of a model where it is unknown, and the one it would be treated as.
+///
+/// # Errors
+/// A model that cannot be found.
+pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
+    let (hub, name) = hub_and_name(answers)?;
+    let ignored_fields = answers.config_options().ignored_fields;
+    Ok(ModelConfig::unknown_family(&hub.fetch_config(&name)?.text, &ignored_fields))
+}
+
+/// Judges the model of these answers by its config alone, then fetches its tokenizer.
+///
+/// # Errors
+/// A model that cannot be found or trained.
+pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel, Failure> {
+    let (hub, name) = hub_and_name(answers)?;
+    let config = hub.fetch_config(&name)?;
+    let facts = ModelFacts::from_config_json_with(&config.text, &answers.config_options())?;
+    if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
+        listener.note(&format!("note: using the cached copy of the model: {why}"));
+    }
+    let snapshot = fetch(&hub, &hub.plan_download(&name, Needs::Tokenizer)?, listener)?;
+    let folder =
+        std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
+    let tokenizer = ChatTokenizer::from_dir(&folder)?;
+    Ok(BaseModel { hub, name, folder, tokenizer, facts })
+}
+
+/// Looks a model up by name and revision. `config` is what the user said about its config; without an architecture in it, an
+/// unknown family is treated as the architecture that is most like it, and the result says so.
+///
+/// # Errors
+/// As [`find_base`].
+pub fn look_up(
+    name: &str,
+    revision: Option<String>,
+    config: ConfigOptions,
+    listener: &dyn Listener,
+) -> Result<ModelFound, Failure> {
+    let ConfigOptions { computed_as: architecture, ignored_fields } = config;
+    let mut answers = Answers {
+        model: Some(Answer::flag(name.to_owned())),
+        revision: revision.clone().map(Answer::flag),
+        architecture: architecture.map(Answer::flag),
+        ignore_config_field: (!ignored_fields.is_empty()).then(|| Answer::flag(ignored_fields)),
+        ..Answers::default()
+    };
+    let unknown = unknown_family(&answers)?;
+    if let (Some((_, likeness)), None) = (&unknown, architecture) {
+        answers.architecture = Some(Answer::flag(*likeness));
+    }
+    let mut base = find_base(&answers, listener)?;
+    let download = weigh(&mut base)?;
+    Ok(ModelFound {
+        name: name.to_owned(),
+        revision,
+        commit: download.commit.clone(),
+        missing_bytes: download.bytes_missing(),
+        facts: base.facts,
+        notes: Vec::new(),
+        unknown_architecture: unknown.map(|(family, _)| family),
+    })
+}
+
+/// Fetches what a download plan lacks. The listener receives events only where something is fetched.
+///
+/// # Errors
+/// As [`Hub::download`].
+pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<Snapshot, Failure> {
+    Ok(match plan.bytes_missing() {
+        0 => hub.download(plan, &())?,
+        _ => hub.download(plan, listener)?,
+    })
+}
+
+/// Learns the true size of the weights and whether they are here, and returns what is still to be fetched.
+///
+/// # Errors
+/// As [`Hub::plan_download`].
+pub fn weigh(base: &mut BaseModel) -> Result<DownloadPlan, Failure> {
+    let download = base.hub.plan_download(&base.name, Needs::Model)?;
+    base.facts.checkpoint_bytes =
+        download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
+    base.facts.path = (download.bytes_missing() == 0).then(|| base.folder.clone());
+    Ok(download)
+}

@@ -1,0 +1,130 @@
+//! On which data: the path, and what can be done about data that was read.
+
+use std::path::{Path, PathBuf};
+
+use sparktune_data::Report;
+use sparktune_plan::{Answers, DataFormat, Think};
+
+use crate::data::{limit_that_accepts, refusal, think};
+use crate::files::expand_home;
+
+/// What is taken as data.
+pub const PATH_HELP: &str = ".jsonl, also .gz and .zst; a folder stands for all such files in it";
+
+/// Checks the path of training data as typed, and returns it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
+    let typed = typed.trim();
+    if typed.is_empty() {
+        return Err("a file or a folder is needed".into());
+    }
+    let path = expand_home(typed, home);
+    if path.exists() { Ok(path) } else { Err(format!("{typed}: there is no such file or folder")) }
+}
+
+/// What can be done about data that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataAction {
+    /// Go on with it.
+    Accept,
+    /// Leave the rejected lines out, however many they are.
+    AcceptTheRest,
+    /// Show the rejected lines.
+    ShowRejected,
+    /// Show examples.
+    ShowExamples,
+    /// Switch whether the inserted empty think block is trained.
+    SwitchThink,
+    /// Read the lines as another format.
+    ReadAs,
+    /// Choose other data.
+    Other,
+}
+
+impl DataAction {
+    /// What an interface calls it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Accept => "go on with this data",
+            Self::AcceptTheRest => "leave the rejected lines out and train on the rest",
+            Self::ShowRejected => "show the rejected lines with reason and fix",
+            Self::ShowExamples => "show examples as the model sees them, and what of them is trained",
+            Self::SwitchThink => "switch whether the inserted empty think block is trained",
+            Self::ReadAs => "read the lines as another format",
+            Self::Other => "choose other data",
+        }
+    }
+}
+
+/// Returns what can be done about data with this report, the default first. `has_think_block`: the model's template inserts
+/// an empty think block.
+pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec<DataAction> {
+    use DataAction as A;
+    let has_examples = report.examples > 0;
+    let offered = [
+        (A::Accept, refusal(answers, report).is_none()),
+        (A::ShowRejected, report.rejected > 0),
+        (A::AcceptTheRest, limit_that_accepts(answers, report).is_some()),
+        (A::ShowExamples, has_examples),
+        (A::SwitchThink, has_examples && has_think_block),
+        (A::ReadAs, true),
+        (A::Other, true),
+    ];
+    offered.into_iter().filter(|(_, is_offered)| *is_offered).map(|(action, _)| action).collect()
+}
+
+/// Returns the other answer to whether the inserted empty think block is trained.
+pub fn other_think(answers: &Answers) -> Think {
+    match think(answers) {
+        Think::Train => Think::Skip,
+        Think::Skip => Think::Train,
+    }
+}
+
+/// Returns the position of the format that applies now among [`DataFormat::ALL`].
+pub fn format_position(answers: &Answers) -> usize {
+    let now = answers.format.as_ref().map_or(DataFormat::Auto, |answer| answer.value);
+    DataFormat::ALL.iter().position(|format| *format == now).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_plan::Origin;
+
+    fn offered(examples: u64, rejected: u64) -> Vec<DataAction> {
+        let report = Report { examples, rejected, lines: examples + rejected, ..Report::default() };
+        actions(&Answers::default(), &report, false)
+    }
+
+    #[test]
+    fn refused_data_cannot_be_gone_on_with_but_its_rest_can_be_taken_where_there_is_one() {
+        use DataAction as A;
+        assert_eq!(offered(9, 0), [A::Accept, A::ShowExamples, A::ReadAs, A::Other]);
+        let refused = [A::ShowRejected, A::AcceptTheRest, A::ShowExamples, A::ReadAs, A::Other];
+        assert_eq!(offered(9, 9), refused);
+        assert_eq!(offered(0, 9), [A::ShowRejected, A::ReadAs, A::Other]);
+        assert_eq!(offered(0, 0), [A::ReadAs, A::Other]);
+    }
+
+    #[test]
+    fn a_path_has_to_exist_and_a_tilde_is_the_home_folder() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("a.jsonl"), "").unwrap();
+        assert_eq!(check_path(" ~/a.jsonl ", Some(home.path())), Ok(home.path().join("a.jsonl")));
+        assert!(check_path("~/b.jsonl", Some(home.path())).unwrap_err().contains("~/b.jsonl"));
+        assert!(check_path(" ", None).unwrap_err().contains("needed"));
+    }
+
+    #[test]
+    fn the_present_format_and_the_other_think_policy_follow_the_answers() {
+        let mut answers = Answers::default();
+        assert_eq!((format_position(&answers), other_think(&answers)), (0, Think::Train));
+        answers.set("format", "alpaca", Origin::Flag).unwrap();
+        answers.set("think", "train", Origin::Flag).unwrap();
+        assert_eq!(DataFormat::ALL[format_position(&answers)], DataFormat::Alpaca);
+        assert_eq!(other_think(&answers), Think::Skip);
+    }
+}

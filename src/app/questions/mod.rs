@@ -1,0 +1,9 @@
+//! Each question once: its text, its choices with a note on each, the default, and what is accepted as an answer.
+//!
+//! Interfaces differ in how they show a question, never in what it asks.
+
+pub mod data;
+pub mod model;
+pub mod mtp;
+pub mod page;
+pub mod plan;

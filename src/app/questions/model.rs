@@ -1,0 +1,166 @@
+//! Which model is trained: one of the catalog, with what each would be like here, the demo, or any other.
+
+use sparktune_plan::{
+    Architecture, Catalog, CatalogModel, DataFacts, MachineFacts, Outlook, Outlooks, Rates,
+};
+
+use crate::model::ModelFound;
+
+/// The choice of a model that is not in the catalog.
+pub const OTHER: &str = "other: an id or a folder";
+
+/// Which models can be chosen by [`OTHER`].
+pub const OTHER_ABOUT: &str = "Any dense model of the families qwen3_5, qwen3, qwen2, llama or mistral: its id on the Hugging \
+                               Face hub (org/name), or a folder with config.json, tokenizer and safetensors. Its \
+                               config.json is checked before anything else is fetched.";
+
+/// The choice of the demo.
+pub const DEMO: &str = "fill in the demo: a tiny model and its data, about two minutes";
+
+/// A model with what it would be like on this machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// Its Hugging Face id, or its folder.
+    pub name: String,
+    /// Its entry in the catalog, where it has one.
+    pub catalog: Option<&'static CatalogModel>,
+    /// Whether it fits, how long its packs can be, and how fast it trains.
+    pub outlook: Outlook,
+}
+
+/// The models to choose from. The default has none: nothing is known of the machine yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ModelQuestion {
+    /// The catalog in its order, then the model that was looked up, where it is another one.
+    pub offers: Vec<Offer>,
+    /// For which data the outlooks hold, in words.
+    pub data: String,
+    has_gpu: bool,
+}
+
+impl ModelQuestion {
+    /// Works out what each model would be like. `data` is assumed where it is not known; `found` is a model that was
+    /// looked up.
+    pub fn new(
+        machine: &MachineFacts,
+        rates: &Rates,
+        data: Option<&DataFacts>,
+        found: Option<&ModelFound>,
+    ) -> Self {
+        let outlooks = Outlooks::new(machine, rates, data);
+        let catalog = Catalog::shipped();
+        let known = catalog.models.iter().map(|model| Offer {
+            name: model.id.clone(),
+            catalog: Some(model),
+            outlook: outlooks.of(&model.id, &catalog.model_facts(model)),
+        });
+        let other = found.filter(|found| catalog.find(&found.name).is_none()).map(|found| Offer {
+            name: found.name.clone(),
+            catalog: None,
+            outlook: outlooks.of(&found.name, &found.facts),
+        });
+        Self {
+            offers: known.chain(other).collect(),
+            data: outlooks.data_in_words(),
+            has_gpu: !machine.gpus.is_empty(),
+        }
+    }
+
+    /// Returns what a model would be like here, where that is known.
+    pub fn outlook(&self, name: &str) -> Option<&Outlook> {
+        self.offers.iter().find(|offer| offer.name == name).map(|offer| &offer.outlook)
+    }
+
+    /// Returns the id of the model to take by default: the recommended one where there is a GPU that it fits, else the first
+    /// that fits, else the first.
+    pub fn recommended(&self) -> Option<&'static str> {
+        let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
+        let ids = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
+        if self.has_gpu && fits(Catalog::RECOMMENDED) {
+            return Some(Catalog::RECOMMENDED);
+        }
+        ids().find(|id| fits(id)).or_else(|| ids().next())
+    }
+}
+
+/// Checks an id or a folder as typed.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(typed: &str) -> Result<(), String> {
+    if typed.trim().is_empty() { Err("an id or a folder is needed".into()) } else { Ok(()) }
+}
+
+/// A model whose family was never tested here. It is trained only if the user confirms that.
+pub struct UnknownFamily<'a> {
+    /// The model.
+    pub name: &'a str,
+    /// Its family, by its config.
+    pub family: &'a str,
+    /// The known family that it would be treated as.
+    pub treated_as: Architecture,
+}
+
+impl UnknownFamily<'_> {
+    /// The choice of another model, which is the default.
+    pub const TAKE_ANOTHER: &'static str = "take another model";
+
+    /// Returns what the user has to know before confirming.
+    pub fn explanation(&self) -> String {
+        format!(
+            "{} is of the family {}, which is not known here. It would be computed as {}; only its authors' code can tell \
+             whether that is right.",
+            self.name, self.family, self.treated_as
+        )
+    }
+
+    /// Returns the choice of training it anyway.
+    pub fn train_anyway(&self) -> String {
+        format!("train it as {} anyway", self.treated_as)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sparktune_plan::{Gpu, GpuMemory};
+
+    fn machine(gb: u64, has_gpu: bool) -> MachineFacts {
+        let gpu = Gpu { name: "GPU".into(), memory: GpuMemory::Unified, compute_capability: Some((12, 1)) };
+        MachineFacts {
+            mem_total_bytes: gb * 1_000_000_000,
+            mem_available_bytes: gb * 1_000_000_000,
+            cores: 20,
+            gpus: has_gpu.then_some(gpu).into_iter().collect(),
+            ..MachineFacts::default()
+        }
+    }
+
+    #[test]
+    fn the_recommended_model_needs_a_gpu_and_otherwise_the_first_that_fits_is_offered() {
+        let recommended = |machine: &MachineFacts| {
+            ModelQuestion::new(machine, &Rates::default(), None, None).recommended().unwrap()
+        };
+        let first = Catalog::shipped().models[0].id.as_str();
+        assert_eq!(recommended(&machine(120, true)), Catalog::RECOMMENDED);
+        assert_eq!(recommended(&machine(120, false)), first);
+        assert_eq!(ModelQuestion::default().recommended(), Some(first), "the machine is not known yet");
+    }
+
+    #[test]
+    fn a_model_that_is_not_in_the_catalog_is_offered_after_it() {
+        let catalog = Catalog::shipped();
+        let found = ModelFound {
+            name: "org/mine".into(),
+            revision: None,
+            commit: None,
+            facts: catalog.model_facts(&catalog.models[0]),
+            missing_bytes: 0,
+            notes: Vec::new(),
+            unknown_architecture: None,
+        };
+        let question = ModelQuestion::new(&machine(120, true), &Rates::default(), None, Some(&found));
+        assert_eq!(question.offers.len(), catalog.models.len() + 1);
+        assert!(question.outlook("org/mine").is_some());
+    }
+}

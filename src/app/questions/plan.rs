@@ -1,0 +1,67 @@
+//! How it is trained, and whether to start: what can be done about a plan, and about presets.
+
+use sparktune_plan::presets;
+
+/// What can be done about a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanAction {
+    /// Start the run.
+    Start,
+    /// Change a value.
+    Change,
+    /// Show every value with its reason.
+    Explain,
+    /// Show the command line that does the same.
+    CommandLine,
+    /// Load a preset.
+    LoadPreset,
+    /// Save the values as a preset.
+    SavePreset,
+    /// Choose another model.
+    OtherModel,
+    /// Choose other data.
+    OtherData,
+}
+
+impl PlanAction {
+    /// All of them, the default first.
+    pub const ALL: [Self; 8] = [
+        Self::Start,
+        Self::Change,
+        Self::Explain,
+        Self::CommandLine,
+        Self::LoadPreset,
+        Self::SavePreset,
+        Self::OtherModel,
+        Self::OtherData,
+    ];
+
+    /// What an interface calls it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Start => "start: fetch what is missing, then train",
+            Self::Change => "change a value",
+            Self::Explain => "show every value with its reason",
+            Self::CommandLine => "show the command line that does the same",
+            Self::LoadPreset => "load a preset",
+            Self::SavePreset => "save these values as a preset",
+            Self::OtherModel => "choose another model",
+            Self::OtherData => "choose other data",
+        }
+    }
+}
+
+/// What a saved preset holds.
+pub const PRESET_ABOUT: &str =
+    "Keeps your own values and those of your files and the preset; model and data are left out.";
+
+/// What is asked when a preset of the same name exists.
+pub const PRESET_EXISTS: &str = "There is a preset of this name.";
+
+/// Checks the name of a preset as typed.
+///
+/// # Errors
+/// What a name may be.
+pub fn check_preset_name(typed: &str) -> Result<(), String> {
+    presets::check_name(typed.trim()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,134 @@
+//! Makes the folder of a new run: fetches what is missing of the model, then writes the plan, the provenance and the data.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sparktune_data::Prepared;
+use sparktune_data::token_file::TokenFile;
+use sparktune_plan::render::escape;
+use sparktune_plan::{Device, Plan};
+use sparktune_runlog::{RunDir, RunsRoot};
+use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};
+
+use crate::failure::{Exit, Failure};
+use crate::job::Job;
+use crate::listener::Listener;
+use crate::model::fetch;
+use crate::program::Program;
+
+/// Fetches what is missing of the model and makes the run folder.
+///
+/// # Errors
+/// A GPU that cannot be trained on, the download, or a folder that cannot be written.
+pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
+    let Job { mut plan, prepared, download, hub, .. } = job;
+    refuse_unready_gpu(&plan)?;
+    let snapshot = fetch(&hub, &download, listener)?;
+    let folder =
+        std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
+    place_model(&mut plan, &folder, snapshot.commit.as_deref());
+
+    let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
+    let toml = plan.to_toml()?;
+    let run = RunsRoot::new(&plan.runs_dir).create(&label, plan.method.kind().word())?;
+    run.write_plan(&toml)?;
+    run.write_provenance(&Provenance::new(program, &plan, snapshot.commit, &prepared)?)?;
+    let data = run.data();
+    let report = prepared.train.with_file_name("report.json");
+    for file in [&prepared.train, &prepared.eval, &report].into_iter().chain(prepared.rejected.as_ref()) {
+        let name = file.file_name().expect("prepared files have names");
+        link_or_copy(file, &data.join(name))?;
+    }
+    Ok(run)
+}
+
+/// Refuses a training on the GPU that would fail with its first kernel, before anything is fetched for it.
+fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
+    if plan.device != Device::Cuda {
+        return Ok(());
+    }
+    let checks = cuda_checks(&MachineFacts::gather(), true);
+    let failed: Vec<_> = checks.into_iter().filter(|check| check.verdict == Verdict::Failed).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let found = failed.iter().map(|check| escape(&format!("{}: {}", check.name, check.found)).into_owned());
+    let text =
+        format!("this machine cannot train on its GPU yet\n  {}", found.collect::<Vec<_>>().join("\n  "));
+    let fixes = failed.into_iter().filter_map(|check| check.fix).map(|fix| escape(&fix).into_owned());
+    let failure = fixes.fold(Failure::new(Exit::Device, text), Failure::hint);
+    Err(failure
+        .hint("`sparktune doctor` shows every check; --device cpu trains small models without the GPU"))
+}
+
+/// Writes the folder of the weights into the plan: it is known only now.
+fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
+    if plan.model.path.as_deref() == Some(folder) {
+        return;
+    }
+    plan.model.path = Some(folder.to_owned());
+    let rows = plan.advice.iter_mut().flat_map(|advice| &mut advice.explain);
+    for row in rows.filter(|row| row.key == "model.path") {
+        row.value = folder.display().to_string();
+        row.reason = commit.map_or_else(|| "as given".into(), |commit| format!("fetched, commit {commit}"));
+    }
+}
+
+/// Gives a run its own name for a prepared file, readable by the user alone. Token files are replaced by rename and never
+/// written in place, so a link is as good as a copy. A link whose mode only another user may change becomes a copy.
+fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    let make_private = || fs::set_permissions(to, Permissions::from_mode(0o600));
+    if fs::hard_link(from, to).is_ok() {
+        if make_private().is_ok() {
+            return Ok(());
+        }
+        fs::remove_file(to).map_err(|error| Failure::io("replace", to, &error))?;
+    }
+    fs::copy(from, to).and_then(|_| make_private()).map_err(|error| Failure::io("copy data to", to, &error))
+}
+
+/// What a run was made from, and by which program on which machine.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Provenance {
+    sparktune: String,
+    /// BLAKE3 of the program: only the same build continues a run bit for bit.
+    pub build_blake3: String,
+    command_line: Vec<String>,
+    model: String,
+    model_commit: Option<String>,
+    train_tokens_blake3: String,
+    eval_tokens_blake3: String,
+    machine: MachineFacts,
+}
+
+impl Provenance {
+    fn new(
+        program: &Program,
+        plan: &Plan,
+        commit: Option<String>,
+        prepared: &Prepared,
+    ) -> Result<Self, Failure> {
+        let hash = |path: &Path| Ok::<_, Failure>(TokenFile::open(path)?.file_hash());
+        Ok(Self {
+            sparktune: env!("CARGO_PKG_VERSION").into(),
+            build_blake3: program.build_hash()?,
+            command_line: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+            model: plan.model.id.clone(),
+            model_commit: commit,
+            train_tokens_blake3: hash(&prepared.train)?,
+            eval_tokens_blake3: hash(&prepared.eval)?,
+            machine: machine_without_gpu_users(),
+        })
+    }
+}
+
+/// The machine without the other users of its GPU: a run folder is handed on, and they are none of its readers' business.
+fn machine_without_gpu_users() -> MachineFacts {
+    let mut machine = MachineFacts::gather();
+    for gpu in &mut machine.gpus {
+        gpu.users = None;
+    }
+    machine
+}

@@ -1,0 +1,157 @@
+//! Runs that exist: finding one, stopping it, exporting it again, and what the newest were made from.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sparktune_plan::Plan;
+use sparktune_runlog::{Action, EventTailer, Kind, Limit, Liveness, RunDir, RunView, RunsRoot, request};
+
+use crate::answers::runs_dir;
+use crate::failure::{Exit, Failure};
+use crate::program::Program;
+
+/// How many of the newest runs are looked at for what was used recently.
+const RECENT_RUNS: usize = 20;
+
+/// Finds a run by its folder, the unique beginning of its name, or `latest`.
+///
+/// # Errors
+/// There is no such run, or several.
+pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
+    Ok(RunsRoot::new(runs_dir(runs_dir_flag)?).resolve(name)?)
+}
+
+/// A running trainer that was asked to save a checkpoint and end.
+pub struct Stopping {
+    run: RunDir,
+    request_id: String,
+}
+
+/// How a run stands after its trainer was stopped.
+pub struct Stopped {
+    /// How the run stands.
+    pub liveness: Liveness,
+    /// All events of the run.
+    pub view: RunView,
+    /// The step after which the trainer ended on request; `None` where it ended before it read the request.
+    pub acknowledged_at: Option<u64>,
+}
+
+/// Asks the trainer of a run to save a checkpoint and end.
+///
+/// # Errors
+/// A run that has no trainer.
+pub fn request_stop(run: &RunDir) -> Result<Stopping, Failure> {
+    Ok(Stopping { run: run.clone(), request_id: request(run, Action::Stop)?.id })
+}
+
+impl Stopping {
+    /// Waits until the trainer has ended. `acknowledged` receives the step after which it will.
+    ///
+    /// # Errors
+    /// A run folder that cannot be read.
+    pub fn wait(self, mut acknowledged: impl FnMut(u64)) -> Result<Stopped, Failure> {
+        let mut tailer = EventTailer::new(&self.run);
+        let mut view = RunView::default();
+        let mut acknowledged_at = None;
+        loop {
+            // Looked at before reading, so that the last events of a trainer that ends are read below.
+            let is_live = view.liveness(&self.run)?.is_live();
+            loop {
+                let batch = tailer.poll(Limit::default())?;
+                for record in &batch.records {
+                    view.apply(&record.event);
+                    if let Kind::ControlApplied(applied) = &record.event.kind
+                        && applied.id == self.request_id
+                    {
+                        acknowledged_at = Some(applied.step);
+                        acknowledged(applied.step);
+                    }
+                }
+                if batch.at_end {
+                    break;
+                }
+            }
+            if !is_live {
+                return Ok(Stopped { liveness: view.liveness(&self.run)?, view, acknowledged_at });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Writes the outputs of a run again from its newest checkpoint, in a process of its own because a model is loaded for it.
+///
+/// # Errors
+/// What the process wrote about its failure.
+pub fn export_in_process(program: &Program, run: &RunDir) -> Result<(), Failure> {
+    let program = program.path()?;
+    let output = Command::new(program)
+        .arg("export")
+        .arg(run.path())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::io("start", program, &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let exit = output.status.code().map_or(Exit::Bug, Exit::from_code);
+    Err(Failure::new(exit, error_in(&String::from_utf8_lossy(&output.stderr))))
+}
+
+/// The last error that a process wrote, with its hints, as one line; else its last line.
+fn error_in(messages: &str) -> String {
+    let lines: Vec<&str> = messages.lines().collect();
+    let from =
+        lines.iter().rposition(|line| line.starts_with(ERROR)).unwrap_or(lines.len().saturating_sub(1));
+    let text = lines[from..].join(" ");
+    let text = text.strip_prefix(ERROR).unwrap_or(&text);
+    if text.is_empty() { "the export failed".to_owned() } else { text.to_owned() }
+}
+
+/// How the program begins the line of an error.
+const ERROR: &str = "error: ";
+
+/// What was used recently, newest first. What no longer exists is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Data files and folders.
+    pub data: Vec<PathBuf>,
+    /// Model ids and folders.
+    pub models: Vec<String>,
+}
+
+/// Returns what the newest runs in `runs_dir` were made from.
+pub fn recently_used(runs_dir: &Path) -> Recent {
+    let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
+    let mut recent = Recent::default();
+    for run in runs.iter().rev().take(RECENT_RUNS) {
+        let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
+        let Some(plan) = plan else { continue };
+        for path in plan.data.train {
+            if path.exists() && !recent.data.contains(&path) {
+                recent.data.push(path);
+            }
+        }
+        if !recent.models.contains(&plan.model.id) {
+            recent.models.push(plan.model.id);
+        }
+    }
+    recent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_process_is_shown_with_its_hints_and_without_what_came_before() {
+        assert_eq!(
+            error_in("loading\nerror: no checkpoint\nHint: train first\n"),
+            "no checkpoint Hint: train first"
+        );
+        assert_eq!(error_in("Killed\n"), "Killed");
+        assert_eq!(error_in(""), "the export failed");
+    }
+}

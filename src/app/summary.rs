@@ -1,0 +1,64 @@
+//! How a run stands, in one object: the last line of `train --json`, and what `stop --json` prints.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sparktune_runlog::{Liveness, Outcome, RunDir, RunView};
+
+use crate::failure::Failure;
+
+/// The outcome of a run, or of an attempt to start one.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    run_dir: Option<PathBuf>,
+    outcome: &'static str,
+    steps: u64,
+    final_loss: Option<f64>,
+    eval_loss: Option<f64>,
+    outputs: Vec<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Summary {
+    /// Describes an operation that ended before there was a run.
+    pub fn from_failure(failure: &Failure) -> Self {
+        Self {
+            run_dir: None,
+            outcome: "failed",
+            steps: 0,
+            final_loss: None,
+            eval_loss: None,
+            outputs: Vec::new(),
+            error: Some(failure.to_string()),
+        }
+    }
+
+    /// Describes a run as it stands.
+    pub fn from_run(run: &RunDir, liveness: Liveness, view: &RunView) -> Self {
+        let finished = view.finished();
+        let finite = |loss: Option<f64>| loss.filter(|loss| loss.is_finite());
+        let outcome = match liveness {
+            Liveness::Finished { outcome: Outcome::Completed } => "completed",
+            Liveness::Finished { outcome: Outcome::Stopped } => "stopped",
+            Liveness::Finished { .. } => "failed",
+            Liveness::Running | Liveness::Stalled { .. } => "running",
+            Liveness::Crashed | Liveness::NotStarted => "crashed",
+            Liveness::Gone => "gone",
+        };
+        let last_step = view.last_step.as_ref().map(|step| step.loss_nats);
+        let last_eval = view.last_eval.as_ref().map(|eval| eval.loss_nats);
+        let folder = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
+        Self {
+            outcome,
+            steps: finished.map_or_else(|| view.steps_done(), |finished| finished.step),
+            final_loss: finite(finished.and_then(|f| f.final_loss_nats).or(last_step)),
+            eval_loss: finite(finished.and_then(|f| f.eval_loss_nats).or(last_eval)),
+            outputs: finished
+                .map(|f| f.outputs.iter().map(|name| folder.join(name)).collect())
+                .unwrap_or_default(),
+            error: finished.and_then(|f| f.reason.clone()),
+            run_dir: Some(folder),
+        }
+    }
+}

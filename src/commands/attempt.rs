@@ -1,0 +1,172 @@
+//! Starts an attempt of a run and follows it to its end: as lines, as JSON, or on the dashboard.
+
+use std::io;
+
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::launch::{Following, launch};
+use sparktune_app::program::Program;
+use sparktune_app::shell::run_argument;
+use sparktune_app::summary::Summary;
+use sparktune_runlog::{Liveness, Outcome, RunDir, RunView};
+use sparktune_tui::output::{note, print_json, report};
+use sparktune_tui::screen::can_fill_the_screen;
+use sparktune_tui::screens::Screens;
+use sparktune_tui::{Ended, Output, follow, how_it_stands};
+
+use crate::interrupt::Interrupts;
+use crate::request::Style;
+
+/// How a run is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Display {
+    /// One line per event.
+    Lines,
+    /// One JSON object per event.
+    Json,
+    /// A full screen.
+    Screen,
+}
+
+impl Display {
+    /// A full screen where the terminal can show one and nothing else was asked for.
+    pub fn suited_to(style: Style) -> Self {
+        if style.json {
+            Self::Json
+        } else if !style.plain && can_fill_the_screen() {
+            Self::Screen
+        } else {
+            Self::Lines
+        }
+    }
+}
+
+/// Starts the next attempt of a run and follows it: as lines to its end, as a screen until it is left.
+///
+/// # Errors
+/// A trainer that cannot be started or followed. How the attempt ended is not an error but the exit code.
+pub fn run_attempt(
+    program: &Program,
+    run: &RunDir,
+    display: Display,
+    interrupts: &Interrupts,
+) -> Result<Exit, Failure> {
+    let following = launch(program, run)?;
+    match display {
+        Display::Screen => {
+            Screens::open()?.dashboard(run)?;
+            after_the_screen(following)
+        }
+        Display::Lines => follow_to_the_end(following, Output::Plain, interrupts),
+        Display::Json => follow_to_the_end(following, Output::Json, interrupts),
+    }
+}
+
+fn follow_to_the_end(
+    mut following: Following,
+    output: Output,
+    interrupts: &Interrupts,
+) -> Result<Exit, Failure> {
+    let run = following.run().clone();
+    let first = following.attempt();
+    let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
+    // Signals that were acted upon.
+    let mut handled = 0;
+    let goes_on = |_| {
+        if following.has_ended() {
+            return false;
+        }
+        if interrupts.count() > handled {
+            handled = interrupts.count();
+            // The first signal asks the trainer to stop, the second leaves it to itself.
+            if handled > 1 {
+                return false;
+            }
+            note(
+                "stopping: the trainer saves a checkpoint and ends (Ctrl-C again: detach, it ends by itself)",
+            );
+            following.request_stop();
+        }
+        true
+    };
+    let followed = follow(&run, output, first, &mut out, &mut notes, goes_on)?;
+    drop(out);
+    let Ended::Enough { liveness, view } = followed else {
+        note_that_it_goes_on(&run);
+        return Ok(Exit::Done);
+    };
+    let exit = match report_ending(&mut following, &view) {
+        Some(exit) => exit,
+        None => {
+            note(&format!(
+                "detached: the trainer saves a checkpoint and ends. `sparktune watch {}` shows it",
+                run_argument(&run)
+            ));
+            Exit::Stopped
+        }
+    };
+    if output == Output::Json {
+        print_json(&Summary::from_run(&run, liveness, &view))?;
+    } else if exit == Exit::Done {
+        note_outputs(&run, &view);
+    }
+    Ok(exit)
+}
+
+/// Leaves on the terminal, below the dashboard that was left, how the run stands.
+fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
+    let run = following.run().clone();
+    let view = RunView::replay(&run)?;
+    note(&how_it_stands(&run, view.liveness(&run)?, &view));
+    let Some(exit) = report_ending(&mut following, &view) else {
+        note_that_it_goes_on(&run);
+        return Ok(Exit::Done);
+    };
+    if exit == Exit::Done {
+        note_outputs(&run, &view);
+    }
+    Ok(exit)
+}
+
+/// Leaves on the terminal, below a screen that was left, how a run stands that another process started.
+///
+/// # Errors
+/// A run that cannot be read.
+pub fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
+    let view = RunView::replay(run)?;
+    let liveness = view.liveness(run)?;
+    note(&how_it_stands(run, liveness, &view));
+    match liveness {
+        Liveness::Finished { outcome: Outcome::Completed } => note_outputs(run, &view),
+        liveness if liveness.is_live() => note_that_it_goes_on(run),
+        _ => {}
+    }
+    Ok(Exit::Done)
+}
+
+/// Says how the trainer process ended, where its events do not say it. Returns its exit code; `None` while it runs.
+fn report_ending(following: &mut Following, view: &RunView) -> Option<Exit> {
+    let ending = following.ending(view)?;
+    if let Some(failure) = &ending.failure {
+        report(failure);
+    }
+    if let Some(log) = &ending.log {
+        log.lines.iter().for_each(|line| note(line));
+        note(&format!("the trainer's log is {}", log.path.display()));
+    }
+    Some(ending.exit)
+}
+
+fn note_that_it_goes_on(run: &RunDir) {
+    note(&format!("training continues in the background; `sparktune watch {}` shows it", run_argument(run)));
+}
+
+fn note_outputs(run: &RunDir, view: &RunView) {
+    let Some(finished) = view.finished() else { return };
+    for name in &finished.outputs {
+        note(&format!("  {}", run.path().join(name).display()));
+    }
+    let serving = run.outputs().join("SERVE.md");
+    if serving.is_file() {
+        note(&format!("How to serve it: {}", serving.display()));
+    }
+}

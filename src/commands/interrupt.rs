@@ -1,0 +1,48 @@
+//! Counts Ctrl-C and `kill`: the first asks to stop, the second detaches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use sparktune_app::failure::Failure;
+
+/// SIGINT and SIGTERM of this process.
+#[derive(Clone)]
+pub struct Interrupts {
+    count: Arc<AtomicUsize>,
+    any: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Takes the two signals over.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn listen() -> Result<Self, Failure> {
+        let refused = |error| Failure::usage(format!("cannot handle signals: {error}"));
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+        let interrupts = Self { count: Arc::default(), any: Arc::default() };
+        let counted = interrupts.clone();
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                for _ in signals.forever() {
+                    counted.count.fetch_add(1, Ordering::SeqCst);
+                    counted.any.store(true, Ordering::SeqCst);
+                }
+            })
+            .map_err(refused)?;
+        Ok(interrupts)
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Becomes true with the first.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.any.clone()
+    }
+}

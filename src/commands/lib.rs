@@ -1,0 +1,46 @@
+//! The commands: what each prints, and its exit code. One file for each, or for a few that share a subject.
+//!
+//! Enters: what the command line asks, as plain values ([`request`]). Leaves: an exit code, or a failure. Everything is
+//! done by [`sparktune_app`] and shown through [`sparktune_tui`]; the trainer, the export, the self-tests and the
+//! measurements run in this process, so this is the only interface that depends on the tensor library.
+
+mod attempt;
+mod bench;
+mod check;
+pub mod crash;
+mod doctor;
+mod failure;
+mod interrupt;
+mod report;
+pub mod request;
+mod runs;
+mod token_files;
+mod train;
+mod trainer;
+
+pub use bench::bench;
+pub use check::check;
+pub use doctor::doctor;
+pub use report::report;
+pub use runs::{export, list, resume, stop, watch};
+pub use token_files::{pack, unpack, verify};
+pub use train::{plan, train};
+pub use trainer::trainer;
+
+use sparktune_app::failure::Exit;
+use sparktune_tui::output::note;
+
+/// What the program says when it is started without arguments where nobody can be asked.
+pub fn welcome() -> Exit {
+    note(
+        "\
+sparktune fine-tunes small language models on this machine. On a terminal, its name alone opens the wizard.
+
+  sparktune --demo                                          see the whole job on a shipped tiny model
+  sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
+  sparktune plan --model Qwen/Qwen3.5-0.8B --data train.jsonl --explain
+  sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+  sparktune --help                                          everything else",
+    );
+    Exit::Usage
+}

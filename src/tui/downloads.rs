@@ -1,0 +1,208 @@
+//! Downloads on a terminal as one bar for each file, elsewhere as lines.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use indicatif::{DecimalBytes, MultiProgress, ProgressBar, ProgressStyle};
+use sparktune_app::listener::{DownloadEvent as Event, DownloadProgress};
+
+use crate::output::stderr_can_redraw;
+
+/// Bars where standard error is a terminal, lines on standard error where it is not. `cancel` is set by whoever handles
+/// Ctrl-C.
+pub(crate) fn for_terminal(cancel: Arc<AtomicBool>) -> Box<dyn DownloadProgress + Send> {
+    if stderr_can_redraw() {
+        Box::new(Bars::new(cancel))
+    } else {
+        Box::new(Lines::new(std::io::stderr(), cancel))
+    }
+}
+
+/// One indicatif bar per file, on standard error.
+#[derive(Debug)]
+pub(crate) struct Bars {
+    screen: MultiProgress,
+    bars: Mutex<HashMap<String, ProgressBar>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Bars {
+    /// Draws nothing until the first event.
+    pub(crate) fn new(cancel: Arc<AtomicBool>) -> Self {
+        Self { screen: MultiProgress::new(), bars: Mutex::default(), cancel }
+    }
+
+    fn bar(&self, name: &str) -> ProgressBar {
+        let mut bars = lock(&self.bars);
+        let make = || {
+            let template = "{msg:32!} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let style = ProgressStyle::with_template(template).expect("a template of known keys");
+            let bar = self.screen.add(ProgressBar::no_length().with_style(style));
+            bar.set_message(tail(name, 32));
+            bar
+        };
+        bars.entry(name.into()).or_insert_with(make).clone()
+    }
+}
+
+impl DownloadProgress for Bars {
+    fn on(&self, event: Event<'_>) {
+        // A terminal that is gone is no reason to stop a download.
+        let say = |line: String| drop(self.screen.println(line));
+        match event {
+            Event::Begin { .. } | Event::Waiting { .. } | Event::Retry { .. } => {
+                if let Some(line) = line_for(&event) {
+                    say(line);
+                }
+            }
+            Event::File { name, have, size } => {
+                let bar = self.bar(name);
+                bar.set_length(size);
+                bar.set_position(have);
+                bar.reset_eta();
+            }
+            Event::Bytes { name, count } => self.bar(name).inc(count),
+            Event::Done { name, .. } => self.bar(name).finish(),
+            _ => {}
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+}
+
+/// Plain lines: start and end of each file, each tenth of it, and every fault.
+pub(crate) struct Lines<W> {
+    out: Mutex<W>,
+    files: Mutex<HashMap<String, (u64, u64)>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl<W: Write + Send> Lines<W> {
+    /// Writes to `out`; a failing `out` is ignored, as a closed terminal must not stop a download.
+    pub(crate) fn new(out: W, cancel: Arc<AtomicBool>) -> Self {
+        Self { out: Mutex::new(out), files: Mutex::default(), cancel }
+    }
+
+    fn say(&self, line: &str) {
+        drop(writeln!(lock(&self.out), "{line}"));
+    }
+}
+
+impl<W: Write + Send> DownloadProgress for Lines<W> {
+    fn on(&self, event: Event<'_>) {
+        match event {
+            Event::File { name, have, size } => {
+                lock(&self.files).insert(name.into(), (have, size));
+            }
+            Event::Bytes { name, count } => {
+                let mut files = lock(&self.files);
+                let Some((have, size)) = files.get_mut(name) else { return };
+                let tenth = |bytes: u64| (u128::from(bytes) * 10 / u128::from((*size).max(1))) as u64;
+                let before = tenth(*have);
+                let now = tenth(*have + count);
+                *have += count;
+                if now > before && now < 10 {
+                    self.say(&format!("{name}: {}0 % of {}", now, DecimalBytes(*size)));
+                }
+                return;
+            }
+            _ => {}
+        }
+        if let Some(line) = line_for(&event) {
+            self.say(&line);
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+}
+
+fn line_for(event: &Event<'_>) -> Option<String> {
+    Some(match event {
+        Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is in the cache"),
+        Event::Begin { repo, files: 1, bytes } => {
+            format!("{repo}: fetching 1 file, {}", DecimalBytes(*bytes))
+        }
+        Event::Begin { repo, files, bytes } => {
+            format!("{repo}: fetching {files} files, {}", DecimalBytes(*bytes))
+        }
+        Event::File { name, have: 0, size } => format!("{name}: {}", DecimalBytes(*size)),
+        Event::File { name, have, size } => {
+            format!("{name}: continues at {} of {}", DecimalBytes(*have), DecimalBytes(*size))
+        }
+        Event::Retry { name, wait, why } => {
+            format!("{name}: {why}; next attempt in {} s", wait.as_secs_f32().ceil())
+        }
+        Event::Waiting { name } => format!("{name}: another process is fetching it, waiting"),
+        Event::Done { name, size } => format!("{name}: done, {}", DecimalBytes(*size)),
+        _ => return None,
+    })
+}
+
+fn tail(name: &str, width: usize) -> String {
+    // Names are ASCII (`is_plain_path`), so bytes are columns.
+    if name.len() <= width { name.into() } else { format!("…{}", &name[name.len() + 1 - width..]) }
+}
+
+/// A display that another thread left in a panic is still a display.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn lines_tell_each_tenth_once_and_go_on_where_a_fault_left_off() {
+        let lines = Lines::new(Vec::new(), Arc::default());
+        lines.on(Event::Begin { repo: "org/name", files: 1, bytes: 1000 });
+        lines.on(Event::File { name: "f", have: 0, size: 1000 });
+        for _ in 0..31 {
+            lines.on(Event::Bytes { name: "f", count: 10 });
+        }
+        lines.on(Event::Retry {
+            name: "f",
+            wait: Duration::from_secs(1),
+            why: "host: the connection was cut",
+        });
+        lines.on(Event::File { name: "f", have: 310, size: 1000 });
+        lines.on(Event::Bytes { name: "f", count: 690 });
+        lines.on(Event::Done { name: "f", size: 1000 });
+        let text = String::from_utf8(lines.out.into_inner().unwrap()).unwrap();
+        assert_eq!(
+            text,
+            "org/name: fetching 1 file, 1.00 kB\nf: 1.00 kB\nf: 10 % of 1.00 kB\nf: 20 % of 1.00 kB\nf: 30 % of 1.00 kB\n\
+             f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.00 kB\nf: done, 1.00 kB\n"
+        );
+    }
+
+    #[test]
+    fn bars_follow_a_file_through_a_fault() {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let bars = Bars::new(cancel.clone());
+        bars.screen.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        bars.on(Event::File { name: "f", have: 10, size: 100 });
+        bars.on(Event::Bytes { name: "f", count: 30 });
+        assert_eq!((bars.bar("f").position(), bars.bar("f").length()), (40, Some(100)));
+        bars.on(Event::File { name: "f", have: 0, size: 100 });
+        bars.on(Event::Bytes { name: "f", count: 100 });
+        bars.on(Event::Done { name: "f", size: 100 });
+        assert!(bars.bar("f").is_finished() && bars.bar("f").position() == 100);
+        assert!(!bars.cancelled());
+        cancel.store(true, Ordering::Relaxed);
+        assert!(bars.cancelled());
+    }
+
+    #[test]
+    fn long_names_keep_their_end() {
+        assert_eq!(tail("model-00001-of-00002.safetensors", 16), "…002.safetensors");
+        assert_eq!(tail("config.json", 16), "config.json");
+    }
+}

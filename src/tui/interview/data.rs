@@ -1,0 +1,171 @@
+//! Which data: read, judged, and shown as the model will see it before anybody goes on with it.
+
+use std::path::PathBuf;
+
+use sparktune_app::data::{RejectedLines, prepare_data, preview, refusal, think};
+use sparktune_app::failure::Failure;
+use sparktune_app::job::{Job, gather_facts};
+use sparktune_app::model::{BaseModel, weigh};
+use sparktune_app::planner::{Planner, drop_model};
+use sparktune_app::questions::data::{
+    DataAction, PATH_HELP, actions, check_path, format_position, other_think,
+};
+use sparktune_app::questions::page::Page;
+use sparktune_data::Prepared;
+use sparktune_plan::{Answer, Answers, DataFormat, Think, resolve};
+
+use super::{Interview, width};
+use crate::escape::escape;
+use crate::example_text::example_lines;
+use crate::output::note;
+use crate::quantity::count;
+
+/// Rejected lines that are listed at once; the file has all of them.
+const LISTED: usize = 20;
+/// Bytes of a rejected line that are shown.
+const SHOWN_BYTES: usize = 300;
+/// Examples of a preview: each takes half a screen.
+const EXAMPLES: usize = 4;
+
+/// Asks for the data until enough of it can be used, and makes the first plan. `None`: another model is wanted.
+pub fn data(
+    interview: &Interview<'_>,
+    answers: &mut Answers,
+    mut base: BaseModel,
+) -> Result<Option<Job>, Failure> {
+    let download = weigh(&mut base)?;
+    loop {
+        if answers.data.is_none() {
+            answers.data = Some(Answer::flag(vec![ask_path(interview)?]));
+        }
+        let prepared = match prepare_data(answers, &base, interview.listener) {
+            Ok(prepared) => prepared,
+            Err(failure) if interview.listener.is_cancelled() => return Err(failure),
+            Err(failure) => {
+                note(&failure.to_string());
+                answers.data = None;
+                continue;
+            }
+        };
+        note(prepared.report.to_string().trim_end());
+        if !is_accepted(interview, answers, &base, &prepared)? {
+            continue;
+        }
+        let model = base.facts.clone();
+        let facts = gather_facts(interview.program, answers, model, &prepared, interview.listener)?;
+        match resolve(answers, &facts) {
+            Ok(plan) => return Ok(Some(Job { plan, facts, prepared, download, hub: base.hub })),
+            Err(error) => {
+                note(&error.to_string());
+                if error.setting().is_some_and(|setting| setting.name == "data") {
+                    answers.data = None;
+                    continue;
+                }
+                drop_model(answers);
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
+}
+
+fn ask_path(interview: &Interview<'_>) -> Result<PathBuf, Failure> {
+    let home = home();
+    let check = |text: &str| check_path(text, home.as_deref()).map(drop);
+    let help = format!("{PATH_HELP}; Tab completes");
+    let typed = interview.prompter.path(Page::Data.question(), &help, check)?;
+    check_path(&typed, home.as_deref()).map_err(Failure::usage)
+}
+
+/// Shows the data for as long as that is wanted. False: it has to be read again, or other data is wanted.
+fn is_accepted(
+    interview: &Interview<'_>,
+    answers: &mut Answers,
+    base: &BaseModel,
+    prepared: &Prepared,
+) -> Result<bool, Failure> {
+    let report = &prepared.report;
+    if let Some(refusal) = refusal(answers, report) {
+        note(&refusal.text);
+    }
+    let has_think_block = base.tokenizer.thinking().is_some_and(|thinking| thinking.empty_block.is_some());
+    let choices: Vec<(DataAction, String)> = actions(answers, report, has_think_block)
+        .into_iter()
+        .map(|action| match (action, think(answers)) {
+            (DataAction::SwitchThink, Think::Skip) => (action, format!("{} (now it is not)", action.label())),
+            (DataAction::SwitchThink, Think::Train) => (action, format!("{} (now it is)", action.label())),
+            _ => (action, action.label().to_owned()),
+        })
+        .collect();
+    loop {
+        match interview.choose("Is this data right?", &choices, 0)? {
+            DataAction::Accept => return Ok(true),
+            DataAction::AcceptTheRest => {
+                let mut planner = Planner::new(answers.clone());
+                planner.accept_the_rest(report);
+                *answers = planner.answers;
+                return Ok(true);
+            }
+            DataAction::ShowExamples => show_examples(answers, base)?,
+            DataAction::ShowRejected => show_rejected(prepared)?,
+            DataAction::SwitchThink => {
+                answers.think = Some(Answer::flag(other_think(answers)));
+                return Ok(false);
+            }
+            DataAction::ReadAs => {
+                let formats: Vec<(DataFormat, String)> =
+                    DataFormat::ALL.iter().map(|format| (*format, format.to_string())).collect();
+                let format = interview.choose("Format:", &formats, format_position(answers))?;
+                answers.format = Some(Answer::flag(format));
+                return Ok(false);
+            }
+            DataAction::Other => {
+                answers.data = None;
+                return Ok(false);
+            }
+        }
+    }
+}
+
+fn show_examples(answers: &Answers, base: &BaseModel) -> Result<(), Failure> {
+    let preview = preview(answers, base, Some(EXAMPLES))?;
+    for example in &preview.examples {
+        let rendering = if think(answers) == Think::Train { &example.train } else { &example.skip };
+        note(&format!(
+            "\n{}:{}, {} tokens, {} of them trained",
+            escape(&example.place.file),
+            example.place.line,
+            count(example.tokens.into()),
+            count(rendering.target_tokens.into())
+        ));
+        example_lines(rendering, width()).iter().for_each(|line| note(line));
+    }
+    note(&format!("\n{}", preview.thinking_in_words()));
+    Ok(())
+}
+
+fn show_rejected(prepared: &Prepared) -> Result<(), Failure> {
+    let Some(mut lines) = RejectedLines::open(prepared)? else { return Ok(()) };
+    let page = lines.page(0, LISTED, SHOWN_BYTES)?;
+    for line in &page.rows {
+        let rejected = &line.rejected;
+        note(&format!(
+            "{}:{}: {}",
+            escape(&rejected.file),
+            rejected.line,
+            escape(&rejected.rejection.to_string())
+        ));
+        note(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
+    }
+    let more = page.total.saturating_sub(page.rows.len() as u64);
+    if more > 0 {
+        note(&format!("and {} more", count(more)));
+    }
+    if let Some(file) = &page.file {
+        note(&format!("all of them are in {}", file.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Which model: the catalog with what each would be like here, the demo, or another that is judged by its config.
+
+use sparktune_app::answers::{gather, runs_dir_of};
+use sparktune_app::failure::Failure;
+use sparktune_app::machine::machine_and_rates;
+use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_family};
+use sparktune_app::planner::drop_model;
+use sparktune_app::questions::model::{DEMO, ModelQuestion, OTHER, Offer, UnknownFamily, check_name};
+use sparktune_app::questions::page::Page;
+use sparktune_plan::render;
+use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
+
+use super::Interview;
+use crate::output::note;
+
+/// Asks for the model until one can be trained. One that was given before is not asked for.
+pub fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
+    loop {
+        if answers.model.is_none() {
+            choose(interview, answers)?;
+        }
+        let is_known = match unknown_family(answers) {
+            Ok(Some((family, treated_as))) if answers.architecture.is_none() => {
+                let name = answers.model.as_ref().map_or_else(String::new, |answer| answer.value.clone());
+                confirm(interview, answers, &UnknownFamily { name: &name, family: &family, treated_as })?
+            }
+            _ => true,
+        };
+        if !is_known {
+            drop_model(answers);
+            continue;
+        }
+        match find_base(answers, interview.listener) {
+            Ok(base) => return Ok(base),
+            Err(failure) if interview.listener.is_cancelled() => return Err(failure),
+            Err(failure) => {
+                note(&failure.to_string());
+                drop_model(answers);
+            }
+        }
+    }
+}
+
+/// Asks whether a model of an unknown family is to be trained all the same.
+fn confirm(
+    interview: &Interview<'_>,
+    answers: &mut Answers,
+    unknown: &UnknownFamily<'_>,
+) -> Result<bool, Failure> {
+    note(&unknown.explanation());
+    let choices = [(false, UnknownFamily::TAKE_ANOTHER.to_owned()), (true, unknown.train_anyway())];
+    let is_confirmed = interview.choose("Unknown architecture:", &choices, 0)?;
+    if is_confirmed {
+        answers.architecture = Some(Answer::flag(unknown.treated_as));
+    }
+    Ok(is_confirmed)
+}
+
+#[derive(Clone, Copy)]
+enum Choice {
+    Catalog(&'static CatalogModel),
+    Other,
+    Demo,
+}
+
+fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failure> {
+    let runs_dir = runs_dir_of(answers);
+    let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
+    let question = ModelQuestion::new(&machine, &rates, None, None);
+    note(&format!("Models, and the longest packs in tokens that fit here ({}):", question.data));
+    for offer in &question.offers {
+        let Offer { name, outlook, .. } = offer;
+        note(&format!(
+            "  {name:24} LoRA {}, full {}; {}",
+            longest_pack(&outlook.lora),
+            longest_pack(&outlook.full),
+            outlook.lora.basis_in_words
+        ));
+    }
+    let cached = cached_models();
+    let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
+        Some(Cached::Whole { .. }) => "here",
+        Some(Cached::Partial { .. }) => "partly here",
+        _ => "to fetch",
+    };
+    let label = |model: &CatalogModel| {
+        let size = render::bytes(model.weight_bytes);
+        format!("{:24} {size:>8} {:11}  {}", model.id, here(&model.id), model.note)
+    };
+    let catalog = question.offers.iter().filter_map(|offer| offer.catalog);
+    let mut choices: Vec<(Choice, String)> =
+        catalog.map(|model| (Choice::Catalog(model), label(model))).collect();
+    choices.push((Choice::Other, OTHER.to_owned()));
+    choices.push((Choice::Demo, DEMO.to_owned()));
+    let recommended = question.recommended();
+    let default = question.offers.iter().position(|offer| Some(offer.name.as_str()) == recommended);
+    let name = match interview.choose(Page::Model.question(), &choices, default.unwrap_or(0))? {
+        Choice::Catalog(model) => model.id.clone(),
+        Choice::Other => interview.prompter.path(
+            "Id or folder:",
+            "org/name, or a folder with config.json; Tab completes",
+            check_name,
+        )?,
+        Choice::Demo => {
+            *answers = gather(answers.only(Origin::Flag), true)?;
+            return Ok(());
+        }
+    };
+    answers.model = Some(Answer::flag(name.trim().to_owned()));
+    Ok(())
+}
+
+fn longest_pack(outlook: &MethodOutlook) -> String {
+    outlook.longest_row.map_or_else(|| "no".to_owned(), |tokens| render::count(tokens.into()))
+}

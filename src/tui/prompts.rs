@@ -1,0 +1,200 @@
+//! One question at a time, without a full screen: with inquire on a terminal that can move its cursor, with numbered lines
+//! on one that cannot (`TERM=dumb`, some screen readers).
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use inquire::autocompletion::Replacement;
+use inquire::validator::Validation;
+use inquire::{Autocomplete, CustomUserError, InquireError, Select, Text};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use sparktune_app::failure::Failure;
+use sparktune_app::files::{self, common_beginning, completions, expand_home, split_typed};
+
+use crate::escape::escape;
+use crate::output::{columns, note, stderr_can_redraw};
+
+/// Choices shown at a time.
+const PAGE: usize = 12;
+
+/// Asks questions on standard error and reads the answers from the terminal.
+#[derive(Debug)]
+pub struct Prompter {
+    can_redraw: bool,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Prompter {
+    /// Uses what the terminal is capable of. `interrupted` becomes true with Ctrl-C, where the terminal turns it into a signal.
+    pub fn new(interrupted: Arc<AtomicBool>) -> Self {
+        Self { can_redraw: stderr_can_redraw(), interrupted }
+    }
+
+    /// Asks for one of several choices, and returns its position. Enter takes `default`.
+    ///
+    /// # Errors
+    /// The question was declined.
+    pub fn choose(&self, question: &str, choices: &[String], default: usize) -> Result<usize, Failure> {
+        // A choice that wraps is hard to tell from two. Two columns are the cursor's.
+        let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
+        let fitting = |choice: &String| escape(choice).chars().take(room).collect();
+        let choices: Vec<String> = choices.iter().map(fitting).collect();
+        if self.can_redraw {
+            let select = Select::new(question, choices).with_starting_cursor(default).with_page_size(PAGE);
+            return Ok(select.raw_prompt().map_err(declined)?.index);
+        }
+        for (i, choice) in choices.iter().enumerate() {
+            note(&format!("  {}  {choice}", i + 1));
+        }
+        let number = |text: &str| {
+            let known = text.trim().parse().ok().filter(|n| (1..=choices.len()).contains(n));
+            known.ok_or_else(|| format!("a number from 1 to {} is needed", choices.len()))
+        };
+        let answer = self.line(question, &(default + 1).to_string(), |text| number(text).map(drop))?;
+        Ok(number(&answer).unwrap_or(default + 1) - 1)
+    }
+
+    /// Asks for a path or a name that `check` accepts. Tab completes paths.
+    ///
+    /// # Errors
+    /// The question was declined.
+    pub fn path(
+        &self,
+        question: &str,
+        help: &str,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<String, Failure> {
+        if !self.can_redraw {
+            return self.line(&format!("{question} ({help})"), "", check);
+        }
+        loop {
+            let text = Text::new(question).with_help_message(help).with_autocomplete(Paths);
+            let answer = text.prompt().map_err(declined)?;
+            match check(&answer) {
+                Ok(()) => return Ok(answer),
+                Err(why) => note(&format!("  {}", escape(&why))),
+            }
+        }
+    }
+
+    /// Asks for a number or a word, which is checked while it is typed. `initial` can be edited.
+    ///
+    /// # Errors
+    /// The question was declined.
+    pub fn value(
+        &self,
+        question: &str,
+        initial: &str,
+        help: &str,
+        check: impl Fn(&str) -> Result<(), String> + Clone + 'static,
+    ) -> Result<String, Failure> {
+        if !self.can_redraw {
+            return self.line(&format!("{question} ({help})"), initial, check);
+        }
+        let validator = move |text: &str| -> Result<Validation, CustomUserError> {
+            Ok(match check(text) {
+                Ok(()) => Validation::Valid,
+                Err(why) => Validation::Invalid(escape(&why).into_owned().into()),
+            })
+        };
+        Text::new(question)
+            .with_initial_value(initial)
+            .with_help_message(help)
+            .with_validator(validator)
+            .prompt()
+            .map_err(declined)
+    }
+
+    /// Prints the question, reads a line, and asks again until `check` accepts it. An empty line takes `default`; the end of
+    /// the input declines.
+    fn line(
+        &self,
+        question: &str,
+        default: &str,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<String, Failure> {
+        loop {
+            let mut out = io::stderr();
+            let shown = if default.is_empty() { String::new() } else { format!(" [{}]", escape(default)) };
+            let _ = write!(out, "{question}{shown}: ").and_then(|()| out.flush());
+            let Some(line) = self.read_line() else { return Err(declined(InquireError::OperationCanceled)) };
+            let line = line.trim_end_matches(['\r', '\n']);
+            let answer = if line.trim().is_empty() { default } else { line };
+            match check(answer) {
+                Ok(()) => return Ok(answer.to_owned()),
+                Err(why) => note(&format!("  {}", escape(&why))),
+            }
+        }
+    }
+
+    /// Reads a line of standard input; `None` at its end, and after Ctrl-C, which a plain read would not notice.
+    fn read_line(&self) -> Option<String> {
+        const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let stdin = io::stdin();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            if self.interrupted.load(Ordering::Relaxed) {
+                note("");
+                return None;
+            }
+            match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&INTERVAL)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+            // One byte at a time, because what follows the line belongs to the next question.
+            let mut byte = [0];
+            match rustix::io::read(&stdin, &mut byte) {
+                Ok(0) if line.is_empty() => return None,
+                Ok(0) => break,
+                Ok(_) => line.extend(byte),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+fn declined(error: InquireError) -> Failure {
+    let text = match error {
+        InquireError::OperationCanceled | InquireError::OperationInterrupted => {
+            "left before everything was answered; nothing was started".to_owned()
+        }
+        error => format!("cannot ask: {error}"),
+    };
+    Failure::usage(text).hint("With --model and --data there is nothing to ask")
+}
+
+/// Completes paths of files and folders.
+#[derive(Clone, Default)]
+struct Paths;
+
+/// What a path being typed may become. A folder that cannot be read offers nothing.
+fn suggestions(typed: &str) -> Vec<String> {
+    let (folder, beginning) = split_typed(typed);
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let folder = if folder.is_empty() { PathBuf::from(".") } else { expand_home(folder, home.as_deref()) };
+    let listing = files::list(&folder, beginning.starts_with('.'));
+    listing.map(|listing| completions(typed, &listing.entries)).unwrap_or_default()
+}
+
+impl Autocomplete for Paths {
+    fn get_suggestions(&mut self, typed: &str) -> Result<Vec<String>, CustomUserError> {
+        // Names are untrusted; one that could control the terminal is not offered, and can still be typed.
+        Ok(suggestions(typed).into_iter().filter(|path| escape(path) == path.as_str()).collect())
+    }
+
+    fn get_completion(
+        &mut self,
+        typed: &str,
+        chosen: Option<String>,
+    ) -> Result<Replacement, CustomUserError> {
+        let suggestions = suggestions(typed);
+        let shared = common_beginning(&suggestions);
+        Ok(chosen.or_else(|| (shared.len() > typed.len()).then(|| shared.to_owned())))
+    }
+}
