@@ -1,5 +1,5 @@
 //! Parity with transformers and peft on the fixture sets (`tests/fixtures`, or the folder named by
-//! `SPARKTUNE_FIXTURES`). Tolerances are those of the reference's README.
+//! `SPARKTUNE_FIXTURES`). Tolerances are those of `tests/README.md`.
 
 #[cfg(feature = "cuda")]
 mod cuda;
