@@ -9,8 +9,6 @@
 //! This crate knows tensors and nothing of models, checkpoints or files.
 
 pub mod adamw;
-#[cfg(feature = "cuda")]
-pub mod bench;
 pub mod causal_conv1d_silu;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -44,6 +42,16 @@ pub mod work;
 mod check;
 #[cfg(any(test, feature = "cuda"))]
 mod compare;
+
+/// How `sparktune-bench` reaches a single op on a device, to compare it with the CPU's path and to time it.
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub mod measuring {
+    pub use crate::compare::{distance, random, random_through};
+    pub use crate::cuda::{CudaTensor, OnCuda, as_bf16, as_f32, copy, dims, into_tensor, primitive};
+    pub use crate::linear::cuda::{Product, product, tiling};
+    pub use crate::op::primitive as host_primitive;
+}
 
 pub use memory::reserved_bytes;
 pub use op::{Op, apply, apply_all, packed};

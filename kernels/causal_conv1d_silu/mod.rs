@@ -14,9 +14,10 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct CausalConv1dSilu {
+#[doc(hidden)] // for the crate that measures
+pub struct CausalConv1dSilu {
     /// For each token, its position in its own example: how many earlier tokens the window may see.
-    pub(crate) position_ids: Table,
+    pub position_ids: Table,
 }
 
 /// `u [T, C]`, `weight [C, K]`, `position_ids [T]` counting from 0 in each packed example → `[T, C]`.

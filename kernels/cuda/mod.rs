@@ -8,10 +8,8 @@ mod source;
 mod tensor;
 
 pub(crate) use launch::{Kernel, Sizes, sizes};
-pub use tensor::CudaTensor;
-pub(crate) use tensor::{
-    as_bf16, as_f32, contiguous, copy, dims, empty, into_tensor, like, own, part, primitive, view, zeros,
-};
+pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
+pub(crate) use tensor::{contiguous, empty, like, own, part, view, zeros};
 
 use burn::tensor::DType;
 

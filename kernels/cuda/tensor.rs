@@ -12,17 +12,17 @@ use burn_cubecl::tensor::CubeTensor;
 pub type CudaTensor = CubeTensor;
 
 /// The tensor behind one of burn's that is outside autodiff, ready for a kernel.
-pub(crate) fn primitive(tensor: Tensor<2>) -> CudaTensor {
+pub fn primitive(tensor: Tensor<2>) -> CudaTensor {
     contiguous(tensor.try_into_primitive::<Cube>().expect("a device tensor outside autodiff"))
 }
 
 /// The tensor as one of burn's.
-pub(crate) fn into_tensor(tensor: CudaTensor) -> Tensor<2> {
+pub fn into_tensor(tensor: CudaTensor) -> Tensor<2> {
     Tensor::from_primitive::<Cube>(tensor)
 }
 
 /// Rows and columns of a 2-D tensor.
-pub(crate) fn dims(tensor: &CudaTensor) -> (usize, usize) {
+pub fn dims(tensor: &CudaTensor) -> (usize, usize) {
     let shape = tensor.meta.shape();
     (shape[0], shape[1])
 }
@@ -37,7 +37,7 @@ pub(crate) fn contiguous(tensor: CudaTensor) -> CudaTensor {
 }
 
 /// The same numbers at another place.
-pub(crate) fn copy(tensor: &CudaTensor) -> CudaTensor {
+pub fn copy(tensor: &CudaTensor) -> CudaTensor {
     contiguous(Cube::float_mul_scalar(tensor.clone(), 1.0f32.into()))
 }
 
@@ -106,11 +106,11 @@ fn cast(tensor: CudaTensor, dtype: DType) -> CudaTensor {
 }
 
 /// The tensor in bf16, rounded to nearest even where it is wider.
-pub(crate) fn as_bf16(tensor: CudaTensor) -> CudaTensor {
+pub fn as_bf16(tensor: CudaTensor) -> CudaTensor {
     cast(tensor, DType::BF16)
 }
 
 /// The tensor in f32.
-pub(crate) fn as_f32(tensor: CudaTensor) -> CudaTensor {
+pub fn as_f32(tensor: CudaTensor) -> CudaTensor {
     cast(tensor, DType::F32)
 }

@@ -10,7 +10,8 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct DeltaGates;
+#[doc(hidden)] // for the crate that measures
+pub struct DeltaGates;
 
 /// `g`, never positive, and `beta`, both `[T, Nv]` f32, from `a` and `b [T, Nv]`, `a_log` and `dt_bias [1, Nv]`.
 pub fn delta_gates(a: Tensor<2>, b: Tensor<2>, a_log: Tensor<2>, dt_bias: Tensor<2>) -> [Tensor<2>; 2] {

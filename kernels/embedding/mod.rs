@@ -10,9 +10,10 @@ use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Embedding {
-    pub(crate) input_ids: Table,
-    pub(crate) sum: Option<GradientSum>,
+#[doc(hidden)] // for the crate that measures
+pub struct Embedding {
+    pub input_ids: Table,
+    pub sum: Option<GradientSum>,
 }
 
 /// `weight [V, H]`, `input_ids [T]`, each below `V` → `[T, H]`.

@@ -16,9 +16,10 @@ use burn_flex::FlexTensor;
 use cpu::{InputGradients, Inputs, OutputGradients};
 
 #[derive(Clone, Debug)]
-pub(crate) struct GatedDeltaRule {
-    pub(crate) dims: Dims,
-    pub(crate) cu_seqlens: Table,
+#[doc(hidden)] // for the crate that measures
+pub struct GatedDeltaRule {
+    pub dims: Dims,
+    pub cu_seqlens: Table,
 }
 
 /// `qkv [T, 2·Nk·dk + Nv·dv]` (after convolution, q and k not yet normalised), `g, beta [T, Nv]` → `[T, Nv·dv]`.

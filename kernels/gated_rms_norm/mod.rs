@@ -12,8 +12,9 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct GatedRmsNorm {
-    pub(crate) eps: f32,
+#[doc(hidden)] // for the crate that measures
+pub struct GatedRmsNorm {
+    pub eps: f32,
 }
 
 /// `rms(x; w) ⊙ silu(z)` per head: `x, z [T, Nv·dv]`, `weight [1, dv]` shared by all heads.

@@ -13,7 +13,7 @@ use burn::tensor::{DType, Slice};
 
 /// Which of the three products of a linear layer.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Product {
+pub enum Product {
     /// `x [m, k] · w [n, k]ᵀ`, bf16
     Forward,
     /// `dy [m, k] · w [k, n]`, bf16
@@ -24,7 +24,7 @@ pub(crate) enum Product {
 
 /// Some columns of a matrix.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
+pub struct Columns<'a> {
     pub(crate) of: &'a CudaTensor,
     pub(crate) first: usize,
     pub(crate) count: usize,
@@ -62,14 +62,14 @@ impl Product {
     }
 
     /// As a tile is chosen for it.
-    pub(crate) fn problem(self, [m, n, k]: [usize; 3], splits: usize) -> Problem {
+    pub fn problem(self, [m, n, k]: [usize; 3], splits: usize) -> Problem {
         let (tokens, sizes) = if self == Product::Weight { (k, vec![m, n]) } else { (m, vec![n, k]) };
         Problem { kernel: self.kernel(), sizes, splits, tokens }
     }
 }
 
 /// `scale` times the product of two bf16 matrices, summed in f32.
-pub(crate) fn product<'a>(
+pub fn product<'a>(
     which: Product,
     a: impl Into<Columns<'a>>,
     b: impl Into<Columns<'a>>,
@@ -172,7 +172,7 @@ fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool)
 }
 
 /// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
-pub(crate) fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
+pub fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
     let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
     // Parts of whole tiles, none of them empty.

@@ -14,12 +14,12 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Linears {
+#[doc(hidden)] // for the crate that measures
+pub struct Linears {
     /// Where the gradient of each layer's weight goes.
-    pub(crate) sums: Vec<Option<GradientSum>>,
+    pub sums: Vec<Option<GradientSum>>,
     /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for the gradient of `W`.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
-    pub(crate) fp8: bool,
+    pub fp8: bool,
 }
 
 /// `x [T, in]`, `weight [out, in]` → `[T, out]`.

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Rows, columns and depth of a block's tile, its warps along rows and columns, its stages of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Tile {
+pub struct Tile {
     pub(crate) m: usize,
     pub(crate) n: usize,
     k: usize,

@@ -68,7 +68,7 @@ pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
 }
 
 /// From now on a product is computed in this tile.
-pub(crate) fn remember(problem: &Problem, tile: Tile) {
+pub fn remember(problem: &Problem, tile: Tile) {
     KNOWN.with_borrow_mut(|known| known.measured.insert(problem.clone(), tile));
 }
 
@@ -181,7 +181,7 @@ impl Problem {
     }
 
     /// The tiles that may be the fastest, the estimated one first.
-    pub(crate) fn candidates(&self, beside: &CudaTensor) -> Vec<Tile> {
+    pub fn candidates(&self, beside: &CudaTensor) -> Vec<Tile> {
         let (_, tiles) = KERNELS.iter().find(|(name, _)| *name == self.kernel).expect("one of the kernels");
         device(beside).worth_trying(tiles, self.shapes().0, self.splits)
     }

@@ -27,10 +27,11 @@ pub struct Targets {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct LinearCrossEntropy {
-    pub(crate) targets: Targets,
-    pub(crate) scale: f32,
-    pub(crate) sum: Option<GradientSum>,
+#[doc(hidden)] // for the crate that measures
+pub struct LinearCrossEntropy {
+    pub targets: Targets,
+    pub scale: f32,
+    pub sum: Option<GradientSum>,
 }
 
 /// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.

@@ -14,15 +14,15 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct LoraLinears {
-    pub(crate) scale: f32,
+#[doc(hidden)] // for the crate that measures
+pub struct LoraLinears {
+    pub scale: f32,
     /// Where the gradient of each layer's `A` goes.
-    pub(crate) a_sums: Vec<Option<GradientSum>>,
+    pub a_sums: Vec<Option<GradientSum>>,
     /// Where the gradient of each layer's `B` goes.
-    pub(crate) b_sums: Vec<Option<GradientSum>>,
+    pub b_sums: Vec<Option<GradientSum>>,
     /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where that is possible.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
-    pub(crate) fp8: bool,
+    pub fp8: bool,
 }
 
 /// One layer of a group.

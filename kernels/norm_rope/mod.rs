@@ -11,9 +11,10 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct NormRope {
-    pub(crate) norm: RmsNorm,
-    pub(crate) rope: Rope,
+#[doc(hidden)] // for the crate that measures
+pub struct NormRope {
+    pub norm: RmsNorm,
+    pub rope: Rope,
 }
 
 /// Normalises the leading `D` numbers of every `stride` numbers with `weight [1, D]` (`1 + weight` where it is

@@ -11,12 +11,13 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct RmsNorm {
+#[doc(hidden)] // for the crate that measures
+pub struct RmsNorm {
     /// Numbers from one normalised vector to the next in the input; the vector itself is as long as the weight.
-    pub(crate) stride: usize,
-    pub(crate) eps: f32,
+    pub stride: usize,
+    pub eps: f32,
     /// Added to the weight: 1 for zero-centred weights.
-    pub(crate) offset: f32,
+    pub offset: f32,
 }
 
 /// Normalises each row of `x [T, H]` with `weight [1, H]`.
@@ -37,7 +38,7 @@ pub fn add_rms_norm(
 }
 
 impl RmsNorm {
-    pub(crate) fn new(stride: usize, eps: f64, zero_centred: bool) -> Self {
+    pub fn new(stride: usize, eps: f64, zero_centred: bool) -> Self {
         Self { stride, eps: eps as f32, offset: if zero_centred { 1.0 } else { 0.0 } }
     }
 }

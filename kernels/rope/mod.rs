@@ -44,9 +44,10 @@ impl RopeTable {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Rope {
-    pub(crate) table: RopeTable,
-    pub(crate) head_dim: usize,
+#[doc(hidden)] // for the crate that measures
+pub struct Rope {
+    pub table: RopeTable,
+    pub head_dim: usize,
 }
 
 /// Rotates `x [T, N·head_dim]` by the angles of its tokens.

@@ -13,8 +13,9 @@ use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
 #[derive(Clone, Debug)]
-pub(crate) struct SigmoidGate {
-    pub(crate) head_dim: usize,
+#[doc(hidden)] // for the crate that measures
+pub struct SigmoidGate {
+    pub head_dim: usize,
 }
 
 /// `attention ⊙ sigmoid(gate)`: `attention [T, N·D]`, `query_and_gate [T, N·2D]` as `q_proj` gives it.

@@ -4,12 +4,16 @@
 //! A measurement that fails is a row that says so, and the next one is tried; a measurement for which no time is left is a
 //! row too. This module must not know files: the caller writes the rows.
 
+mod cases;
+mod meter;
+mod products;
 mod steps;
 
 use burn::tensor::Device;
+use cases::{Case, Shape, cases};
+use meter::{Measured, Meter};
+use products::{Layout, Operands, TOLERANCE};
 use serde_json::{Map, Value, json};
-use sparktune_kernels::bench::products::{Layout, Operands, TOLERANCE};
-use sparktune_kernels::bench::{Case, Measured, Meter, Shape, cases};
 use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};

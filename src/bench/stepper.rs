@@ -1,7 +1,7 @@
 //! Our side of a comparison: makes optimizer steps when it is asked to, in a process of its own, so that its memory and its
 //! processor time are its own.
 //!
-//! Enters: a plan, a file of packs, and the lines of [`protocol`](crate::protocol). Leaves: one line for each. The steps
+//! Enters: a plan, a file of packs, and the lines of `protocol`. Leaves: one line for each. The steps
 //! are those of `sparktune_train`.
 
 use std::io::{BufRead, Write};

@@ -1,69 +1,69 @@
 //! Every device op at the sizes of a model, the ones that take most of a training step first.
 
-use super::{Measured, Meter, Pace, bytes};
-use crate::adamw::{AdamW, Clip, Moments, Weights, accumulate, zeros_like};
-use crate::causal_conv1d_silu::CausalConv1dSilu;
-use crate::compare::{distance, random_through};
-use crate::cuda::{CudaTensor, OnCuda, copy, dims, into_tensor, primitive as on_device};
-use crate::delta_gates::DeltaGates;
-use crate::embedding::Embedding;
-use crate::gated_delta_rule::{self, GatedDeltaRule};
-use crate::gated_rms_norm::GatedRmsNorm;
-use crate::linear::Linears;
-use crate::linear_cross_entropy::{LinearCrossEntropy, Targets};
-use crate::lora_linear::LoraLinears;
-use crate::norm_rope::NormRope;
-use crate::op::primitive as on_host;
-use crate::packed_attention::{self, PackedAttention};
-use crate::rms_norm::RmsNorm;
-use crate::rope::{Rope, RopeTable};
-use crate::seed_gradient::SeedGradient;
-use crate::sigmoid_gate::SigmoidGate;
-use crate::silu_mul::SiluMul;
-use crate::work::{self, Launch, Work};
-use crate::{Op, Table};
+use super::meter::{Measured, Meter, Pace, bytes};
 use burn::backend::Flex;
 use burn::tensor::DType::{BF16, F32};
 use burn::tensor::{DType, Device, Tensor, activation};
+use sparktune_kernels::adamw::{AdamW, Clip, Moments, Weights, accumulate, zeros_like};
+use sparktune_kernels::causal_conv1d_silu::CausalConv1dSilu;
+use sparktune_kernels::delta_gates::DeltaGates;
+use sparktune_kernels::embedding::Embedding;
+use sparktune_kernels::gated_delta_rule::{self, GatedDeltaRule};
+use sparktune_kernels::gated_rms_norm::GatedRmsNorm;
+use sparktune_kernels::linear::Linears;
+use sparktune_kernels::linear_cross_entropy::{LinearCrossEntropy, Targets};
+use sparktune_kernels::lora_linear::LoraLinears;
+use sparktune_kernels::measuring::{
+    CudaTensor, OnCuda, copy, dims, distance, host_primitive as on_host, into_tensor, primitive as on_device,
+    random_through,
+};
+use sparktune_kernels::norm_rope::NormRope;
+use sparktune_kernels::packed_attention::{self, PackedAttention};
+use sparktune_kernels::rms_norm::RmsNorm;
+use sparktune_kernels::rope::{Rope, RopeTable};
+use sparktune_kernels::seed_gradient::SeedGradient;
+use sparktune_kernels::sigmoid_gate::SigmoidGate;
+use sparktune_kernels::silu_mul::SiluMul;
+use sparktune_kernels::work::{self, Launch, Work};
+use sparktune_kernels::{Op, Table};
 use std::collections::HashSet;
 
-/// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
+/// The largest allowed relative L2 distance of bf16 results (`kernels/NOTES.md`, "Tolerances"): of values, and of gradients.
 const VALUE: f64 = 1e-2;
 const GRADIENT: f64 = 2e-2;
-/// Of results whose operands were rounded to e4m3.
+/// The largest allowed distance of results whose operands were rounded to e4m3.
 const FP8: f64 = 6e-2;
-/// FLOPs that the CPU may be asked for in one comparison: what takes more is compared with fewer tokens.
+/// The FLOPs that one comparison may take on the CPU: an op that takes more is compared with fewer tokens.
 const CPU_FLOPS: f64 = 4e10;
 /// How long an op is timed each way.
 const PACE: Pace = Pace { queue_s: 0.03, times: 5 };
 
 /// Sizes of a model and of a row, by their Hugging Face names.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct Shape {
-    pub tokens: usize,
-    pub vocab_size: usize,
-    pub hidden_size: usize,
-    pub intermediate_size: usize,
-    pub num_attention_heads: usize,
-    pub num_key_value_heads: usize,
-    pub head_dim: usize,
-    pub rotary_dim: usize,
-    pub linear_num_key_heads: usize,
-    pub linear_num_value_heads: usize,
-    pub linear_head_dim: usize,
-    pub linear_conv_kernel_dim: usize,
-    pub rank: usize,
+pub(super) struct Shape {
+    pub(super) tokens: usize,
+    pub(super) vocab_size: usize,
+    pub(super) hidden_size: usize,
+    pub(super) intermediate_size: usize,
+    pub(super) num_attention_heads: usize,
+    pub(super) num_key_value_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) rotary_dim: usize,
+    pub(super) linear_num_key_heads: usize,
+    pub(super) linear_num_value_heads: usize,
+    pub(super) linear_head_dim: usize,
+    pub(super) linear_conv_kernel_dim: usize,
+    pub(super) rank: usize,
 }
 
 type Measure = Box<dyn FnOnce(&Meter) -> Vec<Measured>>;
 
 /// An op at a shape, still to be measured.
-pub struct Case {
+pub(super) struct Case {
     /// The op.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// At which sizes.
-    pub shape: String,
+    pub(super) shape: String,
     measure: Measure,
 }
 
@@ -77,12 +77,12 @@ impl Case {
     }
 
     /// Compares and times it, forward and backward.
-    pub fn measure(self, meter: &Meter) -> Vec<Measured> {
+    pub(super) fn measure(self, meter: &Meter) -> Vec<Measured> {
         (self.measure)(meter)
     }
 }
 
-/// What an op is beside its forward and its backward.
+/// How the passes of an op move bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Usual,
@@ -92,12 +92,12 @@ enum Kind {
     Scalar,
 }
 
-/// A row is one example where it is timed: the most work there can be.
+/// The borders of a pack that is timed: one example, the most work there can be.
 fn alone(tokens: usize) -> Vec<u32> {
     vec![0, tokens as u32]
 }
 
-/// Several examples where it is compared, one of them a single token.
+/// The borders of a pack that is compared: several examples, one of them a single token.
 fn packed(tokens: usize) -> Vec<u32> {
     let mut borders = vec![0, tokens / 5, tokens / 5 + 1, tokens / 2, tokens];
     borders.dedup();
@@ -108,7 +108,7 @@ fn positions(borders: &[u32]) -> Vec<u32> {
     borders.windows(2).flat_map(|border| 0..border[1] - border[0]).collect()
 }
 
-/// The op and its inputs, on the CPU, for a row with these borders.
+/// Makes the op and its inputs, on the CPU, for a pack with these borders.
 type Make<O, const N: usize> = Box<dyn Fn(&[u32]) -> (O, [Tensor<2>; N])>;
 
 /// An op of [`Op`], forward and backward.
@@ -218,10 +218,8 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
                 }));
             }
         }
-        let note = match compared < self.tokens {
-            true => format!("compared with {compared} tokens"),
-            false => String::new(),
-        };
+        let note =
+            if compared < self.tokens { format!("compared with {compared} tokens") } else { String::new() };
         let [forward_flops, backward_flops] = self.flops();
         let Work { forward: forward_work, backward: backward_work } = self.work;
         let forward = Measured {
@@ -291,7 +289,7 @@ fn ids(count: usize, vocabulary: usize) -> Table {
 }
 
 /// All ops at a shape, in the order in which they are to be measured.
-pub fn cases(shape: Shape) -> Vec<Case> {
+pub(super) fn cases(shape: Shape) -> Vec<Case> {
     let mut cases = mixers(shape);
     cases.extend(linears(shape));
     cases.extend(heads(shape));

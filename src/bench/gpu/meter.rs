@@ -1,84 +1,78 @@
-//! What the device ops take at given sizes: each held against the CPU's path, then timed, with the bytes and FLOPs that it cannot
-//! do without.
+//! The clock: seconds of one call on a CUDA device, and the two rates that bound all calls.
 //!
-//! Enters: a CUDA device and the sizes of a model. Leaves: [`Case`]s, to be run one by one by somebody who knows how much time is
-//! left; and the products of [`products`]. A device that fails does so by a panic, as everywhere in this crate.
+//! Enters: a CUDA device. Leaves: [`Measured`]. A device that fails does so by a panic, as everywhere in the kernels.
 
-mod cases;
-pub mod products;
-
-pub use cases::{Case, Shape, cases};
-
-use crate::compare::random;
-use crate::cuda::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
-use crate::linear::tuning::{listen, missed};
-use crate::work::Launch;
+use super::products::{self, Layout, Operands};
+use crate::median::median;
 use burn::tensor::{DType, Device, Tensor};
-use products::{Layout, Operands};
+use sparktune_kernels::linear::tuning::{listen, missed};
+use sparktune_kernels::measuring::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive, random};
+use sparktune_kernels::work::{self, Launch};
 use std::time::Instant;
 
 /// One op, one way, at one shape.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    /// The op, with `backward` behind it where it is that.
-    pub name: String,
-    /// At which sizes.
-    pub shape: String,
+pub(super) struct Measured {
+    /// The op, followed by `backward` where it is the backward pass.
+    pub(super) name: String,
+    /// The sizes.
+    pub(super) shape: String,
     /// Relative L2 distance from the CPU's path, the worst of its results.
-    pub error: f64,
+    pub(super) error: f64,
     /// What `error` may be.
-    pub tolerance: f64,
-    /// Seconds of one call; none where it cannot be timed alone.
-    pub seconds: Option<f64>,
+    pub(super) tolerance: f64,
+    /// Seconds of one call; `None` where it cannot be timed alone.
+    pub(super) seconds: Option<f64>,
     /// Bytes of its inputs and results.
-    pub bytes: f64,
-    /// Products and sums of its matrices, each counted.
-    pub flops: f64,
-    /// What the kernels move and compute for that, launch by launch.
-    pub work: Vec<Launch>,
-    /// A word for the reader.
-    pub note: String,
+    pub(super) bytes: f64,
+    /// Multiplications and additions of its matrices.
+    pub(super) flops: f64,
+    /// What the kernels move and compute, launch by launch.
+    pub(super) work: Vec<Launch>,
+    /// A remark for the reader.
+    pub(super) note: String,
 }
 
 /// How long calls are timed.
 #[derive(Clone, Copy)]
-struct Pace {
-    /// Calls that are queued before the device is waited for fill about this many seconds.
-    queue_s: f64,
-    /// So many times; the median counts.
-    times: usize,
+pub(super) struct Pace {
+    /// About as many seconds of calls are queued before the device is waited for.
+    pub(super) queue_s: f64,
+    /// How often this is repeated; the median counts.
+    pub(super) times: usize,
 }
 
 /// Measures on one device.
-pub struct Meter {
+pub(super) struct Meter {
     device: Device,
-    is_tiny: bool,
+    pub(super) is_tiny: bool,
 }
 
-/// Inputs lie in as many places as fill this, so that none is still in the L2 when its turn comes again.
+/// Inputs lie in as many places as fill this many bytes, so that none is still in the L2 when its turn comes again.
 const PLACES_BYTES: usize = 256 << 20;
 
 impl Meter {
-    /// `is_tiny`: the sizes are for trying this out, one call is timed, and the times mean nothing.
-    pub fn new(device: Device, is_tiny: bool) -> Self {
+    /// With `is_tiny` the sizes are for trying this out: one call is timed, and the times mean nothing.
+    pub(super) fn new(device: Device, is_tiny: bool) -> Self {
         Self { device, is_tiny }
     }
 
+    /// Waits until the device has done what was queued.
     fn wait(&self) {
         self.device.sync().expect("the device does what was queued");
     }
 
     /// Gives the memory of finished measurements back.
-    pub fn clean(&self) {
+    pub(super) fn clean(&self) {
         self.wait();
         self.device.memory_cleanup();
     }
 
-    /// Seconds of one call, by the clock between two waits for the device with many calls queued in between. A call is given its
-    /// number.
-    fn seconds(&self, pace: Pace, mut call: impl FnMut(usize)) -> f64 {
-        // The first one compiles, and tells which products it has: training computes them in measured tiles. The second one tells
-        // how many there is time for.
+    /// The seconds of one call: the time between two waits for the device, with many calls queued in between. A call is
+    /// given its number.
+    pub(super) fn seconds(&self, pace: Pace, mut call: impl FnMut(usize)) -> f64 {
+        // The first call compiles, and shows which matrix products it has, since training computes them in measured tiles. The
+        // second call shows how many calls there is time for.
         listen();
         call(0);
         self.wait();
@@ -96,22 +90,22 @@ impl Meter {
             return estimate;
         }
         let calls = (pace.queue_s / estimate).clamp(1.0, 2000.0) as usize;
-        median((0..pace.times).map(|_| once(calls)).collect())
+        median((0..pace.times).map(|_| once(calls)))
     }
 
-    /// How many copies of inputs that take so many bytes are used in turn.
-    fn places(&self, bytes: f64) -> usize {
+    /// How many copies of inputs of so many bytes are used in turn.
+    pub(super) fn places(&self, bytes: f64) -> usize {
         if self.is_tiny { 1 } else { (PLACES_BYTES as f64 / bytes.max(1.0)).ceil().clamp(1.0, 8.0) as usize }
     }
 
-    /// A tensor of the CPU on the device.
-    fn upload(&self, tensor: Tensor<2>, dtype: DType) -> CudaTensor {
+    /// A copy on the device of a tensor on the CPU.
+    pub(super) fn upload(&self, tensor: Tensor<2>, dtype: DType) -> CudaTensor {
         let tensor = primitive(tensor.to_device(&self.device));
         if dtype == DType::F32 { as_f32(tensor) } else { as_bf16(tensor) }
     }
 
-    /// A copy of about a gigabyte. Its rate is the ceiling of all that moves bytes.
-    pub fn copy(&self) -> Measured {
+    /// Copies about a gigabyte. The rate is the ceiling of all ops that move bytes.
+    pub(super) fn copy(&self) -> Measured {
         let (rows, times) = if self.is_tiny { (64, 1) } else { (1 << 10, 1 << 6) };
         let block = into_tensor(self.upload(random(1, rows, 1 << 13), DType::BF16));
         let (from, rows) = (primitive(block.repeat_dim(0, times)), rows * times);
@@ -132,13 +126,13 @@ impl Meter {
         }
     }
 
-    /// The largest product that our own matrix kernel is timed with. Its rate is the ceiling of all that computes, as far as this
-    /// crate can tell one.
-    pub fn largest_product(&self) -> Measured {
+    /// Multiplies the largest matrices that our own kernel is timed with. The rate is the ceiling of all ops that compute, as
+    /// far as it is known here.
+    pub(super) fn largest_product(&self) -> Measured {
         let side = if self.is_tiny { 128 } else { 8192 };
         let operands = Operands::new(self, side * side, side * side);
         let product = operands.measure(self, Layout::Nt, [side; 3]);
-        let work = crate::work::product(side, side, side, 2.0);
+        let work = work::product(side, side, side, 2.0);
         Measured {
             name: "matrix product".into(),
             shape: format!("{side}×{side}×{side}"),
@@ -154,22 +148,7 @@ impl Meter {
 }
 
 /// Bytes of the numbers of a tensor.
-fn bytes(tensor: &CudaTensor) -> f64 {
+pub(super) fn bytes(tensor: &CudaTensor) -> f64 {
     let (rows, columns) = dims(tensor);
     (rows * columns * tensor.dtype.size()) as f64
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_middle_time_counts() {
-        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
-    }
 }

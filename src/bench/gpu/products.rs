@@ -1,18 +1,16 @@
 //! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes.
 
-use super::{Meter, Pace, bytes};
-use crate::compare::random;
-use crate::cuda::{CudaTensor, into_tensor, primitive};
-use crate::linear::cuda::{Product, product, tiling};
-use crate::linear::tuning::remember;
+use super::meter::{Meter, Pace, bytes};
 use burn::tensor::{DType, Shape, Tensor};
+use sparktune_kernels::linear::tuning::remember;
+use sparktune_kernels::measuring::{CudaTensor, Product, into_tensor, primitive, product, random, tiling};
 
-/// What the sampled error of a product may be: bf16 operands, sums in f32, the result rounded to bf16.
-pub const TOLERANCE: f64 = 1e-2;
+/// The largest allowed error of a sampled product: bf16 operands, sums in f32, the result rounded to bf16.
+pub(super) const TOLERANCE: f64 = 1e-2;
 
 /// How `A [m, k]` and `B [k, n]` of `C = A·B` lie in memory, row by row: N as they are, T transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub(super) enum Layout {
     /// The forward pass, with weights as `[out, in]`.
     Nt,
     /// The gradient of the input.
@@ -21,38 +19,38 @@ pub enum Layout {
     Tn,
 }
 
-/// What a product took.
+/// The time of a product.
 #[derive(Clone, Debug)]
-pub struct Timed {
+pub(super) struct Timed {
     /// Seconds of one in the fastest tile.
-    pub seconds: f64,
+    pub(super) seconds: f64,
     /// Products and sums.
-    pub flops: f64,
+    pub(super) flops: f64,
     /// Relative L2 distance of sampled results from sums in f64, that of the worst tile.
-    pub error: f64,
+    pub(super) error: f64,
     /// Sampled results that are not the same bits in all tiles.
-    pub differing: usize,
+    pub(super) differing: usize,
     /// Into how many parts `k` was split.
-    pub splits: usize,
+    splits: usize,
     /// Every tile that may be the fastest with its seconds, the one that is estimated to be first.
-    pub tiles: Vec<(String, f64)>,
+    pub(super) tiles: Vec<(String, f64)>,
 }
 
 impl Timed {
     /// The fastest tile, and by how much the estimate errs.
-    pub fn tiling(&self) -> String {
+    pub(super) fn tiling(&self) -> String {
         let (estimated, estimated_s) = &self.tiles[0];
         let fastest = self.tiles.iter().find(|(_, seconds)| *seconds == self.seconds);
         let fastest = fastest.map_or(estimated, |(tile, _)| tile);
         let parts = if self.splits > 1 { format!(", k in {} parts", self.splits) } else { String::new() };
         let others = self.tiles.len();
-        match fastest == estimated {
-            true => format!("tile {fastest}{parts}: fastest of {others}, as estimated"),
-            false => format!(
-                "tile {fastest}{parts}: fastest of {others}; the estimated {estimated} takes {:.2} of its time",
-                estimated_s / self.seconds
-            ),
+        if fastest == estimated {
+            return format!("tile {fastest}{parts}: fastest of {others}, as estimated");
         }
+        format!(
+            "tile {fastest}{parts}: fastest of {others}; the estimated {estimated} takes {:.2} of its time",
+            estimated_s / self.seconds
+        )
     }
 }
 
@@ -60,7 +58,7 @@ impl Timed {
 const PERIOD: usize = (1 << 20) - 3;
 
 /// Memory that operands are cut out of: one stretch for the left ones and one for the right ones, each longer than the L2.
-pub struct Operands {
+pub(super) struct Operands {
     left: Operand,
     right: Operand,
 }
@@ -102,13 +100,13 @@ impl Operand {
 
 impl Operands {
     /// For products whose operands have at most so many numbers.
-    pub fn new(meter: &Meter, left: usize, right: usize) -> Self {
+    pub(super) fn new(meter: &Meter, left: usize, right: usize) -> Self {
         Self { left: Operand::new(meter, 1, left), right: Operand::new(meter, 2, right) }
     }
 
-    /// Times `C [m, n] = A [m, k] · B [k, n]` in every tile that may be the fastest, and holds some of its numbers against sums in
-    /// f64 and against those of the other tiles.
-    pub fn measure(&self, meter: &Meter, layout: Layout, [m, n, k]: [usize; 3]) -> Timed {
+    /// Times `C [m, n] = A [m, k] · B [k, n]` in every tile that may be the fastest, and compares some of its numbers with sums
+    /// in f64 and with those of the other tiles.
+    pub(super) fn measure(&self, meter: &Meter, layout: Layout, [m, n, k]: [usize; 3]) -> Timed {
         let (which, left, right) = match layout {
             Layout::Nt => (Product::Forward, [m, k], [n, k]),
             Layout::Nn => (Product::Input, [m, k], [k, n]),
