@@ -82,7 +82,7 @@ pub struct SettingFlags(pub Answers);
 
 /// Flags that take several values.
 fn is_list(setting: &Setting) -> bool {
-    matches!(setting.key, "data.train" | "data.eval" | "model.ignore_config_fields")
+    matches!(setting.key, "data.train" | "data.eval" | "model.ignored_fields")
 }
 
 fn flags() -> impl Iterator<Item = &'static Setting> {
@@ -469,6 +469,14 @@ mod tests {
         let answers = cli.train.settings.0;
         assert_eq!(answers.rank, Some(Answer::flag(4)));
         assert_eq!(answers.data.unwrap().value, [PathBuf::from("a"), PathBuf::from("b")]);
+    }
+
+    #[test]
+    fn fields_to_ignore_may_be_given_one_by_one_or_together() {
+        let line = ["sparktune", "--ignore-config-field", "a", "b", "--ignore-config-field", "c,d", "--demo"];
+        let cli = Cli::try_parse_from(line).unwrap();
+        let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        assert_eq!(cli.train.settings.0.ignore_config_field, Some(Answer::flag(names)));
     }
 
     #[test]

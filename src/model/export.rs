@@ -1,8 +1,8 @@
-//! Writing a trained model back in the layout of its base: same files, names, types; every tensor accounted for.
+//! Writes a trained model in the layout of its base: the same files, names and types, with every tensor accounted for.
 //!
-//! Tensors that were trained are written in the base's stored type; all others (vision tower, untouched MTP head, fp32
-//! leftovers) are copied byte for byte. The folder is written beside its final place, opened again, compared, and only
-//! then renamed into place.
+//! Trained tensors are written in the type that the base stores them in. All others (vision tower, untouched MTP head, fp32
+//! tensors of a bf16 checkpoint) are copied byte for byte. The folder is written under a temporary name, opened again and
+//! compared with the base, and only then renamed.
 
 use crate::linear::Linear;
 use crate::numbers::narrow;
@@ -15,20 +15,20 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// What an export did with every tensor of the base, and how close the written folder is to the trained model.
+/// What an export did with the tensors of the base, and how close the written folder is to the trained model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Accounting {
-    /// Tensors of the base checkpoint; the export holds these names, without `mtp.*` where that is left out.
+    /// Tensors of the base checkpoint. The export has these names too, except `mtp.*` where that is left out.
     pub base_tensors: usize,
-    /// Of these, written with trained numbers.
+    /// Tensors that were written with trained numbers.
     pub trained: usize,
-    /// Of these, carried over byte for byte.
+    /// Tensors that were copied byte for byte.
     pub carried: usize,
     /// Relative L2 distance between the logits of the written folder and of the trained model in memory.
     pub logits_distance: f64,
 }
 
-/// One tensor of the output: bytes of the base, or numbers made when they are written.
+/// One tensor of the output: bytes of the base, or trained numbers that are fetched when they are written.
 struct Source<'a> {
     dtype: Dtype,
     shape: &'a [usize],
@@ -65,14 +65,14 @@ impl View for Source<'_> {
     }
 }
 
-/// Writes `model` (adapters merged) and, when given, `mtp` over the tensors of `base` into the new folder `out`.
+/// Writes the tensors of `base` into the new folder `out`, with the numbers of `model` (adapters merged) and of `mtp`, if
+/// given, in place of the base's.
 ///
 /// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the base's
-/// `mtp.*` are carried over if `keep_mtp`, else left out.
+/// `mtp.*` are copied if `keep_mtp` is set and left out otherwise.
 ///
 /// # Errors
-/// When `out` exists, a file cannot be written, or the written folder fails the comparison; then nothing stays at
-/// `out`.
+/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Nothing is left at `out` then.
 pub fn export(
     base: &Checkpoint,
     model: &Model,
@@ -100,7 +100,7 @@ pub fn export(
             Ok(accounting)
         }
         Err(error) => {
-            // The reason is worth more than a failure to tidy up after it.
+            // The reason matters more than a failure to clean up after it.
             drop(fs::remove_dir_all(&partial));
             Err(error)
         }
@@ -192,7 +192,8 @@ fn write_and_compare(
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));
     }
     accounting.logits_distance = logits_distance(&written, model, mtp, probe)?;
-    // bf16, stored or computed with, keeps 8 bits of each weight; f32 differs by the order of additions in a merge alone.
+    // bf16, in the file or in the computation, keeps 8 bits of each weight; in f32 only the order of additions in a merge
+    // differs.
     let narrow_base = base.tensors().values().any(|info| info.dtype != Dtype::F32);
     let lossy = narrow_base || *model.device() != Device::flex();
     let allowed = if lossy { 0.05 } else { 1e-4 };
@@ -220,8 +221,8 @@ impl Written<'_> {
     }
 }
 
-/// The parameters that were trained, by canonical name: trainable ones, linears with an adapter as their merged weight,
-/// and the whole of a given head.
+/// The parameters that were trained, by canonical name: trainable ones, the merged weights of linear layers with an adapter,
+/// and all parameters of `mtp`.
 fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Written<'a>> {
     let mut all = BTreeMap::new();
     model.visit(&mut |param: &'a Param| {
@@ -240,9 +241,9 @@ fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Wr
     all
 }
 
-/// Config, tokenizer, template and whatever else small lies beside the weights.
+/// Copies config, tokenizer, template and all other small files that are in the folder of the weights.
 ///
-/// Without an MTP head in the output, `config.json` must not declare one.
+/// Where the output has no MTP head, `config.json` must not declare one.
 fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) -> Result<(), ModelError> {
     let entries = fs::read_dir(base.dir()).map_err(ModelError::io(base.dir()))?;
     for entry in entries {
@@ -257,7 +258,7 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
         if name == "config.json" {
             fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
-            // The bytes alone: who may read the copy is for the process to say, not for the mode of the original.
+            // Only the bytes: the mode of the copy follows from the umask of this process, not from the original.
             let bytes = fs::read(&path).map_err(ModelError::io(&path))?;
             fs::write(&to, bytes).map_err(ModelError::io(&to))?;
         }
@@ -265,11 +266,11 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
     Ok(())
 }
 
-/// What of `config.json` must change so that it fits the written tensors.
+/// What has to change in `config.json` so that it fits the written tensors.
 struct AdjustedConfig {
     /// No MTP head is written.
     without_mtp: bool,
-    /// The head was trained apart from the embedding.
+    /// The output head is a tensor of its own.
     untied: bool,
 }
 
@@ -301,7 +302,8 @@ impl AdjustedConfig {
     }
 }
 
-/// Relative L2 distance between the logits of the written folder and of memory; of the head's too, the larger counts.
+/// Relative L2 distance between the logits of the written folder and those of the model in memory. With `mtp`, the larger of
+/// this and of the same for the MTP head.
 fn logits_distance(
     written: &Checkpoint,
     model: &Model,

@@ -1,19 +1,19 @@
-//! A loss that may still be on its way.
+//! A loss that the device may not have computed yet.
 
 use burn::tensor::Tensor;
 
-/// The sum of some losses in nats. On a device that works by itself it is known when the device has got there.
+/// A sum of losses in nats. A GPU works through its queue while the program goes on, so the number may not be known yet.
 pub struct Loss(Option<Tensor<2>>);
 
 impl Loss {
-    /// The loss of a row without targets.
+    /// The loss of a sequence without trained tokens.
     pub(crate) const NONE: Self = Self(None);
 
     pub(crate) fn new(sum: Tensor<2>) -> Self {
         Self(Some(sum.inner()))
     }
 
-    /// The number; waits for it.
+    /// Waits for the number and returns it.
     pub fn nats(&self) -> f64 {
         self.0.as_ref().map_or(0.0, |sum| f64::from(sum.clone().into_scalar::<f32>()))
     }

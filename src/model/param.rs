@@ -1,13 +1,13 @@
-//! One tensor of the model that may be trained.
+//! A tensor of the model that may be trained.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use sparktune_kernels::adamw::Weights;
 use sparktune_kernels::{GradientSum, Weight, packed};
 
-/// A named parameter. Held as `[rows, columns]`: vectors as one row, a depthwise convolution as `[channels, taps]`.
+/// A named parameter. It is a matrix `[rows, columns]`: a vector is one row, a depthwise convolution is `[channels, taps]`.
 ///
-/// On the CPU all numbers are f32. On other devices matrices are computed with in bf16, and what is trained, or was stored
-/// with more digits, keeps its f32 numbers beside; vectors (norms, biases, gates) stay f32.
+/// On the CPU all numbers are f32. On other devices matrices are bf16 in the forward pass; those that are trained, or were
+/// stored with more digits, keep f32 numbers too. Vectors (norms, biases, gates) stay f32.
 #[derive(Clone, Debug)]
 pub struct Param {
     name: String,
@@ -15,9 +15,9 @@ pub struct Param {
     shape: Vec<usize>,
     /// What the forward pass uses. Outside autodiff when frozen, a tracked leaf when trained.
     value: Tensor<2>,
-    /// The f32 numbers behind a bf16 value, where they say more or are to be trained.
+    /// The f32 numbers of a bf16 value, where they have more digits or are trained.
     master: Option<Tensor<2>>,
-    /// Where ops leave its gradient.
+    /// Where ops add up its gradient.
     sum: GradientSum,
 }
 
@@ -37,7 +37,7 @@ impl Param {
             let value = packed(Tensor::from_data(TensorData::new(data, [rows, columns]), &device));
             return Self { name, shape, value, master: None, sum: GradientSum::default() };
         }
-        // Narrowed on the host: the device never holds wide numbers that say no more.
+        // Narrowed on the host: the device never holds f32 numbers that have no more digits.
         let is_narrow = data.iter().all(|x| half::bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
         let wide = TensorData::new(data, [rows, columns]);
         let master = (!is_narrow).then(|| packed(Tensor::from_data(wide.clone(), &device)));
@@ -45,32 +45,32 @@ impl Param {
         Self { name, shape, value: packed(value), master, sum: GradientSum::default() }
     }
 
-    /// Canonical name (see the crate's header).
+    /// The canonical name (see the crate's header).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Shape as stored in a checkpoint.
+    /// The shape in a checkpoint.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Weight decay applies to tensors of two or more dimensions, not to norms, biases and gates.
+    /// Whether weight decay applies to it: to tensors of two or more dimensions, not to norms, biases and gates.
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }
 
-    /// The value for use in the forward pass; cheap to take.
+    /// The value that the forward pass uses. Cheap: the numbers are shared.
     pub fn tensor(&self) -> Tensor<2> {
         self.value.clone()
     }
 
-    /// As [`Self::tensor`], for ops that add up its gradient themselves.
+    /// The same for ops that add up its gradient themselves.
     pub fn weight(&self) -> Weight {
         Weight { tensor: self.tensor(), sum: self.is_trainable().then(|| self.sum.clone()) }
     }
 
-    /// Where ops leave the gradient of [`Self::weight`].
+    /// Where ops add up the gradient of [`weight`](Self::weight).
     pub(crate) fn gradient_sum(&self) -> &GradientSum {
         &self.sum
     }
@@ -83,7 +83,7 @@ impl Param {
         }
     }
 
-    /// The value as host numbers.
+    /// The f32 numbers on the host.
     pub fn to_vec(&self) -> Vec<f32> {
         self.wide().into_data().try_to_vec().expect("wide numbers are f32")
     }
@@ -93,7 +93,7 @@ impl Param {
         self.value.is_tracked()
     }
 
-    /// Starts or stops training it. What has been trained keeps its f32 numbers.
+    /// Starts or stops training it. A parameter that has been trained keeps its f32 numbers.
     pub fn set_trainable(&mut self, trainable: bool) {
         let value = self.value.clone().inner();
         if trainable && self.master.is_none() && value.dtype() != DType::F32 {
@@ -104,7 +104,7 @@ impl Param {
         self.sum = GradientSum::default();
     }
 
-    /// Replaces the numbers of a trained parameter by those that `f` makes of them.
+    /// Replaces the numbers of a trained parameter with those that `f` returns for them.
     pub fn update(&mut self, f: impl FnOnce(Weights) -> Weights) {
         let empty = Tensor::zeros([1, 1], &Device::flex());
         let value = std::mem::replace(&mut self.value, empty).inner();
@@ -120,7 +120,7 @@ impl Param {
         self.value = value.autodiff().require_grad();
     }
 
-    /// Sets new f32 numbers of the same shape and makes it trainable or not.
+    /// Sets new f32 numbers of the same shape, and makes it trainable or not.
     pub fn put(&mut self, numbers: Tensor<2>, trainable: bool) {
         let dtype = self.value.dtype();
         if dtype == DType::F32 {

@@ -1,8 +1,8 @@
 //! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the model.
 //!
-//! The head drafts `k` tokens; the model scores the newest token and the draft in one pass and keeps the longest run
-//! that it would have chosen itself, plus one token of its own (SPEC.md 2.7). What the head may draft from changes how
-//! many are kept, never the text.
+//! The head drafts `k` tokens. The model scores the newest token and the draft in one pass and accepts the longest run that
+//! it would have chosen itself, plus one token of its own (SPEC.md 2.7). Which tokens the head may draft changes how many
+//! are accepted, never the text.
 
 use crate::decoder::scores;
 use crate::generate::{argmax, greatest, last_argmax};
@@ -11,28 +11,28 @@ use crate::{Model, Mtp};
 use burn::tensor::Tensor;
 use sparktune_kernels::embedding::embedding;
 
-/// A model with the MTP head that drafts for it; both must be frozen.
+/// A model and the MTP head that drafts for it. Both must be frozen.
 pub struct Drafter<'a> {
     model: &'a Model,
     mtp: &'a Mtp,
-    /// The token ids to draft from, and their rows of the output head `[n, H]`.
+    /// The token ids that may be drafted, and their rows of the output head, `[n, H]`.
     among: Option<(&'a [u32], Tensor<2>)>,
 }
 
 impl<'a> Drafter<'a> {
-    /// Drafts from the whole vocabulary.
+    /// A drafter that may draft every token of the vocabulary.
     pub fn new(model: &'a Model, mtp: &'a Mtp) -> Self {
         Self { model, mtp, among: None }
     }
 
-    /// Drafts from these token ids alone (ascending, each of the vocabulary), so that a draft reads no other row of the
-    /// output head.
+    /// A drafter that may draft these token ids only (ascending, all in the vocabulary), so that a draft reads no other row of
+    /// the output head.
     pub fn among(model: &'a Model, mtp: &'a Mtp, ids: &'a [u32]) -> Self {
         // Picking rows is what an embedding does.
         Self { model, mtp, among: Some((ids, embedding(model.head(), &ids.into()))) }
     }
 
-    /// The likeliest token after one of the head's own hidden states `[1, H]`.
+    /// The likeliest token after one hidden state of the head, `[1, H]`.
     fn token(&self, own: Tensor<2>) -> u32 {
         match &self.among {
             None => last_argmax(self.model, own),
@@ -40,11 +40,11 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// Pairs the fresh hidden states with their next tokens and drafts `count` tokens after the last.
+    /// Pairs the new hidden states with the tokens after them, and drafts `count` tokens after the last one.
     fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
         let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
         let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
-        // The head's own outputs are guesses: they go into a copy that is thrown away.
+        // What follows from the head's own output is a guess: it goes into a copy of the cache that is thrown away.
         let mut guesses = cache.clone();
         let mut drafted = Vec::with_capacity(count);
         while drafted.len() < count {
@@ -58,15 +58,15 @@ impl<'a> Drafter<'a> {
     }
 }
 
-/// How a speculative run went.
+/// How many drafted tokens were accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
-    /// Drafted tokens that were kept, one entry a pass, each at most the draft length.
+    /// Accepted tokens, one entry for each pass of the model; each is at most the draft length.
     pub accepted: Vec<usize>,
 }
 
 impl Acceptance {
-    /// Mean number of drafted tokens kept in a pass; 0 when there was no pass.
+    /// Mean number of accepted tokens in a pass; 0 when there was no pass.
     pub fn mean(&self) -> f64 {
         if self.accepted.is_empty() {
             return 0.0;
@@ -75,9 +75,9 @@ impl Acceptance {
     }
 }
 
-/// `count` tokens after `prompt`, drafting `draft_length` at a time.
+/// Decodes `count` tokens after `prompt`, drafting `draft_length` at a time.
 ///
-/// Ends early after a token for which `stop` is true, which is kept.
+/// Ends early after a token for which `stop` is true; that token is part of the result.
 pub fn speculative_greedy(
     drafter: &Drafter<'_>,
     prompt: &[u32],
@@ -88,8 +88,8 @@ pub fn speculative_greedy(
     let model = drafter.model;
     let mut cache = model.empty_cache();
     let mut mtp_cache = drafter.mtp.empty_cache(model.device());
-    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that the head has not yet
-    // been paired with their next token.
+    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that are not yet paired with
+    // the token after them.
     let mut fresh = model.continue_from(prompt, &mut cache);
     let mut fresh_ids: Vec<u32> = prompt.to_vec();
     let mut newest = last_argmax(model, fresh.clone());
@@ -106,22 +106,22 @@ pub fn speculative_greedy(
         scored.extend(&drafted);
         let hidden = model.continue_from(&scored, &mut cache);
         let choices = argmax(model, hidden.clone());
-        let kept = drafted.iter().zip(&choices).take_while(|(draft, choice)| draft == choice).count();
-        acceptance.accepted.push(kept);
-        scored.truncate(kept + 1);
-        if kept < drafted.len() {
-            // State and window of the linear layers cannot be cut back: start over from the snapshot.
+        let accepted = drafted.iter().zip(&choices).take_while(|(draft, choice)| draft == choice).count();
+        acceptance.accepted.push(accepted);
+        scored.truncate(accepted + 1);
+        if accepted < drafted.len() {
+            // State and window of the DeltaNet layers cannot be cut back: start again from the snapshot.
             cache = snapshot;
             fresh = model.continue_from(&scored, &mut cache);
         } else {
             fresh = hidden;
         }
-        for token in scored[1..].iter().copied().chain([choices[kept]]) {
+        for token in scored[1..].iter().copied().chain([choices[accepted]]) {
             if output.len() < count && !output.last().copied().is_some_and(&stop) {
                 output.push(token);
             }
         }
-        newest = choices[kept];
+        newest = choices[accepted];
         fresh_ids = scored;
         if output.last().copied().is_some_and(&stop) {
             break;

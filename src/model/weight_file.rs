@@ -1,9 +1,9 @@
-//! A file of weights, read through memory and forgotten piece by piece.
+//! A file of weights that is mapped into memory and dropped from the page cache piece by piece.
 //!
-//! What was copied out of a file stays in the page cache, where it is worth nothing: on unified memory 54 GB of weights
-//! would take that much from the GPU, whose allocator sees only memory that is free, and push out everything else. So
-//! every piece is let go as soon as it has been copied. This owns the mapping and the advice; what the bytes mean, the
-//! checkpoint knows.
+//! The page cache keeps what was read, which is of no use once it has been copied: on unified memory 54 GB of weights would
+//! take that much from the GPU, whose allocator sees only free memory, and push out everything else. So every piece is
+//! dropped as soon as it has been copied. This module owns the mapping and the advice to the system; what the bytes mean,
+//! the checkpoint knows.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ pub struct WeightFile {
 }
 
 impl WeightFile {
-    /// Opens and maps a file that nobody writes any more.
+    /// Opens and maps a file that is complete.
     ///
     /// # Errors
     /// A file that cannot be opened or mapped.
@@ -34,12 +34,12 @@ impl WeightFile {
         Ok(Self { file, map })
     }
 
-    /// All of its bytes; those that are touched are read.
+    /// All of its bytes. They are read from the disk when they are used.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// The same as `forget` for a piece of [`bytes`](Self::bytes); nothing for any other.
+    /// Lets the system drop a piece of [`bytes`](Self::bytes). Does nothing for any other bytes.
     pub fn forget_piece(&self, piece: &[u8]) {
         let start = (piece.as_ptr() as usize).wrapping_sub(self.map.as_ptr() as usize);
         if start <= self.map.len() && piece.len() <= self.map.len() - start {
@@ -47,22 +47,22 @@ impl WeightFile {
         }
     }
 
-    /// Lets the system drop the pages of bytes that are not needed any more; they are read again when touched. Pages that
+    /// Lets the system drop the pages of bytes that are no longer needed; they are read again when they are used. Pages that
     /// another process maps stay.
     pub(crate) fn forget(&self, range: Range<usize>) {
         // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when touched.
         #[allow(unsafe_code)]
         let unmapped =
             unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
-        // The first takes the pages out of this process, the second out of the page cache, which passes over pages that
-        // are mapped. Advice that is not taken costs memory, not correctness.
+        // The first takes the pages out of this process, the second out of the page cache, which skips pages that are
+        // mapped. Advice that is not followed costs memory, not correctness.
         if let (Ok(()), Some(length)) = (unmapped, NonZeroU64::new(range.len() as u64)) {
             let _ = fadvise(&self.file, range.start as u64, Some(length), Advice::DontNeed);
         }
     }
 }
 
-/// Flushes a file to the disk and lets the system drop it from the page cache.
+/// Flushes a file to the disk, and lets the system drop it from the page cache.
 pub(crate) fn sync_and_forget(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;

@@ -379,7 +379,7 @@ answers! {
     "Commit, tag or branch of the model." revision: String = "model.revision", "revision", false;
     "Folder of the checkpoint, where the id alone does not say it." model_path: PathBuf = "model.path", "model-path", false;
     "Family whose layers a model of an unknown family has; known ones are told by config.json." architecture: Architecture = "model.architecture", "architecture", true;
-    "Field of config.json that is ignored although it is not known; several may be given." ignore_config_field: Vec<String> = "model.ignore_config_fields", "ignore-config-field", true;
+    "Field of config.json that is ignored although it is not known; several may be given." ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", true;
     "Training data: files or a folder." data: Vec<PathBuf> = "data.train", "data", true;
     "Evaluation data, instead of a share held out." eval_data: Vec<PathBuf> = "data.eval", "eval-data", true;
     "Share of the examples held out for evaluation." eval_fraction: f64 = "data.eval_fraction", "eval-fraction", false;

@@ -12,10 +12,10 @@ use crate::model_config::ModelConfig;
 /// Rows of a chunk of the delta rule.
 const DELTA_CHUNK: f64 = 64.0;
 
-/// The parts of a model that cost time.
+/// The work that a model takes, by part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Weights of all adapted linears.
+    /// Weights of all linear layers of the decoder layers.
     pub linear_parameters: f64,
     /// Adapter parameters for each unit of rank.
     pub adapter_parameters_per_rank: f64,
@@ -29,24 +29,24 @@ pub struct Work {
     mtp_parameters: f64,
 }
 
-/// What is done to each token.
+/// How the tokens are trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Treatment {
     /// What is trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,
-    /// Layers are computed again in the backward pass.
+    /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
-    /// Share of tokens that go through the head.
+    /// Share of the tokens that go through the output head.
     pub target_share: f64,
-    /// Mean length of the piece a token stands in.
+    /// Mean length of the example that a token is part of.
     pub context: f64,
 }
 
 impl Work {
-    /// Counts a model.
-    pub fn of(config: &ModelConfig) -> Self {
+    /// Counts the work of a model.
+    pub fn from_config(config: &ModelConfig) -> Self {
         let sum = |of: fn(&LayerSpec) -> f64| config.layers.iter().map(of).sum::<f64>();
         Self {
             linear_parameters: sum(|layer| {
@@ -87,8 +87,8 @@ impl Work {
             + self.delta
     }
 
-    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is frozen), head
-    /// on target rows, and the second forward pass of recompute.
+    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is frozen), the head for
+    /// trained tokens, and the second forward pass of recompute.
     pub fn training_flops(&self, how: &Treatment) -> f64 {
         let forward = self.forward_flops(how);
         let (dense, head) = match how.method {
@@ -97,7 +97,7 @@ impl Work {
         };
         let backward = dense * self.linear_parameters
             + 4.0 * self.adapter_parameters(how.rank)
-            // Measured by their kernels' operation counts: 2.5 and 2.6 times the forward pass.
+            // By the operation counts of their kernels: 2.5 and 2.6 times the forward pass.
             + 2.5 * self.attention_per_context * how.context
             + 2.6 * self.delta;
         let again = if how.recompute { forward } else { 0.0 };
@@ -110,27 +110,27 @@ impl Work {
     }
 }
 
-/// Published measurements of chips: name, bf16 FLOP/s of matrix products, bytes a second of memory.
+/// Published measurements of chips: name, bf16 FLOP/s of matrix products, bytes per second of memory.
 pub const PUBLISHED: [(&str, f64, f64); 2] = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
 
-/// What the estimate assumes of a machine.
+/// The speed that the estimate assumes of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speed {
     /// Name of the device, as in the rates file.
     pub device: String,
     /// FLOP/s reached in training.
     pub flops_per_s: f64,
-    /// Bytes a second of memory.
+    /// Bytes per second of memory.
     pub bytes_per_s: f64,
-    /// Seconds that a row costs in each layer, whatever its length.
+    /// Seconds that a pack costs in each layer, whatever its length.
     pub seconds_per_layer: f64,
-    /// How the figures came about; `None` when they only serve to compare pack lengths.
+    /// Where the figures come from; `None` when they only serve to compare pack lengths.
     pub basis: Option<String>,
 }
 
 impl Speed {
     /// The processor: cores × 40 GFLOP/s in fp32.
-    pub fn of_cpu(machine: &MachineFacts) -> Self {
+    pub fn from_cpu(machine: &MachineFacts) -> Self {
         let cores = machine.cores.max(1) as f64;
         Self {
             device: format!("cpu-{}", machine.cores.max(1)),
@@ -143,7 +143,7 @@ impl Speed {
     }
 
     /// A GPU by its name; unknown ones get figures that only serve to compare pack lengths.
-    pub fn of_gpu(gpu: &Gpu) -> Self {
+    pub fn from_gpu(gpu: &Gpu) -> Self {
         let found = PUBLISHED.iter().find(|(name, ..)| gpu.name.contains(name));
         let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
         // 30 % is the share the original recipe reached.
@@ -164,7 +164,7 @@ mod tests {
 
     fn two_b() -> Work {
         let catalog = Catalog::shipped();
-        Work::of(&catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).config)
+        Work::from_config(&catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).config)
     }
 
     #[test]

@@ -148,14 +148,14 @@ impl<'a> Fit<'a> {
     ) -> Self {
         let limit = model_limit(model);
         let speed = match (device, machine.gpus.first()) {
-            (Device::Cuda, Some(gpu)) => Speed::of_gpu(gpu),
-            _ => Speed::of_cpu(machine),
+            (Device::Cuda, Some(gpu)) => Speed::from_gpu(gpu),
+            _ => Speed::from_cpu(machine),
         };
         Fit {
             model,
             machine,
             device,
-            work: Work::of(&model.config),
+            work: Work::from_config(&model.config),
             speed,
             strategy,
             lengths,

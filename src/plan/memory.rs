@@ -310,7 +310,7 @@ mod tests {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find(id).unwrap());
         let footprint = Footprint { device: Device::Cuda, method, rank, recompute: true, tokens: 5376.0 };
-        estimate(&model, &Work::of(&model.config), &spark(), &footprint)
+        estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
             let model = ModelFacts::from_config_json(&config).unwrap();
             let footprint =
                 Footprint { device, method: MethodKind::Full, rank: 0, recompute: false, tokens: 32.0 };
-            estimate(&model, &Work::of(&model.config), &spark(), &footprint).gradients
+            estimate(&model, &Work::from_config(&model.config), &spark(), &footprint).gradients
         };
         let table = 40_000 * 64 * 4;
         assert_eq!(of(false, Device::Cuda) - of(true, Device::Cuda), table);
@@ -368,7 +368,7 @@ mod tests {
         let model = ModelFacts::from_config_json(config).unwrap();
         let of = |device, method, rank| {
             let footprint = Footprint { device, method, rank, recompute: false, tokens: 32.0 };
-            estimate(&model, &Work::of(&model.config), &spark(), &footprint)
+            estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
         };
         let cuda = of(Device::Cuda, MethodKind::Full, 0);
         assert_eq!(cuda.logits_chunk, 32 * (2 * 512 + 512 / 8 + 6 * 64) + 32 * 64 * 2);
@@ -381,7 +381,7 @@ mod tests {
         let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
-        let adapters = Work::of(&model.config).adapter_parameters(128) as u64;
+        let adapters = Work::from_config(&model.config).adapter_parameters(128) as u64;
         assert_eq!(lora.optimizer, adapters * 24);
         assert_eq!(adapters * 12, 1_614_643_200, "the copies, beside masters and moments of the same size");
         assert_eq!(full("Qwen/Qwen3.5-2B", MethodKind::Full, 0).optimizer, model.text_parameters() * 12);
@@ -421,7 +421,7 @@ mod tests {
         let catalog = Catalog::shipped();
         for entry in &catalog.models {
             let model = catalog.model_facts(entry);
-            let work = Work::of(&model.config);
+            let work = Work::from_config(&model.config);
             let footprint = Footprint {
                 device: Device::Cuda,
                 method: MethodKind::Lora,
@@ -450,7 +450,7 @@ mod tests {
             recompute: false,
             tokens: 5376.0,
         };
-        let work = Work::of(&model.config);
+        let work = Work::from_config(&model.config);
         let kept = estimate(&model, &work, &spark(), &footprint);
         let again = estimate(&model, &work, &spark(), &Footprint { recompute: true, ..footprint });
         assert!(again.activations * 5 < kept.activations, "{} {}", again.activations, kept.activations);

@@ -77,9 +77,7 @@ impl ModelConfig {
             Self::from_json_with(text, &options)
         };
         let Err(ConfigError::Unsupported(model_type)) = read_as(None) else { return None };
-        // The one with its own fields first; of the others Llama is the plainest.
-        let offered = [Architecture::Qwen35, Architecture::Llama];
-        let family = offered.into_iter().find(|family| read_as(Some(*family)).is_ok())?;
+        let family = Architecture::LIKELY.into_iter().find(|family| read_as(Some(*family)).is_ok())?;
         Some((model_type, family))
     }
 

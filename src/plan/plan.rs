@@ -84,13 +84,13 @@ pub struct ModelPlan {
     pub architecture: Option<Architecture>,
     /// Fields of its config that are ignored although they are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ignore_config_fields: Vec<String>,
+    pub ignored_fields: Vec<String>,
 }
 
 impl ModelPlan {
     /// What the user said about the model's config.
     pub fn config_options(&self) -> ConfigOptions {
-        ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignore_config_fields.clone() }
+        ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignored_fields.clone() }
     }
 }
 

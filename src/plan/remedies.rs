@@ -86,7 +86,7 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
         if facts.text_parameters() >= fit.model.text_parameters() {
             continue;
         }
-        let work = Work::of(&facts.config);
+        let work = Work::from_config(&facts.config);
         let rank = wish.rank.min(facts.config.hidden_size as u32);
         if let Some(needed) = needs(&Fit { model: &facts, work, ..fit.clone() }, &Wish { rank, ..*wish }) {
             offer(how("model.id", &model.id), Some(needed));

@@ -293,12 +293,10 @@ impl Resolver<'_> {
         };
         let architecture =
             self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
-        let ignored = &answers.ignore_config_field;
-        let ignore_config_fields = match ignored {
-            Some(_) => self.pick_optional("model.ignore_config_fields", ignored, "").unwrap_or_default(),
-            None => Vec::new(),
-        };
-        ModelPlan { id: answer.value.clone(), revision, path, architecture, ignore_config_fields }
+        let ignored_fields = self
+            .pick_optional("model.ignored_fields", &answers.ignore_config_field, "none")
+            .unwrap_or_default();
+        ModelPlan { id: answer.value.clone(), revision, path, architecture, ignored_fields }
     }
 
     fn device(&mut self) -> Result<Device, PlanError> {

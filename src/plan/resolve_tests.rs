@@ -12,6 +12,7 @@ use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
 use crate::error::PlanError;
 use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 use crate::measured::{Measured, Probe};
+use crate::model_config::ConfigOptions;
 use crate::plan::{Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
@@ -555,6 +556,21 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     assert!(words.contains("NVIDIA GB10 is of compute 8.6, and fp8 begins with 8.9"), "{words}");
     let preset = Answers::from_toml("fp8 = true", Origin::Preset, "mine.toml").unwrap();
     refused(&facts, &ask("Qwen/Qwen3.5-2B").merge(preset));
+}
+
+#[test]
+fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothing_was() {
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    assert!(!plan.to_toml().unwrap().contains("ignored_fields"));
+    assert_eq!(plan.model.config_options(), ConfigOptions::default());
+    let answers = with(ask("Qwen/Qwen3.5-2B"), &[("ignore-config-field", "new_scale,use_new_thing")]);
+    let plan = resolve(&answers, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+    let text = plan.to_toml().unwrap();
+    let again = Plan::from_toml(&text, "plan.toml").unwrap();
+    assert_eq!(again.model.config_options(), answers.config_options());
+    assert_eq!(again.model.ignored_fields, ["new_scale", "use_new_thing"]);
+    let preset = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
+    assert_eq!(preset.config_options(), answers.config_options());
 }
 
 #[test]

@@ -245,6 +245,15 @@ mod tests {
     }
 
     #[test]
+    fn names_are_read_from_one_text_with_commas_and_from_a_list() {
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(Vec::<String>::from_text("a, b_c"), names(&["a", "b_c"]));
+        assert_eq!(Vec::<String>::from_toml(&toml::Value::from(vec!["a", "b"])), names(&["a", "b"]));
+        assert_eq!(Vec::<String>::from_text("a,,b"), None);
+        assert_eq!(Vec::<String>::from_text(" "), None);
+    }
+
+    #[test]
     fn what_cannot_be_read_back_is_not_written() {
         use std::os::unix::ffi::OsStringExt;
         let path = PathBuf::from(std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec()));

@@ -326,7 +326,7 @@ mod tests {
                     target_share: 1.0,
                     context: step.length,
                 };
-                let plan = Counted::of(&config).training_flops(&how) * PACK as f64;
+                let plan = Counted::from_config(&config).training_flops(&how) * PACK as f64;
                 let of_part = |part: &Part| part.calls as f64 * work::flops(&part.launches);
                 let here: f64 = parts(&config, &step).iter().map(of_part).sum();
                 // Attention's backward forms eight products for five: most in the smallest model.

@@ -202,7 +202,8 @@ impl Planned {
         rank: usize,
         tokens: usize,
     ) -> Self {
-        let (facts, work, rank) = (ModelFacts::from_config(config.clone()), Work::of(config), rank as u32);
+        let (facts, work, rank) =
+            (ModelFacts::from_config(config.clone()), Work::from_config(config), rank as u32);
         let memory = |recompute| {
             let footprint = Footprint { device: Kind::Cuda, method, rank, recompute, tokens: tokens as f64 };
             estimate(&facts, &work, machine, &footprint)

@@ -40,6 +40,10 @@ pub(crate) struct Family {
 }
 
 impl Architecture {
+    /// The families that a model of an unknown one may be like: that with fields of its own first; of the others, whose
+    /// fields are all alike, the plainest.
+    pub(crate) const LIKELY: [Self; 2] = [Self::Qwen35, Self::Llama];
+
     /// The table of this family.
     const fn family(self) -> &'static Family {
         match self {

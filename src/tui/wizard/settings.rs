@@ -24,7 +24,7 @@ const ELSEWHERE: [&str; 7] = [
     "model.revision",
     "model.path",
     "model.architecture",
-    "model.ignore_config_fields",
+    "model.ignored_fields",
     "data.train",
 ];
 
