@@ -586,7 +586,7 @@ fn a_long_log_is_read_in_several_looks_and_wholly() {
     let root = tempfile::tempdir().unwrap();
     let runs = RunsRoot::new(root.path());
     let run = runs.create("m", "lora").unwrap();
-    let bytes = write_log(&run, 60_000).unwrap();
+    let bytes = write_log(&run, 60_000);
     let mut dashboard = Dashboard::open(run, Some(runs));
     let mut looks = 0;
     while dashboard.hurries() {
@@ -614,7 +614,7 @@ fn another_run_is_chosen_from_the_list_and_taken_away_again() {
     assert!(lonely.overlay.is_none() && lonely.other.is_none());
     for name in ["first", "second"] {
         let other = runs.create(name, "full").unwrap();
-        write_log(&other, 30).unwrap();
+        write_log(&other, 30);
     }
     let mut dashboard = Dashboard::open(run, Some(runs));
     press(&mut dashboard, "o");
