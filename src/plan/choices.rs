@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::render::{bytes, duration};
+use crate::units::{bytes, duration};
 use crate::values::Value;
 
 macro_rules! choice {

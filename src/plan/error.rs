@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::answers::Setting;
-use crate::memory::Memory;
-use crate::render;
+use crate::units::bytes;
 
 /// One answer that nobody gave and that no rule can supply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +25,19 @@ pub struct Remedy {
     pub change: String,
     /// Memory the plan would then need, bytes.
     pub needed_bytes: u64,
+}
+
+/// The memory that a plan needs, where that is more than there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// All of it, bytes.
+    pub needed_bytes: u64,
+    /// What there is, bytes.
+    pub available_bytes: u64,
+    /// What of the machine that is, in words.
+    pub budget: String,
+    /// What needs it, by part: `weights 4.4 GB, optimizer 107 GB`.
+    pub parts: String,
 }
 
 /// Why there is no plan.
@@ -115,14 +127,14 @@ pub enum PlanError {
         key: &'static str,
         /// The plan in a few words.
         what: String,
-        /// What it would need, by part.
-        memory: Box<Memory>,
+        /// What it would need.
+        memory: Box<Shortage>,
         /// What would fit.
         remedies: Vec<Remedy>,
     },
     /// Too little room for checkpoints and outputs.
     #[error("the run needs {} on disk ({parts}) and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
-        render::bytes(*.needed_bytes), render::bytes(*.free_bytes))]
+        bytes(*.needed_bytes), bytes(*.free_bytes))]
     Disk {
         /// The setting to change, by its place in `plan.toml`.
         key: &'static str,
@@ -187,20 +199,20 @@ fn missing_text(missing: &[Missing]) -> String {
     text
 }
 
-fn does_not_fit_text(what: &str, memory: &Memory, remedies: &[Remedy]) -> String {
+fn does_not_fit_text(what: &str, memory: &Shortage, remedies: &[Remedy]) -> String {
     let mut text = format!(
         "{what} does not fit: it needs {} and {} ({}). By part: {}.",
-        render::bytes(memory.needed_bytes()),
-        render::bytes(memory.available_bytes),
+        bytes(memory.needed_bytes),
+        bytes(memory.available_bytes),
         memory.budget,
-        render::memory_parts(memory),
+        memory.parts,
     );
     if remedies.is_empty() {
         text.push_str(" Nothing in the catalog fits this machine: free some memory or use a larger one.");
     } else {
         text.push_str(" What would fit:");
         for remedy in remedies {
-            let _ = write!(text, "\n  {} ({})", remedy.change, render::bytes(remedy.needed_bytes));
+            let _ = write!(text, "\n  {} ({})", remedy.change, bytes(remedy.needed_bytes));
         }
     }
     text

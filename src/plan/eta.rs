@@ -5,7 +5,7 @@ use crate::choices::{Device, MethodKind};
 use crate::facts::Rates;
 use crate::fit::{Choice, Fit, Wish};
 use crate::plan::{RateBasis, Time};
-use crate::render::{count, duration, flops, tokens_per_s};
+use crate::units::{count, duration, flops, tokens_per_s};
 
 /// What the time depends on.
 pub(crate) struct Run<'a> {

@@ -28,6 +28,7 @@ mod resolve;
 pub mod rows;
 mod schedule;
 mod sizing;
+mod units;
 mod values;
 
 #[cfg(test)]
@@ -37,7 +38,7 @@ pub use answers::{Answer, Answers, Origin, SETTINGS, Setting};
 pub use catalog::{Catalog, CatalogModel};
 pub use choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 pub use command_line::command_line;
-pub use error::{Missing, PlanError, Remedy};
+pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};

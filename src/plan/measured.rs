@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
-use crate::render::{flops, tokens_per_s};
+use crate::units::{flops, tokens_per_s};
 
 /// The shipped page as text.
 const RESULTS_MD: &str = include_str!("../../kernels/RESULTS.md");

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
 use crate::cost::Work;
+use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
-use crate::render;
+use crate::units::bytes;
 
 /// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH` in
 /// `kernels/linear_cross_entropy/slabs.rs`).
@@ -82,10 +83,23 @@ impl Memory {
     }
 }
 
+impl From<&Memory> for Shortage {
+    fn from(memory: &Memory) -> Self {
+        let parts = memory.parts();
+        let parts = parts.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {}", bytes(*n)));
+        Self {
+            needed_bytes: memory.needed_bytes(),
+            available_bytes: memory.available_bytes,
+            budget: memory.budget.clone(),
+            parts: parts.collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
 /// A prediction beside what was measured, in words: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is how far the peak lies
 /// from the prediction; there is none beside a prediction of nothing.
 pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
-    let (predicted, peak) = (render::bytes(predicted_bytes), render::bytes(peak_bytes));
+    let (predicted, peak) = (bytes(predicted_bytes), bytes(peak_bytes));
     if predicted_bytes == 0 {
         return format!("predicted {predicted}, peak {peak}");
     }
@@ -140,12 +154,12 @@ pub const fn system_reserve(mem_total_bytes: u64, shared: bool) -> u64 {
 }
 
 fn budget(machine: &MachineFacts, device: Device) -> Budget {
-    let system = format!("available of {} system memory", render::bytes(machine.mem_total_bytes));
+    let system = format!("available of {} system memory", bytes(machine.mem_total_bytes));
     match (device, machine.gpus.first().map(|gpu| gpu.memory)) {
         (Device::Cuda, Some(GpuMemory::Dedicated { total_bytes, free_bytes })) => Budget {
             available: free_bytes,
             reserve: GB.saturating_add(total_bytes / 33),
-            source: format!("free of the GPU's {}", render::bytes(total_bytes)),
+            source: format!("free of the GPU's {}", bytes(total_bytes)),
             reason: "1 GB and 3 % of the GPU's memory, for CUDA itself",
         },
         (Device::Cuda, _) => Budget {

@@ -10,8 +10,8 @@ use crate::fit::{Choice, Fit, Wish};
 use crate::memory::Memory;
 use crate::plan::RateBasis;
 use crate::remedies::{smaller_ranks, usual_rank};
-use crate::render::{bytes, count};
 use crate::rows::Lengths;
+use crate::units::{bytes, count};
 
 /// The data set that is assumed while none is known: chats of ordinary length.
 fn assumed_data() -> DataFacts {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::answers::{Answer, Answers, Origin, Setting};
 use crate::error::PlanError;
-use crate::render::escape;
+use crate::units::escape;
 
 /// A shipped preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use crate::answers::{Answer, Answers};
 use crate::error::PlanError;
 use crate::facts::{Facts, ModelFacts};
-use crate::render::{count, escape};
 use crate::resolve::setting;
+use crate::units::{count, escape};
 
 fn in_range<T: PartialOrd + Display + Copy>(
     key: &'static str,

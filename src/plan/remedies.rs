@@ -7,7 +7,7 @@ use crate::cost::Work;
 use crate::error::Remedy;
 use crate::fit::{Fit, Wish, up_to_128};
 use crate::plan::Plan;
-use crate::render::count;
+use crate::units::count;
 
 /// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.
 pub(crate) fn usual_rank(hidden_size: usize) -> u32 {

@@ -14,8 +14,8 @@ use crate::facts::Facts;
 use crate::fit::{Fit, Wish};
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
-use crate::render::{bytes, count, escape, parameters, percent};
 use crate::rows::Lengths;
+use crate::units::{bytes, count, escape, parameters, percent};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.
 pub fn missing(answers: &Answers) -> Vec<Missing> {

@@ -6,8 +6,9 @@ use crate::error::PlanError;
 use crate::eta;
 use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
-use crate::render::{bytes, count, duration as time_in_words, epochs_in_words, tokens_per_s};
+use crate::render::epochs_in_words;
 use crate::resolve::Resolver;
+use crate::units::{bytes, count, duration as time_in_words, tokens_per_s};
 
 impl Resolver<'_> {
     pub(crate) fn batch(

@@ -7,8 +7,8 @@ use crate::fit::{Choice, Fit, Wish};
 use crate::memory::Memory;
 use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
-use crate::render::{bytes, count, escape, parameters, percent};
 use crate::resolve::{Resolver, setting};
+use crate::units::{bytes, count, escape, parameters, percent};
 
 /// Full fine-tuning is recommended from this many examples …
 const FULL_EXAMPLES: u64 = 100_000;
@@ -153,7 +153,7 @@ impl Resolver<'_> {
         PlanError::DoesNotFit {
             key: asked.iter().find(|(_, asked)| *asked).map_or("model.id", |(key, _)| key),
             what: format!("{how} of {} with {row}", escape(model)),
-            memory: Box::new(memory),
+            memory: Box::new((&memory).into()),
             remedies: remedies::remedies(fit, wish),
         }
     }
@@ -306,7 +306,7 @@ impl Resolver<'_> {
             return Err(PlanError::DoesNotFit {
                 key: if answer.is_some() { KEY } else { "mtp" },
                 what: format!("training the MTP head in rows of {} tokens", count(length.into())),
-                memory: Box::new(memory),
+                memory: Box::new((&memory).into()),
                 remedies: shorter.into_iter().chain([untrained]).collect(),
             });
         }

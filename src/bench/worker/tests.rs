@@ -14,7 +14,7 @@ fn peer(script: &str) -> Result<(Worker, Stepped), BenchError> {
     let folder = tempfile::tempdir().unwrap();
     let mut plan = model::plan(Path::new("/model"), MethodKind::Lora).unwrap();
     plan.model.path = Some("/model".into());
-    let row = Row::single(&[1, 2, 3]);
+    let row = PackedSequence::single(&[1, 2, 3]);
     let work = Work::new(&plan, folder.path(), &[&[row]]).unwrap();
     let python = folder.path().join("python");
     std::fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
