@@ -391,7 +391,7 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Compare each step's loss with transformers and peft, on your model and data
     #[command(after_help = LOSSLESS_HELP)]
-    Lossless(LosslessArgs),
+    Lossless(Box<LosslessArgs>),
     /// Make optimizer steps as asked on standard input, by the protocol of tests/peers/train_steps.py
     #[command(hide = true)]
     Stepper {

@@ -118,11 +118,12 @@ impl From<cli::BenchArgs> for request::BenchArgs {
     fn from(args: cli::BenchArgs) -> Self {
         Self {
             command: args.command.map(|command| match command {
-                cli::BenchCommand::Lossless(args) => request::BenchCommand::Lossless(request::LosslessArgs {
-                    given: Given { flags: args.settings.0, demo: args.demo },
-                    peers: args.peers,
-                    json: args.json,
-                }),
+                cli::BenchCommand::Lossless(args) => {
+                    let args = *args;
+                    let given = Given { flags: args.settings.0, demo: args.demo };
+                    let (peers, json) = (args.peers, args.json);
+                    request::BenchCommand::Lossless(Box::new(request::LosslessArgs { given, peers, json }))
+                }
                 cli::BenchCommand::Stepper { plan, packs, adapter } => {
                     request::BenchCommand::Stepper { plan, packs, adapter }
                 }

@@ -1,6 +1,8 @@
 //! Runs the real `run.sh` on simulated machines: a checkout in a folder with a space in its name, a PATH with only the tools of
 //! a bare Debian, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman that record their arguments.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
@@ -11,8 +13,8 @@ use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 
 const BARE_TOOLS: [&str; 21] = [
-    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "id", "ln", "mkdir", "mktemp", "mv",
-    "readlink", "rm", "sed", "sh", "sleep", "sort", "touch",
+    "awk", "bash", "cat", "chmod", "cp", "df", "dirname", "find", "head", "id", "ln", "mkdir", "mktemp",
+    "mv", "readlink", "rm", "sed", "sh", "sleep", "sort", "touch",
 ];
 
 /// Answers `--version`, records every other call, and builds a `sparktune` that prints its folder and arguments, records the

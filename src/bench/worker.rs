@@ -28,7 +28,11 @@ pub(crate) struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Writes the plan and the packs of each step into an existing folder. The adapters' initial values will be there too.
-    pub(crate) fn new(plan: &'a Plan, folder: &Path, steps: &[&[PackedSequence]]) -> Result<Self, BenchError> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        folder: &Path,
+        steps: &[&[PackedSequence]],
+    ) -> Result<Self, BenchError> {
         let model = plan.model.path.clone().ok_or(sparktune_train::TrainError::NoModelFolder)?;
         let work = Self { plan, model, folder: folder.to_owned(), steps: steps.len() as u64 };
         let path = work.plan_file();

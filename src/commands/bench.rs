@@ -30,7 +30,7 @@ use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 /// Too little room for the samples, a section that fails, or a peer that does not do its part.
 pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
     match args.command.take() {
-        Some(BenchCommand::Lossless(args)) => return lossless(program, args),
+        Some(BenchCommand::Lossless(args)) => return lossless(program, *args),
         Some(BenchCommand::Stepper { plan, packs, adapter }) => {
             let training = stepper::Training { plan, packs, adapter };
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(failure)?;
@@ -191,7 +191,7 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
         GpuSection::Gemm => bench.gemm(),
         GpuSection::Steps => bench.steps(&sparktune_app::machine::machine(true, &std::env::temp_dir())),
         GpuSection::Probe => {
-            let failed = |text| Stopped::Failed(Failure { exit: Exit::Device, text });
+            let failed = |text| Stopped::Failed(Failure::new(Exit::Device, text));
             let probe = bench.probe().map_err(failed)?;
             print_json(&probe).map_err(|error| Stopped::Failed(error.into()))?;
         }

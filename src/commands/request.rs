@@ -74,7 +74,7 @@ pub struct BenchArgs {
 #[derive(Debug, Clone)]
 pub enum BenchCommand {
     /// The losses of each step next to a peer's.
-    Lossless(LosslessArgs),
+    Lossless(Box<LosslessArgs>),
     /// Optimizer steps as asked on standard input.
     Stepper {
         /// The plan, as TOML.

@@ -1,7 +1,7 @@
 //! What a model is, read from `config.json` alone.
 //!
 //! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that its family's table
-//! ([`architecture`](crate::architecture)) gives it, or the reason why it cannot be trained. It stands here because memory
+//! ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands here because memory
 //! and time are estimated before a single weight is fetched, and because both the screens and the model may see this
 //! crate. Field names are Hugging Face's.
 

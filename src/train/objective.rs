@@ -9,7 +9,7 @@
 //! `objective/tests.rs` does so for pairs of answers.
 
 use crate::state::Stage;
-use sparktune_model::{Gradients, Loss, Model, Mtp, Param, PackedSequence};
+use sparktune_model::{Gradients, Loss, Model, Mtp, PackedSequence, Param};
 use std::borrow::Cow;
 
 /// Turns packed sequences into a loss and its gradients.

@@ -136,7 +136,8 @@ fn packed_equals_alone(model: &Model) -> f32 {
     }
     let ids = examples.concat();
     let packed = logits(model, &PackedSequence::new(&ids, &borders, &vec![true; ids.len()]));
-    let alone: Vec<f32> = examples.iter().flat_map(|example| logits(model, &PackedSequence::single(example))).collect();
+    let alone: Vec<f32> =
+        examples.iter().flat_map(|example| logits(model, &PackedSequence::single(example))).collect();
     let largest = alone.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let differences = packed.iter().zip(&alone).map(|(a, b)| (a - b).abs());
     differences.fold(0.0, |most, x| if x <= most { most } else { x }) / largest

@@ -60,7 +60,11 @@ fn a_run_of_an_earlier_program_is_listed_resumed_with_its_losses_and_exported() 
     assert_eq!(evals.len(), 2);
     for eval in evals {
         let step = eval["step"].to_string();
-        close(eval["loss_nats"].as_f64().unwrap(), &expected["evals"][&step], &format!("evaluation at {step}"));
+        close(
+            eval["loss_nats"].as_f64().unwrap(),
+            &expected["evals"][&step],
+            &format!("evaluation at {step}"),
+        );
     }
 
     let exported = place.sparktune(["export", "old", "--json"]).exits(0);

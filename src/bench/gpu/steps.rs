@@ -176,7 +176,7 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
 fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Result<Model, TrainError> {
     let model = match loaded {
         Some(mut model) => {
-            model.linears_mut().for_each(|linear| linear.lora = None);
+            model.linears_mut().into_iter().for_each(|linear| linear.lora = None);
             model
         }
         None => Model::load(&Checkpoint::random(config.clone(), 7), device, &mut |_, _| ())?,

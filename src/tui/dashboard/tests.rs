@@ -571,7 +571,8 @@ fn write_log(run: &RunDir, steps: u64) -> u64 {
             ..Step::default()
         });
         let message = format!("warning {step}");
-        let warning = step.is_multiple_of(100).then(|| Kind::Warning(Warning { message, step: Some(step) }));
+        let warning =
+            step.is_multiple_of(100).then_some(Kind::Warning(Warning { message, step: Some(step) }));
         std::iter::once(kind).chain(warning)
     });
     for (seq, kind) in (1..).zip(kinds) {
