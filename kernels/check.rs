@@ -1,8 +1,9 @@
 //! What every op's tests do: compare the fused path with the reference, value and all gradients.
 
+use burn::tensor::Tensor;
+
 pub(crate) use crate::compare::{distance, random};
 use crate::{Op, apply_all};
-use burn::tensor::Tensor;
 
 /// Which inputs are tracked: all of them, then each alone.
 fn subsets<const N: usize>() -> Vec<[bool; N]> {
@@ -25,9 +26,9 @@ fn seeded<const M: usize>(results: [Tensor<2>; M], seeds: [Tensor<2>; M]) -> Ten
     parts.reduce(|all, part| all + part).expect("an op has a result")
 }
 
-/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value and the
-/// gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each alone tracked. The
-/// same on a CUDA device where there is one.
+/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value
+/// and the gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each
+/// alone tracked. The same on a CUDA device where there is one.
 pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
     op: O,
     inputs: [Tensor<2>; N],
@@ -76,8 +77,9 @@ pub(crate) use on_cuda::cuda_device;
 /// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
-    use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
     use burn::tensor::{DType, Device, DeviceType};
+
+    use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
 
     /// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
     const VALUE: f32 = 1e-2;

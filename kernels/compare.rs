@@ -2,7 +2,8 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// As many numbers as are different before they repeat, so that a large tensor is soon made. A prime: rows differ.
+/// As many numbers as are different before they repeat, so that a large tensor is soon made. A prime: rows
+/// differ.
 const PERIOD: usize = (1 << 22) - 3;
 
 /// Reproducible numbers in (-1.5, 1.5): a `[rows, columns]` tensor on the CPU, outside autodiff.

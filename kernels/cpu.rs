@@ -1,10 +1,11 @@
 //! What the CPU paths share: slices of tensors, new tensors, whole-tensor products, rows in parallel.
 
-use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
-use crate::simd::dispatch;
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
 use rayon::prelude::*;
+
+use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
+use crate::simd::dispatch;
 
 /// The numbers of a contiguous f32 tensor.
 pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
@@ -87,8 +88,8 @@ pub(crate) fn for_rows2(
         });
 }
 
-/// Sums one vector of `width` numbers per task into one, tasks in order, so that the result does not depend on
-/// which thread was faster. `add(row, total)` adds the contribution of a row.
+/// Sums one vector of `width` numbers per task into one, tasks in order, so that the result does not depend
+/// on which thread was faster. `add(row, total)` adds the contribution of a row.
 pub(crate) fn sum_rows(rows: usize, width: usize, add: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let step = rows_per_task(width).max(rows.div_ceil(64));
     let partial: Vec<Vec<f32>> = (0..rows.div_ceil(step.max(1)))

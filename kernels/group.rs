@@ -1,11 +1,14 @@
-//! Ops on several layers that read the same input: their number is known when the program runs, so they handle lists.
+//! Ops on several layers that read the same input: their number is known when the program runs, so they
+//! handle lists.
+
+use std::fmt::Debug;
+
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaTensor, GroupOnCuda, OnCuda};
 use crate::{Op, apply_all};
-use burn::tensor::Tensor;
-use burn_flex::FlexTensor;
-use std::fmt::Debug;
 
 /// What a group has for CUDA devices: nothing in a build without them.
 #[cfg(not(feature = "cuda"))]

@@ -1,10 +1,10 @@
 //! The operations a training step spends its time in, each with a hand-written backward.
 //!
-//! One folder per op. Every op is a value that implements [`Op`]: a fused, threaded CPU path (`forward`, `backward`), with
-//! the feature `cuda` the launches of its device code (`cuda.rs` beside the `.cuh`), and a `reference` in plain tensor
-//! operations, which is the readable specification, what the tests compare with, and what runs where neither does.
-//! Activations enter and leave as `[T, channels]` tensors, where `T` counts the tokens of a packed row; heads and borders are
-//! parameters of the op.
+//! One folder per op. Every op is a value that implements [`Op`]: a fused, threaded CPU path (`forward`,
+//! `backward`), with the feature `cuda` the launches of its device code (`cuda.rs` beside the `.cuh`), and a
+//! `reference` in plain tensor operations, which is the readable specification, what the tests compare with,
+//! and what runs where neither does. Activations enter and leave as `[T, channels]` tensors, where `T` counts
+//! the tokens of a packed row; heads and borders are parameters of the op.
 //!
 //! This crate knows tensors and nothing of models, checkpoints or files.
 

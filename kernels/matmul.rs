@@ -1,7 +1,8 @@
 //! Matrix products of the CPU ops: strided views into f32 slices, checked once, handed to the `gemm` crate.
 //!
-//! `gemm` picks its kernel at run time (AVX-512 with its feature `x86-v4`, AVX2+FMA, NEON, plain) and blocks the summed dimension by the
-//! caches of the machine, never by the number of threads: a product has the same bits whether one thread computes it or all.
+//! `gemm` picks its kernel at run time (AVX-512 with its feature `x86-v4`, AVX2+FMA, NEON, plain) and blocks
+//! the summed dimension by the caches of the machine, never by the number of threads: a product has the same
+//! bits whether one thread computes it or all.
 
 use std::marker::PhantomData;
 
@@ -65,16 +66,17 @@ fn fits(len: usize, rows: usize, cols: usize, row_stride: usize) -> bool {
     row_stride >= cols && (rows == 0 || (rows - 1) * row_stride + cols <= len)
 }
 
-/// An output that several tasks write at once, each its own rows and columns: a tile of `[tokens, heads, head_dim]` is no sub-slice, so
-/// the borrow checker cannot see that the tiles are disjoint.
+/// An output that several tasks write at once, each its own rows and columns: a tile of `[tokens, heads,
+/// head_dim]` is no sub-slice, so the borrow checker cannot see that the tiles are disjoint.
 pub struct Tiled<'a> {
     data: *mut f32,
     len: usize,
     borrow: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the pointer is only reached through the two unsafe functions below, whose callers promise disjoint tiles.
-#[allow(unsafe_code)]
+// SAFETY: the pointer is only reached through the two unsafe functions below, whose callers promise disjoint
+// tiles.
+#[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
 unsafe impl Sync for Tiled<'_> {}
 
 impl<'a> Tiled<'a> {
@@ -87,7 +89,7 @@ impl<'a> Tiled<'a> {
     ///
     /// # Safety
     /// No two tiles alive at the same time share an element.
-    #[allow(unsafe_code)]
+    #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     pub unsafe fn matrix(&self, offset: usize, rows: usize, cols: usize, row_stride: usize) -> MatrixMut<'_> {
         assert!(
             offset <= self.len && fits(self.len - offset, rows, cols, row_stride),
@@ -102,7 +104,7 @@ impl<'a> Tiled<'a> {
     ///
     /// # Safety
     /// No two tiles alive at the same time share an element.
-    #[allow(unsafe_code, clippy::mut_from_ref)]
+    #[expect(unsafe_code, clippy::mut_from_ref, reason = "the caller promises that tiles do not overlap")]
     pub unsafe fn slice(&self, offset: usize, len: usize) -> &mut [f32] {
         assert!(offset <= self.len && len <= self.len - offset, "tile of {len} reaches past its output");
         // SAFETY: inside the borrowed slice; exclusive by the caller's promise.
@@ -111,7 +113,7 @@ impl<'a> Tiled<'a> {
 }
 
 /// Whether a product replaces its destination or is added to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
     /// dst = product; what was there is never read.
     Replace,
@@ -127,7 +129,7 @@ impl Write {
 }
 
 /// How many threads work on one product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
     /// The calling one: the product is one task of many.
     One,
@@ -151,9 +153,10 @@ pub fn matmul(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Ma
         Threads::One => gemm::Parallelism::None,
         Threads::All => gemm::Parallelism::Rayon(0),
     };
-    // SAFETY: all three views were checked against their slices when made, the shapes agree, and `dst` is exclusively borrowed, so it
-    // overlaps neither operand. A stride is below the length of a slice of f32, which fits isize.
-    #[allow(unsafe_code)]
+    // SAFETY: all three views were checked against their slices when made, the shapes agree, and `dst` is
+    // exclusively borrowed, so it overlaps neither operand. A stride is below the length of a slice of
+    // f32, which fits isize.
+    #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     unsafe {
         gemm::gemm(
             dst.rows,

@@ -1,22 +1,23 @@
-//! How an op joins burn: one function wires any [`Op`] into the autodiff graph, so that an op's file holds only
-//! its mathematics.
+//! How an op joins burn: one function wires any [`Op`] into the autodiff graph, so that an op's file holds
+//! only its mathematics.
 
-#[cfg(feature = "cuda")]
-use crate::cuda::{self, OnCuda};
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
 #[cfg(feature = "cuda")]
 use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::{
-    Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata, tensor::FloatTensor,
-};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use burn_flex::FlexTensor;
-use std::fmt::Debug;
-use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, OnCuda};
 
 /// What an op has for CUDA devices: nothing in a build without them.
 #[cfg(not(feature = "cuda"))]
@@ -37,12 +38,12 @@ pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug +
 
     /// The results on the CPU, and what `backward` will need.
     ///
-    /// `wanted[i]` says whether a gradient for input `i` will be asked for; with none wanted nothing should be
-    /// saved. Inputs are contiguous f32.
+    /// `wanted[i]` says whether a gradient for input `i` will be asked for; with none wanted nothing should
+    /// be saved. Inputs are contiguous f32.
     fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>);
 
-    /// Gradients of the inputs given the gradients of the results; at least those `wanted`, but for the ones left in a
-    /// [`GradientSum`](crate::GradientSum).
+    /// Gradients of the inputs given the gradients of the results; at least those `wanted`, but for the ones
+    /// left in a [`GradientSum`](crate::GradientSum).
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
@@ -53,8 +54,8 @@ pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug +
 
 /// Runs an op with one result, recording it in the autodiff graph when an input is tracked.
 ///
-/// On the CPU and on CUDA devices by its own forward and backward; by its reference where its kernels do not take
-/// these shapes, and on all other devices.
+/// On the CPU and on CUDA devices by its own forward and backward; by its reference where its kernels do not
+/// take these shapes, and on all other devices.
 pub fn apply<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N]) -> Tensor<2> {
     let [result] = apply_all(op, inputs);
     result
@@ -186,8 +187,8 @@ pub(crate) fn on_cpu(tensor: &Tensor<2>) -> bool {
     tensor.device().inner() == burn::tensor::Device::flex()
 }
 
-/// A tensor outside autodiff with its rows one after the other, as kernels read them; burn leaves gaps behind short rows
-/// on CUDA devices, and each use of such a tensor would close them anew.
+/// A tensor outside autodiff with its rows one after the other, as kernels read them; burn leaves gaps behind
+/// short rows on CUDA devices, and each use of such a tensor would close them anew.
 pub fn packed(tensor: Tensor<2>) -> Tensor<2> {
     #[cfg(feature = "cuda")]
     if !on_cpu(&tensor) {
@@ -223,8 +224,8 @@ impl<O: Runs<B, N, M>, B: Backend, const N: usize, const M: usize> Backward<B, N
     }
 }
 
-/// The node of one of an op's other results, a child of the first's so that it comes before that in the backward pass: all
-/// it does is to put its gradient where the first will look.
+/// The node of one of an op's other results, a child of the first's so that it comes before that in the
+/// backward pass: all it does is to put its gradient where the first will look.
 #[derive(Debug)]
 struct Other;
 
@@ -238,7 +239,7 @@ impl<B: Backend> Backward<B, 1> for Other {
 }
 
 /// The gradients of an op's results behind the first, as they come in.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 struct Others<B: Backend> {
     gradients: Arc<Mutex<Vec<Option<FloatTensor<B>>>>>,
     kinds: Vec<(Shape, FloatDType)>,

@@ -1,12 +1,15 @@
-//! Run-time SIMD for the element-wise parts of the CPU ops: `dispatch`, and functions the compiler can vectorise inside it.
+//! Run-time SIMD for the element-wise parts of the CPU ops: `dispatch`, and functions the compiler can
+//! vectorise inside it.
 //!
-//! The program is built for baseline x86-64 (SSE2), so that one binary starts everywhere. `dispatch` compiles its closure once per
-//! instruction set (baseline, AVX2+FMA, AVX-512 with pulp's `x86-v4`; NEON is baseline on Arm) and picks one at run time. A loop in the
-//! closure is vectorised for that set provided that everything it calls is inlined: mark the closure and its callees `#[inline(always)]`.
-//! The functions here use neither branches nor fused multiply-adds: the first would stop the vectoriser, the second would be a library
-//! call on machines without FMA. So a value has the same bits on every instruction set.
+//! The program is built for baseline x86-64 (SSE2), so that one binary starts everywhere. `dispatch` compiles
+//! its closure once per instruction set (baseline, AVX2+FMA, AVX-512 with pulp's `x86-v4`; NEON is baseline
+//! on Arm) and picks one at run time. A loop in the closure is vectorised for that set provided that
+//! everything it calls is inlined: mark the closure and its callees `#[inline(always)]`. The functions here
+//! use neither branches nor fused multiply-adds: the first would stop the vectoriser, the second would be a
+//! library call on machines without FMA. So a value has the same bits on every instruction set.
 
-/// Runs `f` compiled for the best instruction set of this machine: `dispatch(#[inline(always)] || for x in xs { … })`.
+/// Runs `f` compiled for the best instruction set of this machine: `dispatch(#[inline(always)] || for x in xs
+/// { … })`.
 #[inline(always)]
 pub fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
@@ -14,8 +17,8 @@ pub fn dispatch<R>(f: impl FnOnce() -> R) -> R {
 
 /// `eˣ` to within 1.1 ulp for −87 ≤ x ≤ 88.3. Zero below −87 (no subnormals), +∞ above 88.4, NaN for NaN.
 ///
-/// x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite: `LN2_HI` has 9 significant bits, so n·LN2_HI is exact), a polynomial for eʳ,
-/// and 2ⁿ put together from its exponent bits.
+/// x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite: `LN2_HI` has 9 significant bits, so n·LN2_HI is
+/// exact), a polynomial for eʳ, and 2ⁿ put together from its exponent bits.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LN2_HI: f32 = 0.693_359_4;
@@ -42,8 +45,8 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Number of independent partial results of the reductions below: enough to fill two AVX-512 registers, and the same number on every machine so
-/// that the order of additions, hence the bits, does not depend on it.
+/// Number of independent partial results of the reductions below: enough to fill two AVX-512 registers, and
+/// the same number on every machine so that the order of additions, hence the bits, does not depend on it.
 const LANES: usize = 32;
 
 /// Σ xs, in a fixed order that depends on the length only.

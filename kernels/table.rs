@@ -1,16 +1,18 @@
 //! Numbers that the host knows and kernels read: borders, positions, ids, angles.
 
 #[cfg(feature = "cuda")]
-use crate::cuda::CudaTensor;
-#[cfg(feature = "cuda")]
-use cubecl::server::Handle;
-#[cfg(feature = "cuda")]
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::{Mutex, OnceLock};
+
+#[cfg(feature = "cuda")]
+use cubecl::server::Handle;
+
+#[cfg(feature = "cuda")]
+use crate::cuda::CudaTensor;
 
 /// Shared numbers; brought to the device once, when the first kernel asks for them.
 #[derive(Clone)]

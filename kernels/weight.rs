@@ -1,16 +1,19 @@
 //! A weight as an op takes it, and where its gradient is added up.
 
+use std::sync::{Arc, Mutex};
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, Flex};
+use burn::tensor::{DType, Tensor};
+use burn_flex::FlexTensor;
+
 use crate::adamw::accumulate;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, CudaTensor};
 use crate::{cpu, op};
-use burn::backend::{Backend, DispatchKindConversion, DispatchTensor, Flex, tensor::FloatTensor};
-use burn::tensor::{DType, Tensor};
-use burn_flex::FlexTensor;
-use std::sync::{Arc, Mutex};
 
 /// A matrix of the model.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Weight {
     /// Its numbers.
     pub tensor: Tensor<2>,
@@ -24,9 +27,10 @@ impl From<Tensor<2>> for Weight {
     }
 }
 
-/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place, without a second gradient
-/// of the weight's size; only the head's is made in the forward pass and waits beside the sum of the rows before.
-#[derive(Clone, Debug, Default)]
+/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place, without
+/// a second gradient of the weight's size; only the head's is made in the forward pass and waits beside the
+/// sum of the rows before.
+#[derive(Debug, Clone, Default)]
 pub struct GradientSum(Arc<Mutex<Option<Tensor<2>>>>);
 
 impl GradientSum {
@@ -63,8 +67,8 @@ where
     None
 }
 
-/// Runs `add` on the numbers of the sum, or on zeros `[rows, columns]` where it has none yet. Returns them where there is no
-/// sum to keep them.
+/// Runs `add` on the numbers of the sum, or on zeros `[rows, columns]` where it has none yet. Returns them
+/// where there is no sum to keep them.
 pub(crate) fn add_on_cpu(
     sum: Option<&GradientSum>,
     [rows, columns]: [usize; 2],
@@ -78,7 +82,8 @@ pub(crate) fn add_on_cpu(
     None
 }
 
-/// Keeps what `add` makes of the sum so far, a tensor nobody else reads. Returns it where there is no sum to keep it.
+/// Keeps what `add` makes of the sum so far, a tensor nobody else reads. Returns it where there is no sum to
+/// keep it.
 #[cfg(feature = "cuda")]
 pub(crate) fn add_on_cuda(
     sum: Option<&GradientSum>,
@@ -90,8 +95,9 @@ pub(crate) fn add_on_cuda(
     None
 }
 
-/// Runs `add` on the numbers of several sums of these `shapes`, f32 tensors nobody else reads, and says whether it is to add to them or
-/// to put its own in their place. Returns those that have no sum to keep them.
+/// Runs `add` on the numbers of several sums of these `shapes`, f32 tensors nobody else reads, and says
+/// whether it is to add to them or to put its own in their place. Returns those that have no sum to keep
+/// them.
 #[cfg(feature = "cuda")]
 pub(crate) fn add_all_on_cuda(
     sums: &[Option<GradientSum>],

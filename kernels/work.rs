@@ -1,14 +1,14 @@
-//! What the ops ask of a CUDA device, launch by launch: bytes that come from or go to memory, and FLOPs of the tensor cores, as the
-//! kernels here move and do them.
+//! What the ops ask of a CUDA device, launch by launch: bytes that come from or go to memory, and FLOPs of
+//! the tensor cores, as the kernels here move and do them.
 //!
-//! Counted from the sources (`NOTES.md`), nothing measured. A number that is read again while it lies in L2 counts once. Enters:
-//! sizes. Leaves: [`Work`], which `bench` holds times against and a training step is predicted from. Neither a device nor the
-//! feature `cuda` is needed.
+//! Counted from the sources (`NOTES.md`), nothing measured. A number that is read again while it lies in L2
+//! counts once. Enters: sizes. Leaves: [`Work`], which `bench` holds times against and a training step is
+//! predicted from. Neither a device nor the feature `cuda` is needed.
 
 use crate::linear_cross_entropy::Slabs;
 
 /// One launch of a kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Launch {
     /// Read and written.
     pub bytes: f64,
@@ -17,7 +17,7 @@ pub struct Launch {
 }
 
 /// The launches of an op's two passes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Work {
     /// Of the forward pass.
     pub forward: Vec<Launch>,
@@ -26,7 +26,7 @@ pub struct Work {
 }
 
 /// What a device can do at most.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Ceilings {
     /// Bytes a second, read and written.
     pub bytes_per_s: f64,
@@ -69,8 +69,9 @@ fn group(k: usize) -> usize {
     (KEPT / (2 * TILE * k.max(1))).clamp(8, 16)
 }
 
-/// `C [m, n] = A [m, k] · B [k, n]`, each number of C taking `result` bytes. A is read once, B again for each group of A's rows unless
-/// L2 keeps it. Where `k` is split the parts are not counted: such results are small.
+/// `C [m, n] = A [m, k] · B [k, n]`, each number of C taking `result` bytes. A is read once, B again for each
+/// group of A's rows unless L2 keeps it. Where `k` is split the parts are not counted: such results are
+/// small.
 pub fn product(m: usize, n: usize, k: usize, result: f64) -> Launch {
     let readings = if 2 * n * k <= KEPT { 1 } else { m.div_ceil(TILE).div_ceil(group(k)) };
     let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -101,8 +102,8 @@ pub fn lora_linears(tokens: usize, width: usize, outputs: &[usize], rank: usize)
     }
 }
 
-/// The small products of their adapters: A below each other and `u = x Aᵀ` forward; `d_u = d_y B`, `d_A` and `d_B` backward, `added` to
-/// what the micro-batches before have left.
+/// The small products of their adapters: A below each other and `u = x Aᵀ` forward; `d_u = d_y B`, `d_A` and
+/// `d_B` backward, `added` to what the micro-batches before have left.
 pub fn adapters(tokens: usize, width: usize, outputs: &[usize], rank: usize, added: bool) -> Work {
     let result = if added { ADDED } else { F32 };
     let ranks = rank * outputs.len();
@@ -116,8 +117,8 @@ pub fn adapters(tokens: usize, width: usize, outputs: &[usize], rank: usize, add
     }
 }
 
-/// Head and cross-entropy over `targets` of a row's `tokens`; all of it runs in the forward pass. A `trained` head's gradient
-/// is `added` to the sum of the micro-batches before by a pass of its own.
+/// Head and cross-entropy over `targets` of a row's `tokens`; all of it runs in the forward pass. A `trained`
+/// head's gradient is `added` to the sum of the micro-batches before by a pass of its own.
 pub fn head(
     [tokens, targets]: [usize; 2],
     hidden: usize,
@@ -140,7 +141,8 @@ pub fn head(
             let statistics = logits / 8.0;
             let mut of_logits = product(rows, width, hidden, BF16);
             of_logits.bytes += statistics;
-            // On 96 resident blocks `e` is read one and a half times, the weight once for eight tiles of rows.
+            // On 96 resident blocks `e` is read one and a half times, the weight once for eight tiles of
+            // rows.
             let readings = (rows as f64 / (8 * TILE) as f64).max(1.0);
             let sum = if first_column > 0 { ADDED } else { F32 };
             let d_x = Launch {
@@ -206,8 +208,8 @@ pub fn gated_delta_rule(tokens: usize, key_heads: usize, value_heads: usize, d: 
     }
 }
 
-/// Causal attention, a token standing in an example of `length`. Backward forms eight products where forward has two, seven up
-/// to 128 numbers a head.
+/// Causal attention, a token standing in an example of `length`. Backward forms eight products where forward
+/// has two, seven up to 128 numbers a head.
 pub fn packed_attention(tokens: usize, length: f64, heads: usize, kv_heads: usize, d: usize) -> Work {
     let rows = tokens as f64;
     let (queries, keys, scalars) =
@@ -263,7 +265,8 @@ pub fn gated_rms_norm(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 
-/// RMSNorm and rotation of each head, read where the projection left it; `joint`: beside gates, whose gradient is written too.
+/// RMSNorm and rotation of each head, read where the projection left it; `joint`: beside gates, whose
+/// gradient is written too.
 pub fn norm_rope(tokens: usize, width: usize, joint: bool) -> Work {
     streams(tokens * width, 2.0, if joint { 4.0 } else { 3.0 })
 }

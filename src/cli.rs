@@ -1,6 +1,8 @@
-//! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or decided here.
+//! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or
+//! decided here.
 //!
-//! The flags of a plan come from the plan's own table, so that a setting has one name, one help text and one reader.
+//! The flags of a plan come from the plan's own table, so that a setting has one name, one help text and one
+//! reader.
 
 use std::path::PathBuf;
 
@@ -77,7 +79,7 @@ pub enum Command {
 }
 
 /// Answers given as flags.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct SettingFlags(pub Answers);
 
 /// Flags that take several values.
@@ -368,10 +370,12 @@ pub struct BenchArgs {
     /// The rows as one JSON array; with --gpu one object on a line, into FILE as soon as each is known
     #[arg(long, value_name = "FILE")]
     pub json: Option<Option<PathBuf>>,
-    /// Measure less of everything: a few seconds in all, and less exact; with --gpu only to try whether it works
+    /// Measure less of everything: a few seconds in all, and less exact; with --gpu only to try whether it
+    /// works
     #[arg(long)]
     pub quick: bool,
-    /// Run the peers too, side by side: a Python with torch, transformers and peft; without it no peer in Python is run
+    /// Run the peers too, side by side: a Python with torch, transformers and peft; without it no peer in
+    /// Python is run
     #[arg(long, value_name = "PYTHON", conflicts_with = "gpu")]
     pub peers: Option<PathBuf>,
     /// Measure the tokenizer of the model in this folder instead of the demo's
@@ -382,7 +386,7 @@ pub struct BenchArgs {
     pub gpu: Option<GpuSection>,
     /// Leave out what would not end within so many seconds
     #[arg(long, value_name = "N", requires = "gpu")]
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only measuring a GPU reads it"))]
     pub seconds: Option<u32>,
 }
 
@@ -437,7 +441,7 @@ fn section_parser() -> impl TypedValueParser<Value = Section> {
 }
 
 /// What is measured on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GpuSection {
     /// Every kernel against its reference and its floor
     Kernels,
@@ -445,7 +449,8 @@ pub enum GpuSection {
     Gemm,
     /// Training steps: loss beside the CPU's, speed, memory
     Steps,
-    /// What a step moves and computes, op by op, and the speed that allows on GB10: arithmetic that needs no GPU
+    /// What a step moves and computes, op by op, and the speed that allows on GB10: arithmetic that needs no
+    /// GPU
     Model,
     /// What the plan asks for: two rates, in two seconds
     #[value(hide = true)]
@@ -454,8 +459,9 @@ pub enum GpuSection {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
 
     #[test]
     fn the_command_line_holds_together() {

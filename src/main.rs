@@ -1,4 +1,5 @@
-//! The program: parse the command line, dispatch to the command, and turn what went wrong into an exit code and a message.
+//! The program: parse the command line, dispatch to the command, and turn what went wrong into an exit code
+//! and a message.
 
 mod cli;
 
@@ -15,8 +16,8 @@ use sparktune_tui::output;
 
 use crate::cli::{Cli, Command};
 
-/// Tensors of many megabytes come and go in every layer: the system's allocator gives each back at once and faults it
-/// in again, which cost full fine-tuning up to a third of its time.
+/// Tensors of many megabytes come and go in every layer: the system's allocator gives each back at once and
+/// faults it in again, which cost full fine-tuning up to a third of its time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

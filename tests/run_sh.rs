@@ -1,7 +1,8 @@
-//! Runs the real `run.sh` on simulated machines: a checkout in a folder with a space in its name, a PATH with only the tools of
-//! a bare Debian, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman that record their arguments.
+//! Runs the real `run.sh` on simulated machines: a checkout in a folder with a space in its name, a PATH with
+//! only the tools of a bare Debian, and stand-ins for cargo, rustup, curl, the installer, Docker and Podman
+//! that record their arguments.
 
-#![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 use std::fs;
 use std::io::Read;
@@ -17,8 +18,8 @@ const BARE_TOOLS: [&str; 21] = [
     "mv", "readlink", "rm", "sed", "sh", "sleep", "sort", "touch",
 ];
 
-/// Answers `--version`, records every other call, and builds a `sparktune` that prints its folder and arguments, records the
-/// name it was called by, and exits with 5.
+/// Answers `--version`, records every other call, and builds a `sparktune` that prints its folder and
+/// arguments, records the name it was called by, and exits with 5.
 const CARGO: &str = r#"#!/bin/sh
 [ "$1" = --version ] && { echo "cargo VERSION (0000 2026-01-01)"; exit; }
 echo "cargo $* in $(pwd)" >>"$HOME/asked"
@@ -30,8 +31,8 @@ chmod +x "$CARGO_TARGET_DIR/release/sparktune"
 const RUSTC: &str = "#!/bin/sh\necho 'rustc VERSION (0000 2026-01-01)'\n";
 const NOTHING: &str = "#!/bin/sh\n";
 
-/// Docker or Podman: records its arguments with `|` between them, keeps the label of the image it builds, and instead of
-/// running sparktune prints its arguments and exits with 5. With `WAIT`, only after a signal.
+/// Docker or Podman: records its arguments with `|` between them, keeps the label of the image it builds, and
+/// instead of running sparktune prints its arguments and exits with 5. With `WAIT`, only after a signal.
 const ENGINE: &str = r#"#!/bin/sh
 { printf '%s' "${0##*/}"; printf '|%s' "$@"; echo; } >>"$HOME/asked"
 case "$1" in
@@ -144,8 +145,9 @@ impl Machine {
 
     /// Starts `run.sh` in a terminal, and returns the process and what it prints.
     ///
-    /// Signals have their default action in it, even if whoever runs the tests ignores them (`nohup`, a job in the background):
-    /// `Command` would pass that on, and bash cannot trap a signal that is ignored when bash starts.
+    /// Signals have their default action in it, even if whoever runs the tests ignores them (`nohup`, a job
+    /// in the background): `Command` would pass that on, and bash cannot trap a signal that is ignored
+    /// when bash starts.
     fn in_terminal(&self, arguments: &[&str], variables: &[(&str, &str)]) -> (Box<dyn Child>, Box<dyn Read>) {
         let pty = native_pty_system().openpty(PtySize::default()).unwrap();
         let mut command = CommandBuilder::new("bash");
@@ -182,8 +184,8 @@ impl Machine {
     }
 }
 
-/// Another process writes it: a file that is open for writing cannot be started, and whatever this process opens is open for
-/// a moment in every process that another test starts meanwhile.
+/// Another process writes it: a file that is open for writing cannot be started, and whatever this process
+/// opens is open for a moment in every process that another test starts meanwhile.
 fn write_program(path: &Path, text: &str) {
     let write = r#"rm -f "$0" && printf %s "$1" >"$0" && chmod 755 "$0""#;
     let status = Command::new("sh").args(["-c", write]).arg(path).arg(text).status().expect("sh starts");

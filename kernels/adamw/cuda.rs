@@ -1,8 +1,9 @@
 //! Launches of `adamw.cuh`.
 
+use burn::tensor::{DType, Tensor};
+
 use super::{AdamW, Moments, Weights};
 use crate::cuda::{CudaTensor, Kernel, as_f32, dims, empty, into_tensor, own, primitive, sizes};
-use burn::tensor::{DType, Tensor};
 
 const SOURCE: &str = "adamw/adamw.cuh";
 /// Numbers one block of `adamw_squares` adds.

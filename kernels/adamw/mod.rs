@@ -8,16 +8,17 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, slice, tensor};
-use crate::op::{on_cpu, primitive};
-use crate::simd::{dispatch, dot};
 use burn::backend::Flex;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
+use crate::cpu::{dims, slice, tensor};
+use crate::op::{on_cpu, primitive};
+use crate::simd::{dispatch, dot};
+
 /// What one step of the optimizer does to every parameter alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
     /// Learning rate of this step.
     pub learning_rate: f64,
@@ -58,8 +59,8 @@ enum Side {
 }
 
 impl Clip {
-    /// The L2 norm over `gradients`, all f32 on one device, and `min(1, clip_norm / (norm + 1e-6))`; does not wait for
-    /// the device. The order of the gradients decides the order of the sum.
+    /// The L2 norm over `gradients`, all f32 on one device, and `min(1, clip_norm / (norm + 1e-6))`; does not
+    /// wait for the device. The order of the gradients decides the order of the sum.
     pub fn new(gradients: &[&Tensor<2>], clip_norm: f64) -> Self {
         #[cfg(feature = "cuda")]
         if gradients.first().is_some_and(|gradient| !on_cpu(gradient)) {

@@ -1,19 +1,20 @@
-//! Causal depthwise convolution over time followed by silu; the window stops at the border of a packed example
-//! (SPEC.md 2.4 step 2 and 2.6).
+//! Causal depthwise convolution over time followed by silu; the window stops at the border of a packed
+//! example (SPEC.md 2.4 step 2 and 2.6).
 //!
-//! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap `K-1`
-//! is the current token.
+//! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap
+//! `K-1` is the current token.
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
-use crate::simd::sigmoid;
-use crate::{Op, Table, apply};
 use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
+use crate::simd::sigmoid;
+use crate::{Op, Table, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct CausalConv1dSilu {
     /// For each token, its position in its own example: how many earlier tokens the window may see.
@@ -104,7 +105,8 @@ impl Op<2> for CausalConv1dSilu {
         ([tensor(out, rows)], saved)
     }
 
-    /// With `ds = dy ⊙ silu'(s)`: `du_t = Σ_lag w[:, K-1-lag] ⊙ ds_{t+lag}` inside the example, `dw` likewise.
+    /// With `ds = dy ⊙ silu'(s)`: `du_t = Σ_lag w[:, K-1-lag] ⊙ ds_{t+lag}` inside the example, `dw`
+    /// likewise.
     fn backward(
         &self,
         saved: Vec<FlexTensor>,

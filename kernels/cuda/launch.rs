@@ -1,17 +1,20 @@
 //! The launch of one kernel of a device source, in order with everything else on the device's stream.
 //!
-//! Arguments are the buffers in the order they are named here, then one struct of sizes by value: cubecl hands a kernel
-//! its buffers' addresses and after them the packed words of `info` (`launch_checked` in cubecl-cuda 0.11).
+//! Arguments are the buffers in the order they are named here, then one struct of sizes by value: cubecl
+//! hands a kernel its buffers' addresses and after them the packed words of `info` (`launch_checked` in
+//! cubecl-cuda 0.11).
 
-use super::source::{Define, Source, source};
-use super::tensor::CudaTensor;
+use std::sync::Arc;
+
 use cubecl::ir::attributes::BufferIOAttr;
 use cubecl::ir::metadata::Info;
 use cubecl::ir::settings::Dim3;
 use cubecl::ir::{ElemType, UIntKind};
 use cubecl::prelude::*;
 use cubecl::server::{Handle, KernelArguments, MetadataBindingInfo};
-use std::sync::Arc;
+
+use super::source::{Define, Source, source};
+use super::tensor::CudaTensor;
 
 /// A kernel about to be launched.
 pub(crate) struct Kernel {

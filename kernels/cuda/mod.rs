@@ -1,17 +1,17 @@
-//! How an op reaches its CUDA kernels: the trait it implements, device tensors, and the launch of a device source.
+//! How an op reaches its CUDA kernels: the trait it implements, device tensors, and the launch of a device
+//! source.
 //!
-//! Tensors here are contiguous and 16-byte aligned. Activations and matrices are bf16; vectors (norms, biases, gates),
-//! statistics and gradients of parameters are f32. Nothing here waits for the device.
+//! Tensors here are contiguous and 16-byte aligned. Activations and matrices are bf16; vectors (norms,
+//! biases, gates), statistics and gradients of parameters are f32. Nothing here waits for the device.
 
 mod launch;
 mod source;
 mod tensor;
 
+use burn::tensor::DType;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
 pub(crate) use tensor::{contiguous, empty, like, own, part, view, zeros};
-
-use burn::tensor::DType;
 
 /// The kernels of an op for CUDA devices.
 pub trait OnCuda<const N: usize, const M: usize = 1> {
@@ -50,8 +50,8 @@ pub trait GroupOnCuda {
     ) -> Vec<Option<CudaTensor>>;
 }
 
-/// Launches a backward kernel and, where `parts` is the shape of one, hands it one more buffer to write: f32, a row of the
-/// weight's gradient from each block. Returns their sum in order, `[1, width]`.
+/// Launches a backward kernel and, where `parts` is the shape of one, hands it one more buffer to write: f32,
+/// a row of the weight's gradient from each block. Returns their sum in order, `[1, width]`.
 pub(crate) fn launch_with_parts(
     kernel: Kernel,
     beside: &CudaTensor,
@@ -97,7 +97,8 @@ pub(crate) fn stacked(matrices: &[CudaTensor]) -> CudaTensor {
     all
 }
 
-/// How many blocks share the rows of a weight gradient: enough to fill a device, and always the same for a shape.
+/// How many blocks share the rows of a weight gradient: enough to fill a device, and always the same for a
+/// shape.
 pub(crate) fn partial_blocks(groups: usize) -> usize {
     groups.clamp(1, 256)
 }
@@ -107,8 +108,8 @@ pub(crate) fn lanes(width: usize) -> usize {
     width.div_ceil(8).next_power_of_two()
 }
 
-/// What a scalar result's forward kept as the gradients of its two inputs, times the gradient of the result, `[1, 1]`; not
-/// touched where that is one. `wanted` as in [`OnCuda::backward`].
+/// What a scalar result's forward kept as the gradients of its two inputs, times the gradient of the result,
+/// `[1, 1]`; not touched where that is one. `wanted` as in [`OnCuda::backward`].
 pub(crate) fn scaled(
     saved: Vec<CudaTensor>,
     d_output: CudaTensor,

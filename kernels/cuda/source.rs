@@ -82,7 +82,8 @@ pub(crate) fn source(path: &'static str, defines: &[Define]) -> Arc<Source> {
     }))
 }
 
-/// Appends the file at `path`, each quoted include replaced by the file's text the first time and by nothing afterwards.
+/// Appends the file at `path`, each quoted include replaced by the file's text the first time and by nothing
+/// afterwards.
 fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
     seen.push(path.to_owned());
     let (_, file) = FILES.iter().find(|(name, _)| *name == path).expect("every device source is in the list");
@@ -116,8 +117,9 @@ fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
+
+    use super::*;
 
     #[test]
     fn every_device_source_of_the_crate_is_in_the_list() {

@@ -1,12 +1,13 @@
 //! Device tensors as kernels want them.
 
-use super::{Kernel, sizes};
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
+
+use super::{Kernel, sizes};
 
 /// A tensor on a CUDA device.
 pub type CudaTensor = CubeTensor;

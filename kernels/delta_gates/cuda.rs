@@ -1,11 +1,12 @@
 //! Launches of `delta_gates.cuh`.
 
+use burn::tensor::DType;
+
 use super::DeltaGates;
 use crate::cuda::{
     CudaTensor, Kernel, OnCuda, as_bf16, as_f32, dims, empty, launch_with_parts, like, part, partial_blocks,
     sizes,
 };
-use burn::tensor::DType;
 
 const SOURCE: &str = "delta_gates/delta_gates.cuh";
 

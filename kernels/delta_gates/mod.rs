@@ -1,19 +1,21 @@
-//! The gates of the delta rule: the log decay of its state, `g = -exp(A_log) · softplus(a + dt_bias)`, and the strength of a write,
-//! `beta = sigmoid(b)` (SPEC.md 2.4 step 6).
+//! The gates of the delta rule: the log decay of its state, `g = -exp(A_log) · softplus(a + dt_bias)`, and
+//! the strength of a write, `beta = sigmoid(b)` (SPEC.md 2.4 step 6).
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
-use crate::{Op, apply_all};
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
+use crate::{Op, apply_all};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct DeltaGates;
 
-/// `g`, never positive, and `beta`, both `[T, Nv]` f32, from `a` and `b [T, Nv]`, `a_log` and `dt_bias [1, Nv]`.
+/// `g`, never positive, and `beta`, both `[T, Nv]` f32, from `a` and `b [T, Nv]`, `a_log` and `dt_bias [1,
+/// Nv]`.
 pub fn delta_gates(a: Tensor<2>, b: Tensor<2>, a_log: Tensor<2>, dt_bias: Tensor<2>) -> [Tensor<2>; 2] {
     apply_all(DeltaGates, [a, b, a_log, dt_bias])
 }

@@ -1,11 +1,12 @@
 //! Launches of `embedding.cuh`.
 
+use burn::tensor::DType;
+
 use super::Embedding;
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, sizes, zeros};
 use crate::linear::cuda::aligned;
 use crate::weight::add_on_cuda;
-use burn::tensor::DType;
 
 const SOURCE: &str = "embedding/embedding.cuh";
 

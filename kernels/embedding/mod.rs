@@ -3,13 +3,14 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, slice, tensor};
-use crate::weight::{GradientSum, Weight, add_on_cpu};
-use crate::{Op, Table, apply};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, slice, tensor};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
+use crate::{Op, Table, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct Embedding {
     pub input_ids: Table,

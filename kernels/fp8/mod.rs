@@ -1,18 +1,21 @@
-//! Products of linear layers with operands rounded to e4m3, on CUDA devices: an option of `linear` and `lora_linear`, and not
-//! lossless.
+//! Products of linear layers with operands rounded to e4m3, on CUDA devices: an option of `linear` and
+//! `lora_linear`, and not lossless.
 //!
-//! `x`, `W` and `dy` are rounded for `y = x Wᵀ` and `dx = dy W`, each row with a power of two as its scale (`device/e4m3.cuh`), anew
-//! each time: nothing is kept. Adapters, gradients of parameters and the layers that [`takes`] refuses stay in bf16.
+//! `x`, `W` and `dy` are rounded for `y = x Wᵀ` and `dx = dy W`, each row with a power of two as its scale
+//! (`device/e4m3.cuh`), anew each time: nothing is kept. Adapters, gradients of parameters and the layers
+//! that [`takes`] refuses stay in bf16.
+
+use burn::tensor::DType;
 
 use crate::cuda::{CudaTensor, Kernel, LAYERS, dims, empty, sizes};
 use crate::linear::cuda::{Columns, Gradient, device};
 use crate::linear::tile::FP8;
-use burn::tensor::DType;
 
 const PRODUCTS: &str = "fp8/fp8.cuh";
 const QUANTIZE: &str = "fp8/quantize.cuh";
 
-/// Whether the products of a layer `[out, in]` are worth it and possible. Gates have few outputs and decide much.
+/// Whether the products of a layer `[out, in]` are worth it and possible. Gates have few outputs and decide
+/// much.
 pub(crate) fn takes(weight: &CudaTensor) -> bool {
     let (outputs, inputs) = dims(weight);
     outputs >= 64 && outputs.is_multiple_of(16) && inputs.is_multiple_of(16)
@@ -122,8 +125,8 @@ pub(crate) fn output(
     y
 }
 
-/// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once; in e4m3 the layers that [`takes`]
-/// accepts, of which there is at least one.
+/// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once; in e4m3 the
+/// layers that [`takes`] accepts, of which there is at least one.
 pub(crate) fn input_gradient(
     d_y: &[Gradient],
     weights: &[CudaTensor],

@@ -1,13 +1,16 @@
-//! Layers in e4m3 on a CUDA device, or the emulated one, against f32 sums of what was rounded, and of what was not.
+//! Layers in e4m3 on a CUDA device, or the emulated one, against f32 sums of what was rounded, and of what
+//! was not.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::check::{cuda_device, distance, random};
 use crate::linear::linears;
 use crate::lora_linear::{Adapted, lora_linears};
-use burn::tensor::{DType, Device, Tensor, TensorData};
 
 /// Relative L2 of a bf16 result beside sums of the same rounded operands.
 const SAME_OPERANDS: f32 = 1e-2;
-/// Beside sums of operands that were not rounded: two of them, each off by 2.6 % (root mean square over a binade).
+/// Beside sums of operands that were not rounded: two of them, each off by 2.6 % (root mean square over a
+/// binade).
 const LOSS: f32 = 6e-2;
 /// Less than that, and nothing was rounded.
 const NO_LOSS: f32 = 1e-2;
@@ -112,7 +115,8 @@ impl Layers {
         outputs >= 64 && outputs % 16 == 0 && inputs % 16 == 0
     }
 
-    /// Results and the gradients of x, A, B and W, in this order, by autodiff in f32; with operands rounded as the device should.
+    /// Results and the gradients of x, A, B and W, in this order, by autodiff in f32; with operands rounded
+    /// as the device should.
     fn expected(&self, rank: usize, rounds: bool) -> Vec<Tensor<2>> {
         let times = |a: &Tensor<2>, b: &Tensor<2>| a.clone().matmul(b.clone().transpose());
         let layers = 0..self.weights.len();

@@ -1,10 +1,11 @@
 //! Launches of the delta rule's kernels; `gated_delta_rule.cuh` says what each computes.
 
+use burn::tensor::DType;
+use cubecl::server::Handle;
+
 use super::{Dims, GatedDeltaRule};
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, like, sizes};
-use burn::tensor::DType;
-use cubecl::server::Handle;
 
 /// Tokens of a chunk.
 const CHUNK: usize = 64;
@@ -74,7 +75,8 @@ impl Launches {
         sizes![self.dims.key_heads as u32, self.dims.value_heads as u32]
     }
 
-    /// Matrices of every chunk and head, or states: f16 or bf16, as the kernel that writes them says; nothing else reads them.
+    /// Matrices of every chunk and head, or states: f16 or bf16, as the kernel that writes them says; nothing
+    /// else reads them.
     fn per_chunk(&self, beside: &CudaTensor, side: usize) -> CudaTensor {
         empty(beside, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
     }

@@ -25,7 +25,7 @@
 //   dbeta_i = dZ_i · X_i / beta_i²
 //   dg_l = γ <S, dS'> + Σ_{i≥l} [q_i · dQ_i + k_i · (H K - E dZ Sᵀ - Gᵀ Q - Hᵀ K)_i] + Σ_{j<l} k_j · (F X dS'ᵀ)_j
 //
-// (`kernels/gated_delta_rule/cpu.rs` derives them.) Everything but T, P and the last block is a column of dv on its own, so the
+// (`kernels/gated_delta_rule/cpu/mod.rs` derives them.) Everything but T, P and the last block is a column of dv on its own, so the
 // passes over the chunks split dv between blocks.
 //
 // Buffers, row-major; `chunks` counts those of the whole pack:

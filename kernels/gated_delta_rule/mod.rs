@@ -1,28 +1,29 @@
-//! The gated delta rule over a packed row: a matrix-valued state per head that decays, is corrected towards each new
-//! value and is read by each query; zero at the start of every packed example (SPEC.md 2.4 to 2.6).
+//! The gated delta rule over a packed row: a matrix-valued state per head that decays, is corrected towards
+//! each new value and is read by each query; zero at the start of every packed example (SPEC.md 2.4 to 2.6).
 
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 
+use burn::backend::Flex;
+use burn::tensor::{DType, Device, Tensor};
+use burn_flex::FlexTensor;
 pub use cpu::Dims;
+use cpu::{InputGradients, Inputs, OutputGradients};
 
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{on_cpu, primitive};
 use crate::{Op, Table, apply};
-use burn::backend::Flex;
-use burn::tensor::{DType, Device, Tensor};
-use burn_flex::FlexTensor;
-use cpu::{InputGradients, Inputs, OutputGradients};
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct GatedDeltaRule {
     pub dims: Dims,
     pub cu_seqlens: Table,
 }
 
-/// `qkv [T, 2·Nk·dk + Nv·dv]` (after convolution, q and k not yet normalised), `g, beta [T, Nv]` → `[T, Nv·dv]`.
+/// `qkv [T, 2·Nk·dk + Nv·dv]` (after convolution, q and k not yet normalised), `g, beta [T, Nv]` → `[T,
+/// Nv·dv]`.
 ///
 /// Normalises q and k per head and scales q by `dk^-1/2` itself. `cu_seqlens` are the borders `[0, …, T]`.
 pub fn gated_delta_rule(
@@ -35,10 +36,11 @@ pub fn gated_delta_rule(
     apply(GatedDeltaRule { dims, cu_seqlens: cu_seqlens.clone() }, [qkv, g, beta])
 }
 
-/// Continues one example from `state [Nv·dk, dv]`: the outputs `[n, Nv·dv]` and the state after them; forward only.
+/// Continues one example from `state [Nv·dk, dv]`: the outputs `[n, Nv·dv]` and the state after them; forward
+/// only.
 ///
-/// Computed on the CPU wherever the other tensors lie, and the state stays there: one token is too little work for a
-/// device, and the only ones who decode are samples and the measure of a head's acceptance.
+/// Computed on the CPU wherever the other tensors lie, and the state stays there: one token is too little
+/// work for a device, and the only ones who decode are samples and the measure of a head's acceptance.
 pub fn continue_delta_rule(
     dims: Dims,
     qkv: Tensor<2>,
@@ -165,9 +167,10 @@ impl Op<3> for GatedDeltaRule {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::activation;
+
     use super::*;
     use crate::check::{agrees_with_reference, distance, random};
-    use burn::tensor::activation;
 
     fn inputs(dims: Dims, rows: usize) -> [Tensor<2>; 3] {
         let width = 2 * dims.key_heads * dims.key_dim + dims.value_heads * dims.value_dim;

@@ -1,17 +1,18 @@
-//! The norm behind the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙ silu(z)`
-//! (SPEC.md 2.4 step 8).
+//! The norm behind the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙
+//! silu(z)` (SPEC.md 2.4 step 8).
 
 #[cfg(feature = "cuda")]
 mod cuda;
+
+use burn::tensor::{Tensor, activation};
+use burn_flex::FlexTensor;
 
 use crate::cpu::{dims, fill_rows, for_rows2, slice, sum_rows, tensor};
 use crate::rms_norm::inverse_rms;
 use crate::simd::{dot, sigmoid};
 use crate::{Op, apply};
-use burn::tensor::{Tensor, activation};
-use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct GatedRmsNorm {
     pub eps: f32,

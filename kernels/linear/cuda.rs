@@ -1,5 +1,9 @@
 //! Launches of `linear.cuh` and `linear_sums.cuh`.
 
+use burn::backend::Cube;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::{DType, Slice};
+
 use super::Linears;
 use super::tile::{ALL, Device, Tile};
 use super::tuning::{self, Problem};
@@ -7,9 +11,6 @@ use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, contiguous, 
 use crate::fp8;
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
-use burn::backend::Cube;
-use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, Slice};
 
 /// Which of the three products of a linear layer.
 #[derive(Clone, Copy, PartialEq)]
@@ -171,7 +172,8 @@ fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool)
     kernel.launch(sizes);
 }
 
-/// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split, and the length of a part.
+/// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split,
+/// and the length of a part.
 pub fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
     let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
@@ -196,8 +198,8 @@ pub(crate) fn writable(outputs: usize) -> bool {
     outputs.is_multiple_of(4)
 }
 
-/// The gradient of a layer's output, bf16, with rows that the kernels can read: with zeros behind its columns where those are
-/// not [`aligned`].
+/// The gradient of a layer's output, bf16, with rows that the kernels can read: with zeros behind its columns
+/// where those are not [`aligned`].
 pub(crate) struct Gradient {
     padded: CudaTensor,
     pub(crate) outputs: usize,

@@ -1,4 +1,5 @@
-//! `y = x Wᵀ`, of one layer or of several that read the same `x`. A frozen weight costs no gradient and keeps no input alive.
+//! `y = x Wᵀ`, of one layer or of several that read the same `x`. A frozen weight costs no gradient and keeps
+//! no input alive.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -7,18 +8,20 @@ pub(crate) mod tile;
 #[cfg(feature = "cuda")]
 pub mod tuning;
 
-use crate::cpu::{add_product, dims, matrix, product, tensor};
-use crate::group::{Group, apply_group};
-use crate::weight::{GradientSum, Weight, add_on_cpu};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::group::{Group, apply_group};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct Linears {
     /// Where the gradient of each layer's weight goes.
     pub sums: Vec<Option<GradientSum>>,
-    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for the gradient of `W`.
+    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for
+    /// the gradient of `W`.
     pub fp8: bool,
 }
 
@@ -27,8 +30,8 @@ pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
     linears(x, vec![weight.into()], false).remove(0)
 }
 
-/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all. With `fp8`
-/// operands are rounded to e4m3 on CUDA devices, which is not lossless.
+/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all.
+/// With `fp8` operands are rounded to e4m3 on CUDA devices, which is not lossless.
 pub fn linears(x: Tensor<2>, weights: Vec<Weight>, fp8: bool) -> Vec<Tensor<2>> {
     let (tensors, sums): (Vec<_>, Vec<_>) =
         weights.into_iter().map(|weight| (weight.tensor, weight.sum)).unzip();

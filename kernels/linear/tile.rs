@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Rows, columns and depth of a block's tile, its warps along rows and columns, its stages of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tile {
     pub(crate) m: usize,
     pub(crate) n: usize,
@@ -35,7 +35,8 @@ pub(crate) const WIDE: [Tile; 3] =
 pub(crate) const ALL: [Tile; 5] =
     [WIDE[0], WIDE[1], WIDE[2], tile(64, 16, 64, 4, 1, 4, 0.25), tile(16, 64, 64, 1, 4, 4, 0.25)];
 
-/// The tiles `fp8.cuh` is compiled with: on sm_90a, which makes e4m3 products of f16 ones, more sums a thread spill.
+/// The tiles `fp8.cuh` is compiled with: on sm_90a, which makes e4m3 products of f16 ones, more sums a thread
+/// spill.
 pub(crate) const FP8: [Tile; 2] = [tile(128, 128, 32, 2, 4, 3, 1.0), WIDE[2]];
 
 impl Tile {
@@ -49,7 +50,8 @@ impl Tile {
         m.div_ceil(self.m) * n.div_ceil(self.n)
     }
 
-    /// Tiles of a column that neighbouring blocks compute: as many as L2 keeps the rows of while the other side streams by.
+    /// Tiles of a column that neighbouring blocks compute: as many as L2 keeps the rows of while the other
+    /// side streams by.
     pub(crate) fn group(&self, k: usize) -> u32 {
         ((8 << 20) / (2 * self.m * k.max(1))).clamp(8, 16) as u32
     }
@@ -64,7 +66,7 @@ impl fmt::Display for Tile {
 }
 
 /// What the estimate knows of a device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
     pub(crate) multiprocessors: usize,
     /// Products and sums of bf16 numbers a multiprocessor does in a cycle with `mma.sync`.
@@ -81,8 +83,8 @@ impl Device {
         Self { multiprocessors, products_per_cycle, bytes_per_cycle }
     }
 
-    /// Cycles a product takes, paper and not measured: the blocks one multiprocessor gets times what each costs, its fill
-    /// of 128 of `k` included, and the traffic of the parts where `k` is split.
+    /// Cycles a product takes, paper and not measured: the blocks one multiprocessor gets times what each
+    /// costs, its fill of 128 of `k` included, and the traffic of the parts where `k` is split.
     fn cycles(&self, tile: &Tile, [m, n, k]: [usize; 3], splits: usize) -> f64 {
         let blocks = (tile.blocks(m, n) * splits).div_ceil(self.multiprocessors) as f64;
         let each = (tile.m * tile.n) as f64 * (k.div_ceil(splits) + 128) as f64;
@@ -90,7 +92,8 @@ impl Device {
         blocks * each / (tile.share * self.products_per_cycle) + parts
     }
 
-    /// The best of `tiles` for a product `[m, n, k]`, and into how many parts its `k` is split, at most `most_splits`.
+    /// The best of `tiles` for a product `[m, n, k]`, and into how many parts its `k` is split, at most
+    /// `most_splits`.
     pub(crate) fn choose(&self, tiles: &[Tile], size: [usize; 3], most_splits: usize) -> (Tile, usize) {
         // A part shorter than 512 is mostly fill.
         let most_splits = most_splits.min(size[2].div_ceil(512)).max(1);
@@ -101,8 +104,8 @@ impl Device {
         best.expect("there are tiles")
     }
 
-    /// Those of `tiles` that may be the fastest for a product `[m, n, k]` with `k` in so many parts, the best first: the
-    /// estimate errs, but not threefold.
+    /// Those of `tiles` that may be the fastest for a product `[m, n, k]` with `k` in so many parts, the best
+    /// first: the estimate errs, but not threefold.
     pub(crate) fn worth_trying(&self, tiles: &[Tile], size: [usize; 3], splits: usize) -> Vec<Tile> {
         let mut timed: Vec<_> = tiles.iter().map(|tile| (self.cycles(tile, size, splits), *tile)).collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));

@@ -1,22 +1,26 @@
-//! In which tile each product of matrices is computed: the fastest where that was measured, the estimated one elsewhere.
+//! In which tile each product of matrices is computed: the fastest where that was measured, the estimated one
+//! elsewhere.
 //!
-//! The tile changes no bit of a result, which `linear.test.cpp` and `lora_linear.test.cpp` hold it to, so what is known may come and
-//! go between two launches. Into how many parts `k` is split does change bits: that is the estimate's, and a tile is measured for
-//! that number of parts.
+//! The tile changes no bit of a result, which `linear.test.cpp` and `lora_linear.test.cpp` hold it to, so
+//! what is known may come and go between two launches. Into how many parts `k` is split does change bits:
+//! that is the estimate's, and a tile is measured for that number of parts.
 //!
-//! What is known belongs to a thread, as the device's queue does. Of files this knows nothing: it speaks lines.
+//! What is known belongs to a thread, as the device's queue does. Of files this knows nothing: it speaks
+//! lines.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Instant;
+
+use burn::tensor::Device;
+use cubecl::future::block_on;
 
 use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::{ALL, Tile, WIDE};
 use crate::compare::random;
 use crate::cuda::{CudaTensor, as_bf16, dims, into_tensor, part, primitive, view};
 use crate::lora_linear::cuda::{input_gradient, output};
-use burn::tensor::Device;
-use cubecl::future::block_on;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::time::Instant;
 
 /// The kernels that compute products, and the tiles each is compiled with.
 const KERNELS: [(&str, &[Tile]); 5] = [
@@ -33,7 +37,7 @@ const QUEUE_S: f64 = 0.004;
 const TIMES: usize = 3;
 
 /// A product that has to be computed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// One of [`KERNELS`].
     pub(crate) kernel: &'static str,
@@ -75,7 +79,8 @@ pub fn remember(problem: &Problem, tile: Tile) {
 /// Forgets every tile and takes those of the lines that [`learned`] made.
 ///
 /// # Errors
-/// The number of a line that names no product, or a tile that its kernel is not compiled with. Nothing is known then.
+/// The number of a line that names no product, or a tile that its kernel is not compiled with. Nothing is
+/// known then.
 pub fn learn(lines: &str) -> Result<(), usize> {
     let measured = lines.lines().zip(1..).map(|(line, number)| measured(line).ok_or(number));
     let measured = measured.collect::<Result<_, _>>();
@@ -95,7 +100,8 @@ pub fn listen() {
     KNOWN.with_borrow_mut(|known| known.missed = Some(BTreeSet::new()));
 }
 
-/// Those since [`listen`], which ends here; none where nobody listened. One with more tokens stands for those it is near to.
+/// Those since [`listen`], which ends here; none where nobody listened. One with more tokens stands for those
+/// it is near to.
 pub fn missed() -> Vec<Problem> {
     let missed = KNOWN.with_borrow_mut(|known| known.missed.take()).unwrap_or_default();
     let mut different: Vec<Problem> = Vec::new();
@@ -186,8 +192,8 @@ impl Problem {
         device(beside).worth_trying(tiles, self.shapes().0, self.splits)
     }
 
-    /// Times it in all tiles that may be the fastest, with numbers of its own, and remembers which is. Says whether that is
-    /// another than the estimated one. A tile that the device refuses is passed over.
+    /// Times it in all tiles that may be the fastest, with numbers of its own, and remembers which is. Says
+    /// whether that is another than the estimated one. A tile that the device refuses is passed over.
     pub fn measure(&self, device: &Device) -> bool {
         let operands = operands(&self.shapes().1, device);
         let candidates = self.candidates(&operands[0]);

@@ -1,13 +1,15 @@
-//! Launches of `linear_cross_entropy.cuh`: which rows and columns of the logits are held at a time, and in which order.
+//! Launches of `linear_cross_entropy.cuh`: which rows and columns of the logits are held at a time, and in
+//! which order.
+
+use burn::backend::Cube;
+use burn::tensor::DType;
+use cubecl::server::Handle;
 
 use super::slabs::{STRIP, Slabs, TILE};
 use super::{LinearCrossEntropy, Targets};
 use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, like, scaled, sizes, view};
 use crate::linear::cuda::{aligned, device};
 use crate::weight::keep;
-use burn::backend::Cube;
-use burn::tensor::DType;
-use cubecl::server::Handle;
 
 const SOURCE: &str = "linear_cross_entropy/linear_cross_entropy.cuh";
 const ROWS: &str = "linear_cross_entropy/rows.cuh";
@@ -148,7 +150,8 @@ impl<'a> Pass<'a> {
             .launch(self.logits_sizes(chunk, slab));
     }
 
-    /// How many parts the columns of a slab are cut into for the input's gradient: few rows alone would not fill the device.
+    /// How many parts the columns of a slab are cut into for the input's gradient: few rows alone would not
+    /// fill the device.
     fn splits(&self, rows: usize) -> usize {
         let tiles = tiles(rows, self.width());
         device(self.hidden).multiprocessors.div_ceil(tiles).min(self.slabs.width.div_ceil(1024)).clamp(1, 8)

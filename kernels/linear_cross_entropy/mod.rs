@@ -8,17 +8,17 @@ mod cpu;
 mod cuda;
 mod slabs;
 
+use burn::backend::Flex;
+use burn::tensor::{Int, Tensor, TensorData, activation};
+use burn_flex::FlexTensor;
 pub(crate) use slabs::Slabs;
 
 use crate::cpu::{dims, fill_rows, slice, tensor};
 use crate::weight::{GradientSum, Weight, keep};
 use crate::{Op, Table, apply};
-use burn::backend::Flex;
-use burn::tensor::{Int, Tensor, TensorData, activation};
-use burn_flex::FlexTensor;
 
 /// Which rows predict what, and what the sum of their losses is multiplied by.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Targets {
     /// Rows of the hidden states that have a target, ascending.
     pub rows: Table,
@@ -26,7 +26,7 @@ pub struct Targets {
     pub tokens: Table,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct LinearCrossEntropy {
     pub targets: Targets,

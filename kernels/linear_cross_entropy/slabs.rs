@@ -8,7 +8,7 @@ pub(crate) const STRIP: usize = 64;
 const SCRATCH: usize = 480_000_000;
 
 /// How much of the logits `[rows, vocabulary]` is held at a time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slabs {
     /// Rows of a chunk.
     pub(crate) rows: usize,

@@ -1,5 +1,7 @@
 //! Launches of `lora_linear.cuh`, with the products of its low ranks from `linear`.
 
+use burn::tensor::DType;
+
 use super::{LoraLinears, parameters};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
 use crate::fp8;
@@ -9,7 +11,6 @@ use crate::linear::cuda::{
 use crate::linear::tile::WIDE;
 use crate::linear::tuning::{self, Problem};
 use crate::weight::{add_all_on_cuda, add_on_cuda};
-use burn::tensor::DType;
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
 

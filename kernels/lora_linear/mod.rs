@@ -1,19 +1,20 @@
 //! Frozen linear layers with low-rank adapters that read the same input: `y_i = x W_iᵀ + s · (x A_iᵀ) B_iᵀ`.
 //!
-//! Done as one op so that an adapter is accumulated into the base product, no weight-shaped gradient is ever formed, and
-//! the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s · dy_i B_i`,
-//! `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
+//! Done as one op so that an adapter is accumulated into the base product, no weight-shaped gradient is ever
+//! formed, and the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s · dy_i
+//! B_i`, `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 
-use crate::cpu::{add_product, dims, matrix, product, tensor};
-use crate::group::{Group, apply_group};
-use crate::weight::{GradientSum, Weight, add_on_cpu};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::group::{Group, apply_group};
+use crate::weight::{GradientSum, Weight, add_on_cpu};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct LoraLinears {
     pub scale: f32,
@@ -21,7 +22,8 @@ pub struct LoraLinears {
     pub a_sums: Vec<Option<GradientSum>>,
     /// Where the gradient of each layer's `B` goes.
     pub b_sums: Vec<Option<GradientSum>>,
-    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where that is possible.
+    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where
+    /// that is possible.
     pub fp8: bool,
 }
 
@@ -35,8 +37,9 @@ pub struct Adapted {
     pub b: Weight,
 }
 
-/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With
-/// `fp8` operands of the products with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
+/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)`
+/// for rsLoRA. With `fp8` operands of the products with `W` are rounded to e4m3 on CUDA devices, which is not
+/// lossless.
 pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
     let count = layers.len();
     let mut inputs = vec![x];

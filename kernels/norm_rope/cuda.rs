@@ -1,11 +1,12 @@
 //! Launches of `norm_rope.cuh`.
 
+use burn::tensor::DType;
+
 use super::NormRope;
 use crate::cuda::{
     CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, lanes, launch_with_parts, like,
     partial_blocks, sizes,
 };
-use burn::tensor::DType;
 
 const SOURCE: &str = "norm_rope/norm_rope.cuh";
 

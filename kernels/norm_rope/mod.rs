@@ -4,21 +4,22 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::rms_norm::RmsNorm;
-use crate::rope::{Rope, RopeTable};
-use crate::{Op, apply};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::rms_norm::RmsNorm;
+use crate::rope::{Rope, RopeTable};
+use crate::{Op, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct NormRope {
     pub norm: RmsNorm,
     pub rope: Rope,
 }
 
-/// Normalises the leading `D` numbers of every `stride` numbers with `weight [1, D]` (`1 + weight` where it is
-/// zero-centred) and rotates them by the angles of their tokens: `x [T, N·stride]` → `[T, N·D]`.
+/// Normalises the leading `D` numbers of every `stride` numbers with `weight [1, D]` (`1 + weight` where it
+/// is zero-centred) and rotates them by the angles of their tokens: `x [T, N·stride]` → `[T, N·D]`.
 ///
 /// With `stride = 2·D` this reads the queries out of Qwen3.5's joint query and gate projection.
 pub fn norm_rope(

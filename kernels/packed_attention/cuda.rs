@@ -1,10 +1,12 @@
 //! Launches of `forward.cuh` and `backward.cuh`, and the tables that tell their blocks what to do.
 
+use std::sync::Arc;
+
+use burn::tensor::DType;
+
 use super::{Dims, PackedAttention};
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, like, sizes};
-use burn::tensor::DType;
-use std::sync::Arc;
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
@@ -46,7 +48,8 @@ impl Work {
     }
 }
 
-/// Runs of at most `held` tokens, each a part of one example or several whole ones: a block streams what any of its rows sees.
+/// Runs of at most `held` tokens, each a part of one example or several whole ones: a block streams what any
+/// of its rows sees.
 fn cuts(cu_seqlens: &[u32], held: usize) -> Vec<(usize, usize)> {
     let mut cuts: Vec<(usize, usize)> = Vec::new();
     for border in cu_seqlens.windows(2) {
@@ -249,7 +252,8 @@ mod tests {
         let mut work = Work::default();
         work.add(D_QUERIES, &[0, 3, 10], 4, |first, count| borders.keys_of(first, count));
         work.add(D_VALUES, &[0, 3, 10], 8, |first, count| borders.queries_of(first, count));
-        // Queries 0..3 see 3 keys, 3..7 see 4 and 7..10 see 7, three each; keys 0..3 are seen by 3, 3..10 by 7, two each.
+        // Queries 0..3 see 3 keys, 3..7 see 4 and 7..10 see 7, three each; keys 0..3 are seen by 3, 3..10 by
+        // 7, two each.
         assert_eq!(work.table()[..], [0, 7, 3, 2, 3, 7, 0, 3, 4, 0, 0, 3, 2, 0, 3]);
     }
 

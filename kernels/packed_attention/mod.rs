@@ -5,17 +5,17 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 
+use burn::backend::Flex;
+use burn::tensor::{Tensor, TensorData, activation};
+use burn_flex::FlexTensor;
 pub use cpu::Dims;
 
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{by_reference, on_cpu, primitive};
 use crate::{Op, Table, apply};
-use burn::backend::Flex;
-use burn::tensor::{Tensor, TensorData, activation};
-use burn_flex::FlexTensor;
 
 /// What the attention of one row is told beside its tensors.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct PackedAttention {
     /// Heads and their width.
     pub dims: Dims,

@@ -4,16 +4,18 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, fill_rows, for_rows, slice, sum_rows, tensor};
-use crate::simd::dot;
-use crate::{Op, apply, apply_all};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, fill_rows, for_rows, slice, sum_rows, tensor};
+use crate::simd::dot;
+use crate::{Op, apply, apply_all};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct RmsNorm {
-    /// Numbers from one normalised vector to the next in the input; the vector itself is as long as the weight.
+    /// Numbers from one normalised vector to the next in the input; the vector itself is as long as the
+    /// weight.
     pub stride: usize,
     pub eps: f32,
     /// Added to the weight: 1 for zero-centred weights.
@@ -81,7 +83,8 @@ impl Op<2> for RmsNorm {
         ([tensor(out, rows)], saved)
     }
 
-    /// With `n = x·s`, `s` the inverse RMS and `p = dy ⊙ (w + offset)`: `dx = s (p - n · mean(p ⊙ n))`, `dw = Σ dy ⊙ n`.
+    /// With `n = x·s`, `s` the inverse RMS and `p = dy ⊙ (w + offset)`: `dx = s (p - n · mean(p ⊙ n))`, `dw =
+    /// Σ dy ⊙ n`.
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
@@ -134,7 +137,7 @@ impl Op<2> for RmsNorm {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 struct AddRmsNorm {
     norm: RmsNorm,
 }

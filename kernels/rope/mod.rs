@@ -1,15 +1,17 @@
-//! Rotary position embedding on the leading `rotary_dim` numbers of each head, rotate-half pairing (SPEC.md 2.3).
+//! Rotary position embedding on the leading `rotary_dim` numbers of each head, rotate-half pairing (SPEC.md
+//! 2.3).
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, for_rows, slice, tensor};
-use crate::{Op, Table, apply};
 use burn::tensor::{Tensor, TensorData};
 use burn_flex::FlexTensor;
 
+use crate::cpu::{dims, for_rows, slice, tensor};
+use crate::{Op, Table, apply};
+
 /// Cosines and sines for every token of a row: `[T, rotary_dim / 2]` each.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct RopeTable {
     cos: Table<f32>,
     sin: Table<f32>,
@@ -43,7 +45,7 @@ impl RopeTable {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct Rope {
     pub table: RopeTable,

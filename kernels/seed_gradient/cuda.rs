@@ -1,10 +1,11 @@
 //! The seed on the device: a product and a sum of burn's, and the factor of `scale.cuh`.
 
-use super::SeedGradient;
-use crate::cuda::{CudaTensor, OnCuda, as_f32, contiguous, scaled};
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Shape;
+
+use super::SeedGradient;
+use crate::cuda::{CudaTensor, OnCuda, as_f32, contiguous, scaled};
 
 impl OnCuda<2> for SeedGradient {
     fn fits(&self, _: [[usize; 2]; 2]) -> bool {

@@ -1,16 +1,17 @@
-//! A scalar whose gradient with respect to `y` is a given `dy`: how a reverse walk over recomputed layers starts each
-//! layer's backward where the next layer's ended.
+//! A scalar whose gradient with respect to `y` is a given `dy`: how a reverse walk over recomputed layers
+//! starts each layer's backward where the next layer's ended.
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, slice, tensor};
-use crate::simd::{dispatch, dot};
-use crate::{Op, apply};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, slice, tensor};
+use crate::simd::{dispatch, dot};
+use crate::{Op, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct SeedGradient;
 

@@ -1,18 +1,20 @@
-//! Qwen3.5's output gate: the attention result times the sigmoid of the gate that `q_proj` computed beside the query.
+//! Qwen3.5's output gate: the attention result times the sigmoid of the gate that `q_proj` computed beside
+//! the query.
 //!
-//! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (SPEC.md 2.3), so the gate is
-//! read in place from the second half of each head.
+//! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (SPEC.md 2.3), so the gate
+//! is read in place from the second half of each head.
 
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
-use crate::simd::sigmoid;
-use crate::{Op, apply};
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
+use crate::simd::sigmoid;
+use crate::{Op, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct SigmoidGate {
     pub head_dim: usize,

@@ -3,13 +3,14 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 
-use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
-use crate::simd::sigmoid;
-use crate::{Op, apply};
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
 
-#[derive(Clone, Debug)]
+use crate::cpu::{dims, fill_rows, for_rows2, slice, tensor};
+use crate::simd::sigmoid;
+use crate::{Op, apply};
+
+#[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct SiluMul;
 

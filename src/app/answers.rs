@@ -1,4 +1,5 @@
-//! Gathers the answers that are given before anybody is asked: flags, `SPARKTUNE_*` variables, the user's file, a preset.
+//! Gathers the answers that are given before anybody is asked: flags, `SPARKTUNE_*` variables, the user's
+//! file, a preset.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ use crate::presets::user_presets;
 /// The folder of runs where no answer names another.
 const RUNS_DIR: &str = "runs";
 
-/// Returns all answers, joined by precedence: preset < user file < environment < flag. `demo` fills in the model and the
-/// data of the demo.
+/// Returns all answers, joined by precedence: preset < user file < environment < flag. `demo` fills in the
+/// model and the data of the demo.
 ///
 /// # Errors
 /// A file that cannot be read, or a wrong name or value in one of the layers.

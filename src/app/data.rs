@@ -1,7 +1,7 @@
 //! Data: read, checked and tokenised for a model, and shown as the model sees it.
 //!
-//! Enters: the answers about data, and the model's tokenizer. Leaves: token files in the cache next to the runs, the
-//! report, and the figures the plan is made from.
+//! Enters: the answers about data, and the model's tokenizer. Leaves: token files in the cache next to the
+//! runs, the report, and the figures the plan is made from.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,8 @@ use crate::folders::create_private_folder;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
 
-/// The share of rejected lines above which data is refused, where no answer names another. The plan's own default.
+/// The share of rejected lines above which data is refused, where no answer names another. The plan's own
+/// default.
 const MAX_REJECTED: f64 = 0.01;
 
 /// The folder of tokenised data, next to the runs.
@@ -86,7 +87,8 @@ pub fn mask_policy(answers: &Answers) -> MaskPolicy {
     .into()
 }
 
-/// Returns whether the empty think block that a template inserts is trained, by the answers or by the plan's own rule.
+/// Returns whether the empty think block that a template inserts is trained, by the answers or by the plan's
+/// own rule.
 pub fn think(answers: &Answers) -> Think {
     answers.think.as_ref().map_or(Think::Skip, |answer| answer.value)
 }
@@ -113,8 +115,8 @@ pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value)
 }
 
-/// Whether a setting decides what becomes tokens, or where they are kept, so that data has to be read again when it
-/// changes.
+/// Whether a setting decides what becomes tokens, or where they are kept, so that data has to be read again
+/// when it changes.
 pub fn reads_data(setting: &Setting) -> bool {
     let is_about_data =
         setting.key.starts_with("data.") && !matches!(setting.name, "max-rejected" | "crc-drop");
@@ -131,8 +133,8 @@ pub struct Checked {
     pub accepted: bool,
 }
 
-/// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a model among
-/// the answers, tokens are counted too; `eval_data` is checked and compared with the data.
+/// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a
+/// model among the answers, tokens are counted too; `eval_data` is checked and compared with the data.
 ///
 /// # Errors
 /// Inputs or a model that cannot be read, or a limit that is not a share. Refused data is no error.
@@ -196,7 +198,8 @@ fn inputs(answers: &Answers) -> Vec<PathBuf> {
     answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
 }
 
-/// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare` knows.
+/// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare`
+/// knows.
 fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOptions) -> String {
     let absolute: Vec<PathBuf> =
         inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
@@ -219,7 +222,8 @@ pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Res
     Ok(sparktune_data::preview(&inputs(answers), &base.tokenizer, &options)?)
 }
 
-/// Reads and tokenises the data of these answers, which name a model too. Also returns the lines that were rejected.
+/// Reads and tokenises the data of these answers, which name a model too. Also returns the lines that were
+/// rejected.
 ///
 /// # Errors
 /// As [`find_base`] and [`prepare_data`]. Rejected lines, however many, are no error: see [`refusal`].
@@ -238,8 +242,8 @@ pub fn read(
     Ok((found, rejected))
 }
 
-/// Returns why data with this report cannot be trained on: nothing is left, or too many lines were rejected. `None` where
-/// it can.
+/// Returns why data with this report cannot be trained on: nothing is left, or too many lines were rejected.
+/// `None` where it can.
 pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     let limit = max_rejected(answers);
     if !report.exceeds(limit) {
@@ -273,8 +277,8 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
         .hint("Correct the lines (`sparktune check` shows each with its fix), or raise --max-rejected"))
 }
 
-/// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is accepted already
-/// or nothing of it is left.
+/// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is
+/// accepted already or nothing of it is left.
 pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
     let is_of_use = report.examples > 0 && report.exceeds(max_rejected(answers));
     // The next whole percent.

@@ -19,7 +19,8 @@ const HEAD: &str = "# An unfinished wizard of sparktune. It was left at the page
 pub struct Draft {
     /// The question it was left at.
     pub page: Page,
-    /// What was answered in the wizard and by flags. A path that is not UTF-8 is left out: TOML cannot hold it.
+    /// What was answered in the wizard and by flags. A path that is not UTF-8 is left out: TOML cannot hold
+    /// it.
     pub answers: Answers,
 }
 
@@ -88,8 +89,9 @@ pub fn forget_draft() {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_plan::Answer;
+
+    use super::*;
 
     #[test]
     fn a_draft_is_read_as_it_was_written_and_a_path_that_no_text_holds_is_left_out() {

@@ -1,11 +1,11 @@
-//! Why an operation ended early: what went wrong and where, what to do about it, and whose responsibility it is.
+//! Why an operation ended early: what went wrong and where, what to do about it, and whose responsibility it
+//! is.
 //!
-//! Enters: the errors of the other crates. Leaves: a [`Failure`], whose [`Exit`] is the exit code of a command. It must
-//! not know how a failure is shown.
+//! Enters: the errors of the other crates. Leaves: a [`Failure`], whose [`Exit`] is the exit code of a
+//! command. It must not know how a failure is shown.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
+use std::{fmt, io};
 
 use sparktune_data::DataError;
 use sparktune_data::token_file::TokenFileError;
@@ -13,7 +13,7 @@ use sparktune_plan::PlanError;
 use sparktune_plan::model_config::ConfigError;
 
 /// The exit codes of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Everything was done.
     Done = 0,
@@ -32,7 +32,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Returns the meaning of an exit code of the trainer process or of another crate. An unknown code is a bug.
+    /// Returns the meaning of an exit code of the trainer process or of another crate. An unknown code is a
+    /// bug.
     pub fn from_code(code: i32) -> Self {
         match code {
             0 => Self::Done,
@@ -53,7 +54,7 @@ impl From<Exit> for std::process::ExitCode {
 }
 
 /// Why an operation ended early.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Whose responsibility it is.
     pub exit: Exit,
@@ -87,7 +88,8 @@ impl Failure {
         self
     }
 
-    /// Whether the reader of standard output has gone away: nothing is wrong, and there is nobody left to report it to.
+    /// Whether the reader of standard output has gone away: nothing is wrong, and there is nobody left to
+    /// report it to.
     pub fn is_closed_pipe(&self) -> bool {
         self.exit == Exit::Done
     }

@@ -32,7 +32,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Size of a file, bytes.
     pub bytes: Option<u64>,
-    /// By its name it is data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such files in it.
+    /// By its name it is data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such files in
+    /// it.
     pub is_data: bool,
     /// It is a folder with a `config.json` in it.
     pub is_model: bool,
@@ -120,8 +121,9 @@ pub fn expand_home(typed: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Returns what a typed path may become: the entries of its folder that begin like its last part, in order. Folders end in
-/// a separator. `entries` are those of the folder that [`split_typed`] names; names that are not UTF-8 cannot be typed.
+/// Returns what a typed path may become: the entries of its folder that begin like its last part, in order.
+/// Folders end in a separator. `entries` are those of the folder that [`split_typed`] names; names that are
+/// not UTF-8 cannot be typed.
 pub fn completions(typed: &str, entries: &[Entry]) -> Vec<String> {
     let (folder, beginning) = split_typed(typed);
     let mut found: Vec<String> = entries

@@ -1,7 +1,8 @@
 //! What this machine is, as findings: for `doctor` and for the first question of every interface.
 //!
-//! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing or in the way.
-//! Driver, libraries and headers are checked by telemetry; here its checks only take their place among the rest.
+//! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing
+//! or in the way. Driver, libraries and headers are checked by telemetry; here its checks only take their
+//! place among the rest.
 
 use std::path::Path;
 
@@ -66,8 +67,8 @@ impl From<Check> for Finding {
     }
 }
 
-/// Returns everything there is to say about a machine. `has_cuda`: this build can train on a GPU. `disk_free_bytes`: the
-/// space that is free where the runs are kept, `runs_dir`.
+/// Returns everything there is to say about a machine. `has_cuda`: this build can train on a GPU.
+/// `disk_free_bytes`: the space that is free where the runs are kept, `runs_dir`.
 pub fn findings(
     facts: &MachineFacts,
     has_cuda: bool,
@@ -223,8 +224,9 @@ fn disk(runs_dir: &Path, free: Option<u64>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_telemetry::{CudaHeaders, CudaLibraries, Library, Pressure};
+
+    use super::*;
 
     fn library(version: &str) -> Option<Library> {
         Some(Library {

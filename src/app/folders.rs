@@ -10,7 +10,8 @@ use crate::failure::Failure;
 /// The variable that names the folder with `presets/`, for a program that was copied away from it.
 pub const HOME_VARIABLE: &str = "SPARKTUNE_HOME";
 
-/// Returns the folder of the user's settings and presets: `$XDG_CONFIG_HOME/sparktune`. `None` without a home folder.
+/// Returns the folder of the user's settings and presets: `$XDG_CONFIG_HOME/sparktune`. `None` without a home
+/// folder.
 pub fn config_folder() -> Option<PathBuf> {
     xdg_folder("XDG_CONFIG_HOME", ".config")
 }
@@ -27,8 +28,8 @@ fn xdg_folder(variable: &str, default: &str) -> Option<PathBuf> {
         .map(|folder| folder.join("sparktune"))
 }
 
-/// Returns the folder with the demo's model and data: where [`HOME_VARIABLE`] says, above the program, or in the checkout
-/// that the program was built from.
+/// Returns the folder with the demo's model and data: where [`HOME_VARIABLE`] says, above the program, or in
+/// the checkout that the program was built from.
 pub fn demo_folder() -> Option<PathBuf> {
     let program = std::env::current_exe().ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1).map(Path::to_owned));
@@ -42,8 +43,8 @@ pub fn demo_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("model/config.json").is_file())
 }
 
-/// Makes a folder that only the user can read: tokens and rejected lines are the user's text. One that exists stays as it
-/// is.
+/// Makes a folder that only the user can read: tokens and rejected lines are the user's text. One that exists
+/// stays as it is.
 pub(crate) fn create_private_folder(folder: &Path) -> io::Result<()> {
     folder.parent().map_or(Ok(()), fs::create_dir_all)?;
     match fs::DirBuilder::new().mode(0o700).create(folder) {

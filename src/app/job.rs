@@ -1,4 +1,5 @@
-//! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is fetched.
+//! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is
+//! fetched.
 
 use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};

@@ -1,7 +1,7 @@
 //! Starts trainers in processes of their own, and says how they ended.
 //!
-//! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the process while
-//! it reads the run folder, as every other interface does. Nothing is shown here.
+//! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the
+//! process while it reads the run folder, as every other interface does. Nothing is shown here.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -62,8 +62,8 @@ pub fn launch(program: &Program, run: &RunDir) -> Result<Following, Failure> {
     Ok(Following { run: run.clone(), attempt, trainer, ended: None })
 }
 
-/// Goes the whole way from answers to a running trainer that is left to itself, and returns the run. What is prepared
-/// already is found again, not made again.
+/// Goes the whole way from answers to a running trainer that is left to itself, and returns the run. What is
+/// prepared already is found again, not made again.
 ///
 /// # Errors
 /// Anything that stands in the way of a plan or of its start; a stop on request before the first step.

@@ -1,4 +1,5 @@
-//! Everything that sparktune does, behind every interface: full screens, plain questions, flags, and later an HTTP API.
+//! Everything that sparktune does, behind every interface: full screens, plain questions, flags, and later an
+//! HTTP API.
 //!
 //! | module | what it offers |
 //! |---|---|
@@ -11,11 +12,13 @@
 //! | [`runs`], [`summary`] | runs that exist: find, stop, export, describe |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
-//! Enters: answers, a [`program::Program`] to start again as a trainer, and a [`listener::Listener`] that receives progress
-//! and may cancel. Leaves: data, or a [`failure::Failure`]. It must not know a terminal or HTTP, and never prints.
+//! Enters: answers, a [`program::Program`] to start again as a trainer, and a [`listener::Listener`] that
+//! receives progress and may cancel. Leaves: data, or a [`failure::Failure`]. It must not know a terminal or
+//! HTTP, and never prints.
 //!
-//! It does not depend on the trainer either: training, exporting and self-tests run in the program itself, which is started
-//! for them as a process of its own, so interfaces build and test without the tensor library.
+//! It does not depend on the trainer either: training, exporting and self-tests run in the program itself,
+//! which is started for them as a process of its own, so interfaces build and test without the tensor
+//! library.
 
 pub mod answers;
 pub mod data;

@@ -1,7 +1,7 @@
 //! How long work reports to an interface, and how the interface stops it.
 //!
-//! Enters: events of downloads and of reading data. Leaves: the same, or as [`Progress`], for interfaces that show one
-//! line or one bar. Nothing is shown here.
+//! Enters: events of downloads and of reading data. Leaves: the same, or as [`Progress`], for interfaces that
+//! show one line or one bar. Nothing is shown here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +49,8 @@ pub fn phase_in_words(phase: Phase) -> &'static str {
 /// How far long work has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done, in a few words: `fetching Qwen/Qwen3.5-2B`, `tokenising the data`. When it changes, a new part
-    /// of the work has begun and `done` starts over.
+    /// What is being done, in a few words: `fetching Qwen/Qwen3.5-2B`, `tokenising the data`. When it
+    /// changes, a new part of the work has begun and `done` starts over.
     pub what: String,
     /// How much of it is done.
     pub done: u64,
@@ -104,7 +104,8 @@ impl<F: Fn(Progress) + Sync> Reporter<F> {
         std::mem::take(&mut *lock(&self.notes))
     }
 
-    /// Changes the progress, and reports it unless that was done a moment ago. A new part is reported at once.
+    /// Changes the progress, and reports it unless that was done a moment ago. A new part is reported at
+    /// once.
     fn update(&self, change: impl FnOnce(&mut Progress)) {
         let mut latest = lock(&self.latest);
         let before = latest.progress.what.clone();

@@ -17,8 +17,8 @@ pub const RATES_FILE: &str = "rates.toml";
 /// This machine.
 #[derive(Debug, Clone)]
 pub struct MachineFound {
-    /// What is worth knowing, in the order in which it is shown: GPU, memory, driver, CUDA headers, disk, other users of
-    /// the GPU.
+    /// What is worth knowing, in the order in which it is shown: GPU, memory, driver, CUDA headers, disk,
+    /// other users of the GPU.
     pub findings: Vec<Finding>,
     /// The same for the plan.
     pub facts: MachineFacts,
@@ -41,7 +41,8 @@ pub fn glance_at_machine(program: &Program, runs_dir: &Path) -> Vec<Finding> {
     at_a_glance(&facts, program.has_cuda, runs_dir, disk_free_bytes(runs_dir))
 }
 
-/// Returns the machine as the plan sees it, its GPU probed where that is of use, and the speeds that were measured.
+/// Returns the machine as the plan sees it, its GPU probed where that is of use, and the speeds that were
+/// measured.
 ///
 /// # Errors
 /// Measured speeds that cannot be read.
@@ -88,8 +89,8 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     Gpu { name, memory, compute_capability: capability }
 }
 
-/// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere. A file that holds
-/// something else is passed over with a note: an estimate is not worth a refusal.
+/// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere. A file
+/// that holds something else is passed over with a note: an estimate is not worth a refusal.
 fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES_FILE);
     let here = match std::fs::read_to_string(&path) {

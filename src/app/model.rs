@@ -1,6 +1,7 @@
 //! Models: what is on this machine already, what a config says, and fetching the files.
 //!
-//! Enters: the answers that name a model. Leaves: its facts and tokenizer, judged before any weight is fetched.
+//! Enters: the answers that name a model. Leaves: its facts and tokenizer, judged before any weight is
+//! fetched.
 
 use std::path::{Path, PathBuf};
 
@@ -41,8 +42,9 @@ pub struct ModelFound {
     pub missing_bytes: u64,
     /// Worth a line each: `using the cached copy: the hub cannot be reached`.
     pub notes: Vec<String>,
-    /// The name of the family, when it is not one of those that were tested. `facts` then treats the model as
-    /// `facts.config.architecture`, and the user has to confirm that; the answer `architecture` says that they did.
+    /// The name of the family, when it is not one of those that were tested. `facts` then treats the model
+    /// as `facts.config.architecture`, and the user has to confirm that; the answer `architecture` says
+    /// that they did.
     pub unknown_architecture: Option<String>,
 }
 
@@ -55,7 +57,8 @@ pub struct CachedModel {
     pub cached: Cached,
 }
 
-/// Returns how much of each catalog model is on this machine; nothing where the hub's settings cannot be read.
+/// Returns how much of each catalog model is on this machine; nothing where the hub's settings cannot be
+/// read.
 pub fn cached_models() -> Vec<CachedModel> {
     let Ok(hub) = hub() else { return Vec::new() };
     let models = &Catalog::shipped().models;
@@ -104,8 +107,9 @@ pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel
     Ok(BaseModel { hub, name, folder, tokenizer, facts })
 }
 
-/// Looks a model up by name and revision. `config` is what the user said about its config; without an architecture in it, an
-/// unknown family is treated as the architecture that is most like it, and the result says so.
+/// Looks a model up by name and revision. `config` is what the user said about its config; without an
+/// architecture in it, an unknown family is treated as the architecture that is most like it, and the result
+/// says so.
 ///
 /// # Errors
 /// As [`find_base`].

@@ -1,7 +1,8 @@
 //! Answers that are given one at a time, and the plan that follows from them.
 //!
-//! Enters: answers from files, variables and flags, then those of a person; the facts, as soon as they are known. Leaves:
-//! a plan that always belongs to the answers, or the problem that stands in its way. It asks nobody and opens no file.
+//! Enters: answers from files, variables and flags, then those of a person; the facts, as soon as they are
+//! known. Leaves: a plan that always belongs to the answers, or the problem that stands in its way. It asks
+//! nobody and opens no file.
 
 use sparktune_data::Report;
 use sparktune_plan::presets::OF_ONE_RUN;
@@ -45,8 +46,8 @@ pub struct Planner {
 pub struct Overriding(pub Vec<&'static str>);
 
 impl Overriding {
-    /// Returns a sentence about the loaded preset. `reset` says how the interface takes the user's values back; it may be
-    /// empty.
+    /// Returns a sentence about the loaded preset. `reset` says how the interface takes the user's values
+    /// back; it may be empty.
     pub fn in_words(&self, preset: &str, reset: &str) -> String {
         let reset = if reset.is_empty() { String::new() } else { format!(" ({reset})") };
         match self.0.as_slice() {
@@ -87,7 +88,8 @@ impl Planner {
         self.facts.as_ref()
     }
 
-    /// Makes the plan that follows from the answers. Where they give none, the last one stays, and the problem is kept.
+    /// Makes the plan that follows from the answers. Where they give none, the last one stays, and the
+    /// problem is kept.
     pub fn replan(&mut self) {
         match self.plan_of(&self.answers) {
             Some(Ok(plan)) => (self.plan, self.problem) = (Some(plan), None),
@@ -127,7 +129,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Returns the present value of a setting as text: by the plan, else by the answers; empty where nothing is set.
+    /// Returns the present value of a setting as text: by the plan, else by the answers; empty where nothing
+    /// is set.
     pub fn value(&self, setting: &Setting) -> String {
         let mut rows = self.plan.iter().flat_map(|plan| &plan.advice).flat_map(|advice| &advice.explain);
         let planned = rows.find(|row| row.key == setting.key).map(|row| row.value.clone());
@@ -148,8 +151,8 @@ impl Planner {
         }
     }
 
-    /// Takes one answer back. What a preset, a file or the environment says applies again; where none of them says
-    /// anything, or the answer itself came from there, the plan's own value does.
+    /// Takes one answer back. What a preset, a file or the environment says applies again; where none of them
+    /// says anything, or the answer itself came from there, the plan's own value does.
     pub fn take_back(&mut self, setting: &Setting) {
         let is_own = self.answers.origin(setting.key) == Some(Origin::Flag);
         self.answers.clear(setting.name);
@@ -174,7 +177,8 @@ impl Planner {
         self.answers = self.underlying.clone().merge(std::mem::take(&mut self.answers));
     }
 
-    /// Puts a preset in the place of the last one. Answers that the user gave in other ways override it, and are returned.
+    /// Puts a preset in the place of the last one. Answers that the user gave in other ways override it, and
+    /// are returned.
     ///
     /// # Errors
     /// A preset that cannot be read or does not hold answers. Then nothing has changed.
@@ -192,7 +196,8 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
-    /// Chooses a model. The revision, the folder and the architecture of another one would be wrong, so they are dropped.
+    /// Chooses a model. The revision, the folder and the architecture of another one would be wrong, so they
+    /// are dropped.
     pub fn choose_model(&mut self, name: &str) {
         if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
             self.drop_model();
@@ -205,8 +210,8 @@ impl Planner {
         drop_model(&mut self.answers);
     }
 
-    /// Raises the limit on rejected lines so that data with this report is accepted. Returns the new limit, or `None`
-    /// where nothing had to be changed or nothing of the data is left.
+    /// Raises the limit on rejected lines so that data with this report is accepted. Returns the new limit,
+    /// or `None` where nothing had to be changed or nothing of the data is left.
     pub fn accept_the_rest(&mut self, report: &Report) -> Option<f64> {
         let limit = limit_that_accepts(&self.answers, report)?;
         self.answers.max_rejected = Some(Answer::flag(limit));

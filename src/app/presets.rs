@@ -56,8 +56,8 @@ pub fn user_presets() -> UserPresets {
     UserPresets::new(folder, names)
 }
 
-/// Returns the shipped presets, then the user's, then `also`, where that is another file: an unfinished wizard may name
-/// one by its path.
+/// Returns the shipped presets, then the user's, then `also`, where that is another file: an unfinished
+/// wizard may name one by its path.
 pub fn list(also: Option<String>) -> Vec<Preset> {
     let user = user_presets();
     let read = |path: PathBuf| {

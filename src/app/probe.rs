@@ -1,4 +1,5 @@
-//! Measures two rates of the GPU in two seconds, in a process of its own, because a GPU that fails takes its process with it.
+//! Measures two rates of the GPU in two seconds, in a process of its own, because a GPU that fails takes its
+//! process with it.
 //!
 //! This is done only where there is a measurement to compare with, and once in the life of the program.
 
@@ -13,8 +14,8 @@ use sparktune_plan::{MachineFacts, Probe, Rates};
 /// Long enough for the first probe of a build, which also compiles the kernels.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns two rates of the first GPU, measured by the program at `program`. `None` where there is no GPU, where nothing
-/// was measured that the rates would scale, or where the measurement failed.
+/// Returns two rates of the first GPU, measured by the program at `program`. `None` where there is no GPU,
+/// where nothing was measured that the rates would scale, or where the measurement failed.
 pub fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Option<Probe> {
     static FOUND: OnceLock<Option<Probe>> = OnceLock::new();
     let is_of_use =
@@ -39,7 +40,8 @@ fn measure(mut program: Command, limit: Duration) -> Option<Probe> {
         }
     };
     if !done {
-        // It failed, or hangs in the driver. A process that hangs there may never be collected, so do not wait for it.
+        // It failed, or hangs in the driver. A process that hangs there may never be collected, so do not
+        // wait for it.
         let _ = child.kill();
         let _ = child.try_wait();
         return None;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// The program that uses this library. It is started again as a trainer, for exports, and to probe the GPU, so that a
-/// process that fails takes no other with it.
-#[derive(Clone, Debug)]
+/// The program that uses this library. It is started again as a trainer, for exports, and to probe the GPU,
+/// so that a process that fails takes no other with it.
+#[derive(Debug, Clone)]
 pub struct Program {
     path: Result<PathBuf, String>,
     /// This build can train on a GPU.

@@ -1,4 +1,5 @@
-//! Makes the folder of a new run: fetches what is missing of the model, then writes the plan, the provenance and the data.
+//! Makes the folder of a new run: fetches what is missing of the model, then writes the plan, the provenance
+//! and the data.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -76,8 +77,9 @@ fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     }
 }
 
-/// Gives a run its own name for a prepared file, readable by the user alone. Token files are replaced by rename and never
-/// written in place, so a link is as good as a copy. A link whose mode only another user may change becomes a copy.
+/// Gives a run its own name for a prepared file, readable by the user alone. Token files are replaced by
+/// rename and never written in place, so a link is as good as a copy. A link whose mode only another user may
+/// change becomes a copy.
 fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     let make_private = || fs::set_permissions(to, Permissions::from_mode(0o600));
     if fs::hard_link(from, to).is_ok() {
@@ -124,7 +126,8 @@ impl Provenance {
     }
 }
 
-/// The machine without the other users of its GPU: a run folder is handed on, and they are none of its readers' business.
+/// The machine without the other users of its GPU: a run folder is handed on, and they are none of its
+/// readers' business.
 fn machine_without_gpu_users() -> MachineFacts {
     let mut machine = MachineFacts::gather();
     for gpu in &mut machine.gpus {

@@ -81,7 +81,8 @@ impl Stopping {
     }
 }
 
-/// Writes the outputs of a run again from its newest checkpoint, in a process of its own because a model is loaded for it.
+/// Writes the outputs of a run again from its newest checkpoint, in a process of its own because a model is
+/// loaded for it.
 ///
 /// # Errors
 /// What the process wrote about its failure.

@@ -4,15 +4,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sparktune_runlog::RunDir;
-
 use sparktune_plan::render::escape;
+use sparktune_runlog::RunDir;
 
 /// Where `sparktune` looks for a run by its name alone.
 const RUNS: &str = "runs";
 
-/// What names this run after `sparktune resume` and its like, quoted for a shell: its name where it lies in `runs` of the
-/// working directory, else its path. Nothing in it can steer a terminal.
+/// What names this run after `sparktune resume` and its like, quoted for a shell: its name where it lies in
+/// `runs` of the working directory, else its path. Nothing in it can steer a terminal.
 pub fn run_argument(run: &RunDir) -> String {
     match std::path::absolute(RUNS) {
         Ok(runs) => argument(run.path(), &runs),
@@ -54,9 +53,11 @@ fn shell_word(word: &OsStr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_run_is_named_so_that_the_next_command_finds_it() {

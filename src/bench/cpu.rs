@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Ticks of `/proc/self/stat` in a second: `USER_HZ`, which is 100 on every architecture that Linux has today.
+/// Ticks of `/proc/self/stat` in a second: `USER_HZ`, which is 100 on every architecture that Linux has
+/// today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Seconds that all threads of this process have been on a processor, user and system time together.
@@ -10,7 +11,8 @@ pub(crate) fn process_cpu_seconds() -> Option<f64> {
     ticks(&fs::read_to_string("/proc/self/stat").ok()?).map(|ticks| ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// `utime + stime`: fields 14 and 15, of which the second, the program's name in parentheses, may hold spaces.
+/// `utime + stime`: fields 14 and 15, of which the second, the program's name in parentheses, may hold
+/// spaces.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);

@@ -12,7 +12,7 @@ use sparktune_train::TrainError;
 
 /// Why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the messages say
+#[expect(missing_docs, reason = "the fields are what the messages say")]
 pub enum BenchError {
     /// A file that could not be written or a program that could not be started.
     #[error("cannot {doing} {}: {}", path.display(), sparktune_runlog::in_words(source))]

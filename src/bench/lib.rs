@@ -7,12 +7,13 @@
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
-//! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported. Leaves:
-//! [`Row`]s, each with the target that it is held to and whether the target was met. A figure is only ever compared with
-//! another figure of the same run: a peer runs interleaved with our own code, or not at all.
+//! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
+//! Leaves: [`Row`]s, each with the target that it is held to and whether the target was met. A figure is only
+//! ever compared with another figure of the same run: a peer runs interleaved with our own code, or not at
+//! all.
 //!
-//! This crate must not know command lines, terminals or exit codes. `README.md` in this folder says how each section
-//! measures, and holds dated results.
+//! This crate must not know command lines, terminals or exit codes. `README.md` in this folder says how each
+//! section measures, and holds dated results.
 
 mod cpu;
 mod error;

@@ -1,7 +1,7 @@
 //! Speed of the run log: a long log is opened, and a live one is followed.
 //!
-//! The log is one that a trainer could have written: every field of a step is set, and between the steps is what a run of
-//! days leaves: evaluations, checkpoints, samples, readings of the machine.
+//! The log is one that a trainer could have written: every field of a step is set, and between the steps is
+//! what a run of days leaves: evaluations, checkpoints, samples, readings of the machine.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -46,13 +46,13 @@ struct Reading {
     bytes: u64,
     /// Seconds from nothing to the whole [`RunView`].
     open_s: f64,
-    /// Share of one core that following takes at 20 steps and 10 polls a second; `None` where the system does not count
-    /// the time of a thread.
+    /// Share of one core that following takes at 20 steps and 10 polls a second; `None` where the system
+    /// does not count the time of a thread.
     follow_cpu_share: Option<f64>,
 }
 
-/// Writes a log of `steps` steps into a new run folder below `folder`, opens it, and follows a trainer that continues it
-/// for the time `follow`.
+/// Writes a log of `steps` steps into a new run folder below `folder`, opens it, and follows a trainer that
+/// continues it for the time `follow`.
 fn measure_reading(folder: &Path, steps: u64, follow: Duration) -> Result<Reading, BenchError> {
     let run = RunsRoot::new(folder).create("bench", "log")?;
     let bytes = write_log(&run, steps)?;

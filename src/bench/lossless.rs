@@ -1,10 +1,10 @@
-//! Whether training is lossless on the user's own model and data: the losses of our steps and of the peer's, on the same
-//! packs, from the same start.
+//! Whether training is lossless on the user's own model and data: the losses of our steps and of the peer's,
+//! on the same packs, from the same start.
 //!
-//! Enters: plans that know the folder of their model, a token file, a Python with transformers and peft. Leaves: both
-//! losses of each step, and how far they lie apart. Both sides train on the packs that a run of this plan trains on, with
-//! its learning rates; adapters start from the same numbers, which ours writes and the peer reads. The peer gives every
-//! example of a pack to the model alone.
+//! Enters: plans that know the folder of their model, a token file, a Python with transformers and peft.
+//! Leaves: both losses of each step, and how far they lie apart. Both sides train on the packs that a run of
+//! this plan trains on, with its learning rates; adapters start from the same numbers, which ours writes and
+//! the peer reads. The peer gives every example of a pack to the model alone.
 
 use std::path::{Path, PathBuf};
 
@@ -21,8 +21,9 @@ pub const STEPS: u64 = 30;
 
 /// How far two losses of a step may lie apart, relative to the peer's.
 ///
-/// Both sides compute in f32 on the CPU. `README.md` in this folder has the measured differences that the bound is chosen
-/// from. On a CUDA device both compute in bf16, which rounds each number to 8 bits; this bound has not been measured.
+/// Both sides compute in f32 on the CPU. `README.md` in this folder has the measured differences that the
+/// bound is chosen from. On a CUDA device both compute in bf16, which rounds each number to 8 bits; this
+/// bound has not been measured.
 pub const fn bound(device: Device) -> f64 {
     match device {
         Device::Cpu => 1e-3,
@@ -39,7 +40,7 @@ pub struct Training {
 }
 
 /// The losses of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StepLosses {
     /// The step, from 1.
     pub step: u64,
@@ -52,7 +53,7 @@ pub struct StepLosses {
 }
 
 /// All steps of one training.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// What was trained.
     pub method: MethodKind,

@@ -1,5 +1,5 @@
-//! The model that training is measured with: a decoder of the shape of Qwen3.5 with 42.5 million parameters, large enough
-//! that its matrices take the time. Its weights are random.
+//! The model that training is measured with: a decoder of the shape of Qwen3.5 with 42.5 million parameters,
+//! large enough that its matrices take the time. Its weights are random.
 
 use std::collections::BTreeMap;
 use std::path::Path;

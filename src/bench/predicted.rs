@@ -1,11 +1,12 @@
-//! The work of training steps on a CUDA device, op by op, and the speed that follows from it: arithmetic that needs no
-//! device.
+//! The work of training steps on a CUDA device, op by op, and the speed that follows from it: arithmetic that
+//! needs no device.
 //!
 //! Enters: the counts of `sparktune_train::step_work`. Leaves: an object for each step, and the same as text.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 use sparktune_train::step_work::{GAP_S, PROMISED_FOR, Part, Predicted, predictions, promised_for};
-use std::collections::HashSet;
 
 /// One step: the object for a file, and the table for people.
 pub struct Prediction {
@@ -34,7 +35,8 @@ pub fn predict() -> (Vec<Prediction>, String) {
     (predicted.collect(), summary)
 }
 
-/// The ops of a step: calls, 10⁹ bytes and FLOPs, the floor, the assumed share of it, and the time that the op then takes.
+/// The ops of a step: calls, 10⁹ bytes and FLOPs, the floor, the assumed share of it, and the time that the
+/// op then takes.
 fn table(step: &Predicted) -> String {
     let mut ops: Vec<&str> = step.parts.iter().map(|part| part.op.as_str()).collect();
     let mut seen = HashSet::new();

@@ -1,7 +1,8 @@
-//! How a program that makes optimizer steps is talked to: its packs in a file, then a line for each step. The header of
-//! `tests/peers/train_steps.py` describes all of it.
+//! How a program that makes optimizer steps is talked to: its packs in a file, then a line for each step. The
+//! header of `tests/peers/train_steps.py` describes all of it.
 //!
-//! The peer and our own stepper speak the same protocol, so that whatever measures one of them measures the other.
+//! The peer and our own stepper speak the same protocol, so that whatever measures one of them measures the
+//! other.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -19,7 +20,7 @@ pub(crate) const STEP: &str = "step";
 pub(crate) const QUIT: &str = "quit";
 
 /// One line of a program that makes steps.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Answer {
     Ready(Ready),
@@ -29,7 +30,7 @@ pub(crate) enum Answer {
 }
 
 /// The model is loaded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) protocol: u32,
     /// What makes the steps, with versions.
@@ -42,7 +43,7 @@ pub(crate) struct Ready {
 }
 
 /// An optimizer step was made.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stepped {
     /// From 1.
     pub(crate) step: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Stepped {
 }
 
 /// The program ends.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Finished {
     pub(crate) steps: u64,
     /// Highest resident memory of the process, loading included.
@@ -65,7 +66,7 @@ pub(crate) struct Finished {
 }
 
 /// A packed sequence, as a line of the file of packs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Pack {
     /// The optimizer step it belongs to, from 1.
     step: u64,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use sparktune_tui::{bytes, count};
 
 /// What a value has to reach.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Below this value.
@@ -37,7 +37,7 @@ impl Target {
 }
 
 /// Time of one unit of work: the median over the measured ones.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timing {
     /// Wall time, seconds.
     pub seconds: f64,
@@ -46,7 +46,7 @@ pub struct Timing {
 }
 
 /// One row of the result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The section it belongs to.
     pub section: &'static str,

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::BenchError;
 
-/// Writes about `bytes` of chat examples as JSON lines: sentences, code and lists, one character in thirty not ASCII, with
-/// the escapes that Python's `json.dumps(…, ensure_ascii=False)` writes.
+/// Writes about `bytes` of chat examples as JSON lines: sentences, code and lists, one character in thirty
+/// not ASCII, with the escapes that Python's `json.dumps(…, ensure_ascii=False)` writes.
 pub(crate) fn write_sample(path: &Path, bytes: u64) -> Result<(), BenchError> {
     const WORDS: &str = "the|model|reads|a|token|and|predicts|what|comes|next|loss|falls|slowly|\"quoted\"|naïve|Straße|東京|\
         it's|3.14|2,048|def|return|x = y[0]|{key: value}|gradient|attention|layer|memory|kernel|of|in|to|is|\

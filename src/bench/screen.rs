@@ -1,7 +1,8 @@
 //! Cost of the dashboard: the time from a key to its frame, and the bytes that are sent to the terminal.
 //!
-//! The measured path is the one of the program: the app's `update`, its `view`, the difference to the frame before, and
-//! its encoding for a terminal. Only the last step is replaced: the bytes are counted instead of written.
+//! The measured path is the one of the program: the app's `update`, its `view`, the difference to the frame
+//! before, and its encoding for a terminal. Only the last step is replaced: the bytes are counted instead of
+//! written.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -11,7 +12,6 @@ use std::time::Instant;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Size;
 use sparktune_runlog::{CheckpointCommitted, Eval, Event, Kind, Liveness, RunStarted, RunView, Step};
-
 use sparktune_tui::dashboard::Dashboard;
 use sparktune_tui::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
 
@@ -63,8 +63,8 @@ struct ScreenCost {
     idle_ticks: usize,
 }
 
-/// The dashboard of a run of 20,000 steps at 132×40 in 256 colours, under keys that zoom, pan, move the crosshair and go
-/// through the panels.
+/// The dashboard of a run of 20,000 steps at 132×40 in 256 colours, under keys that zoom, pan, move the
+/// crosshair and go through the panels.
 fn measure_dashboard() -> io::Result<ScreenCost> {
     let c = KeyCode::Char;
     let (left, right) = (KeyCode::Left, KeyCode::Right);
@@ -119,8 +119,8 @@ fn long_run() -> RunView {
     view
 }
 
-/// Draws the app at `size`, presses every key, and then lets `idle_ticks` pass. A key that asks to leave the screen draws
-/// an ordinary frame here.
+/// Draws the app at `size`, presses every key, and then lets `idle_ticks` pass. A key that asks to leave the
+/// screen draws an ordinary frame here.
 fn measure_screen(
     app: &mut dyn App,
     size: Size,
@@ -178,8 +178,9 @@ impl Write for Counter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ratatui::Frame;
+
+    use super::*;
 
     /// Shows how many keys were pressed; a `.` changes nothing.
     struct Counted(u32);

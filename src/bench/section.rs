@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{BenchError, Row, log, screen, start, tokenising, tokens, train, validation};
 
 /// A part of the program that is measured by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     /// Start time.
     Start,
@@ -89,7 +89,7 @@ impl Section {
 }
 
 /// What the sections measure with.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// The program itself: it is started to measure its start time, and trains in processes of its own.
     pub program: PathBuf,
@@ -148,8 +148,8 @@ pub(crate) struct Context<'a> {
     pub(crate) note: &'a dyn Fn(&str),
 }
 
-/// Measures these sections, each once and in the order of [`Section::ALL`]; all of them where none is named. `note` is
-/// told what goes on.
+/// Measures these sections, each once and in the order of [`Section::ALL`]; all of them where none is named.
+/// `note` is told what goes on.
 ///
 /// # Errors
 /// Too little room for the samples, a section that fails, or a peer that does not do its part.
@@ -176,8 +176,9 @@ pub(crate) fn temporary_folder() -> Result<tempfile::TempDir, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::cell::RefCell;
+
+    use super::*;
 
     fn options() -> Options {
         Options { program: "true".into(), tokenizer: None, peers: None, quick: true }

@@ -1,5 +1,5 @@
-//! Our side of a comparison: makes optimizer steps when it is asked to, in a process of its own, so that its memory and its
-//! processor time are its own.
+//! Our side of a comparison: makes optimizer steps when it is asked to, in a process of its own, so that its
+//! memory and its processor time are its own.
 //!
 //! Enters: a plan, a file of packs, and the lines of `protocol`. Leaves: one line for each. The steps
 //! are those of `sparktune_train`.
@@ -17,7 +17,7 @@ use crate::cpu::process_cpu_seconds;
 use crate::protocol::{Answer, Finished, PROTOCOL, QUIT, Ready, STEP, Stepped, put, read_packs};
 
 /// What to train.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Training {
     /// The plan, as TOML, with the folder of its model.
     pub plan: PathBuf,

@@ -1,8 +1,8 @@
-//! Tokenising speed: examples are read, parsed, rendered with the chat template and tokenised, as a training does once
-//! for its data.
+//! Tokenising speed: examples are read, parsed, rendered with the chat template and tokenised, as a training
+//! does once for its data.
 //!
-//! The peer is the `tokenizers` library, linked into this program: it is given the rendered texts and tokenises them as a
-//! batch on all cores, without reading, parsing or rendering. Passes of both alternate.
+//! The peer is the `tokenizers` library, linked into this program: it is given the rendered texts and
+//! tokenises them as a batch on all cores, without reading, parsing or rendering. Passes of both alternate.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

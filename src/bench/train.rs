@@ -1,8 +1,8 @@
 //! Training speed and memory on the CPU, LoRA and full, side by side with transformers and peft.
 //!
-//! Each side is a process of its own that makes optimizer steps (forward, backward, clipping, AdamW) on the same pack from
-//! the same weights. The sides alternate: while one computes, the other waits. After two steps of each that are not
-//! measured the median of a side's steps counts, in wall time and in processor time.
+//! Each side is a process of its own that makes optimizer steps (forward, backward, clipping, AdamW) on the
+//! same pack from the same weights. The sides alternate: while one computes, the other waits. After two steps
+//! of each that are not measured the median of a side's steps counts, in wall time and in processor time.
 
 use std::path::Path;
 

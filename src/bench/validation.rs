@@ -1,7 +1,7 @@
 //! Validation speed: every line of a sample file is read, parsed and checked, as `sparktune check` does.
 //!
-//! The peer is Python's `json.loads` on each line of the same file, which parses and checks nothing else. Passes of both
-//! alternate; a first pass of ours brings the file into the page cache.
+//! The peer is Python's `json.loads` on each line of the same file, which parses and checks nothing else.
+//! Passes of both alternate; a first pass of ours brings the file into the page cache.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

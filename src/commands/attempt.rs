@@ -17,7 +17,7 @@ use crate::interrupt::Interrupts;
 use crate::request::Style;
 
 /// How a run is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Display {
     /// One line per event.
     Lines,
@@ -143,7 +143,8 @@ pub fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Says how the trainer process ended, where its events do not say it. Returns its exit code; `None` while it runs.
+/// Says how the trainer process ended, where its events do not say it. Returns its exit code; `None` while it
+/// runs.
 fn report_ending(following: &mut Following, view: &RunView) -> Option<Exit> {
     let ending = following.ending(view)?;
     if let Some(failure) = &ending.failure {

@@ -1,22 +1,22 @@
 //! `bench`: measures the parts of the program on this machine, alone or beside their peers.
 //!
-//! What is measured and how is the matter of `sparktune_bench`; here are its flags, its output and its exit codes.
+//! What is measured and how is the matter of `sparktune_bench`; here are its flags, its output and its exit
+//! codes.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{BenchError, Options, Section, predicted, section, stepper, table};
-use sparktune_plan::{Answer, Answers, MethodKind};
-
 use sparktune_app::answers::gather;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::demo_folder;
 use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
+use sparktune_bench::lossless::{self, Comparison, Training};
+use sparktune_bench::{BenchError, Options, Section, predicted, section, stepper, table};
+use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
 
@@ -117,7 +117,8 @@ fn lossless(program: &Program, args: LosslessArgs) -> Result<Exit, Failure> {
     Ok(if within_bound { Exit::Done } else { Exit::Bug })
 }
 
-/// `sparktune bench --gpu SECTION`: exit code 77, and the reason as the last line, where it cannot be measured here.
+/// `sparktune bench --gpu SECTION`: exit code 77, and the reason as the last line, where it cannot be
+/// measured here.
 fn gpu(section: GpuSection, args: &BenchArgs) -> Result<Exit, Failure> {
     if section == GpuSection::Model {
         return predict(args);
@@ -171,7 +172,8 @@ fn measured(_: GpuSection, _: &BenchArgs) -> Result<Exit, Stopped> {
     Err(Stopped::NotHere("this build of sparktune has no CUDA".into()))
 }
 
-/// Measures a section on the first CUDA device. Each row goes into the file and onto the screen as soon as it is known.
+/// Measures a section on the first CUDA device. Each row goes into the file and onto the screen as soon as it
+/// is known.
 #[cfg(feature = "cuda")]
 fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     use sparktune_bench::gpu::{Bench, Row, line};

@@ -1,5 +1,5 @@
-//! A panic is a bug in sparktune: it leaves a report for the developers and two lines for the user, never a backtrace on the
-//! screen.
+//! A panic is a bug in sparktune: it leaves a report for the developers and two lines for the user, never a
+//! backtrace on the screen.
 
 use std::backtrace::Backtrace;
 use std::fs::OpenOptions;
@@ -34,7 +34,8 @@ pub fn install() {
             std::thread::current().name().unwrap_or("unnamed"),
             Backtrace::force_capture()
         );
-        // Appended, because a second thread may crash because of the first; never through a link that someone else made.
+        // Appended, because a second thread may crash because of the first; never through a link that someone
+        // else made.
         let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         let file =
             OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(nofollow).open(&*path);
@@ -50,7 +51,8 @@ pub fn report_to(path: PathBuf) {
     *report() = Some(path);
 }
 
-/// Reports a panic to the user: as a failure of the GPU's runtime where it was one, else as a bug. Returns the exit code.
+/// Reports a panic to the user: as a failure of the GPU's runtime where it was one, else as a bug. Returns
+/// the exit code.
 pub fn report_panic() -> Exit {
     let place = match &*report() {
         Some(path) => format!("The crash report is {}", path.display()),

@@ -82,8 +82,8 @@ fn text(line: &Line, width: usize) -> String {
     finding_text(&line.finding, &format!("{status:<9}"), width)
 }
 
-/// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model, on the CPU and
-/// where it can be on the GPU.
+/// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model,
+/// on the CPU and where it can be on the GPU.
 fn self_tests(model: &Path, facts: &MachineFacts) -> Result<Vec<Check>, TrainError> {
     let mut tests = on_device(model, "", &Device::flex())?;
     let on_gpu: Vec<Check> = match out_of_reach(facts, cfg!(feature = "cuda")) {

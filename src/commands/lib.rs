@@ -1,8 +1,9 @@
 //! The commands: what each prints, and its exit code. One file for each, or for a few that share a subject.
 //!
-//! Enters: what the command line asks, as plain values ([`request`]). Leaves: an exit code, or a failure. Everything is
-//! done by [`sparktune_app`] and shown through [`sparktune_tui`]; the trainer, the export, the self-tests and the
-//! measurements run in this process, so this is the only interface that depends on the tensor library.
+//! Enters: what the command line asks, as plain values ([`request`]). Leaves: an exit code, or a failure.
+//! Everything is done by [`sparktune_app`] and shown through [`sparktune_tui`]; the trainer, the export, the
+//! self-tests and the measurements run in this process, so this is the only interface that depends on the
+//! tensor library.
 
 mod attempt;
 mod bench;
@@ -23,12 +24,11 @@ pub use check::check;
 pub use doctor::doctor;
 pub use report::report;
 pub use runs::{export, list, resume, stop, watch};
+use sparktune_app::failure::Exit;
+use sparktune_tui::output::note;
 pub use token_files::{pack, unpack, verify};
 pub use train::{plan, train};
 pub use trainer::trainer;
-
-use sparktune_app::failure::Exit;
-use sparktune_tui::output::note;
 
 /// What the program says when it is started without arguments where nobody can be asked.
 pub fn welcome() -> Exit {

@@ -6,7 +6,7 @@ use sparktune_bench::Section;
 use sparktune_plan::Answers;
 
 /// How a command speaks and whether it may ask.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Style {
     /// Lines and plain questions instead of full screens.
     pub plain: bool,
@@ -17,7 +17,7 @@ pub struct Style {
 }
 
 /// A run, among the runs of a folder.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct RunName {
     /// Folder, unique beginning of the name, or `latest`.
     pub run: String,
@@ -26,7 +26,7 @@ pub struct RunName {
 }
 
 /// What `train` and `plan` start from.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Given {
     /// Answers given as flags.
     pub flags: Answers,
@@ -35,7 +35,7 @@ pub struct Given {
 }
 
 /// What is measured on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuSection {
     /// Every kernel against its reference and its floor.
     Kernels,

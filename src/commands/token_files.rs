@@ -27,7 +27,8 @@ pub fn pack(input: &Path, output: &Path, skip_damaged: bool, json: bool) -> Resu
     show(&pack_file(input, output, &options)?, json)
 }
 
-/// `sparktune unpack`. `to_v1`: v1 packets instead of JSON lines. `skip_damaged`: leave damaged examples out and list them.
+/// `sparktune unpack`. `to_v1`: v1 packets instead of JSON lines. `skip_damaged`: leave damaged examples out
+/// and list them.
 ///
 /// # Errors
 /// A damaged token file, an example that the format cannot hold, output that cannot be written.
@@ -87,8 +88,8 @@ struct Verified {
     rebuilt: Option<Rebuilt>,
 }
 
-/// `sparktune verify`: exit code 3 where there is damage, also when the intact rest was saved. `rebuild_into`: write the
-/// intact examples into this token file.
+/// `sparktune verify`: exit code 3 where there is damage, also when the intact rest was saved.
+/// `rebuild_into`: write the intact examples into this token file.
 ///
 /// # Errors
 /// A file that cannot be read, or is not a token file.

@@ -21,8 +21,8 @@ use crate::request::{Given, Style};
 /// Columns of a table that is not printed on a terminal.
 const WIDTH: usize = 110;
 
-/// `sparktune train`. `is_front_door`: no command was given, so that flags are the first answers of the wizard. `dry_run`:
-/// stop after the plan.
+/// `sparktune train`. `is_front_door`: no command was given, so that flags are the first answers of the
+/// wizard. `dry_run`: stop after the plan.
 ///
 /// # Errors
 /// Anything that ended it before the trainer took over.

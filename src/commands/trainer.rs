@@ -1,5 +1,5 @@
-//! The trainer process: a session and a crash report of its own, stopped by signals. The training itself is done by
-//! [`sparktune_train`].
+//! The trainer process: a session and a crash report of its own, stopped by signals. The training itself is
+//! done by [`sparktune_train`].
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,7 +17,6 @@ use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, MachineFacts};
 use sparktune_train::{BeforeFirstRun, TrainOptions};
-
 use sparktune_tui::output::note;
 
 use crate::crash;
@@ -38,8 +37,8 @@ const FEWEST_STEPS: u64 = 4;
 /// # Errors
 /// Whatever ended the training early.
 pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
-    // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only where this process
-    // leads a group already, as when someone starts it by hand.
+    // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only
+    // where this process leads a group already, as when someone starts it by hand.
     let _ = rustix::process::setsid();
     sparktune_telemetry::offer_to_end_first();
     let previous_mask = make_files_private();
@@ -66,14 +65,14 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     }
 }
 
-/// Makes all files that are created from now on readable by the user alone: weights and outputs reveal the data. Returns the
-/// mask that was in force before.
+/// Makes all files that are created from now on readable by the user alone: weights and outputs reveal the
+/// data. Returns the mask that was in force before.
 pub(crate) fn make_files_private() -> Mode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO)
 }
 
-/// What a run on a GPU needs besides its folder: the self-tests where this build has not trained on the GPU yet, which need
-/// the demo's model, and the tiles that were measured on it.
+/// What a run on a GPU needs besides its folder: the self-tests where this build has not trained on the GPU
+/// yet, which need the demo's model, and the tiles that were measured on it.
 fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     let mut options = TrainOptions::default();

@@ -1,11 +1,14 @@
-//! A short cut through byte-level BPE tokenizers (Qwen, Llama 3, GPT-2 and kin): the same ids several times as fast.
+//! A short cut through byte-level BPE tokenizers (Qwen, Llama 3, GPT-2 and kin): the same ids several times
+//! as fast.
 //!
-//! The `tokenizers` crate spends most of its time on alignments and on a string per token, which training data does not need. Here the
-//! text is cut into words by the tokenizer's own pattern, each word goes through the tokenizer's own BPE model once, and the result is
-//! remembered. Whatever the short cut does not know (another kind of tokenizer, text that is not NFC) takes the long way, and a
-//! tokenizer for which both ways do not agree on a set of awkward texts does not get a short cut at all.
+//! The `tokenizers` crate spends most of its time on alignments and on a string per token, which training
+//! data does not need. Here the text is cut into words by the tokenizer's own pattern, each word goes through
+//! the tokenizer's own BPE model once, and the result is remembered. Whatever the short cut does not know
+//! (another kind of tokenizer, text that is not NFC) takes the long way, and a tokenizer for which both ways
+//! do not agree on a set of awkward texts does not get a short cut at all.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::collections::HashMap;
+use std::sync::Mutex;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use regex_automata::{Anchored, Input, meta};
@@ -18,8 +21,8 @@ const LONGEST_WORD: usize = 64;
 /// A cache is emptied when it holds so many words.
 const MOST_WORDS: usize = 1 << 17;
 
-/// The end of the patterns in use: a run of white space leaves its last character to the word behind it. `regex` has no look-ahead, so
-/// the pattern is compiled without it and the character given back by hand.
+/// The end of the patterns in use: a run of white space leaves its last character to the word behind it.
+/// `regex` has no look-ahead, so the pattern is compiled without it and the character given back by hand.
 const LOOK_AHEAD: &str = r"|\s+(?!\S)|\s+";
 const LINE_ENDS_FIRST: &str = r"|\s*[\r\n]+";
 
@@ -94,8 +97,8 @@ impl ByteBpe {
         bpe.agrees(tokenizer, &contents).then_some(bpe)
     }
 
-    /// Calls `token(id, bytes)` for each token of the text in order; the bytes of all tokens add up to the text. `false` if the text
-    /// must take the long way, whatever was called so far.
+    /// Calls `token(id, bytes)` for each token of the text in order; the bytes of all tokens add up to the
+    /// text. `false` if the text must take the long way, whatever was called so far.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str, mut token: impl FnMut(u32, usize)) -> bool {
         let own = rayon::current_thread_index().map_or(0, |i| i + 1);
         let mut locked = self.caches.get(own).and_then(|c| c.try_lock().ok());
@@ -148,7 +151,8 @@ impl ByteBpe {
         true
     }
 
-    /// Where the match that begins at `at` ends. Anchored, so that nothing is searched backwards for its start.
+    /// Where the match that begins at `at` ends. Anchored, so that nothing is searched backwards for its
+    /// start.
     fn match_end(&self, piece: &str, at: usize, cache: &mut Cache) -> Option<usize> {
         let input = Input::new(piece).span(at..piece.len()).anchored(Anchored::Yes);
         self.words.search_half_with(&mut cache.search, &input).map(|m| m.offset())
@@ -257,7 +261,8 @@ fn pattern(pre_tokenizer: &Value) -> Option<String> {
     fits.then(|| split["pattern"]["Regex"].as_str().map(str::to_owned))?
 }
 
-/// The character that stands for each byte in byte-level vocabularies: printable Latin-1 for itself, the others from U+0100 on.
+/// The character that stands for each byte in byte-level vocabularies: printable Latin-1 for itself, the
+/// others from U+0100 on.
 fn byte_chars() -> [char; 256] {
     let mut next = '\u{100}'..;
     std::array::from_fn(|byte| {

@@ -1,23 +1,19 @@
 //! The tokenizer and chat template of one checkpoint folder: a [`Conversation`] → [`Tokens`].
 
-use std::{
-    borrow::Cow,
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use crate::{
-    DataError, Tokens,
-    byte_bpe::ByteBpe,
-    conversation::{Chat, Conversation, Message},
-    rejection::{Kind, Rejection},
-    template::{ChatTemplate, RenderOptions, Rendered, error_text},
-    turns::{MaskPolicy, ThinkingSupport, TurnShape},
-};
+use crate::byte_bpe::ByteBpe;
+use crate::conversation::{Chat, Conversation, Message};
+use crate::rejection::{Kind, Rejection};
+use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
+use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
+use crate::{DataError, Tokens};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -25,7 +21,8 @@ const TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_JSON: &str = "chat_template.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// `tokenizer.json`, chat template and special tokens of one checkpoint. Cheap to share between threads, not meant to be cloned.
+/// `tokenizer.json`, chat template and special tokens of one checkpoint. Cheap to share between threads, not
+/// meant to be cloned.
 pub struct ChatTokenizer {
     folder: PathBuf,
     tokenizer: Tokenizer,
@@ -39,12 +36,13 @@ pub struct ChatTokenizer {
 }
 
 impl ChatTokenizer {
-    /// Reads `tokenizer.json`, and where present `tokenizer_config.json`, `chat_template.jinja` (or the template inside the configuration)
-    /// and `generation_config.json`.
+    /// Reads `tokenizer.json`, and where present `tokenizer_config.json`, `chat_template.jinja` (or the
+    /// template inside the configuration) and `generation_config.json`.
     ///
     /// # Errors
-    /// A missing or unreadable tokenizer, a template that does not compile or whose turns cannot be told apart. A checkpoint without any
-    /// template is no error: it can still tokenise prompt/completion data.
+    /// A missing or unreadable tokenizer, a template that does not compile or whose turns cannot be told
+    /// apart. A checkpoint without any template is no error: it can still tokenise prompt/completion
+    /// data.
     pub fn from_dir(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
         let bytes = std::fs::read(&path).map_err(DataError::io("read", &path))?;
@@ -108,10 +106,12 @@ impl ChatTokenizer {
 
     /// The tokens of an example and which of them are trained.
     ///
-    /// Special tokens written out in the text are parsed as such, as transformers does; see [`special_tokens_in`](Self::special_tokens_in).
+    /// Special tokens written out in the text are parsed as such, as transformers does; see
+    /// [`special_tokens_in`](Self::special_tokens_in).
     ///
     /// # Errors
-    /// The template refuses the conversation, its turns cannot be told apart with certainty, or the checkpoint has no template.
+    /// The template refuses the conversation, its turns cannot be told apart with certainty, or the
+    /// checkpoint has no template.
     pub fn encode_conversation(
         &self,
         conversation: &Conversation<'_>,
@@ -135,7 +135,8 @@ impl ChatTokenizer {
         }
     }
 
-    /// The rendered text of a chat and the byte ranges of it that are trained: what a preview shows in colours.
+    /// The rendered text of a chat and the byte ranges of it that are trained: what a preview shows in
+    /// colours.
     pub fn render_targets(
         &self,
         chat: &Chat<'_>,
@@ -149,7 +150,8 @@ impl ChatTokenizer {
         Ok((rendered.text, targets))
     }
 
-    /// The text of an example as it is tokenised, whatever its form, and the byte ranges of it that are trained.
+    /// The text of an example as it is tokenised, whatever its form, and the byte ranges of it that are
+    /// trained.
     pub(crate) fn text_and_targets(
         &self,
         conversation: &Conversation<'_>,
@@ -414,7 +416,8 @@ fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
     ids
 }
 
-/// The template's source and where it was found: the file, else the configuration's field (a string, or a list of named templates).
+/// The template's source and where it was found: the file, else the configuration's field (a string, or a
+/// list of named templates).
 fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
     let path = folder.join(TEMPLATE);
     match std::fs::read_to_string(&path) {

@@ -2,17 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    ChatTokenizer, DataError, MaskPolicy, Report,
-    chunks::Reading,
-    examine::{Examined, Examiner},
-    format::Format,
-    progress::{Phase, Progress},
-    source::Source,
-    tally::{Side, Tally},
-};
+use crate::chunks::Reading;
+use crate::examine::{Examined, Examiner};
+use crate::format::Format;
+use crate::progress::{Phase, Progress};
+use crate::source::Source;
+use crate::tally::{Side, Tally};
+use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
 
-/// Chunks of this size when only validating, and when tokenising, which takes a hundred times as long per byte.
+/// Chunks of this size when only validating, and when tokenising, which takes a hundred times as long per
+/// byte.
 pub(crate) const VALIDATE_CHUNK: usize = 1 << 20;
 pub(crate) const TOKENISE_CHUNK: usize = 128 << 10;
 
@@ -36,8 +35,8 @@ pub struct CheckOptions<'a> {
 /// Checks files and folders.
 ///
 /// # Errors
-/// Inputs that cannot be read at all, a `rejected_path` that cannot be written, or a stop on request. Bad lines are no error: they are
-/// in the report, and [`Report::exceeds`] says whether there are too many.
+/// Inputs that cannot be read at all, a `rejected_path` that cannot be written, or a stop on request. Bad
+/// lines are no error: they are in the report, and [`Report::exceeds`] says whether there are too many.
 pub fn check(
     inputs: &[PathBuf],
     options: &CheckOptions<'_>,

@@ -1,22 +1,20 @@
-//! Inputs of any size as chunks of whole lines, in bounded memory, processed by all cores with the results in file order.
+//! Inputs of any size as chunks of whole lines, in bounded memory, processed by all cores with the results in
+//! file order.
 //!
-//! Owns the cutting at line ends and the pipeline: while one batch of chunks is being worked on, the next is read. Chunked reads rather
-//! than a memory map: compressed inputs take the same path, a file cut short underneath us is an error and not a SIGBUS, and the copy
-//! costs a tenth of what validation costs.
+//! Owns the cutting at line ends and the pipeline: while one batch of chunks is being worked on, the next is
+//! read. Chunked reads rather than a memory map: compressed inputs take the same path, a file cut short
+//! underneath us is an error and not a SIGBUS, and the copy costs a tenth of what validation costs.
 
-use std::{
-    io::{self, Read},
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
-};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::{
-    DataError,
-    format::Format,
-    progress::{Phase, Progress, Step},
-    source::{self, Source, SourceFile},
-};
+use crate::DataError;
+use crate::format::Format;
+use crate::progress::{Phase, Progress, Step};
+use crate::source::{self, Source, SourceFile};
 
 /// The longest line accepted. One line is held in memory whole.
 pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
@@ -75,8 +73,8 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Runs `work` on every chunk, on all threads of the current rayon pool, and hands its results to `fold` in file order.
-    /// `fold` returns how many examples have been accepted so far, for the progress.
+    /// Runs `work` on every chunk, on all threads of the current rayon pool, and hands its results to `fold`
+    /// in file order. `fold` returns how many examples have been accepted so far, for the progress.
     pub fn run<R: Send>(
         &self,
         progress: &dyn Progress,
@@ -111,7 +109,8 @@ impl Reading<'_> {
     }
 }
 
-/// The first chunks of a source, in order and on this thread, up to about `max_bytes` of text; and whether that was all.
+/// The first chunks of a source, in order and on this thread, up to about `max_bytes` of text; and whether
+/// that was all.
 pub(crate) fn head(
     source: &Source,
     format: Option<Format>,

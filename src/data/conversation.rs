@@ -1,6 +1,8 @@
-//! One example as its author wrote it: who said what, which tools there were, and which turns are to be learnt.
+//! One example as its author wrote it: who said what, which tools there were, and which turns are to be
+//! learnt.
 //!
-//! Everything borrows from the line where it can. Whatever format a line came in, equal examples are equal here and hash equally.
+//! Everything borrows from the line where it can. Whatever format a line came in, equal examples are equal
+//! here and hash equally.
 
 use std::borrow::Cow;
 
@@ -46,7 +48,8 @@ pub struct Message<'a> {
     pub name: Option<Cow<'a, str>>,
     /// The call a tool answers.
     pub tool_call_id: Option<Cow<'a, str>>,
-    /// An assistant turn that is shown but not learnt (`"weight": 0` in OpenAI's format). Means nothing for other roles.
+    /// An assistant turn that is shown but not learnt (`"weight": 0` in OpenAI's format). Means nothing for
+    /// other roles.
     pub untrained: bool,
 }
 
@@ -93,7 +96,8 @@ impl<'a> Conversation<'a> {
         Self::Chat(Chat { messages, tools: None })
     }
 
-    /// The hash by which duplicates are found and the eval split is drawn: of the content alone, the same for every format, file and line.
+    /// The hash by which duplicates are found and the eval split is drawn: of the content alone, the same for
+    /// every format, file and line.
     pub fn content_hash(&self) -> u64 {
         let mut hasher = Xxh3::new();
         match self {
@@ -128,7 +132,8 @@ impl Chat<'_> {
         self.messages.iter().filter(|m| m.role == "assistant" && m.says_nothing()).count()
     }
 
-    /// What is unusual about the order of speakers, if anything. Templates decide whether it can be rendered at all.
+    /// What is unusual about the order of speakers, if anything. Templates decide whether it can be rendered
+    /// at all.
     pub fn unusual_order(&self) -> Option<&'static str> {
         let mut previous = "";
         for (i, message) in self.messages.iter().enumerate() {

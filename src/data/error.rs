@@ -1,7 +1,8 @@
-//! What can go wrong as a whole: inputs that cannot be read, tokenizers that cannot be loaded, folders that cannot be written.
-//! A single bad line is not an error but a [`Rejection`](crate::Rejection).
+//! What can go wrong as a whole: inputs that cannot be read, tokenizers that cannot be loaded, folders that
+//! cannot be written. A single bad line is not an error but a [`Rejection`](crate::Rejection).
 
-use std::{io, path::PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use crate::token_file::TokenFileError;
 

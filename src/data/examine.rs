@@ -1,15 +1,12 @@
 //! One chunk of lines → what became of each line. The parallel part of `check` and `prepare`.
 
-use crate::{
-    ChatTokenizer, Tokens,
-    chunks::{Chunk, lines},
-    conversation::Conversation,
-    explain,
-    format::Format,
-    parse::parse_line,
-    rejection::Rejection,
-    turns::MaskPolicy,
-};
+use crate::chunks::{Chunk, lines};
+use crate::conversation::Conversation;
+use crate::format::Format;
+use crate::parse::parse_line;
+use crate::rejection::Rejection;
+use crate::turns::MaskPolicy;
+use crate::{ChatTokenizer, Tokens, explain};
 
 /// With what lines are examined.
 pub(crate) struct Examiner<'a> {
@@ -66,7 +63,8 @@ impl Examiner<'_> {
             examined.outcomes.push(Outcome { line: chunk.first_line, result });
             return examined;
         }
-        // Validating a megabyte at once is five times as fast as line by line; only a chunk that fails is looked at more closely.
+        // Validating a megabyte at once is five times as fast as line by line; only a chunk that fails is
+        // looked at more closely.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
         for line in lines(&chunk.bytes, chunk.first_line) {
             examined.lines += 1;

@@ -4,10 +4,8 @@
 
 use serde_json::Value;
 
-use crate::{
-    format::Format,
-    rejection::{Kind, Rejection},
-};
+use crate::format::Format;
+use crate::rejection::{Kind, Rejection};
 
 pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
 pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
@@ -65,7 +63,8 @@ pub(crate) fn unrecognised(line: &str) -> Rejection {
     }
 }
 
-/// Why a line could not be read as `format`. `error` is what the reader said, used where the walk finds nothing better.
+/// Why a line could not be read as `format`. `error` is what the reader said, used where the walk finds
+/// nothing better.
 pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) -> Rejection {
     let object = match serde_json::from_str::<Value>(line) {
         Err(e) => return invalid_json(&e),

@@ -1,8 +1,10 @@
 //! The four ways people write training examples, and how to tell them apart.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 /// How each line of a file is read. Detected per file, or given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

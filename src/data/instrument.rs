@@ -1,8 +1,9 @@
 //! Prepares a chat template so that rendering it tells where each message's text begins and ends.
 //!
-//! Behind every `{% for X in … %}` and `{% endfor %}` goes a `{% set %}` that calls back with the loop's number and `X`, and the
-//! `{% generation %}` tags of transformers become such calls too. Each added tag repeats the end marker of the tag it follows (`%}`,
-//! `-%}`, `+%}`), so that whitespace control sees what it saw before and the rendered text stays the same, byte for byte.
+//! Behind every `{% for X in … %}` and `{% endfor %}` goes a `{% set %}` that calls back with the loop's
+//! number and `X`, and the `{% generation %}` tags of transformers become such calls too. Each added tag
+//! repeats the end marker of the tag it follows (`%}`, `-%}`, `+%}`), so that whitespace control sees what it
+//! saw before and the rendered text stays the same, byte for byte.
 
 /// Name of the callback `(loop, message)`.
 pub(crate) const MESSAGE: &str = "__sparktune_message";

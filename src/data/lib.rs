@@ -1,8 +1,9 @@
-//! The data room: JSON lines → conversations → tokens → token file → packs, and a report of what was found on the way.
+//! The data room: JSON lines → conversations → tokens → token file → packs, and a report of what was found on
+//! the way.
 //!
 //! Owns everything between the user's files and the trainer's batches, each step a function of its own:
-//! `Line` → [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`] → [`packing`].
-//! Knows nothing of models, devices or screens.
+//! `Line` → [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`]
+//! → [`packing`]. Knows nothing of models, devices or screens.
 
 mod byte_bpe;
 mod chat_tokenizer;

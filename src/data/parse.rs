@@ -1,22 +1,19 @@
 //! A line of JSON → a [`Conversation`], or the reason why not.
 //!
-//! The straight path reads the line once, borrowing strings, and checks all of it: syntax of every value, types of every known field,
-//! roles, contents. Unknown fields are skipped (and must still be valid JSON). A line that fails is read a second time by
-//! [`explain`](crate::explain), which has the time to say what is wrong.
+//! The straight path reads the line once, borrowing strings, and checks all of it: syntax of every value,
+//! types of every known field, roles, contents. Unknown fields are skipped (and must still be valid JSON). A
+//! line that fails is read a second time by [`explain`](crate::explain), which has the time to say what is
+//! wrong.
 
 use std::borrow::Cow;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, IgnoredAny},
-};
+use serde::de::{self, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 
-use crate::{
-    conversation::{Chat, Content, Conversation, Json, Message, Text},
-    explain,
-    format::Format,
-    rejection::{Kind, Rejection},
-};
+use crate::conversation::{Chat, Content, Conversation, Json, Message, Text};
+use crate::explain;
+use crate::format::Format;
+use crate::rejection::{Kind, Rejection};
 
 /// Reads one line. `format: None` means that no line of the file could be recognised.
 pub fn parse_line(format: Option<Format>, line: &str) -> Result<Conversation<'_>, Rejection> {
@@ -154,7 +151,8 @@ impl<'a> Turn<'a> {
         let tool_calls = calls(self.tool_calls)?;
         let written = self.reasoning_content.map(|t| t.0);
         let elsewhere = || [self.reasoning.0, self.thinking.0].into_iter().flatten().find(|t| !t.is_empty());
-        // An empty reasoning_content says that there is none, which is not the same as not saying: templates look for it in the content then.
+        // An empty reasoning_content says that there is none, which is not the same as not saying: templates
+        // look for it in the content then.
         let reasoning_content = match written {
             Some(text) if text.is_empty() => elsewhere().or(Some(text)),
             Some(text) => Some(text),

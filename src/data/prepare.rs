@@ -1,27 +1,23 @@
 //! `prepare`: the data, tokenised once, as token files beside a report.
 //!
-//! What a folder holds is current exactly when the header its token files would get today equals the header they have: same tokenizer,
-//! template, policy and source bytes. Then nothing is tokenised again.
+//! What a folder holds is current exactly when the header its token files would get today equals the header
+//! they have: same tokenizer, template, policy and source bytes. Then nothing is tokenised again.
 
-use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ChatTokenizer, DataError, MaskPolicy, Report,
-    check::examine_all,
-    examine::Examiner,
-    format::Format,
-    progress::Progress,
-    source::Source,
-    split::{EvalSplit, Splitter},
-    tally::{Side, Tally},
-    token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter},
-};
+use crate::check::examine_all;
+use crate::examine::Examiner;
+use crate::format::Format;
+use crate::progress::Progress;
+use crate::source::Source;
+use crate::split::{EvalSplit, Splitter};
+use crate::tally::{Side, Tally};
+use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
+use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
 
 /// Raised when the same inputs would be tokenised or masked differently than before.
 const VERSION: u32 = 1;
@@ -74,11 +70,13 @@ pub struct Prepared {
     pub reused: bool,
 }
 
-/// Tokenises `inputs` into `out_dir` (created if need be): `train.qubgpu`, `eval.qubgpu`, `report.json`, and `rejected.jsonl` if a line
-/// was rejected. Memory stays bounded whatever the size of the inputs, but for 20 bytes per example.
+/// Tokenises `inputs` into `out_dir` (created if need be): `train.qubgpu`, `eval.qubgpu`, `report.json`, and
+/// `rejected.jsonl` if a line was rejected. Memory stays bounded whatever the size of the inputs, but for 20
+/// bytes per example.
 ///
 /// # Errors
-/// Unreadable inputs, an unwritable folder, or a stop on request. Bad lines are in the report; ask [`Report::exceeds`].
+/// Unreadable inputs, an unwritable folder, or a stop on request. Bad lines are in the report; ask
+/// [`Report::exceeds`].
 pub fn prepare(
     inputs: &[PathBuf],
     tokenizer: &ChatTokenizer,

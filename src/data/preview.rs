@@ -1,21 +1,21 @@
-//! A few examples as the model will see them, with what is trained marked: for a person to look at before anything runs.
+//! A few examples as the model will see them, with what is trained marked: for a person to look at before
+//! anything runs.
 //!
-//! Enters: the user's files and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is shown under both
-//! think policies, so that a screen switches between them at once. Reads a bounded beginning of the data and nothing else.
+//! Enters: the user's files and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is
+//! shown under both think policies, so that a screen switches between them at once. Reads a bounded beginning
+//! of the data and nothing else.
 
-use std::{ops::Range, path::PathBuf};
+use std::ops::Range;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ChatTokenizer, DataError, MaskPolicy, Place, Rejection, ThinkPolicy,
-    chunks::{self, lines},
-    conversation::Conversation,
-    explain,
-    format::Format,
-    parse::parse_line,
-    source::Source,
-};
+use crate::chunks::{self, lines};
+use crate::conversation::Conversation;
+use crate::format::Format;
+use crate::parse::parse_line;
+use crate::source::Source;
+use crate::{ChatTokenizer, DataError, MaskPolicy, Place, Rejection, ThinkPolicy, explain};
 
 /// A longer line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;
@@ -54,7 +54,8 @@ impl Default for PreviewOptions {
 pub struct Preview {
     /// The first ones, then one from the middle and the longest of what was looked at.
     pub examples: Vec<Previewed>,
-    /// The empty thinking block that the template inserts. `None`: it inserts none, and both think policies are the same.
+    /// The empty thinking block that the template inserts. `None`: it inserts none, and both think policies
+    /// are the same.
     pub empty_think_block: Option<String>,
     /// The first line that was not accepted, with the reason.
     pub first_refused: Option<(Place, Rejection)>,
@@ -291,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(clippy::single_range_in_vec_init)]
+    #[expect(clippy::single_range_in_vec_init, reason = "one trained span, not the list of its positions")]
     fn a_long_text_keeps_both_ends_and_says_how_much_is_missing() {
         let text = "ä".repeat(50) + "b" + &"ö".repeat(50);
         let spans = spans(&text, &[0..text.len()], &[], 21);

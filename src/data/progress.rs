@@ -11,7 +11,8 @@ pub enum Phase {
     Tokenise,
 }
 
-/// Where the work stands. Bytes are those on disk (compressed for compressed inputs), so that the total is known.
+/// Where the work stands. Bytes are those on disk (compressed for compressed inputs), so that the total is
+/// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// What is being done.
@@ -24,7 +25,8 @@ pub struct Step {
     pub examples: u64,
 }
 
-/// Receives progress and may ask to stop. Called from the thread that started the work, a few times a second at most on large inputs.
+/// Receives progress and may ask to stop. Called from the thread that started the work, a few times a second
+/// at most on large inputs.
 pub trait Progress: Sync {
     /// The work moved on.
     fn step(&self, step: Step);

@@ -1,11 +1,11 @@
-//! `tojson` as transformers defines it for chat templates: Python's `json.dumps(x, ensure_ascii=False)`, byte for byte.
+//! `tojson` as transformers defines it for chat templates: Python's `json.dumps(x, ensure_ascii=False)`, byte
+//! for byte.
 //!
-//! minijinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which would change what a model reads in its tool descriptions.
+//! minijinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which would change what a model reads in
+//! its tool descriptions.
 
-use minijinja::{
-    Error, ErrorKind, Value,
-    value::{Kwargs, ValueKind},
-};
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
 
 /// The filter. Takes `indent`, `ensure_ascii`, `separators` and `sort_keys` by name.
 pub(crate) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {

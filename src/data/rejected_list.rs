@@ -1,16 +1,15 @@
 //! Reads back the list of rejected lines that `check` and `prepare` keep, page by page.
 //!
-//! A line of the list holds a line of the user's, which may be many megabytes long and of which there may be millions. So
-//! neither a whole line nor the whole list is ever held: of each line a bounded beginning is read, and of the list a place
-//! here and there is remembered.
+//! A line of the list holds a line of the user's, which may be many megabytes long and of which there may be
+//! millions. So neither a whole line nor the whole list is ever held: of each line a bounded beginning is
+//! read, and of the list a place here and there is remembered.
 
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Seek, SeekFrom},
-    path::{Path, PathBuf},
-};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
-use crate::{DataError, rejection::Rejected};
+use crate::DataError;
+use crate::rejection::Rejected;
 
 /// Bytes of a line of the list that are looked at. Everything but the user's text fits many times.
 const LOOKED_AT: usize = 256 << 10;
@@ -45,8 +44,8 @@ impl RejectedList {
         Ok(Self { path: path.to_owned(), file: BufReader::new(file), marks: vec![0] })
     }
 
-    /// Up to `limit` lines from line `offset` (from 0) on, each with up to `max_text_bytes` of its text; fewer at the end.
-    /// Going forward and back a page costs no more than the page.
+    /// Up to `limit` lines from line `offset` (from 0) on, each with up to `max_text_bytes` of its text;
+    /// fewer at the end. Going forward and back a page costs no more than the page.
     ///
     /// # Errors
     /// Reading fails, or the file is no list of rejected lines.
@@ -88,7 +87,8 @@ impl RejectedList {
     }
 }
 
-/// Reads a line to its end, keeping up to `kept` bytes of it in `line`; the length of it all with its end, 0 at the end.
+/// Reads a line to its end, keeping up to `kept` bytes of it in `line`; the length of it all with its end, 0
+/// at the end.
 fn read_line(from: &mut impl BufRead, kept: usize, line: &mut Vec<u8>) -> std::io::Result<u64> {
     line.clear();
     let mut bytes = 0;

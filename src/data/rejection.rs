@@ -1,11 +1,9 @@
 //! Why a line was not accepted, and the file in which such lines are kept.
 
-use std::{
-    fmt,
-    fs::File,
-    io::{BufRead, BufReader, BufWriter, Read, Write},
-    path::{Path, PathBuf},
-};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -95,8 +93,8 @@ pub struct Rejected {
     pub text: String,
 }
 
-/// Writes `rejected.jsonl`: beside its place first, and into it only when all is written. Nothing but an earlier list of
-/// rejected lines is ever replaced or removed.
+/// Writes `rejected.jsonl`: beside its place first, and into it only when all is written. Nothing but an
+/// earlier list of rejected lines is ever replaced or removed.
 pub(crate) struct RejectedFile {
     path: PathBuf,
     file: Option<BufWriter<NamedTempFile>>,

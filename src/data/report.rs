@@ -4,11 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    format::Format,
-    lengths::LengthReport,
-    rejection::{Kind, Rejection},
-};
+use crate::format::Format;
+use crate::lengths::LengthReport;
+use crate::rejection::{Kind, Rejection};
 
 /// Everything `check` and `prepare` found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -33,7 +31,8 @@ pub struct Report {
     pub empty_assistant_turns: Finding,
     /// Examples with an unusual order of speakers that were accepted all the same.
     pub unusual_order: Finding,
-    /// Examples whose own text has special tokens written out, which become the real tokens. `None` without a model.
+    /// Examples whose own text has special tokens written out, which become the real tokens. `None` without
+    /// a model.
     pub special_tokens_in_text: Option<Finding>,
     /// Bytes of text in accepted examples.
     pub text_bytes: u64,
@@ -128,7 +127,8 @@ impl Report {
         }
     }
 
-    /// Whether the data is to be refused (exit code 3): a larger share than `max_rejected` was rejected, or nothing is left.
+    /// Whether the data is to be refused (exit code 3): a larger share than `max_rejected` was rejected, or
+    /// nothing is left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0 || self.rejected_share() > max_rejected
     }
@@ -139,7 +139,8 @@ impl Report {
     }
 }
 
-/// Text from data and file names, made harmless for a terminal: control characters and bidi overrides become escapes.
+/// Text from data and file names, made harmless for a terminal: control characters and bidi overrides become
+/// escapes.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -189,7 +190,8 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// What a person should know of the accepted examples, one escaped line each: copies, overlap, empty turns, ….
+    /// What a person should know of the accepted examples, one escaped line each: copies, overlap, empty
+    /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let findings = [
             ("exact copies of an earlier example", Some(&self.duplicates)),

@@ -1,28 +1,23 @@
 //! Which files the data comes from.
 //!
-//! Owns the walk from what the user named (files, folders) to an ordered list of files, and how each of them is opened: plain, gzip or
-//! zstd, told apart by their first bytes. Knows nothing of lines.
+//! Owns the walk from what the user named (files, folders) to an ordered list of files, and how each of them
+//! is opened: plain, gzip or zstd, told apart by their first bytes. Knows nothing of lines.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{
-    DataError,
-    progress::{Phase, Progress, Step},
-};
+use crate::DataError;
+use crate::progress::{Phase, Progress, Step};
 
 /// Suffixes looked for in a folder.
 const SUFFIXES: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 /// Written by us beside the data; never read back as data.
 const REJECTED: &str = "rejected.jsonl";
-/// Files from here on are read without leaving them in the page cache: on unified memory the cache competes with the model.
+/// Files from here on are read without leaving them in the page cache: on unified memory the cache competes
+/// with the model.
 const DROP_BEHIND_FROM: u64 = 4 << 30;
 const DROP_EVERY: u64 = 64 << 20;
 
@@ -44,7 +39,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Resolves files and folders. A folder stands for the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files directly in it, in name order.
+    /// Resolves files and folders. A folder stands for the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files
+    /// directly in it, in name order.
     ///
     /// # Errors
     /// A path that does not exist, a folder without data files, an empty list.

@@ -1,9 +1,10 @@
 //! Which examples are held out.
 //!
-//! An example's side follows from a seeded hash of its content, and so does not change when other lines are added, removed or moved, and
-//! copies of one example never end up on both sides. That alone would leave a small file with hardly any held-out example, so among the
-//! first distinct examples of the input every fourth is held out as long as fewer than the minimum are. This looks only at what came
-//! before: a file that grows at its end keeps every old example where it was.
+//! An example's side follows from a seeded hash of its content, and so does not change when other lines are
+//! added, removed or moved, and copies of one example never end up on both sides. That alone would leave a
+//! small file with hardly any held-out example, so among the first distinct examples of the input every
+//! fourth is held out as long as fewer than the minimum are. This looks only at what came before: a file that
+//! grows at its end keeps every old example where it was.
 
 use std::collections::HashSet;
 

@@ -4,14 +4,12 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use crate::{
-    DataError,
-    examine::{Accepted, Examined, Refused},
-    lengths::{LengthReport, Unit},
-    rejection::{Rejected, RejectedFile},
-    report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts},
-    source::SourceFile,
-};
+use crate::DataError;
+use crate::examine::{Accepted, Examined, Refused};
+use crate::lengths::{LengthReport, Unit};
+use crate::rejection::{Rejected, RejectedFile};
+use crate::report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
+use crate::source::SourceFile;
 
 /// How many places a finding names.
 const PLACES: usize = 10;

@@ -1,20 +1,22 @@
-//! Chat templates: a conversation → the text the model was trained on, and which part of it each message became.
+//! Chat templates: a conversation → the text the model was trained on, and which part of it each message
+//! became.
 //!
-//! The template is the checkpoint's own Jinja source, set up as transformers sets it up (`trim_blocks`, `lstrip_blocks`, loop controls,
-//! `raise_exception`, `strftime_now`, `tojson`, Python's string methods). It is rendered once, with the conversation as it is; where each
-//! message's text lies is noted while it is being written (see [`instrument`](crate::instrument)). So content may hold anything, special
-//! tokens and look-alikes of turns included, without moving a border.
+//! The template is the checkpoint's own Jinja source, set up as transformers sets it up (`trim_blocks`,
+//! `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, `tojson`, Python's string methods). It
+//! is rendered once, with the conversation as it is; where each message's text lies is noted while it is
+//! being written (see [`instrument`](crate::instrument)). So content may hold anything, special tokens and
+//! look-alikes of turns included, without moving a border.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
+use std::sync::Arc;
 
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 
-use crate::{
-    conversation::{Chat, Content, Json, Message},
-    instrument::{self, instrument},
-    python_json::{template_value, tojson},
-    trace::{Note, Sheet, Trace, TraceValue, TracedMessage},
-};
+use crate::conversation::{Chat, Content, Json, Message};
+use crate::instrument::{self, instrument};
+use crate::python_json::{template_value, tojson};
+use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 
 /// Name of the template whose positions are traced, and of the one exactly as the checkpoint has it.
 const TRACED: &str = "chat_template";
@@ -27,7 +29,8 @@ pub struct RenderOptions {
     pub add_generation_prompt: bool,
     /// `enable_thinking`, when set.
     pub enable_thinking: Option<bool>,
-    /// `preserve_thinking`, when set: keep the reasoning of earlier turns. Unset, templates differ in what they do.
+    /// `preserve_thinking`, when set: keep the reasoning of earlier turns. Unset, templates differ in what
+    /// they do.
     pub preserve_thinking: Option<bool>,
 }
 
@@ -36,7 +39,8 @@ pub struct RenderOptions {
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// (message, bytes of `text`) in order. Messages that rendered to nothing, or outside the template's main loop, are absent.
+    /// (message, bytes of `text`) in order. Messages that rendered to nothing, or outside the template's
+    /// main loop, are absent.
     pub messages: Vec<(usize, Range<usize>)>,
     /// Spans inside `{% generation %}` marks, for templates that have them.
     pub generated: Vec<Range<usize>>,
@@ -50,7 +54,8 @@ pub(crate) struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. `special_tokens` are the named ones (`bos_token`, `eos_token`, …) that templates refer to.
+    /// Compiles a template. `special_tokens` are the named ones (`bos_token`, `eos_token`, …) that templates
+    /// refer to.
     pub fn new(source: &str, special_tokens: &[(String, String)]) -> Result<Self, Error> {
         let mut env = Environment::new();
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -88,8 +93,8 @@ impl ChatTemplate {
         self.render_as(TRACED, chat, options)
     }
 
-    /// The text of the untouched template, to hold [`render`](Self::render) against. `None` for templates with generation marks, which
-    /// no engine but transformers' reads as they are.
+    /// The text of the untouched template, to hold [`render`](Self::render) against. `None` for templates
+    /// with generation marks, which no engine but transformers' reads as they are.
     pub fn render_untouched(&self, chat: &Chat<'_>, options: RenderOptions) -> Option<Result<String, Error>> {
         (!self.has_generation_marks).then(|| self.render_as(PLAIN, chat, options).map(|r| r.text))
     }

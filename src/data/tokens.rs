@@ -5,7 +5,8 @@
 pub struct Tokens {
     /// Token ids in order.
     pub input_ids: Vec<u32>,
-    /// `loss_mask[t]`: token `t` is a target, predicted from `t - 1`. Same length as `input_ids`; the first is always `false`.
+    /// `loss_mask[t]`: token `t` is a target, predicted from `t - 1`. Same length as `input_ids`; the first
+    /// is always `false`.
     pub loss_mask: Vec<bool>,
 }
 

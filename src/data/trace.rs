@@ -1,16 +1,13 @@
 //! What a rendering template touched, and where in the text it was when it did.
 //!
-//! A [`Trace`] belongs to one rendering. The writer moves its position, the callbacks of [`instrument`](crate::instrument) note what
-//! happens at that position, and afterwards the notes become one span of text per message.
+//! A [`Trace`] belongs to one rendering. The writer moves its position, the callbacks of
+//! [`instrument`](crate::instrument) note what happens at that position, and afterwards the notes become one
+//! span of text per message.
 
-use std::{
-    io,
-    ops::Range,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use minijinja::value::{Enumerator, Object, Value};
 
@@ -36,7 +33,8 @@ impl Trace {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push((at, note));
     }
 
-    /// The spans each message was rendered to by the loop that rendered most, and the spans marked as generated.
+    /// The spans each message was rendered to by the loop that rendered most, and the spans marked as
+    /// generated.
     pub fn spans(&self) -> Spans {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut open: Vec<(u32, usize, usize)> = Vec::new();

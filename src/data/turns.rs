@@ -1,18 +1,17 @@
 //! Which part of a rendered conversation the assistant is trained to write.
 //!
-//! Learnt once per template from a few conversations of our own: what opens an assistant turn (the part a server puts there before the
-//! model speaks), what closes it, and which empty thinking block the template puts in by itself. A turn's target then runs from behind
-//! the opening to the end of the end-of-turn token. A turn that does not look as learnt is rejected rather than masked by guess.
+//! Learnt once per template from a few conversations of our own: what opens an assistant turn (the part a
+//! server puts there before the model speaks), what closes it, and which empty thinking block the template
+//! puts in by itself. A turn's target then runs from behind the opening to the end of the end-of-turn token.
+//! A turn that does not look as learnt is rejected rather than masked by guess.
 
 use std::ops::Range;
 
 use minijinja::Error;
 
-use crate::{
-    conversation::{Chat, Json, Message},
-    rejection::{Kind, Rejection},
-    template::{ChatTemplate, RenderOptions, Rendered},
-};
+use crate::conversation::{Chat, Json, Message};
+use crate::rejection::{Kind, Rejection};
+use crate::template::{ChatTemplate, RenderOptions, Rendered};
 
 /// Whether the empty thinking block that a template inserts before an answer without reasoning is trained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -30,7 +29,8 @@ pub enum ThinkPolicy {
 pub struct MaskPolicy {
     /// The inserted empty thinking block.
     pub think: ThinkPolicy,
-    /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the template does by itself.
+    /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the
+    /// template does by itself.
     pub preserve_thinking: Option<bool>,
 }
 
@@ -280,7 +280,8 @@ fn common_suffix(texts: &[String]) -> &str {
     })
 }
 
-/// The target part of a closing: through the first end-of-turn token, else through the first special token, else nothing.
+/// The target part of a closing: through the first end-of-turn token, else through the first special token,
+/// else nothing.
 fn closing(text: &str, end_tokens: &[String], special_tokens: &[String]) -> Closing {
     let first = |tokens: &[String]| {
         tokens.iter().filter_map(|t| Some((text.find(t.as_str())?, t.len()))).min_by_key(|(at, _)| *at)

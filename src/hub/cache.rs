@@ -21,7 +21,7 @@ use crate::model_name::is_commit;
 use crate::progress::Watch;
 
 /// One repository's part of the cache.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RepoCache {
     root: PathBuf,
     id: String,
@@ -117,7 +117,8 @@ impl RepoCache {
                 .open(&path)
                 .map_err(Error::io(&path))?;
             match lock.try_lock() {
-                // Python's filelock removes the file when it lets go: a lock on a removed file guards nothing.
+                // Python's filelock removes the file when it lets go: a lock on a removed file guards
+                // nothing.
                 Ok(()) if is_still_at(&lock, &path) => return Ok(BlobLock { _file: lock }),
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {

@@ -8,7 +8,7 @@ use crate::model_name::ModelName;
 use crate::select::{INDEX, Needs, select};
 
 /// What of a model is on this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cached {
     /// Nothing, or nothing that could be read.
     Nothing,

@@ -1,4 +1,5 @@
-//! What the hub says about a repository: its commit, the names and sizes of its files, and what identifies a file's bytes.
+//! What the hub says about a repository: its commit, the names and sizes of its files, and what identifies a
+//! file's bytes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use crate::model_name::{is_commit, is_etag};
 use crate::progress::{Event, Watch};
 use crate::settings::Patience;
 
-/// One revision of a repository as listed by the hub. Names are the server's: compare them, do not make paths of them.
+/// One revision of a repository as listed by the hub. Names are the server's: compare them, do not make paths
+/// of them.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub commit: String,
@@ -18,7 +20,7 @@ pub(crate) struct Listing {
 }
 
 /// What identifies the bytes of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub etag: String,
     pub size: u64,

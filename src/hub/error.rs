@@ -1,7 +1,9 @@
-//! Everything that can go wrong between a model's name and its folder. Each text says what, where, and what to do next.
+//! Everything that can go wrong between a model's name and its folder. Each text says what, where, and what
+//! to do next.
 //!
-//! No text carries a token, a signed link, or anything a server wrote: servers echo headers, and links to storage hold
-//! signatures. Names that came from outside are printed with `{:?}`, which escapes control and bidirectional characters.
+//! No text carries a token, a signed link, or anything a server wrote: servers echo headers, and links to
+//! storage hold signatures. Names that came from outside are printed with `{:?}`, which escapes control and
+//! bidirectional characters.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Requests to the hub: addresses, redirects, the token, and what a status means.
 //!
-//! Redirects are followed here and not by ureq, because two things hang on the host: the token goes to the endpoint's
-//! own origin and nowhere else, and the headers that describe a large file are on the *last answer of the hub*, before
-//! storage takes over.
+//! Redirects are followed here and not by ureq, because two things hang on the host: the token goes to the
+//! endpoint's own origin and nowhere else, and the headers that describe a large file are on the *last answer
+//! of the hub*, before storage takes over.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct Http {
 }
 
 /// One revision of a repository, and possibly one of its files, for addresses and error texts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub id: &'a str,
     /// As the user asked for it.
@@ -41,7 +41,7 @@ pub(crate) struct Subject<'a> {
 }
 
 /// How far to follow redirects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Follow {
     /// To the first answer that leaves the endpoint's origin, which is returned itself.
     WithinHub,
@@ -236,7 +236,7 @@ impl Http {
 }
 
 /// Scheme, host and port: what decides where the token may go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Origin {
     scheme: String,
     host: String,
@@ -261,7 +261,8 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// `Location` is absolute, or relative to the host; paths relative to the current folder are not in use on the hub.
+/// `Location` is absolute, or relative to the host; paths relative to the current folder are not in use on
+/// the hub.
 fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     let text = match location {
         _ if location.starts_with("//") => format!("{}:{location}", base.scheme_str()?),

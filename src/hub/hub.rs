@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::Error;
 use crate::cache::{RepoCache, free_space};
@@ -31,7 +30,8 @@ pub struct Hub {
 /// A model that was found.
 struct Found {
     shown: String,
-    /// Names of all its files. From the hub they are the server's: compared here, never used as paths unchecked.
+    /// Names of all its files. From the hub they are the server's: compared here, never used as paths
+    /// unchecked.
     names: BTreeSet<String>,
     place: Place,
 }
@@ -70,9 +70,9 @@ impl Found {
 }
 
 impl Hub {
-    /// Reads the environment through `env`: `HF_ENDPOINT`, `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, `HF_TOKEN_PATH`,
-    /// `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, and their older names. Proxy variables
-    /// are read by the HTTP client itself.
+    /// Reads the environment through `env`: `HF_ENDPOINT`, `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`,
+    /// `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, and their
+    /// older names. Proxy variables are read by the HTTP client itself.
     ///
     /// # Errors
     /// [`Error::BadSetting`] for a value that cannot be used.
@@ -88,8 +88,8 @@ impl Hub {
         self
     }
 
-    /// What of a model is on this machine already. Asks nobody and reads no weight, so that a table of models has it at
-    /// once; a name that is wrong has nothing here.
+    /// What of a model is on this machine already. Asks nobody and reads no weight, so that a table of models
+    /// has it at once; a name that is wrong has nothing here.
     pub fn cached(&self, model: &str) -> Cached {
         cached::look(model, &self.settings.cache, self.settings.home.as_deref())
     }
@@ -110,11 +110,12 @@ impl Hub {
         Ok(Config { text, path, origin: found.origin() })
     }
 
-    /// Which files are needed, how large they are, and what of them is already here. Fetches `config.json` and the
-    /// index of the shards, no weights.
+    /// Which files are needed, how large they are, and what of them is already here. Fetches `config.json`
+    /// and the index of the shards, no weights.
     ///
     /// # Errors
-    /// Any of [`Error`]; a disk that is too small is not an error yet, see [`DownloadPlan::is_too_large_for_disk`].
+    /// Any of [`Error`]; a disk that is too small is not an error yet, see
+    /// [`DownloadPlan::is_too_large_for_disk`].
     pub fn plan_download(&self, model: &str, needs: Needs) -> Result<DownloadPlan, Error> {
         self.plan(model, needs, &Watch::silent())
     }
@@ -129,8 +130,8 @@ impl Hub {
         self.download(&plan, progress)
     }
 
-    /// Brings only the shards that hold `mtp.*` tensors (with `config.json` and the index), to carry over the MTP head
-    /// of a base whose other weights are not needed.
+    /// Brings only the shards that hold `mtp.*` tensors (with `config.json` and the index), to carry over the
+    /// MTP head of a base whose other weights are not needed.
     ///
     /// # Errors
     /// [`Error::NoMtp`] where the index lists none, else as [`Hub::fetch`].

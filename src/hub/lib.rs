@@ -1,21 +1,24 @@
-//! Models from the hub: which files a base model needs, which of them are already here, and how the rest gets here whole.
+//! Models from the hub: which files a base model needs, which of them are already here, and how the rest gets
+//! here whole.
 //!
-//! In: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) and the Hugging Face
-//! environment variables. Out: a [`Snapshot`], a folder that the model loader and the tokenizer can read. What is *in* the
-//! files is not known here, apart from `config.json`'s mark of quantisation and the list of shards in the index.
+//! In: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) and the
+//! Hugging Face environment variables. Out: a [`Snapshot`], a folder that the model loader and the tokenizer
+//! can read. What is *in* the files is not known here, apart from `config.json`'s mark of quantisation and
+//! the list of shards in the index.
 //!
-//! The cache is the standard one (`models--org--name/{blobs,refs,snapshots}`, locks in `.locks/`), shared in both
-//! directions with Python's `huggingface_hub`: same names, same `.incomplete` files, same locks.
+//! The cache is the standard one (`models--org--name/{blobs,refs,snapshots}`, locks in `.locks/`), shared in
+//! both directions with Python's `huggingface_hub`: same names, same `.incomplete` files, same locks.
 //!
 //! # What hf-hub does here, and what it does not
 //!
-//! `hf-hub` 0.5 gives the routes of the hub, the default endpoint and the layout of the cache. The transfer is our own, on
-//! the same `ureq`, because hf-hub's (read in its `api/sync.rs`):
-//! - sends the `Authorization` header to whatever host the hub redirects to, and derives `Debug` on a struct that holds it;
-//! - appends to the part file without looking whether the server answered `206` or `200`, so that a server that ignores
-//!   `Range` doubles the file, and never checks hash or size;
-//! - has no time limit and no way to be cancelled, panics where a server sends an odd redirect, and takes `etag` and
-//!   `x-repo-commit` as path components unseen;
+//! `hf-hub` 0.5 gives the routes of the hub, the default endpoint and the layout of the cache. The transfer
+//! is our own, on the same `ureq`, because hf-hub's (read in its `api/sync.rs`):
+//! - sends the `Authorization` header to whatever host the hub redirects to, and derives `Debug` on a struct
+//!   that holds it;
+//! - appends to the part file without looking whether the server answered `206` or `200`, so that a server
+//!   that ignores `Range` doubles the file, and never checks hash or size;
+//! - has no time limit and no way to be cancelled, panics where a server sends an odd redirect, and takes
+//!   `etag` and `x-repo-commit` as path components unseen;
 //! - calls its part file and its lock by names that Python does not know.
 
 mod cache;

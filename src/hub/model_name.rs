@@ -7,7 +7,7 @@ use crate::Error;
 use crate::settings::expand_home;
 
 /// A model as named by the user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelName {
     /// A folder on this machine.
     Folder(PathBuf),
@@ -21,10 +21,12 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// An existing folder wins over an id of the same spelling, as in transformers. `home` stands for a leading `~`.
+    /// An existing folder wins over an id of the same spelling, as in transformers. `home` stands for a
+    /// leading `~`.
     ///
     /// # Errors
-    /// [`Error::NoFolder`] for a path where no folder is, [`Error::BadName`] for an id that no hub would accept.
+    /// [`Error::NoFolder`] for a path where no folder is, [`Error::BadName`] for an id that no hub would
+    /// accept.
     pub fn parse(text: &str, home: Option<&Path>) -> Result<Self, Error> {
         let text = text.trim();
         let path = expand_home(text, home);
@@ -96,9 +98,11 @@ pub(crate) fn is_etag(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::path::Component;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn repo(id: &str, revision: &str) -> ModelName {
         ModelName::Repo { id: id.into(), revision: revision.into() }

@@ -9,7 +9,7 @@ use crate::http::Subject;
 use crate::select::Needs;
 
 /// Where a plan found its facts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A folder that the user named.
     Folder,
@@ -25,7 +25,7 @@ pub enum Origin {
 }
 
 /// `config.json` of a model, had without any weight.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The file's text, as stored.
     pub text: String,
@@ -36,7 +36,7 @@ pub struct Config {
 }
 
 /// What there is to download, known before the first weight.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct DownloadPlan {
     /// The model as the user named it: `org/name`, `org/name@revision` or a folder.
     pub model: String,
@@ -55,7 +55,7 @@ pub struct DownloadPlan {
 }
 
 /// One file of a plan.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct PlannedFile {
     /// Path inside the folder.
     pub name: String,
@@ -68,7 +68,7 @@ pub struct PlannedFile {
 }
 
 /// A folder that the tokenizer and the model loader can read.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The folder. In the cache its files are links: read them, never write them.
     pub folder: PathBuf,
@@ -98,7 +98,7 @@ impl DownloadPlan {
 }
 
 /// A repository of the hub at one commit.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) cache: RepoCache,
     pub(crate) id: String,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Error;
 
 /// One thing that happened. File names are plain paths (checked before any event), safe to print.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// The plan is made and the transfer begins.

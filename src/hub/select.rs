@@ -13,8 +13,8 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Small files that are taken where a repository has them. The two of the vision processor are not read here, but a
-/// served model with a vision tower needs them beside its weights.
+/// Small files that are taken where a repository has them. The two of the vision processor are not read here,
+/// but a served model with a vision tower needs them beside its weights.
 const OPTIONAL: [&str; 5] = [
     "generation_config.json",
     "tokenizer_config.json",
@@ -27,20 +27,22 @@ const OPTIONAL: [&str; 5] = [
 const LARGEST_INDEX: u64 = 64 << 20;
 
 /// What a task needs of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// `config.json`.
     Config,
-    /// `config.json`, the tokenizer, the chat template and the generation defaults: enough to check and tokenise data.
+    /// `config.json`, the tokenizer, the chat template and the generation defaults: enough to check and
+    /// tokenise data.
     Tokenizer,
     /// All of that and the weights.
     Model,
-    /// `config.json`, the index and the shards that hold `mtp.*` tensors; the one weight file where there is no index.
+    /// `config.json`, the index and the shards that hold `mtp.*` tensors; the one weight file where there is
+    /// no index.
     Mtp,
 }
 
-/// The files to have, small ones first. `has` says whether the repository holds a name; `index` brings the index here
-/// and says where it lies (called at most once, and only when needed).
+/// The files to have, small ones first. `has` says whether the repository holds a name; `index` brings the
+/// index here and says where it lies (called at most once, and only when needed).
 pub(crate) fn select(
     needs: Needs,
     repo: &str,
@@ -93,7 +95,8 @@ pub(crate) fn select(
     Ok(files)
 }
 
-/// Kinds of weights that we do not load, by the endings in the list. Only our own words are shown, not the names.
+/// Kinds of weights that we do not load, by the endings in the list. Only our own words are shown, not the
+/// names.
 fn other_weights(names: &BTreeSet<String>) -> Vec<&'static str> {
     const KINDS: [(&str, &str); 9] = [
         (".gguf", "GGUF (quantised)"),
@@ -127,7 +130,8 @@ impl Index {
             return Err(bad(format!("{size} bytes are too many for a list of shards")));
         }
         let text = std::fs::read(path).map_err(Error::io(path))?;
-        // serde_json quotes the offending value; position alone is enough and cannot carry anything to a terminal.
+        // serde_json quotes the offending value; position alone is enough and cannot carry anything to a
+        // terminal.
         let index: Self = serde_json::from_slice(&text).map_err(|e| {
             bad(format!(
                 "not a list of shards (line {}, column {}: {})",

@@ -48,13 +48,14 @@ impl fmt::Display for Token {
 }
 
 /// How long to try before giving up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// Attempts in a row that bring no new byte.
     pub attempts: u32,
     /// Pause after the first failure; doubles each time, up to 30 s.
     pub first_wait: Duration,
-    /// Longest silence of a server before the connection is given up. Also the longest that cancelling can take.
+    /// Longest silence of a server before the connection is given up. Also the longest that cancelling can
+    /// take.
     pub silence: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! One file from the hub into the cache: locked, continued where it was cut, checked, then put in its place.
 //!
-//! Order of events, and what a power cut between any two leaves: bytes are appended to `<etag>.incomplete` (the next run
-//! hashes what is there and continues); size and hash are checked; the file is synced; it is renamed to `<etag>`; the
-//! snapshot gets its link. A blob under its final name is therefore whole and right.
+//! Order of events, and what a power cut between any two leaves: bytes are appended to `<etag>.incomplete`
+//! (the next run hashes what is there and continues); size and hash are checked; the file is synced; it is
+//! renamed to `<etag>`; the snapshot gets its link. A blob under its final name is therefore whole and right.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -56,7 +56,8 @@ impl Transfer<'_> {
         let continued = part.have > 0;
         self.bring(&mut part)?;
         let mut verdict = self.check(&part);
-        // Other programs may leave part files with holes in them. What was here before gets one second chance.
+        // Other programs may leave part files with holes in them. What was here before gets one second
+        // chance.
         if verdict.is_err() && continued {
             part.clear()?;
             self.bring(&mut part)?;
@@ -67,7 +68,8 @@ impl Transfer<'_> {
             return verdict;
         }
         part.file.sync_all().map_err(|e| self.write_fault(&part, e))?;
-        // On unified memory the page cache takes what the GPU could use. Advice only: a refusal changes nothing.
+        // On unified memory the page cache takes what the GPU could use. Advice only: a refusal changes
+        // nothing.
         let _ = rustix::fs::fadvise(&part.file, 0, None, rustix::fs::Advice::DontNeed);
         std::fs::rename(&part.path, blob).map_err(Error::io(blob))
     }
@@ -194,8 +196,8 @@ impl Transfer<'_> {
     }
 }
 
-/// A blob under its final name was checked when it was written, but not every program syncs it first: after a power
-/// cut its size tells.
+/// A blob under its final name was checked when it was written, but not every program syncs it first: after a
+/// power cut its size tells.
 pub(crate) fn is_whole(path: &Path, size: u64) -> bool {
     path.metadata().is_ok_and(|there| there.is_file() && there.len() == size)
 }

@@ -1,16 +1,10 @@
-//! Softmax attention with grouped heads, rotary positions, and whatever a family adds: norms of queries and keys, a sliding
-//! window, Qwen3.5's output gate (SPEC.md 2.3).
+//! Softmax attention with grouped heads, rotary positions, and whatever a family adds: norms of queries and
+//! keys, a sliding window, Qwen3.5's output gate (SPEC.md 2.3).
 //!
-//! Shapes: `T` tokens, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim. A name ends with the shape of
-//! its tensor; all are matrices of `T` rows, so that `q_TND` is `[T, N·D]`.
+//! Shapes: `T` tokens, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim. A name ends
+//! with the shape of its tensor; all are matrices of `T` rows, so that `q_TND` is `[T, N·D]`.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
-use crate::cache::AttentionCache;
-use crate::layer_loader::LayerLoader;
-use crate::module::module;
-use crate::norm::Norm;
-use crate::rope_tables::{RopeIndex, RopeTables};
-use crate::{Linear, ModelError, PackedSequence};
 use burn::tensor::Tensor;
 use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
@@ -18,9 +12,17 @@ use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
-#[derive(Clone, Debug)]
+use crate::cache::AttentionCache;
+use crate::layer_loader::LayerLoader;
+use crate::module::module;
+use crate::norm::Norm;
+use crate::rope_tables::{RopeIndex, RopeTables};
+use crate::{Linear, ModelError, PackedSequence};
+
+#[derive(Debug, Clone)]
 pub(crate) struct Attention {
-    /// `q_proj`, whose output holds each head's gate behind its queries where there is one, `k_proj` and `v_proj`.
+    /// `q_proj`, whose output holds each head's gate behind its queries where there is one, `k_proj` and
+    /// `v_proj`.
     qkv: [Linear; 3],
     o_proj: Linear,
     q_norm: Option<Norm>,
@@ -94,8 +96,8 @@ impl Attention {
         let [q_and_gate, k_TGD, v_TGD] = Linear::forward_fused(&self.qkv, x_TH);
         let D = self.dims.head_dim;
         let table = ropes.get(self.rope);
-        // A head's queries begin every `stride` numbers. The norm reads them in place and leaves the gate out; without a
-        // norm there is no gate in any family.
+        // A head's queries begin every `stride` numbers. The norm reads them in place and leaves the gate
+        // out; without a norm there is no gate in any family.
         let rotated = |x: Tensor<2>, norm: &Option<Norm>, stride: usize| match norm {
             Some(norm) => norm_rope(x, norm.weight.tensor(), table, stride, norm.eps, norm.zero_centred),
             None => rope(x, table, D),

@@ -1,9 +1,10 @@
-//! What decoding remembers between tokens: keys and values of softmax attention, window and state of the delta rule.
+//! What decoding remembers between tokens: keys and values of softmax attention, window and state of the
+//! delta rule.
 
 use burn::tensor::Tensor;
 
 /// Keys and values of all tokens so far, `[length, G·D]` each.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AttentionCache {
     seen: Option<(Tensor<2>, Tensor<2>)>,
 }
@@ -20,21 +21,22 @@ impl AttentionCache {
     }
 }
 
-/// The last inputs of the convolution, `[taps - 1, channels]`, and the state, `[value heads · key width, value width]`.
-#[derive(Clone, Debug)]
+/// The last inputs of the convolution, `[taps - 1, channels]`, and the state, `[value heads · key width,
+/// value width]`.
+#[derive(Debug, Clone)]
 pub(crate) struct DeltaCache {
     pub(crate) window: Tensor<2>,
     pub(crate) state: Tensor<2>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum LayerCache {
     Attention(AttentionCache),
     Delta(DeltaCache),
 }
 
 /// What a decoder remembers of the tokens that it has seen. A clone is a snapshot to return to.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Cache {
     layers: Vec<LayerCache>,
     length: usize,

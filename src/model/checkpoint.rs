@@ -1,22 +1,24 @@
 //! A checkpoint folder, memory-mapped: which tensors it holds, where, in which type, and under which names.
 //!
-//! Knows the three key layouts of Qwen3.5 (SPEC.md 1.1): the prefix is decided by the keys, never by `model_type`. Nothing
-//! here trusts the folder: sizes and names are checked before they are used.
+//! Knows the three key layouts of Qwen3.5 (SPEC.md 1.1): the prefix is decided by the keys, never by
+//! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
 
-use crate::numbers::{uniform, widen};
-use crate::weight_file::WeightFile;
-use crate::{ModelError, Param};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
 use burn::tensor::Device;
 use half::bf16;
 use safetensors::{Dtype, SafeTensors};
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
 use sparktune_plan::model_config::ConfigOptions;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+
+use crate::numbers::{uniform, widen};
+use crate::weight_file::WeightFile;
+use crate::{ModelError, Param};
 
 /// Where a tensor is stored.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct TensorInfo {
     /// Index into [`Checkpoint::shards`].
     pub shard: usize,
@@ -103,9 +105,9 @@ impl Checkpoint {
         })
     }
 
-    /// A checkpoint without files: every tensor is made when it is asked for, from the seed and its name. The numbers are
-    /// uniform with the standard deviation 0.02 that Qwen3.5 starts from, and bf16 numbers where that is the config's type.
-    /// This is for measuring and trying, where no file is at hand.
+    /// A checkpoint without files: every tensor is made when it is asked for, from the seed and its name. The
+    /// numbers are uniform with the standard deviation 0.02 that Qwen3.5 starts from, and bf16 numbers
+    /// where that is the config's type. This is for measuring and trying, where no file is at hand.
     pub fn random(config: ModelConfig, seed: u64) -> Self {
         let of_mtp = config.mtp.iter().flat_map(|mtp| mtp.tensors());
         let around_one = config
@@ -232,7 +234,8 @@ impl Checkpoint {
         Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))
     }
 
-    /// Lets the system drop the pages of a tensor that was read, so that the file does not count twice in memory.
+    /// Lets the system drop the pages of a tensor that was read, so that the file does not count twice in
+    /// memory.
     pub(crate) fn forget(&self, info: &TensorInfo) {
         self.shards[info.shard].1.forget(info.range.clone());
     }

@@ -1,11 +1,7 @@
 //! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
 
-use crate::layer::{DecoderLayer, Residual};
-use crate::layer_loader::LayerLoader;
-use crate::module::{Module, module};
-use crate::norm::Norm;
-use crate::rope_tables::{RopeTables, Ropes};
-use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, PackedSequence, Param};
+use std::collections::BTreeSet;
+
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
@@ -14,7 +10,13 @@ use sparktune_kernels::seed_gradient::seed_gradient;
 use sparktune_kernels::{Table, Weight};
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
-use std::collections::BTreeSet;
+
+use crate::layer::{DecoderLayer, Residual};
+use crate::layer_loader::LayerLoader;
+use crate::module::{Module, module};
+use crate::norm::Norm;
+use crate::rope_tables::{RopeTables, Ropes};
+use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, PackedSequence, Param};
 
 /// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of an output head, row by row, on the host.
 pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
@@ -23,7 +25,7 @@ pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
 }
 
 /// A decoder with all its parameters on one device; frozen after loading.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Model {
     config: ModelConfig,
     device: Device,
@@ -42,7 +44,8 @@ impl Model {
     /// `progress(done, total)` after each layer.
     ///
     /// # Errors
-    /// When a tensor is missing, has another shape or type than the config calls for, or belongs to no part of the model.
+    /// When a tensor is missing, has another shape or type than the config calls for, or belongs to no part
+    /// of the model.
     pub fn load(
         checkpoint: &Checkpoint,
         device: &Device,
@@ -151,8 +154,8 @@ impl Model {
         normed
     }
 
-    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few tokens, never for a whole training
-    /// sequence.
+    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few tokens, never for a
+    /// whole training sequence.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
         scores(hidden, self.head().tensor)
     }
@@ -165,7 +168,8 @@ impl Model {
         self.loss_of(sequence, |hidden, head| linear_cross_entropy(hidden, head, &sequence.targets, 1.0))
     }
 
-    /// Returns `scale · Σ losses` of a sequence, and adds the gradients of all trained parameters to `gradients`.
+    /// Returns `scale · Σ losses` of a sequence, and adds the gradients of all trained parameters to
+    /// `gradients`.
     ///
     /// `recompute` as for [`gradients_of`](Self::gradients_of).
     pub fn loss_and_gradients(
@@ -183,8 +187,8 @@ impl Model {
         })
     }
 
-    /// Computes any loss `[1, 1]` that `loss` makes of a sequence's hidden states after the final norm, `[T, H]`, and the
-    /// weight of the output head, `[V, H]`. Records no graph.
+    /// Computes any loss `[1, 1]` that `loss` makes of a sequence's hidden states after the final norm, `[T,
+    /// H]`, and the weight of the output head, `[V, H]`. Records no graph.
     pub fn loss_of(
         &self,
         sequence: &PackedSequence,
@@ -194,10 +198,12 @@ impl Model {
         Loss::new(loss(frozen.hidden(sequence), frozen.head()))
     }
 
-    /// Computes a loss as [`loss_of`](Self::loss_of) does and adds the gradients of all trained parameters to `gradients`.
+    /// Computes a loss as [`loss_of`](Self::loss_of) does and adds the gradients of all trained parameters to
+    /// `gradients`.
     ///
-    /// With `recompute` only each layer's input is kept, and the layers are run again in one walk backwards. The loss is the
-    /// same; in the gradients one more sum per layer is rounded, which makes no difference in f32.
+    /// With `recompute` only each layer's input is kept, and the layers are run again in one walk backwards.
+    /// The loss is the same; in the gradients one more sum per layer is rounded, which makes no
+    /// difference in f32.
     pub fn gradients_of(
         &self,
         sequence: &PackedSequence,
@@ -222,7 +228,8 @@ impl Model {
         loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
     ) -> Loss {
         let ropes = self.rope_tables(&sequence.position_ids);
-        // Without a trained embedding the first layer needs no gradient of its input, exactly as without recompute.
+        // Without a trained embedding the first layer needs no gradient of its input, exactly as without
+        // recompute.
         let embedding_trained = self.embed_tokens.is_trainable();
         // The first pass records no graph at all.
         let frozen = self.frozen();
@@ -260,7 +267,8 @@ impl Model {
         Loss::new(loss)
     }
 
-    /// Continues one example by `n` tokens: returns their hidden states `[n, H]` after the final norm and updates `cache`.
+    /// Continues one example by `n` tokens: returns their hidden states `[n, H]` after the final norm and
+    /// updates `cache`.
     pub fn continue_from(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
         let positions: Vec<u32> = (0..input_ids.len()).map(|i| (cache.len() + i) as u32).collect();
         let ropes = self.rope_tables(&positions);
@@ -302,8 +310,9 @@ impl Model {
         Module::set_trainable(self, trainable);
     }
 
-    /// A copy that shares the numbers and whose linear layers round what they multiply to e4m3 on CUDA devices, which is faster
-    /// and not lossless. Embedding, head, norms and mixers stay as they are, as do the gradients of parameters.
+    /// A copy that shares the numbers and whose linear layers round what they multiply to e4m3 on CUDA
+    /// devices, which is faster and not lossless. Embedding, head, norms and mixers stay as they are, as
+    /// do the gradients of parameters.
     pub fn with_fp8(&self) -> Self {
         let mut copy = self.clone();
         copy.linears_mut().into_iter().for_each(|linear| linear.fp8 = true);

@@ -1,14 +1,10 @@
 //! Gated DeltaNet: the linear-attention layer of Qwen3.5 (SPEC.md 2.4).
 //!
-//! Shapes: `T` tokens, `H` hidden_size, `C` channels of the convolution (queries, keys and values), `M` value heads, `V` width
-//! of a value head. A name ends with the shape of its tensor; all are matrices of `T` rows, so that `z_TMV` is `[T, M·V]`.
+//! Shapes: `T` tokens, `H` hidden_size, `C` channels of the convolution (queries, keys and values), `M` value
+//! heads, `V` width of a value head. A name ends with the shape of its tensor; all are matrices of `T` rows,
+//! so that `z_TMV` is `[T, M·V]`.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
-use crate::cache::DeltaCache;
-use crate::layer_loader::LayerLoader;
-use crate::module::module;
-use crate::norm::Norm;
-use crate::{Linear, ModelError, PackedSequence, Param};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
 use sparktune_kernels::delta_gates::delta_gates;
@@ -16,7 +12,13 @@ use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
-#[derive(Clone, Debug)]
+use crate::cache::DeltaCache;
+use crate::layer_loader::LayerLoader;
+use crate::module::module;
+use crate::norm::Norm;
+use crate::{Linear, ModelError, PackedSequence, Param};
+
+#[derive(Debug, Clone)]
 pub(crate) struct DeltaNet {
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
     in_proj: [Linear; 4],
@@ -84,8 +86,8 @@ impl DeltaNet {
         let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
         let u = Tensor::cat(vec![cache.window.clone(), u_TC], 0);
         cache.window = u.clone().narrow(0, tokens, history);
-        // The window stands before the new tokens as if it were the start of the example: there the convolution reads
-        // zeros, and an empty window holds zeros too.
+        // The window stands before the new tokens as if it were the start of the example: there the
+        // convolution reads zeros, and an empty window holds zeros too.
         let position_ids = (0..(history + tokens) as u32).collect();
         let qkv_TC = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, tokens);
         let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, cache.state.clone());

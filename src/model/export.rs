@@ -1,24 +1,28 @@
-//! Writes a trained model in the layout of its base: the same files, names and types, with every tensor accounted for.
+//! Writes a trained model in the layout of its base: the same files, names and types, with every tensor
+//! accounted for.
 //!
-//! Trained tensors are written in the type that the base stores them in. All others (vision tower, untouched MTP head, fp32
-//! tensors of a bf16 checkpoint) are copied byte for byte. The folder is written under a temporary name, opened again and
-//! compared with the base, and only then renamed.
+//! Trained tensors are written in the type that the base stores them in. All others (vision tower, untouched
+//! MTP head, fp32 tensors of a bf16 checkpoint) are copied byte for byte. The folder is written under a
+//! temporary name, opened again and compared with the base, and only then renamed.
 
-use crate::linear::Linear;
-use crate::numbers::narrow;
-use crate::weight_file::sync_and_forget;
-use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence, Param};
-use burn::tensor::Device;
-use safetensors::{Dtype, View};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Device;
+use safetensors::{Dtype, View};
+
+use crate::linear::Linear;
+use crate::numbers::narrow;
+use crate::weight_file::sync_and_forget;
+use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence, Param};
+
 /// What an export did with the tensors of the base, and how close the written folder is to the trained model.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Accounting {
-    /// Tensors of the base checkpoint. The export has these names too, except `mtp.*` where that is left out.
+    /// Tensors of the base checkpoint. The export has these names too, except `mtp.*` where that is left
+    /// out.
     pub base_tensors: usize,
     /// Tensors that were written with trained numbers.
     pub trained: usize,
@@ -65,14 +69,15 @@ impl View for Source<'_> {
     }
 }
 
-/// Writes the tensors of `base` into the new folder `out`, with the numbers of `model` (adapters merged) and of `mtp`, if
-/// given, in place of the base's.
+/// Writes the tensors of `base` into the new folder `out`, with the numbers of `model` (adapters merged) and
+/// of `mtp`, if given, in place of the base's.
 ///
-/// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the base's
-/// `mtp.*` are copied if `keep_mtp` is set and left out otherwise.
+/// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the
+/// base's `mtp.*` are copied if `keep_mtp` is set and left out otherwise.
 ///
 /// # Errors
-/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Nothing is left at `out` then.
+/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Nothing is left
+/// at `out` then.
 pub fn export(
     base: &Checkpoint,
     model: &Model,
@@ -192,8 +197,8 @@ fn write_and_compare(
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));
     }
     accounting.logits_distance = logits_distance(&written, model, mtp, probe)?;
-    // bf16, in the file or in the computation, keeps 8 bits of each weight; in f32 only the order of additions in a merge
-    // differs.
+    // bf16, in the file or in the computation, keeps 8 bits of each weight; in f32 only the order of
+    // additions in a merge differs.
     let narrow_base = base.tensors().values().any(|info| info.dtype != Dtype::F32);
     let lossy = narrow_base || *model.device() != Device::flex();
     let allowed = if lossy { 0.05 } else { 1e-4 };
@@ -221,8 +226,8 @@ impl Written<'_> {
     }
 }
 
-/// The parameters that were trained, by canonical name: trainable ones, the merged weights of linear layers with an adapter,
-/// and all parameters of `mtp`.
+/// The parameters that were trained, by canonical name: trainable ones, the merged weights of linear layers
+/// with an adapter, and all parameters of `mtp`.
 fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Written<'a>> {
     let mut all = BTreeMap::new();
     model.visit(&mut |param: &'a Param| {
@@ -258,7 +263,8 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
         if name == "config.json" {
             fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
-            // Only the bytes: the mode of the copy follows from the umask of this process, not from the original.
+            // Only the bytes: the mode of the copy follows from the umask of this process, not from the
+            // original.
             let bytes = fs::read(&path).map_err(ModelError::io(&path))?;
             fs::write(&to, bytes).map_err(ModelError::io(&to))?;
         }
@@ -302,8 +308,8 @@ impl AdjustedConfig {
     }
 }
 
-/// Relative L2 distance between the logits of the written folder and those of the model in memory. With `mtp`, the larger of
-/// this and of the same for the MTP head.
+/// Relative L2 distance between the logits of the written folder and those of the model in memory. With
+/// `mtp`, the larger of this and of the same for the MTP head.
 fn logits_distance(
     written: &Checkpoint,
     model: &Model,

@@ -1,7 +1,8 @@
 //! Greedy generation, token by token.
 
-use crate::{Cache, Model};
 use burn::tensor::Tensor;
+
+use crate::{Cache, Model};
 
 /// Greedy decoding of one prompt.
 pub struct Generator<'a> {

@@ -1,8 +1,10 @@
 //! Gradients by parameter name, summed over the micro-batches of a step.
 
-use crate::Param;
-use burn::tensor::Tensor;
 use std::collections::BTreeMap;
+
+use burn::tensor::Tensor;
+
+use crate::Param;
 
 /// The sums of all gradients so far, f32 outside autodiff, in the order of the parameters' names.
 #[derive(Default)]
@@ -19,7 +21,8 @@ impl Gradients {
         }
     }
 
-    /// Takes the sum back from a trained parameter after a backward pass, with the gradient that the pass left in `backward`.
+    /// Takes the sum back from a trained parameter after a backward pass, with the gradient that the pass
+    /// left in `backward`.
     pub(crate) fn take_sum(&mut self, param: &Param, backward: &mut burn::tensor::Gradients) {
         if !param.is_trainable() {
             return;

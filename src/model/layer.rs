@@ -3,6 +3,10 @@
 //! Shapes: `T` tokens, `H` hidden_size, `I` intermediate_size. A name ends with the shape of its tensor.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
+use burn::tensor::{Device, Tensor};
+use sparktune_kernels::silu_mul::silu_mul;
+use sparktune_plan::architecture::{MixerSpec, Place, Reads};
+
 use crate::attention::Attention;
 use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
@@ -11,12 +15,9 @@ use crate::module::{Module, Part, PartMut, module};
 use crate::norm::Norm;
 use crate::rope_tables::RopeTables;
 use crate::{Linear, ModelError, PackedSequence};
-use burn::tensor::{Device, Tensor};
-use sparktune_kernels::silu_mul::silu_mul;
-use sparktune_plan::architecture::{MixerSpec, Place, Reads};
 
 /// `down(silu(gate(x)) · up(x))`.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Mlp {
     /// `gate_proj` and `up_proj`.
     gate_up: [Linear; 2],
@@ -36,7 +37,7 @@ impl Mlp {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 #[expect(
     clippy::large_enum_variant,
     reason = "a layer lives as long as the model; a box would only add a pointer"
@@ -62,7 +63,7 @@ impl Module for Mixer {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct DecoderLayer {
     pub(crate) mixer_norm: Norm,
     pub(crate) mixer: Mixer,
@@ -72,7 +73,8 @@ pub(crate) struct DecoderLayer {
 
 module!(DecoderLayer { mixer_norm, mixer, mlp_norm, mlp });
 
-/// The residual stream between two layers: `x`, or `x + branch`, which the norm that follows adds in the same pass.
+/// The residual stream between two layers: `x`, or `x + branch`, which the norm that follows adds in the same
+/// pass.
 pub(crate) struct Residual {
     x_TH: Tensor<2>,
     branch_TH: Option<Tensor<2>>,

@@ -1,9 +1,10 @@
 //! Loads the parts of a decoder layer as its family's table names and shapes them.
 
-use crate::norm::Norm;
-use crate::{Checkpoint, Linear, ModelError, Param};
 use burn::tensor::Device;
 use sparktune_plan::architecture::{LayerSpec, LinearSpec, Part, Place, Reads, TensorSpec};
+
+use crate::norm::Norm;
+use crate::{Checkpoint, Linear, ModelError, Param};
 
 /// A layer that is being loaded.
 #[derive(Clone, Copy)]

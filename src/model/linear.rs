@@ -1,12 +1,13 @@
 //! A linear layer, which may have a bias and an adapter.
 
-use crate::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::linear::linears;
 use sparktune_kernels::lora_linear::{Adapted, lora_linears};
 
+use crate::Param;
+
 /// Low-rank adapter of one linear layer.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Lora {
     /// `A [r, in]`
     pub a: Param,
@@ -17,7 +18,7 @@ pub struct Lora {
 }
 
 /// `y = x Wᵀ (+ bias) (+ scale · (x Aᵀ) Bᵀ)`.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Linear {
     /// `[out, in]`
     pub weight: Param,
@@ -25,7 +26,8 @@ pub struct Linear {
     pub bias: Option<Param>,
     /// The adapter that is trained, if there is one.
     pub lora: Option<Lora>,
-    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers, except for the gradient of `W`.
+    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers, except for
+    /// the gradient of `W`.
     pub fp8: bool,
 }
 
@@ -41,8 +43,8 @@ impl Linear {
         y
     }
 
-    /// The results of one to four layers that read the same `x`, computed together. All have adapters of one scale or none,
-    /// and all have `fp8` or none.
+    /// The results of one to four layers that read the same `x`, computed together. All have adapters of one
+    /// scale or none, and all have `fp8` or none.
     pub(crate) fn forward_fused<const L: usize>(layers: &[Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
         let fp8 = layers[0].fp8;
         let results = match &layers[0].lora {
@@ -75,7 +77,8 @@ impl Linear {
     /// The weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
     pub fn merged_weight(&self) -> Vec<f32> {
         let Some(Lora { a, b, scale }) = &self.lora else { return self.weight.to_vec() };
-        // On the host wherever the model lies: the same device-independent numbers, and no wide copy on the device.
+        // On the host wherever the model lies: the same device-independent numbers, and no wide copy on the
+        // device.
         let [weight, a, b] = [&self.weight, a, b].map(|param| {
             let data = TensorData::new(param.to_vec(), param.tensor().shape());
             Tensor::<2>::from_data(data, &Device::flex())

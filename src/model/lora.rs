@@ -1,16 +1,19 @@
 //! Low-rank adapters: putting them on a model, and PEFT's file format (SPEC.md 5).
 
-use crate::linear::Lora;
-use crate::numbers::{uniform, widen};
-use crate::{Checkpoint, Model, ModelError, Param};
-use burn::tensor::Device;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use burn::tensor::Device;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
+
+use crate::linear::Lora;
+use crate::numbers::{uniform, widen};
+use crate::{Checkpoint, Model, ModelError, Param};
+
 /// Rank and scaling of all adapters of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LoraConfig {
     /// Inner width of each adapter.
     pub rank: usize,
@@ -34,8 +37,8 @@ const CONFIG_FILE: &str = "adapter_config.json";
 impl Model {
     /// Puts a fresh, trainable adapter on every linear layer and freezes everything else.
     ///
-    /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so that the
-    /// model computes the same as before.
+    /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so
+    /// that the model computes the same as before.
     pub fn attach_lora(&mut self, config: LoraConfig, seed: u64) {
         self.set_trainable(false);
         let device = self.device().clone();
@@ -51,7 +54,8 @@ impl Model {
     /// Puts the adapters of a PEFT folder on the model, trainable.
     ///
     /// # Errors
-    /// When the files are missing or damaged, or do not have an adapter for each of the model's linear layers.
+    /// When the files are missing or damaged, or do not have an adapter for each of the model's linear
+    /// layers.
     pub fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
         let config_path = dir.join(CONFIG_FILE);
         let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
@@ -93,7 +97,8 @@ impl Model {
         }
     }
 
-    /// Writes the adapter as `adapter_model.safetensors` (f32) and `adapter_config.json` into an existing folder.
+    /// Writes the adapter as `adapter_model.safetensors` (f32) and `adapter_config.json` into an existing
+    /// folder.
     ///
     /// Key prefix and `base_model_name_or_path` follow the class that loads the base checkpoint.
     ///
@@ -106,8 +111,8 @@ impl Model {
         base: &Checkpoint,
         base_model: &str,
     ) -> Result<(), ModelError> {
-        // The published wrapper holds its decoder as `language_model`; a text-only class does not, whatever the keys
-        // of its weight file look like.
+        // The published wrapper holds its decoder as `language_model`; a text-only class does not, whatever
+        // the keys of its weight file look like.
         let wrapper = base.config_text().contains("\"text_config\"");
         let prefix =
             if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };

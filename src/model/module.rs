@@ -1,7 +1,8 @@
 //! Walking over the parameters of a module, which every part of a model has in common.
 //!
-//! A part lists its fields once, in the order of the forward pass, by [`module!`]. Whatever goes over parameters or linear
-//! layers (gradients, the optimizer, checkpoints, adapters, exports) follows from that list.
+//! A part lists its fields once, in the order of the forward pass, by [`module!`]. Whatever goes over
+//! parameters or linear layers (gradients, the optimizer, checkpoints, adapters, exports) follows from that
+//! list.
 
 use crate::linear::{Linear, Lora};
 use crate::param::Param;

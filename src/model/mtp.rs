@@ -1,18 +1,19 @@
 //! The multi-token-prediction head: one more decoder layer that predicts the token after next (SPEC.md 2.7).
 
+use burn::tensor::{Device, Tensor};
+use sparktune_kernels::Table;
+use sparktune_kernels::embedding::embedding;
+use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
+
 use crate::cache::LayerCache;
 use crate::layer::DecoderLayer;
 use crate::layer_loader::LayerLoader;
 use crate::module::{Module, module};
 use crate::norm::Norm;
 use crate::{Checkpoint, Gradients, Linear, Loss, Model, ModelError, PackedSequence, Param};
-use burn::tensor::{Device, Tensor};
-use sparktune_kernels::Table;
-use sparktune_kernels::embedding::embedding;
-use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 
 /// The head; embedding and output head are those of its [`Model`].
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Mtp {
     fc: Linear,
     pre_fc_norm_embedding: Norm,
@@ -23,7 +24,8 @@ pub struct Mtp {
 
 module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layer, norm });
 
-/// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed sequence; no pair and no target crosses a border.
+/// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed sequence; no pair and no target crosses
+/// a border.
 struct Pairs {
     /// `i` of each pair.
     hidden_rows: Table,
@@ -67,7 +69,8 @@ impl Mtp {
     /// Loads `mtp.*` of a checkpoint.
     ///
     /// # Errors
-    /// When the family has no such head, or a tensor is missing or has another shape or type than the config calls for.
+    /// When the family has no such head, or a tensor is missing or has another shape or type than the config
+    /// calls for.
     pub fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Self, ModelError> {
         let Some(spec) = &checkpoint.config().mtp else {
             let name = "mtp.fc.weight".to_owned();
@@ -84,7 +87,8 @@ impl Mtp {
         })
     }
 
-    /// The input of the layer, `[n, H]`, from the embeddings of the next tokens and the hidden states, `[n, H]` each.
+    /// The input of the layer, `[n, H]`, from the embeddings of the next tokens and the hidden states, `[n,
+    /// H]` each.
     fn join(&self, next_embedding: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
         let embedding = self.pre_fc_norm_embedding.forward(next_embedding);
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
@@ -128,7 +132,8 @@ impl Mtp {
         frozen.loss(&model.frozen(), hidden.inner(), sequence, 1.0).map_or(Loss::NONE, Loss::new)
     }
 
-    /// Returns `scale · Σ losses` with the text model frozen, and adds the gradients of this head to `gradients`.
+    /// Returns `scale · Σ losses` with the text model frozen, and adds the gradients of this head to
+    /// `gradients`.
     pub fn loss_and_gradients(
         &self,
         model: &Model,
@@ -181,7 +186,7 @@ impl Mtp {
 }
 
 /// What the head remembers of the pairs that it has seen.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct MtpCache {
     layer: LayerCache,
     length: usize,

@@ -1,13 +1,14 @@
 //! RMSNorm with a learned weight (SPEC.md 2.1).
 
-use crate::module::module;
-use crate::{Checkpoint, ModelError, Param};
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::rms_norm::{add_rms_norm, rms_norm};
 use sparktune_plan::architecture::NormSpec;
 
+use crate::module::module;
+use crate::{Checkpoint, ModelError, Param};
+
 /// `x / sqrt(mean(x²) + eps)` times `weight`, or times `1 + weight` where it is zero-centred.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Norm {
     /// As many numbers as are normalised together.
     pub(crate) weight: Param,

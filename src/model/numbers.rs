@@ -23,7 +23,8 @@ pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
     })
 }
 
-/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of the name.
+/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of
+/// the name.
 pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
     let hash = name
         .bytes()

@@ -1,13 +1,15 @@
 //! A packed sequence of tokens, as the model takes it.
 
-use sparktune_kernels::Table;
-use sparktune_kernels::linear_cross_entropy::Targets;
 use std::sync::Arc;
 
-/// The tokens of one or more examples in a row, with the borders between them and what each token is to predict.
+use sparktune_kernels::Table;
+use sparktune_kernels::linear_cross_entropy::Targets;
+
+/// The tokens of one or more examples in a row, with the borders between them and what each token is to
+/// predict.
 ///
 /// No token sees another example, and positions restart at each border (SPEC.md 2.6).
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct PackedSequence {
     /// `[T]`
     pub input_ids: Table,
@@ -22,8 +24,8 @@ pub struct PackedSequence {
 }
 
 impl PackedSequence {
-    /// Builds a sequence from its tokens, the borders `[0, …, T]` of its examples, and which tokens are trained. A mark on the
-    /// first token of an example is ignored, because nothing may predict it.
+    /// Builds a sequence from its tokens, the borders `[0, …, T]` of its examples, and which tokens are
+    /// trained. A mark on the first token of an example is ignored, because nothing may predict it.
     pub fn new(input_ids: &[u32], cu_seqlens: &[u32], loss_mask: &[bool]) -> Self {
         debug_assert_eq!(input_ids.len(), loss_mask.len());
         let mut position_ids = Vec::with_capacity(input_ids.len());

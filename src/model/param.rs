@@ -4,11 +4,12 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use sparktune_kernels::adamw::Weights;
 use sparktune_kernels::{GradientSum, Weight, packed};
 
-/// A named parameter. It is a matrix `[rows, columns]`: a vector is one row, a depthwise convolution is `[channels, taps]`.
+/// A named parameter. It is a matrix `[rows, columns]`: a vector is one row, a depthwise convolution is
+/// `[channels, taps]`.
 ///
-/// On the CPU all numbers are f32. On other devices matrices are bf16 in the forward pass; those that are trained, or were
-/// stored with more digits, keep f32 numbers too. Vectors (norms, biases, gates) stay f32.
-#[derive(Clone, Debug)]
+/// On the CPU all numbers are f32. On other devices matrices are bf16 in the forward pass; those that are
+/// trained, or were stored with more digits, keep f32 numbers too. Vectors (norms, biases, gates) stay f32.
+#[derive(Debug, Clone)]
 pub struct Param {
     name: String,
     /// The shape the checkpoint stores it in.
@@ -55,7 +56,8 @@ impl Param {
         &self.shape
     }
 
-    /// Whether weight decay applies to it: to tensors of two or more dimensions, not to norms, biases and gates.
+    /// Whether weight decay applies to it: to tensors of two or more dimensions, not to norms, biases and
+    /// gates.
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }

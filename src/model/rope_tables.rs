@@ -5,13 +5,13 @@ use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::Rope;
 
 /// The frequencies of every different RoPE of a model, in the order of [`ModelConfig::ropes`].
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ropes {
     frequencies: Vec<Vec<f32>>,
 }
 
 /// Which RoPE of its model a layer has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeIndex(usize);
 
 /// The rotations of all layers at some positions.

@@ -1,15 +1,17 @@
-//! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the model.
+//! Greedy speculative decoding with the MTP head: the text of plain greedy decoding in fewer passes of the
+//! model.
 //!
-//! The head drafts `k` tokens. The model scores the newest token and the draft in one pass and accepts the longest run that
-//! it would have chosen itself, plus one token of its own (SPEC.md 2.7). Which tokens the head may draft changes how many
-//! are accepted, never the text.
+//! The head drafts `k` tokens. The model scores the newest token and the draft in one pass and accepts the
+//! longest run that it would have chosen itself, plus one token of its own (SPEC.md 2.7). Which tokens the
+//! head may draft changes how many are accepted, never the text.
+
+use burn::tensor::Tensor;
+use sparktune_kernels::embedding::embedding;
 
 use crate::decoder::scores;
 use crate::generate::{argmax, greatest, last_argmax};
 use crate::mtp::MtpCache;
 use crate::{Model, Mtp};
-use burn::tensor::Tensor;
-use sparktune_kernels::embedding::embedding;
 
 /// A model and the MTP head that drafts for it. Both must be frozen.
 pub struct Drafter<'a> {
@@ -25,8 +27,8 @@ impl<'a> Drafter<'a> {
         Self { model, mtp, among: None }
     }
 
-    /// A drafter that may draft these token ids only (ascending, all in the vocabulary), so that a draft reads no other row of
-    /// the output head.
+    /// A drafter that may draft these token ids only (ascending, all in the vocabulary), so that a draft
+    /// reads no other row of the output head.
     pub fn among(model: &'a Model, mtp: &'a Mtp, ids: &'a [u32]) -> Self {
         // Picking rows is what an embedding does.
         Self { model, mtp, among: Some((ids, embedding(model.head(), &ids.into()))) }
@@ -44,7 +46,8 @@ impl<'a> Drafter<'a> {
     fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
         let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
         let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
-        // What follows from the head's own output is a guess: it goes into a copy of the cache that is thrown away.
+        // What follows from the head's own output is a guess: it goes into a copy of the cache that is thrown
+        // away.
         let mut guesses = cache.clone();
         let mut drafted = Vec::with_capacity(count);
         while drafted.len() < count {
@@ -59,7 +62,7 @@ impl<'a> Drafter<'a> {
 }
 
 /// How many drafted tokens were accepted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acceptance {
     /// Accepted tokens, one entry for each pass of the model; each is at most the draft length.
     pub accepted: Vec<usize>,
@@ -88,8 +91,8 @@ pub fn speculative_greedy(
     let model = drafter.model;
     let mut cache = model.empty_cache();
     let mut mtp_cache = drafter.mtp.empty_cache(model.device());
-    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that are not yet paired with
-    // the token after them.
+    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that are not yet
+    // paired with the token after them.
     let mut fresh = model.continue_from(prompt, &mut cache);
     let mut fresh_ids: Vec<u32> = prompt.to_vec();
     let mut newest = last_argmax(model, fresh.clone());

@@ -1,9 +1,9 @@
 //! A file of weights that is mapped into memory and dropped from the page cache piece by piece.
 //!
-//! The page cache keeps what was read, which is of no use once it has been copied: on unified memory 54 GB of weights would
-//! take that much from the GPU, whose allocator sees only free memory, and push out everything else. So every piece is
-//! dropped as soon as it has been copied. This module owns the mapping and the advice to the system; what the bytes mean,
-//! the checkpoint knows.
+//! The page cache keeps what was read, which is of no use once it has been copied: on unified memory 54 GB of
+//! weights would take that much from the GPU, whose allocator sees only free memory, and push out everything
+//! else. So every piece is dropped as soon as it has been copied. This module owns the mapping and the advice
+//! to the system; what the bytes mean, the checkpoint knows.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ impl WeightFile {
         let file = File::open(path)?;
         // SAFETY: the map is read-only; a checkpoint being rewritten under a running trainer is outside what
         // the program supports, and reads of a file cut short end in a signal rather than wrong numbers.
-        #[allow(unsafe_code)]
+        #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self { file, map })
     }
@@ -47,15 +47,16 @@ impl WeightFile {
         }
     }
 
-    /// Lets the system drop the pages of bytes that are no longer needed; they are read again when they are used. Pages that
-    /// another process maps stay.
+    /// Lets the system drop the pages of bytes that are no longer needed; they are read again when they are
+    /// used. Pages that another process maps stay.
     pub(crate) fn forget(&self, range: Range<usize>) {
-        // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when touched.
-        #[allow(unsafe_code)]
+        // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when
+        // touched.
+        #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         let unmapped =
             unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
-        // The first takes the pages out of this process, the second out of the page cache, which skips pages that are
-        // mapped. Advice that is not followed costs memory, not correctness.
+        // The first takes the pages out of this process, the second out of the page cache, which skips pages
+        // that are mapped. Advice that is not followed costs memory, not correctness.
         if let (Ok(()), Some(length)) = (unmapped, NonZeroU64::new(range.len() as u64)) {
             let _ = fadvise(&self.file, range.start as u64, Some(length), Advice::DontNeed);
         }
@@ -72,14 +73,17 @@ pub(crate) fn sync_and_forget(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use rustix::io::{ReadWriteFlags, preadv2};
     use std::io::IoSliceMut;
+
+    use rustix::io::{ReadWriteFlags, preadv2};
+
+    use super::*;
 
     const PIECE: usize = 1 << 20;
 
-    /// Pages of a file that are in the page cache, found by reading what can be had without waiting for the disk; `None`
-    /// where the file system does not tell. Asking brings in what is not there: a second look sees more.
+    /// Pages of a file that are in the page cache, found by reading what can be had without waiting for the
+    /// disk; `None` where the file system does not tell. Asking brings in what is not there: a second
+    /// look sees more.
     fn cached(path: &Path) -> Option<usize> {
         let file = File::open(path).unwrap();
         // No read-ahead, or the look at one page would change what the next one sees.
@@ -96,8 +100,8 @@ mod tests {
         Some(pages)
     }
 
-    /// A file beside this test's program, which lies on a real disk more often than the system's folder for such files:
-    /// what lies in memory itself is never dropped.
+    /// A file beside this test's program, which lies on a real disk more often than the system's folder for
+    /// such files: what lies in memory itself is never dropped.
     fn on_disk(pieces: usize) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
         let program = std::env::current_exe().unwrap();
         let folder = tempfile::tempdir_in(program.parent().unwrap()).unwrap();

@@ -1,9 +1,9 @@
 //! What the user said: every answer optional, each with its origin, and how layers of them are joined.
 //!
 //! One table at the end of this file names each answer once: its field, its place in TOML (the same as in
-//! `plan.toml`, so that the plan of an old run is itself a preset), its flag and its environment variable. Enters:
-//! TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], and TOML text again for
-//! drafts and presets. No file is opened here; how values look as text is in `values`.
+//! `plan.toml`, so that the plan of an old run is itself a preset), its flag and its environment variable.
+//! Enters: TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], and TOML
+//! text again for drafts and presets. No file is opened here; how values look as text is in `values`.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::error::PlanError;
 use crate::values::{Value, spoken, written};
 
 /// Where a value comes from; a later origin overrules an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
     /// The plan's own rule.
@@ -43,7 +43,7 @@ impl Origin {
 }
 
 /// A value with its origin.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Answer<T> {
     /// What was said.
     pub value: T,
@@ -64,7 +64,7 @@ impl<T> Answer<T> {
 }
 
 /// One answer's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Dotted place in a preset and in `plan.toml`: `method.rank`.
     pub key: &'static str,
@@ -96,7 +96,8 @@ impl Setting {
         format!("{ENV_PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    /// Where a value of this origin stands, for messages: `--rank`, `SPARKTUNE_RANK`, `method.rank in the preset`.
+    /// Where a value of this origin stands, for messages: `--rank`, `SPARKTUNE_RANK`, `method.rank in the
+    /// preset`.
     pub fn place(&self, origin: Origin) -> String {
         match origin {
             Origin::Flag if self.has_flag => format!("--{}", self.name),
@@ -148,7 +149,8 @@ impl Answers {
     /// `source` names the text in messages (a file name).
     ///
     /// # Errors
-    /// Text that is not TOML, a key that is not known (the nearest known one is named), a value of the wrong type.
+    /// Text that is not TOML, a key that is not known (the nearest known one is named), a value of the wrong
+    /// type.
     pub fn from_toml(text: &str, origin: Origin, source: &str) -> Result<Self, PlanError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| PlanError::NotToml {
             source_name: source.into(),
@@ -191,8 +193,8 @@ impl Answers {
 
     /// Takes the `SPARKTUNE_*` variables of an environment.
     ///
-    /// Other variables are passed over, also unknown ones with this prefix, except where the name is within two
-    /// letters of a known one: that is a typing error that would silently change the run.
+    /// Other variables are passed over, also unknown ones with this prefix, except where the name is within
+    /// two letters of a known one: that is a typing error that would silently change the run.
     ///
     /// # Errors
     /// A mistyped name, or a value that cannot be read.
@@ -235,9 +237,9 @@ impl Answers {
         })
     }
 
-    /// The answer of this command-line name, as text that [`set`](Self::set) reads back the same, and where it comes
-    /// from. `None` where there is no answer, or one that no text can hold (a path that is not UTF-8);
-    /// [`origin`](Self::origin) tells the two apart.
+    /// The answer of this command-line name, as text that [`set`](Self::set) reads back the same, and where
+    /// it comes from. `None` where there is no answer, or one that no text can hold (a path that is not
+    /// UTF-8); [`origin`](Self::origin) tells the two apart.
     pub fn get(&self, name: &str) -> Option<(String, Origin)> {
         let setting = Setting::named(name)?;
         self.text(setting.key).zip(self.origin(setting.key))
@@ -268,11 +270,12 @@ impl Answers {
         self.without(|other, _| other != origin)
     }
 
-    /// As the text of a preset, grouped like `plan.toml`, with what was answered and nothing else. Origins are not
-    /// written: [`from_toml`](Self::from_toml) gives every answer the origin of the file.
+    /// As the text of a preset, grouped like `plan.toml`, with what was answered and nothing else. Origins
+    /// are not written: [`from_toml`](Self::from_toml) gives every answer the origin of the file.
     ///
     /// # Errors
-    /// [`PlanError::NotWritable`] naming the answer that TOML cannot hold: a path that is not UTF-8, an infinite number.
+    /// [`PlanError::NotWritable`] naming the answer that TOML cannot hold: a path that is not UTF-8, an
+    /// infinite number.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         let mut groups: Vec<(&str, String)> = Vec::new();
         for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key).is_some()) {
@@ -318,7 +321,7 @@ impl Given<'_> {
 macro_rules! answers {
     ($($about:literal $field:ident: $type:ty = $key:literal, $name:literal, $has_flag:literal;)+) => {
         /// Everything a user may say. What is not said, the plan decides.
-        #[derive(Clone, Debug, Default, PartialEq)]
+        #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Answers { $(#[doc = $about] pub $field: Option<Answer<$type>>,)+ }
 
         /// Every answer there is, in the order of `plan.toml`.

@@ -1,5 +1,5 @@
-//! The models known by name, with their sizes and the speeds the original recipe measured. The numbers live in
-//! `presets/catalog.toml`, where each carries its source.
+//! The models known by name, with their sizes and the speeds the original recipe measured. The numbers live
+//! in `presets/catalog.toml`, where each carries its source.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use crate::facts::ModelFacts;
 pub const CATALOG_TOML: &str = include_str!("../../presets/catalog.toml");
 
 /// Models known by name.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
     /// Ascending by size.
@@ -28,7 +28,7 @@ pub struct Catalog {
 }
 
 /// A model known by name.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogModel {
     /// Hugging Face id.
@@ -45,7 +45,7 @@ pub struct CatalogModel {
 }
 
 /// The fields of `config.json` that differ between sizes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shape {
     hidden_size: u64,
@@ -59,7 +59,7 @@ struct Shape {
 }
 
 /// A speed of the original recipe (LoRA on a GB10); not a speed of sparktune.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeRate {
     shape: String,
@@ -72,7 +72,8 @@ pub struct RecipeRate {
 }
 
 impl Shape {
-    /// The fields of `config.json` that say how large a model of this shape is; those of every size are in it too.
+    /// The fields of `config.json` that say how large a model of this shape is; those of every size are in it
+    /// too.
     fn text_config(&self) -> Map<String, Value> {
         let Value::Object(mut fields) = json!(self) else { unreachable!("a struct is a JSON object") };
         for (field, value) in [
@@ -96,7 +97,8 @@ impl Catalog {
     /// Reads a catalog.
     ///
     /// # Errors
-    /// [`PlanError::Shipped`] with the parser's words, or naming a model whose shape is missing or not trainable.
+    /// [`PlanError::Shipped`] with the parser's words, or naming a model whose shape is missing or not
+    /// trainable.
     pub fn from_toml(text: &str) -> Result<Self, PlanError> {
         let broken = |problem: String| PlanError::Shipped { file: "presets/catalog.toml", problem };
         let catalog: Self = toml::from_str(text).map_err(|error| broken(error.to_string()))?;

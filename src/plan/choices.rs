@@ -11,7 +11,7 @@ use crate::values::Value;
 macro_rules! choice {
     ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
         $(#[$about])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
@@ -111,8 +111,8 @@ impl Mtp {
         }
     }
 
-    /// What it costs, in words. `mtp_s`: the seconds that training the head takes, where they can be told; `head_bytes`: its
-    /// size on disk.
+    /// What it costs, in words. `mtp_s`: the seconds that training the head takes, where they can be told;
+    /// `head_bytes`: its size on disk.
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
@@ -178,7 +178,7 @@ choice! {
 choice! {
     /// Families of decoder this program can train.
     Architecture {
-        /// Qwen3.5 dense (and 3.6, 3.8 dense): gated DeltaNet layers with a gated full-attention layer in between.
+        /// Qwen3.5, 3.6 and 3.8, dense: gated DeltaNet layers, and every fourth with gated attention.
         Qwen35 = "qwen3_5",
         /// Qwen3: RMS-normalised queries and keys.
         Qwen3 = "qwen3",

@@ -1,5 +1,5 @@
-//! The command line that says what these answers say: what a screen shows to copy, so that the same run can be started
-//! by a script.
+//! The command line that says what these answers say: what a screen shows to copy, so that the same run can
+//! be started by a script.
 
 use crate::answers::{Answers, Origin, SETTINGS, Setting};
 use crate::error::PlanError;
@@ -8,12 +8,13 @@ use crate::values::Value;
 /// What a line that stands alone must name, wherever the answer came from.
 const ALWAYS: [&str; 4] = ["preset", "name", "model.id", "data.train"];
 
-/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), the preset, the name,
-/// the model and the data; settings that have no flag stand before it as variables. Everything else is decided again from the
-/// same files and variables. Words are quoted for a POSIX shell.
+/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), the
+/// preset, the name, the model and the data; settings that have no flag stand before it as variables.
+/// Everything else is decided again from the same files and variables. Words are quoted for a POSIX shell.
 ///
 /// # Errors
-/// [`PlanError::NotWritable`] naming an answer that a command line cannot hold: a path that is not UTF-8, a NUL.
+/// [`PlanError::NotWritable`] naming an answer that a command line cannot hold: a path that is not UTF-8, a
+/// NUL.
 pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
     let (mut variables, mut flags) = (Vec::new(), Vec::new());
     for setting in SETTINGS {
@@ -59,8 +60,9 @@ fn quoted(setting: &Setting, word: &str) -> Result<String, PlanError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     /// Reads a line the way the program's flags and variables are read.
     fn read(words: impl IntoIterator<Item = String>) -> Answers {

@@ -1,8 +1,8 @@
 //! The work of a training step in FLOPs, and the seconds a machine takes for it.
 //!
-//! Counted: matrix products of linears, adapters, head, attention and delta rule; a multiply-add is two. Not counted:
-//! norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate unless its comment
-//! says where it was measured.
+//! Counted: matrix products of linears, adapters, head, attention and delta rule; a multiply-add is two. Not
+//! counted: norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate
+//! unless its comment says where it was measured.
 
 use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::MethodKind;
@@ -13,7 +13,7 @@ use crate::model_config::ModelConfig;
 const DELTA_CHUNK: f64 = 64.0;
 
 /// The work that a model takes, by part.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     /// Weights of all linear layers of the decoder layers.
     pub linear_parameters: f64,
@@ -30,7 +30,7 @@ pub struct Work {
 }
 
 /// How the tokens are trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Treatment {
     /// What is trained.
     pub method: MethodKind,
@@ -57,7 +57,8 @@ impl Work {
             }),
             head_parameters: config.vocab_size as f64 * config.hidden_size as f64,
             attention_per_context: sum(|layer| match &layer.mixer {
-                // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on average.
+                // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on
+                // average.
                 MixerSpec::Attention(of) => 2.0 * of.num_attention_heads as f64 * of.head_dim as f64,
                 MixerSpec::GatedDeltaNet(_) => 0.0,
             }),
@@ -65,8 +66,8 @@ impl Work {
                 MixerSpec::Attention(_) => 0.0,
                 MixerSpec::GatedDeltaNet(of) => {
                     let (dk, dv) = (of.key_head_dim as f64, of.value_head_dim as f64);
-                    // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product (2·C·dv each), and
-                    // three products with the state (2·dk·dv each).
+                    // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product
+                    // (2·C·dv each), and three products with the state (2·dk·dv each).
                     of.num_value_heads as f64 * (DELTA_CHUNK * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
                 }
             }),
@@ -87,8 +88,8 @@ impl Work {
             + self.delta
     }
 
-    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is frozen), the head for
-    /// trained tokens, and the second forward pass of recompute.
+    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is
+    /// frozen), the head for trained tokens, and the second forward pass of recompute.
     pub fn training_flops(&self, how: &Treatment) -> f64 {
         let forward = self.forward_flops(how);
         let (dense, head) = match how.method {
@@ -104,7 +105,8 @@ impl Work {
         forward + backward + again + head * self.head_parameters * how.target_share
     }
 
-    /// FLOPs of one epoch of MTP training for each token: the frozen trunk forward, the MTP layer both ways, the head.
+    /// FLOPs of one epoch of MTP training for each token: the frozen trunk forward, the MTP layer both ways,
+    /// the head.
     pub fn mtp_flops(&self, how: &Treatment) -> f64 {
         self.forward_flops(how) + 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share
     }
@@ -114,7 +116,7 @@ impl Work {
 pub const PUBLISHED: [(&str, f64, f64); 2] = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
 
 /// The speed that the estimate assumes of a machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Speed {
     /// Name of the device, as in the rates file.
     pub device: String,
@@ -171,8 +173,8 @@ mod tests {
     fn the_2b_costs_what_its_kernels_were_counted_to_cost() {
         let work = two_b();
         let close = |x: f64, to: f64| assert!((x / to - 1.0).abs() < 0.03, "{x:e} is not {to:e}");
-        // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears, and a layer of attention at 3000
-        // tokens or of the delta rule 12 or 2.9 MF.
+        // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears, and a layer of attention
+        // at 3000 tokens or of the delta rule 12 or 2.9 MF.
         close(2.0 * work.linear_parameters, 2.75e9);
         close(work.attention_per_context * 3000.0, 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
@@ -191,8 +193,8 @@ mod tests {
             context: 3000.0,
         };
         let full = Treatment { method: MethodKind::Full, rank: 0, ..lora };
-        // kernels/NOTES.md, "Floors and machine limits": 8.5 GF a token for LoRA and 11.8 for full fine-tuning, both
-        // without some of the small parts.
+        // kernels/NOTES.md, "Floors and machine limits": 8.5 GF a token for LoRA and 11.8 for full
+        // fine-tuning, both without some of the small parts.
         assert!((8.2e9..9.2e9).contains(&work.training_flops(&lora)), "{:e}", work.training_flops(&lora));
         assert!((11.0e9..12.4e9).contains(&work.training_flops(&full)), "{:e}", work.training_flops(&full));
         let again = Treatment { recompute: true, ..lora };

@@ -6,7 +6,7 @@ use crate::answers::Setting;
 use crate::units::bytes;
 
 /// One answer that nobody gave and that no rule can supply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// Its place in `plan.toml`.
     pub key: &'static str,
@@ -19,7 +19,7 @@ pub struct Missing {
 }
 
 /// A change that would make a plan fit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Remedy {
     /// What to type, and what it means.
     pub change: String,
@@ -28,7 +28,7 @@ pub struct Remedy {
 }
 
 /// The memory that a plan needs, where that is more than there is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     /// All of it, bytes.
     pub needed_bytes: u64,
@@ -159,8 +159,8 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The setting it concerns, where a screen may put it: the answer to correct, or the first that is missing. `None`
-    /// where no single answer is at fault.
+    /// The setting it concerns, where a screen may put it: the answer to correct, or the first that is
+    /// missing. `None` where no single answer is at fault.
     pub fn setting(&self) -> Option<&'static Setting> {
         Setting::of(match self {
             Self::Missing(missing) => missing.first()?.key,

@@ -1,4 +1,5 @@
-//! What is known of the machine, the model, the data and past speeds. Gathered by the binary; this crate only reads.
+//! What is known of the machine, the model, the data and past speeds. Gathered by the binary; this crate only
+//! reads.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
 
 /// Everything the plan is made from, beside the answers.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Facts {
     /// The machine that will train.
     pub machine: MachineFacts,
@@ -23,7 +24,7 @@ pub struct Facts {
 }
 
 /// The machine that will train.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct MachineFacts {
     /// All of the system's memory, bytes.
     pub mem_total_bytes: u64,
@@ -42,7 +43,7 @@ pub struct MachineFacts {
 }
 
 /// A GPU.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// As the driver names it.
     pub name: String,
@@ -53,7 +54,7 @@ pub struct Gpu {
 }
 
 /// Memory of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuMemory {
     /// Shared with the processor (GB10): the system's figures count.
     Unified,
@@ -67,7 +68,7 @@ pub enum GpuMemory {
 }
 
 /// The model, from its `config.json` and whatever else is known before a weight is read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelFacts {
     /// Its shape.
     pub config: ModelConfig,
@@ -126,7 +127,7 @@ impl ModelFacts {
 }
 
 /// The data as tokens: what the length report says.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Accepted examples.
     pub examples: u64,
@@ -147,7 +148,7 @@ pub struct DataFacts {
 }
 
 /// Examples with a length in `(previous bucket's up_to, up_to]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LengthBucket {
     /// Longest length counted here, tokens.
     pub up_to: u32,
@@ -170,15 +171,16 @@ impl DataFacts {
         }
     }
 
-    /// Share of the examples to hold out for evaluation: 2 %, at least eight, but never most of a tiny set. A single one cannot be
-    /// split.
+    /// Share of the examples to hold out for evaluation: 2 %, at least eight, but never most of a tiny set. A
+    /// single one cannot be split.
     pub fn held_out_share(&self) -> f64 {
         if self.examples < 2 { 0.0 } else { (8.0 / self.examples as f64).clamp(0.02, 0.5) }
     }
 }
 
-/// Speeds that were measured. Those of this machine are kept by the binary as TOML, one `[[rate]]` a finished run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Speeds that were measured. Those of this machine are kept by the binary as TOML, one `[[rate]]` a finished
+/// run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// On this machine in earlier runs, oldest first.
     #[serde(default, rename = "rate")]
@@ -189,7 +191,7 @@ pub struct Rates {
 }
 
 /// Speed of one run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Model id as given.
     pub model: String,

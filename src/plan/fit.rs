@@ -1,4 +1,5 @@
-//! Pack length and recompute, chosen together: what each costs in time and memory, and what is left when nothing fits.
+//! Pack length and recompute, chosen together: what each costs in time and memory, and what is left when
+//! nothing fits.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ use crate::ranges::model_limit;
 use crate::rows::{Lengths, Rows};
 
 /// A pack length with its cost; the points of the wizard's chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
     /// Tokens of a row.
@@ -32,7 +33,7 @@ pub struct CostPoint {
 }
 
 /// What is asked of the fit.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Wish {
     pub method: MethodKind,
     pub rank: u32,
@@ -45,7 +46,7 @@ pub(crate) struct Wish {
 }
 
 /// The outcome: one point of the curve, in full.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choice {
     pub pack_length: u32,
     pub recompute: bool,
@@ -75,8 +76,8 @@ pub(crate) struct Fit<'a> {
     pub target_share: f64,
 }
 
-/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need less
-/// memory and make finer steps.
+/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need
+/// less memory and make finer steps.
 const CLOSE_ENOUGH: f64 = 0.02;
 
 /// Rows that may pass through the model together, where a step has a multiple of them and memory allows.
@@ -88,7 +89,7 @@ const PACKS_PER_STEP: f64 = 16.0;
 const LEAST_STEPS: u64 = 8;
 
 /// Rows of an optimizer step, and what decides them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepRows {
     /// Rows of an epoch that are trained on.
     pub of_epoch: u64,
@@ -109,8 +110,8 @@ impl StepRows {
         self.count() < self.same_tokens.round() as u64
     }
 
-    /// The rows of a step when so many pass together; nothing where that would make it another batch: by more than rounding or
-    /// one row in 16.
+    /// The rows of a step when so many pass together; nothing where that would make it another batch: by more
+    /// than rounding or one row in 16.
     pub fn together(self, packs: u32) -> Option<u64> {
         let packs = u64::from(packs);
         let nearest = (self.same_tokens / packs as f64).round() as u64 * packs;
@@ -137,7 +138,8 @@ pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
 }
 
 impl<'a> Fit<'a> {
-    /// Training of this model on this data and device. `lengths` are those of `data`, without what is too long.
+    /// Training of this model on this data and device. `lengths` are those of `data`, without what is too
+    /// long.
     pub fn new(
         model: &'a ModelFacts,
         machine: &'a MachineFacts,
@@ -216,14 +218,16 @@ impl<'a> Fit<'a> {
             rows.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
         let passes = if recompute { 3.0 } else { 2.0 };
         let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
-        // The head's gradient is added to that of the rows before by a pass of its own; those of other matrices where they are formed.
+        // The head's gradient is added to that of the rows before by a pass of its own; those of other
+        // matrices where they are formed.
         let table = match wish.method {
             MethodKind::Lora => 0.0,
             MethodKind::Full => 12.0 * self.work.head_parameters,
         };
         let row_s = passes / 2.0 * self.model.config.layers.len() as f64 * self.speed.seconds_per_layer
             + (passes * self.work.linear_parameters * width + table) / self.speed.bytes_per_s;
-        // As long as it is free it is taken for the most, so that rows are not made longer to save what passing together saves.
+        // As long as it is free it is taken for the most, so that rows are not made longer to save what
+        // passing together saves.
         let most = if self.gains_from_more(wish.method) { TOGETHER[0] } else { 1 };
         let together = wish.micro_batch_packs.unwrap_or(most).max(1);
         flops / self.speed.flops_per_s + rows.rows / f64::from(together) * row_s
@@ -238,7 +242,8 @@ impl<'a> Fit<'a> {
         StepRows { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }
     }
 
-    /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute is for the caller to ask.
+    /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute
+    /// is for the caller to ask.
     pub fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
         let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..*wish };
         let memory = self.memory(&wish, choice.pack_length, choice.recompute);
@@ -250,8 +255,8 @@ impl<'a> Fit<'a> {
         Choice { memory, epoch_s, curve, ..choice }
     }
 
-    /// Only full fine-tuning on a GPU gains from rows that pass through the model together: what is read and written once a
-    /// micro-batch there is more than weights.
+    /// Only full fine-tuning on a GPU gains from rows that pass through the model together: what is read and
+    /// written once a micro-batch there is more than weights.
     fn gains_from_more(&self, method: MethodKind) -> bool {
         method == MethodKind::Full && self.device == Device::Cuda
     }
@@ -290,7 +295,8 @@ impl<'a> Fit<'a> {
         lengths
     }
 
-    /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without it.
+    /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without
+    /// it.
     fn memory_and_recompute(&self, wish: &Wish, pack_length: u32) -> (Memory, bool) {
         if let Some(recompute) = wish.recompute {
             return (self.memory(wish, pack_length, recompute), recompute);
@@ -326,7 +332,8 @@ impl<'a> Fit<'a> {
             (None, PackStrategy::Stream) => length <= self.rule,
             (None, PackStrategy::Bfd) => length >= shortest,
         };
-        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen for remedies.
+        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen
+        // for remedies.
         let memories = candidates
             .iter()
             .filter(|length| eligible(**length))

@@ -1,8 +1,9 @@
 //! sparktune-plan: what to train, how, and what it will cost, before anything is fetched or allocated.
 //!
-//! Enters: [`Answers`] (what the user said, in layers) and [`Facts`] (what is known of machine, model, data and past
-//! speeds). Leaves: a [`Plan`] in which each value carries its origin and its reason, or a [`PlanError`] that says what
-//! would work. Pure: nothing here opens a file, asks a device or knows a screen; the same input gives the same plan.
+//! Enters: [`Answers`] (what the user said, in layers) and [`Facts`] (what is known of machine, model, data
+//! and past speeds). Leaves: a [`Plan`] in which each value carries its origin and its reason, or a
+//! [`PlanError`] that says what would work. Pure: nothing here opens a file, asks a device or knows a screen;
+//! the same input gives the same plan.
 
 pub mod answers;
 pub mod architecture;

@@ -1,7 +1,9 @@
-//! Speeds of training that `tests/gpu/run.sh` measured, on machines of any kind, and what they come to on this device.
+//! Speeds of training that `tests/gpu/run.sh` measured, on machines of any kind, and what they come to on
+//! this device.
 //!
-//! Enters: the page `kernels/RESULTS.md`, whose TOML blocks are for people and for this file, and a [`Probe`] of the device
-//! where one was made. Leaves: tokens per second with the formula in words. While nothing was measured the page has no block.
+//! Enters: the page `kernels/RESULTS.md`, whose TOML blocks are for people and for this file, and a [`Probe`]
+//! of the device where one was made. Leaves: tokens per second with the formula in words. While nothing was
+//! measured the page has no block.
 
 use std::sync::OnceLock;
 
@@ -15,7 +17,7 @@ use crate::units::{flops, tokens_per_s};
 const RESULTS_MD: &str = include_str!("../../kernels/RESULTS.md");
 
 /// Everything that was measured.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
     /// Newest first.
@@ -24,7 +26,7 @@ pub struct Measured {
 }
 
 /// One run of the GPU tests.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredMachine {
     /// As the driver names it.
@@ -44,7 +46,7 @@ pub struct MeasuredMachine {
 }
 
 /// Speed of the training steps of one model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTraining {
     /// Name of the shape in the catalog.
@@ -58,7 +60,7 @@ pub struct MeasuredTraining {
 }
 
 /// What a device does, measured for two seconds: to be held against the same on another device.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
     /// Rate of our own bf16 matrix product, 10¹² FLOP a second.
@@ -68,7 +70,7 @@ pub struct Probe {
 }
 
 /// A speed that follows from a measurement.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Derived {
     pub tokens_per_s: f64,
     /// It is this size on a device of this name, not carried over from another.
@@ -123,9 +125,9 @@ impl Measured {
         MEASURED.get_or_init(|| Self::from_page(RESULTS_MD).expect("the shipped page is read in a test"))
     }
 
-    /// Tokens per second of a model on `device`, from the newest run on such a device; where there is none and the device was
-    /// probed, from the newest run on any. `size` is the model's shape in the catalog; without it, or when it was not
-    /// measured, the size with the nearest work is carried over.
+    /// Tokens per second of a model on `device`, from the newest run on such a device; where there is none
+    /// and the device was probed, from the newest run on any. `size` is the model's shape in the catalog;
+    /// without it, or when it was not measured, the size with the nearest work is carried over.
     pub(crate) fn speed(
         &self,
         device: &str,
@@ -176,8 +178,9 @@ impl MeasuredMachine {
         self.training.iter().filter(move |row| row.method == method)
     }
 
-    /// How many times as long a step takes where a probe finds `here`, for it found `there` when this was measured: the share of
-    /// the time that the matrix units would need at their ceiling follows the matrix rate, all the rest the copy bandwidth.
+    /// How many times as long a step takes where a probe finds `here`, for it found `there` when this was
+    /// measured: the share of the time that the matrix units would need at their ceiling follows the
+    /// matrix rate, all the rest the copy bandwidth.
     fn slower(&self, row: &MeasuredTraining, here: Probe, there: Probe) -> f64 {
         let matrix = (row.tokens_per_s * row.flops_per_token / (self.bf16_tflops * 1e12)).min(1.0);
         matrix * there.bf16_tflops / here.bf16_tflops
@@ -297,7 +300,8 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
     fn another_device_is_only_estimated_from_a_probe_and_each_part_of_the_time_follows_its_own_rate() {
         let speed = |probe| measured().speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe);
         assert_eq!(speed(None), None);
-        // 45 % of the time is the matrix units' at 200 TFLOP/s; this device has half of that one's matrix rate and a quarter of its bandwidth.
+        // 45 % of the time is the matrix units' at 200 TFLOP/s; this device has half of that one's matrix
+        // rate and a quarter of its bandwidth.
         let slower = speed(Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 })).unwrap();
         assert!((slower.tokens_per_s - 10_000.0 / (0.45 * 2.0 + 0.55 * 4.0)).abs() < 1e-6, "{slower:?}");
         assert!(

@@ -1,9 +1,9 @@
 //! Memory of training, by part, before anything is allocated.
 //!
-//! On the CPU everything is fp32. On a GPU weights and activations are bf16, and what is trained has an fp32 gradient,
-//! master copy and two fp32 moments. Activations are what the fused ops keep for their backward pass, times
-//! a slack; the head's logits exist for one chunk of rows only. A checkpoint is written beside the steps that follow it:
-//! [`copies_beside_checkpoint`].
+//! On the CPU everything is fp32. On a GPU weights and activations are bf16, and what is trained has an fp32
+//! gradient, master copy and two fp32 moments. Activations are what the fused ops keep for their backward
+//! pass, times a slack; the head's logits exist for one chunk of rows only. A checkpoint is written beside
+//! the steps that follow it: [`copies_beside_checkpoint`].
 
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +15,15 @@ use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
 use crate::units::bytes;
 
-/// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH` in
-/// `kernels/linear_cross_entropy/slabs.rs`).
+/// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH`
+/// in `kernels/linear_cross_entropy/slabs.rs`).
 const CUDA_LOGITS: f64 = 480e6;
 
 /// What allocators, temporaries of unfused ops and alignment add to the activations; assumed.
 const SLACK: f64 = 1.25;
 
 /// Memory a plan needs, by part, and what there is; bytes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Weights of the text model as the device holds them.
     pub weights: u64,
@@ -31,7 +31,8 @@ pub struct Memory {
     pub adapters: u64,
     /// Gradients of what is trained, summed over a step's rows; of the head's table those of one row beside.
     pub gradients: u64,
-    /// Moments of AdamW and fp32 master weights; of adapters their copies too, while a checkpoint is written.
+    /// Moments of AdamW and fp32 master weights; of adapters their copies too, while a checkpoint is
+    /// written.
     pub optimizer: u64,
     /// What the forward pass keeps for the backward pass, and its workspace.
     pub activations: u64,
@@ -96,8 +97,8 @@ impl From<&Memory> for Shortage {
     }
 }
 
-/// A prediction beside what was measured, in words: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is how far the peak lies
-/// from the prediction; there is none beside a prediction of nothing.
+/// A prediction beside what was measured, in words: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is
+/// how far the peak lies from the prediction; there is none beside a prediction of nothing.
 pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
     let (predicted, peak) = (bytes(predicted_bytes), bytes(peak_bytes));
     if predicted_bytes == 0 {
@@ -113,7 +114,7 @@ pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
 }
 
 /// The settings that decide over memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Footprint {
     /// Where it is trained.
     pub device: Device,
@@ -132,7 +133,8 @@ fn whole(bytes: f64) -> u64 {
     (bytes.ceil() as u64).min(i64::MAX as u64 / 16)
 }
 
-/// The memory budget of a machine: what is available, the part of it to leave alone, and where the figures come from.
+/// The memory budget of a machine: what is available, the part of it to leave alone, and where the figures
+/// come from.
 struct Budget {
     available: u64,
     reserve: u64,
@@ -142,9 +144,11 @@ struct Budget {
 
 const GB: u64 = 1_000_000_000;
 
-/// What is left alone of a system's memory (or of the container's limit), bytes. `shared`: a GPU trains in the same memory.
+/// What is left alone of a system's memory (or of the container's limit), bytes. `shared`: a GPU trains in
+/// the same memory.
 ///
-/// Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA takes about 1 GB itself.
+/// Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA takes about 1 GB
+/// itself.
 pub const fn system_reserve(mem_total_bytes: u64, shared: bool) -> u64 {
     if shared {
         GB.saturating_add(mem_total_bytes / 12)
@@ -177,14 +181,15 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
     }
 }
 
-/// Whether an update that comes while a checkpoint is being written copies what the checkpoint holds: weights and moments,
-/// 12 bytes a parameter. Adapters are small. Of all weights there would have to be room for a second copy, so the update waits,
-/// and what goes on meanwhile is the forward and backward pass before it.
+/// Whether an update that comes while a checkpoint is being written copies what the checkpoint holds: weights
+/// and moments, 12 bytes a parameter. Adapters are small. Of all weights there would have to be room for a
+/// second copy, so the update waits, and what goes on meanwhile is the forward and backward pass before it.
 pub const fn copies_beside_checkpoint(method: MethodKind) -> bool {
     matches!(method, MethodKind::Lora)
 }
 
-/// What the head computes its loss in, bytes, for `tokens` rows with a target. As the kernels of `linear_cross_entropy` say.
+/// What the head computes its loss in, bytes, for `tokens` rows with a target. As the kernels of
+/// `linear_cross_entropy` say.
 fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
     let (vocabulary, hidden, tokens) =
         (config.vocab_size as f64, config.hidden_size as f64, footprint.tokens);
@@ -192,8 +197,8 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
         // Tiles of exponentials; the rows, their gradients, and these in the order of the tokens.
         (Device::Cpu, MethodKind::Lora) => f64::from(2 << 20) + 12.0 * tokens * hidden,
         (Device::Cpu, MethodKind::Full) => f64::from(56 << 20) + 12.0 * tokens * hidden,
-        // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients; these in the order of
-        // the tokens.
+        // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients; these
+        // in the order of the tokens.
         (Device::Cuda, _) => {
             (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(CUDA_LOGITS) + 2.0 * tokens * hidden
         }
@@ -244,15 +249,16 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
     let activations = per_token * footprint.tokens * SLACK;
 
-    // The head's gradient is made in the forward pass, beside the sum over the rows before. On the CPU the sum of an embedding that
-    // is not the head takes next to nothing: pages of zeros that no token of a step has touched are not there.
+    // The head's gradient is made in the forward pass, beside the sum over the rows before. On the CPU the
+    // sum of an embedding that is not the head takes next to nothing: pages of zeros that no token of a
+    // step has touched are not there.
     let table = match (footprint.method, footprint.device) {
         (MethodKind::Lora, _) => 0.0,
         (MethodKind::Full, Device::Cpu) if !config.tie_word_embeddings => 0.0,
         (MethodKind::Full, _) => config.vocab_size as f64 * config.hidden_size as f64 * 4.0,
     };
-    // Those of adapters join the sum when all of a row are there, which without recompute is at its end; the activations are
-    // gone then. Those of the model's own matrices join it one by one.
+    // Those of adapters join the sum when all of a row are there, which without recompute is at its end; the
+    // activations are gone then. Those of the model's own matrices join it one by one.
     let of_one_row = if footprint.recompute { 0.0 } else { adapters * 4.0 };
     let copies = if copies_beside_checkpoint(footprint.method) { 12.0 } else { 0.0 };
 
@@ -271,9 +277,11 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     }
 }
 
-/// Estimates the memory of training the MTP head after a training of this footprint, in rows of as many tokens.
+/// Estimates the memory of training the MTP head after a training of this footprint, in rows of as many
+/// tokens.
 ///
-/// The text model runs forward only and keeps nothing: beside it there is one layer to keep and to differentiate.
+/// The text model runs forward only and keeps nothing: beside it there is one layer to keep and to
+/// differentiate.
 pub fn estimate_head(
     model: &ModelFacts,
     work: &Work,
@@ -287,7 +295,8 @@ pub fn estimate_head(
     let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0));
     let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank);
     let widest = config.layers.iter().map(kept).fold(own, f64::max);
-    // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection makes of them.
+    // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection
+    // makes of them.
     let joined = 7.0 * config.hidden_size as f64;
     let main = estimate(model, work, machine, footprint);
     Memory {
@@ -354,8 +363,8 @@ mod tests {
         assert_eq!(whole.optimizer, parameters * 12);
     }
 
-    /// Measured on the CPU, two rows after each other, tables of 102 MB: at its peak the second takes 265 MB beside the weights if
-    /// tied, 262 if not.
+    /// Measured on the CPU, two rows after each other, tables of 102 MB: at its peak the second takes 265 MB
+    /// beside the weights if tied, 262 if not.
     #[test]
     fn an_embedding_beside_the_head_has_a_sum_of_its_own_which_the_cpu_does_not_touch() {
         let of = |tied: bool, device: Device| {

@@ -1,9 +1,9 @@
 //! What a model is, read from `config.json` alone.
 //!
-//! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that its family's table
-//! ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands here because memory
-//! and time are estimated before a single weight is fetched, and because both the screens and the model may see this
-//! crate. Field names are Hugging Face's.
+//! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that
+//! its family's table ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands
+//! here because memory and time are estimated before a single weight is fetched, and because both the screens
+//! and the model may see this crate. Field names are Hugging Face's.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use crate::architecture::{self, Fields, LayerSpec, MixerSpec, MtpSpec, NormSpec,
 use crate::choices::Architecture;
 
 /// Everything that the trainer and the plan need to know of a decoder.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// The family whose table the layers come from.
     pub architecture: Architecture,
@@ -22,7 +22,8 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Added to the mean square in every norm.
     pub rms_norm_eps: f64,
-    /// Whether the embedding is the output head too, as the config says; the checkpoint's own tensors have the last word.
+    /// Whether the embedding is the output head too, as the config says; the checkpoint's own tensors have
+    /// the last word.
     pub tie_word_embeddings: bool,
     /// Positions that the model was made for.
     pub max_position_embeddings: usize,
@@ -39,7 +40,7 @@ pub struct ModelConfig {
 }
 
 /// What the user says about a config beside its own text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigOptions {
     /// The family that a model of an unknown family is computed as.
     pub computed_as: Option<Architecture>,
@@ -51,14 +52,14 @@ impl ModelConfig {
     /// Reads the text of a `config.json`, wrapper (`text_config` inside) or text-only.
     ///
     /// # Errors
-    /// [`ConfigError`] when the file is not JSON, names an unknown family, has fields that its family's table does not
-    /// know, is quantised, or contradicts itself.
+    /// [`ConfigError`] when the file is not JSON, names an unknown family, has fields that its family's table
+    /// does not know, is quantised, or contradicts itself.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         Self::from_json_with(text, &ConfigOptions::default())
     }
 
-    /// As [`from_json`](Self::from_json), with what the user says about it. Whether a family that is not known computes as
-    /// another one does, the config cannot tell: the user has to.
+    /// As [`from_json`](Self::from_json), with what the user says about it. Whether a family that is not
+    /// known computes as another one does, the config cannot tell: the user has to.
     ///
     /// # Errors
     /// As [`from_json`](Self::from_json), and a known family that is to be computed as another one.
@@ -68,9 +69,9 @@ impl ModelConfig {
         Self::from_map(&outer, options)
     }
 
-    /// The `model_type` that decides, and the family to offer for it where it is not known: the one whose fields the
-    /// config has. `None` for what is known, or is no config at all, or has fields that no family knows and that are not
-    /// ignored.
+    /// The `model_type` that decides, and the family to offer for it where it is not known: the one whose
+    /// fields the config has. `None` for what is known, or is no config at all, or has fields that no
+    /// family knows and that are not ignored.
     pub fn unknown_family(text: &str, ignored_fields: &[String]) -> Option<(String, Architecture)> {
         let read_as = |computed_as| {
             let options = ConfigOptions { computed_as, ignored_fields: ignored_fields.to_vec() };
@@ -119,8 +120,8 @@ impl ModelConfig {
         })
     }
 
-    /// Longest example that the model was made for, in tokens: its positions, or its sliding window where every layer has
-    /// one that is shorter.
+    /// Longest example that the model was made for, in tokens: its positions, or its sliding window where
+    /// every layer has one that is shorter.
     pub fn max_example_tokens(&self) -> usize {
         let reach = |layer: &LayerSpec| match &layer.mixer {
             MixerSpec::Attention(attention) => attention.sliding_window.unwrap_or(usize::MAX),
@@ -130,7 +131,8 @@ impl ModelConfig {
         longest.min(self.max_position_embeddings)
     }
 
-    /// The different layers of the model, each with how many there are of it, in the order in which they first occur.
+    /// The different layers of the model, each with how many there are of it, in the order in which they
+    /// first occur.
     pub fn layer_kinds(&self) -> Vec<(&LayerSpec, usize)> {
         let mut kinds: Vec<(&LayerSpec, usize)> = Vec::new();
         for layer in &self.layers {
@@ -155,8 +157,8 @@ impl ModelConfig {
         ropes
     }
 
-    /// Every tensor of the text model by its canonical name, in the order of the forward pass. The output head is in it
-    /// only where it is a tensor of its own.
+    /// Every tensor of the text model by its canonical name, in the order of the forward pass. The output
+    /// head is in it only where it is a tensor of its own.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let table = |name: &str| TensorSpec::new(name, &[self.vocab_size, self.hidden_size]);
         let mut tensors = vec![table("embed_tokens.weight")];

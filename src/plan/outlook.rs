@@ -1,7 +1,9 @@
-//! What each model would be like on this machine, before one is chosen: does it fit, with rows of which length, how fast.
+//! What each model would be like on this machine, before one is chosen: does it fit, with rows of which
+//! length, how fast.
 //!
-//! Enters: machine, past speeds, and the data where it is known; then one model after the other. Leaves: an [`Outlook`]
-//! for a row of a table. The figures are those that `resolve` would come to, without disk and without answers.
+//! Enters: machine, past speeds, and the data where it is known; then one model after the other. Leaves: an
+//! [`Outlook`] for a row of a table. The figures are those that `resolve` would come to, without disk and
+//! without answers.
 
 use crate::choices::{Device, MethodKind, PackStrategy};
 use crate::eta;
@@ -37,7 +39,7 @@ pub struct Outlooks<'a> {
 }
 
 /// What one model would be like, for each way to train it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
     /// With adapters.
     pub lora: MethodOutlook,
@@ -46,13 +48,14 @@ pub struct Outlook {
 }
 
 /// What one way of training would be like.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MethodOutlook {
     /// What would be trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
     pub rank: u32,
-    /// Longest row that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when none does.
+    /// Longest row that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when
+    /// none does.
     pub longest_row: Option<u32>,
     /// Pack length that the plan would choose; `None` when the data does not fit.
     pub pack_length: Option<u32>,
@@ -74,7 +77,8 @@ impl MethodOutlook {
         self.pack_length.is_some()
     }
 
-    /// Whether it fits, in words: `pack length 4,096: 41.0 GB of 119 GB, with recompute; rows up to 26,240 tokens fit`.
+    /// Whether it fits, in words: `pack length 4,096: 41.0 GB of 119 GB, with recompute; rows up to 26,240
+    /// tokens fit`.
     pub fn fit_in_words(&self) -> String {
         let memory =
             format!("{} of {}", bytes(self.memory.needed_bytes()), bytes(self.memory.available_bytes));
@@ -99,8 +103,8 @@ impl MethodOutlook {
 }
 
 impl<'a> Outlooks<'a> {
-    /// `data` is that of the user, or nothing: then chats of ordinary length are assumed. Training is on the GPU where
-    /// `machine` has one, else on the CPU.
+    /// `data` is that of the user, or nothing: then chats of ordinary length are assumed. Training is on the
+    /// GPU where `machine` has one, else on the CPU.
     pub fn new(machine: &'a MachineFacts, rates: &'a Rates, data: Option<&DataFacts>) -> Self {
         let known = data.filter(|data| data.examples > 0 && data.total_tokens > 0 && data.max > 0);
         let data = known.cloned().unwrap_or_else(assumed_data);

@@ -1,7 +1,7 @@
 //! The plan: every value the trainer needs, and beside it the advice that led there.
 //!
-//! Written once as `plan.toml` into the run folder and never changed. The grouping is that of a preset, so that the
-//! plan of an old run can be given as `--preset`.
+//! Written once as `plan.toml` into the run folder and never changed. The grouping is that of a preset, so
+//! that the plan of an old run can be given as `--preset`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
 
 /// Every value of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Preset it started from.
@@ -68,7 +68,7 @@ pub struct Plan {
 }
 
 /// The base model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlan {
     /// Hugging Face id or folder, as given.
@@ -109,7 +109,7 @@ impl Answers {
 }
 
 /// The data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
     /// Files or folders.
@@ -132,7 +132,7 @@ pub struct DataPlan {
 }
 
 /// What is trained.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Method {
     /// Adapters on every linear of every layer.
@@ -167,12 +167,13 @@ impl Method {
 }
 
 /// How examples share rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackPlan {
     /// Tokens of a row.
     pub length: u32,
-    /// Tokens of a row while the MTP head is trained; as `length` where there is no number, as in plans of old.
+    /// Tokens of a row while the MTP head is trained; as `length` where there is no number, as in plans of
+    /// old.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_length: Option<u32>,
     /// How examples are put into rows.
@@ -180,7 +181,7 @@ pub struct PackPlan {
 }
 
 /// How rows make an optimizer step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchPlan {
     /// Rows that pass through the model together.
@@ -197,9 +198,12 @@ impl BatchPlan {
 }
 
 /// AdamW, schedule, clipping.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs)] // the names are AdamW's and the schedule's own; `answers` says what each decides
+#[expect(
+    missing_docs,
+    reason = "the names are AdamW's and the schedule's own; `answers` says what each decides"
+)]
 pub struct OptimizerPlan {
     pub learning_rate: f64,
     pub min_lr_ratio: f64,
@@ -212,7 +216,7 @@ pub struct OptimizerPlan {
 }
 
 /// How long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DurationPlan {
     /// Passes over the data.
@@ -223,7 +227,7 @@ pub struct DurationPlan {
 }
 
 /// Checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointPlan {
     /// Steps between checkpoints.
@@ -235,7 +239,7 @@ pub struct CheckpointPlan {
 }
 
 /// Evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalPlan {
     /// Optimizer steps between evaluations.
@@ -250,7 +254,7 @@ pub struct EvalPlan {
 }
 
 /// What is logged beside the events. Plans written before there was a choice have the default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogPlan {
     /// TensorBoard's event files.
@@ -264,7 +268,7 @@ impl Default for LogPlan {
 }
 
 /// Why the plan is as it is, and what it will take.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
     /// Pack length by the original recipe's rule: mean length rounded to a multiple of 128.
@@ -280,7 +284,7 @@ pub struct Advice {
 }
 
 /// A value with its reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explained {
     /// Dotted place in `plan.toml`.
@@ -294,7 +298,7 @@ pub struct Explained {
 }
 
 /// Steps, speed and duration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Time {
     /// Tokens of one epoch of training, without padding.
@@ -325,7 +329,7 @@ pub struct Time {
 }
 
 /// What a speed rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateBasis {
     /// An earlier run on this machine.
@@ -360,9 +364,9 @@ impl Plan {
         })
     }
 
-    /// The entry of the rates file for a run of this plan that reached this speed, so that the next plan of the same
-    /// model, method and device rests on it. `None` for a plan without advice, and for one with fp8, whose speed is not that of
-    /// the others.
+    /// The entry of the rates file for a run of this plan that reached this speed, so that the next plan of
+    /// the same model, method and device rests on it. `None` for a plan without advice, and for one with
+    /// fp8, whose speed is not that of the others.
     pub fn measured(&self, tokens_per_s: f64) -> Option<Rate> {
         let time = &self.advice.as_ref().filter(|_| !self.fp8)?.time;
         Some(Rate {
@@ -374,13 +378,14 @@ impl Plan {
         })
     }
 
-    /// Memory that training is predicted to take, bytes; what a measured peak is held against. `None` for a plan without advice.
+    /// Memory that training is predicted to take, bytes; what a measured peak is held against. `None` for a
+    /// plan without advice.
     pub fn predicted_bytes(&self) -> Option<u64> {
         Some(self.advice.as_ref()?.memory.training_bytes())
     }
 
-    /// The same plan with the rows of the MTP head's stage: its optimizer steps have as many tokens as those of the main
-    /// training.
+    /// The same plan with the rows of the MTP head's stage: its optimizer steps have as many tokens as those
+    /// of the main training.
     #[must_use]
     pub fn for_head(&self) -> Self {
         let Some(length) = self.pack.mtp_length else { return self.clone() };

@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::units::escape;
 
 /// A shipped preset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
     /// What `--preset` takes.
     pub name: &'static str,
@@ -55,8 +55,9 @@ impl Preset {
     }
 }
 
-/// The user's own presets: `<name>.toml` files in one folder. The caller lists and reads; nothing is opened here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The user's own presets: `<name>.toml` files in one folder. The caller lists and reads; nothing is opened
+/// here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserPresets {
     /// The folder they are in.
     pub folder: PathBuf,
@@ -115,11 +116,12 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
 }
 
 /// What a picker lists of a preset.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// What `--preset` takes.
     pub name: String,
-    /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a terminal.
+    /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a
+    /// terminal.
     pub about: String,
     /// Part of the program, and so not to be overwritten or removed.
     pub is_shipped: bool,
@@ -140,8 +142,8 @@ pub fn list<'a>(user: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Liste
     shipped.chain(own).collect()
 }
 
-/// The text of a preset to save: `about` as its first line, then the answers, but for those that belong to one run (its
-/// name, and the preset it started from).
+/// The text of a preset to save: `about` as its first line, then the answers, but for those that belong to
+/// one run (its name, and the preset it started from).
 ///
 /// # Errors
 /// As [`Answers::to_toml`].
@@ -155,7 +157,7 @@ pub fn text(about: &str, answers: &Answers) -> Result<String, PlanError> {
 }
 
 /// A preset as named by the user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PresetSource {
     /// Shipped.
     Shipped(Preset),
@@ -163,8 +165,8 @@ pub enum PresetSource {
     File(PathBuf),
 }
 
-/// Says what `preset` means: a shipped name, the name of one of the user's, or a path (it ends in `.toml` or has a
-/// separator in it).
+/// Says what `preset` means: a shipped name, the name of one of the user's, or a path (it ends in `.toml` or
+/// has a separator in it).
 ///
 /// # Errors
 /// [`PlanError::UnknownPreset`] with the names there are.

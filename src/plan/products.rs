@@ -1,7 +1,7 @@
 //! The matrix products that training the models of the catalog takes: what `bench --gpu gemm` times.
 //!
-//! `tests/gpu/shapes.json` holds them, and the sizes of the models, for the Python scripts that measure the vendor's library
-//! and other trainers. It is written from here; a test holds it equal.
+//! `tests/gpu/shapes.json` holds them, and the sizes of the models, for the Python scripts that measure the
+//! vendor's library and other trainers. It is written from here; a test holds it equal.
 
 use std::collections::HashSet;
 
@@ -14,11 +14,12 @@ pub const PACK: usize = 5376;
 pub const RANK: usize = 128;
 /// Rows whose logits exist at once.
 const HEAD_ROWS: usize = 1024;
-/// As narrow as this a product is bound by reading its input; the kernels take such linears together with others.
+/// As narrow as this a product is bound by reading its input; the kernels take such linears together with
+/// others.
 const NARROW: usize = 64;
 
 /// `C [m, n] = A [m, k] · B [k, n]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
     /// Size of the model, linear and pass that first need it.
     pub name: String,
@@ -76,9 +77,11 @@ pub fn products() -> Vec<Product> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::{Value, json};
     use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
 
     /// The text of `tests/gpu/shapes.json`: the sizes of the models by name, and the products, one a line.
     fn shapes_json() -> String {

@@ -25,8 +25,8 @@ fn how(key: &str, value: impl std::fmt::Display) -> String {
 }
 
 impl Plan {
-    /// Settings with which a new run like this one would need less memory, from the cheapest to give up to the dearest:
-    /// what to try when memory ran short although the estimate said that it fits.
+    /// Settings with which a new run like this one would need less memory, from the cheapest to give up to
+    /// the dearest: what to try when memory ran short although the estimate said that it fits.
     pub fn lighter(&self) -> Vec<String> {
         let shorter = up_to_128(self.pack.length / 2);
         let rank = self.method.rank();

@@ -60,7 +60,8 @@ pub fn explain(plan: &Plan, width: usize) -> String {
     text
 }
 
-/// Memory as a bar of `width` cells and a legend, one part a line. A cell shows the part that most of it belongs to.
+/// Memory as a bar of `width` cells and a legend, one part a line. A cell shows the part that most of it
+/// belongs to.
 pub fn memory_bar(memory: &Memory, width: usize) -> String {
     const MARKS: [char; 7] = ['W', 'A', 'G', 'O', 'x', 'L', 'r'];
     let width = width.clamp(10, 200);

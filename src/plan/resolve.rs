@@ -1,8 +1,8 @@
 //! Answers and facts in, plan out: each value decided once, with its reason.
 //!
-//! What the user said is kept or refused, never bent in silence. What was not said follows a rule whose figures stand in
-//! the reason. Beside this file: refusals in `ranges`, method and size in `sizing` (with `fit` and `remedies`), what happens
-//! at which step in `schedule`, duration in `eta`.
+//! What the user said is kept or refused, never bent in silence. What was not said follows a rule whose
+//! figures stand in the reason. Beside this file: refusals in `ranges`, method and size in `sizing` (with
+//! `fit` and `remedies`), what happens at which step in `schedule`, duration in `eta`.
 
 use std::path::PathBuf;
 
@@ -35,8 +35,8 @@ pub fn missing(answers: &Answers) -> Vec<Missing> {
 /// Makes the plan.
 ///
 /// # Errors
-/// All missing answers at once; an answer out of its range or against another; data without anything to train on; a
-/// device that cannot be used; a plan that fits neither memory nor disk, with what would fit.
+/// All missing answers at once; an answer out of its range or against another; data without anything to train
+/// on; a device that cannot be used; a plan that fits neither memory nor disk, with what would fit.
 pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     let missing = missing(answers);
     if !missing.is_empty() {
@@ -393,8 +393,8 @@ impl Resolver<'_> {
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
-    /// There is no head that a setting could be about: what the user said of it is refused, and what a preset says, which is
-    /// written for many models, is passed over.
+    /// There is no head that a setting could be about: what the user said of it is refused, and what a preset
+    /// says, which is written for many models, is passed over.
     pub(crate) fn no_head(
         &mut self,
         key: &'static str,

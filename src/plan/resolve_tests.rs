@@ -1,6 +1,7 @@
 //! The plan as a whole: layers of answers, decisions, refusals, and the two tables a person can read.
 //!
-//! One file though a long one: every test plans for the machines, models and data that stand at its head, the properties too.
+//! One file though a long one: every test plans for the machines, models and data that stand at its head, the
+//! properties too.
 
 use std::path::PathBuf;
 
@@ -102,7 +103,8 @@ fn tiny_model() -> ModelFacts {
     .unwrap()
 }
 
-/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them targets.
+/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
+/// targets.
 fn recipe_facts(model: &str) -> Facts {
     Facts {
         machine: spark(),

@@ -1,7 +1,8 @@
-//! How full rows would be at a pack length: the two packing strategies run on lengths drawn from the histogram.
+//! How full rows would be at a pack length: the two packing strategies run on lengths drawn from the
+//! histogram.
 //!
-//! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the estimate
-//! is the same for the same report. The packer itself works on the real lengths and lives elsewhere.
+//! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the
+//! estimate is the same for the same report. The packer itself works on the real lengths and lives elsewhere.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +15,7 @@ use crate::facts::DataFacts;
 const SAMPLE: u64 = 2048;
 
 /// Lengths that stand for a data set, in tokens.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Lengths {
     /// Longest first.
     lengths: Rc<[u32]>,
@@ -22,13 +23,13 @@ pub struct Lengths {
     weight: f64,
     /// Tokens of the data set that one token of these lengths stands for.
     token_weight: f64,
-    /// What was packed before: methods, ranks and models are compared at the same pack lengths, and a screen asks at
-    /// every keystroke.
+    /// What was packed before: methods, ranks and models are compared at the same pack lengths, and a screen
+    /// asks at every keystroke.
     packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
 }
 
 /// What packing gives at one pack length, scaled to the whole data set.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rows {
     /// Rows of one epoch.
     pub rows: f64,
@@ -43,7 +44,8 @@ pub struct Rows {
 }
 
 impl Lengths {
-    /// Draws lengths from histogram and quantiles; examples over `limit` are left out, as the data stage rejects them.
+    /// Draws lengths from histogram and quantiles; examples over `limit` are left out, as the data stage
+    /// rejects them.
     pub fn of(data: &DataFacts, limit: u32) -> Self {
         let knots = knots(data);
         let n = data.examples.clamp(1, SAMPLE);
@@ -152,8 +154,9 @@ fn best_fit_decreasing(longest_first: &[u32], pack_length: u32) -> Packed {
 fn stream(lengths: &[u32], pack_length: u32) -> Packed {
     let total: f64 = lengths.iter().map(|n| f64::from(*n)).sum();
     let width = f64::from(pack_length);
-    // Where an example starts in its row is as good as random, so the expected pieces are counted instead of drawn:
-    // an example of q whole rows and a rest r is cut into pieces whose squares have this mean over all starts.
+    // Where an example starts in its row is as good as random, so the expected pieces are counted instead of
+    // drawn: an example of q whole rows and a rest r is cut into pieces whose squares have this mean over
+    // all starts.
     let squares = lengths
         .iter()
         .map(|n| {
@@ -198,9 +201,10 @@ fn knots(data: &DataFacts) -> Vec<(u32, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::facts::LengthBucket;
-    use proptest::prelude::*;
 
     fn uniform(examples: u64, max: u32) -> DataFacts {
         DataFacts {

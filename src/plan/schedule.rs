@@ -159,7 +159,8 @@ impl Resolver<'_> {
             format!("beside the best{fewer}; the run takes {}: {parts} ({room})", bytes(needed(keep))),
         );
 
-        // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to evaluation.
+        // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to
+        // evaluation.
         let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
         let reason = match (evaluated, every == save_steps) {

@@ -286,7 +286,8 @@ impl Resolver<'_> {
         }
         let recipe = format!("the original recipe has rows of {}", count(HEAD_PACK_LENGTH.into()));
         let step = u64::from(choice.pack_length) * batch.packs_per_step();
-        // A longer row than a step of the main training would make the head's steps larger, and leave it fewer of them.
+        // A longer row than a step of the main training would make the head's steps larger, and leave it
+        // fewer of them.
         let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
         let wanted = HEAD_PACK_LENGTH.min(fit.limit).min(whole_step);
         let needs = |length: u32| fit.memory_of_head(wish, length);

@@ -1,7 +1,7 @@
 //! How an answer's value is read from TOML and from plain text, and written so that it is read back the same.
 //!
-//! Plain text is what a variable, a flag or an input line on a screen holds. A list of paths is written there as TOML
-//! writes it, `["a.jsonl", "b.jsonl"]`; a single path needs nothing around it.
+//! Plain text is what a variable, a flag or an input line on a screen holds. A list of paths is written there
+//! as TOML writes it, `["a.jsonl", "b.jsonl"]`; a single path needs nothing around it.
 
 use std::path::PathBuf;
 
@@ -225,8 +225,9 @@ impl Value for f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_list_of_paths_is_read_from_brackets_and_a_path_in_brackets_stays_a_path() {

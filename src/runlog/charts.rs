@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::event::{DeviceSample, Step};
 use crate::series::Series;
 
-/// The curves of a run, by step. Readings of the machine stand at the step that was done last when they were taken; of
-/// several GPUs the first is shown, which is the one that trains.
+/// The curves of a run, by step. Readings of the machine stand at the step that was done last when they were
+/// taken; of several GPUs the first is shown, which is the one that trains.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Charts {
     /// Training loss, nats per target token.
@@ -42,7 +42,6 @@ impl Charts {
         add(&mut self.lr, at, step.lr);
         add(&mut self.grad_norm, at, step.grad_norm);
         add(&mut self.tokens_per_s, at, step.tokens_per_s);
-        #[allow(clippy::cast_precision_loss)] // bytes on a chart
         add(&mut self.mem_used_bytes, at, step.mem_used_bytes.map(|bytes| bytes as f64));
     }
 

@@ -6,9 +6,10 @@
 //! checkpoints/damaged-step-001200/     failed its manifest on a resume; kept for a person to look at
 //! ```
 //!
-//! A process killed, or a machine cut off, at any instant leaves every committed checkpoint as it was and at most some
-//! `.tmp-` folders, which the next [`Checkpoints::clean`] removes. Deleting goes through a rename too, so half a
-//! deletion never looks like damage. Reading needs no lease; every change takes the [`Lease`] as proof.
+//! A process killed, or a machine cut off, at any instant leaves every committed checkpoint as it was and at
+//! most some `.tmp-` folders, which the next [`Checkpoints::clean`] removes. Deleting goes through a rename
+//! too, so half a deletion never looks like damage. Reading needs no lease; every change takes the [`Lease`]
+//! as proof.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
@@ -117,8 +118,8 @@ impl Checkpoints {
         Ok(found)
     }
 
-    /// Starts a checkpoint: write its files into [`CheckpointWriter::path`], then commit. Dropped without a commit it
-    /// leaves nothing behind.
+    /// Starts a checkpoint: write its files into [`CheckpointWriter::path`], then commit. Dropped without a
+    /// commit it leaves nothing behind.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be created.
@@ -129,8 +130,9 @@ impl Checkpoints {
         Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
     }
 
-    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is found by
-    /// its contents and always stays; damaged ones newer than it stay too and do not count. Returns the deleted steps.
+    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is
+    /// found by its contents and always stays; damaged ones newer than it stay too and do not count.
+    /// Returns the deleted steps.
     ///
     /// # Errors
     /// [`Error::Io`] when a folder cannot be listed or deleted.
@@ -157,8 +159,8 @@ impl Checkpoints {
         Ok(deleted)
     }
 
-    /// Renames damaged checkpoints to `damaged-step-…`, so that the resumed run can commit these steps again and
-    /// nothing is lost that a person might want to look at. Returns the new folders.
+    /// Renames damaged checkpoints to `damaged-step-…`, so that the resumed run can commit these steps again
+    /// and nothing is lost that a person might want to look at. Returns the new folders.
     ///
     /// # Errors
     /// [`Error::Io`] when one cannot be renamed.
@@ -176,8 +178,8 @@ impl Checkpoints {
         Ok(renamed)
     }
 
-    /// Removes what killed processes left: unfinished checkpoints and half deletions. Returns how many. A trainer calls
-    /// it once after taking the lease, before it looks for the newest checkpoint.
+    /// Removes what killed processes left: unfinished checkpoints and half deletions. Returns how many. A
+    /// trainer calls it once after taking the lease, before it looks for the newest checkpoint.
     ///
     /// # Errors
     /// [`Error::Io`] when one cannot be removed.
@@ -241,7 +243,8 @@ impl Checkpoints {
         fs::remove_dir_all(&doomed).doing("delete", &doomed)
     }
 
-    /// Puts `temp` where a checkpoint of the same step already lies, without an instant in which neither is there.
+    /// Puts `temp` where a checkpoint of the same step already lies, without an instant in which neither is
+    /// there.
     fn replace(&self, temp: &Path, step: u64) -> Result<()> {
         let path = self.path_of(step);
         match renameat_with(CWD, temp, CWD, &path, RenameFlags::EXCHANGE) {
@@ -277,8 +280,8 @@ impl CheckpointWriter<'_> {
         &self.temp
     }
 
-    /// Flushes and hashes the files, writes the manifest, and makes the checkpoint visible. A checkpoint of the same
-    /// step, as a resumed run may meet, is replaced.
+    /// Flushes and hashes the files, writes the manifest, and makes the checkpoint visible. A checkpoint of
+    /// the same step, as a resumed run may meet, is replaced.
     ///
     /// # Errors
     /// [`Error::Io`] with a full disk or a read-only one in words; nothing visible has changed then.
@@ -292,8 +295,8 @@ impl CheckpointWriter<'_> {
         file.write_all(&manifest.to_json()).and_then(|()| file.sync_all()).doing("write", &manifest_path)?;
         sync_folder(&temp)?;
         let path = self.checkpoints.path_of(step);
-        // An empty folder would be replaced by a plain rename; NOREPLACE is not everywhere, so ask first. Nobody else
-        // creates one meanwhile: we hold the lease.
+        // An empty folder would be replaced by a plain rename; NOREPLACE is not everywhere, so ask first.
+        // Nobody else creates one meanwhile: we hold the lease.
         if path.exists() {
             self.checkpoints.replace(&temp, step)?;
         } else {

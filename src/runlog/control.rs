@@ -1,7 +1,9 @@
-//! Requests to a running trainer: one small file each in `control/`, put there by rename, acknowledged by an event.
+//! Requests to a running trainer: one small file each in `control/`, put there by rename, acknowledged by an
+//! event.
 //!
-//! Anyone who may write in the run folder may ask; the trainer looks between two steps. It logs `control_applied`
-//! first and removes the file after, so a request is never lost and at worst carried out twice.
+//! Anyone who may write in the run folder may ask; the trainer looks between two steps. It logs
+//! `control_applied` first and removes the file after, so a request is never lost and at worst carried out
+//! twice.
 
 use std::fs;
 use std::io::Write;
@@ -86,8 +88,8 @@ impl ControlInbox {
         ControlInbox { folder: lease.run().control(), started_us: lease.started_us() }
     }
 
-    /// Requests that wait. What is no request is renamed to `*.ignored` and reported; so is one that was meant for an
-    /// earlier attempt, which would otherwise end a resumed run at its first step.
+    /// Requests that wait. What is no request is renamed to `*.ignored` and reported; so is one that was
+    /// meant for an earlier attempt, which would otherwise end a resumed run at its first step.
     ///
     /// # Errors
     /// [`Error::Io`] when `control/` cannot be listed.

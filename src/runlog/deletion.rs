@@ -1,11 +1,11 @@
-//! Deleting a run: never one that is being trained, never anything but a run, and never half without saying so.
+//! Deleting a run: never one that is being trained, never anything but a run, and never half without saying
+//! so.
 //!
-//! The folder first leaves the list under a hidden name, in one rename, and is then emptied; so a kill in between leaves
-//! no run that looks whole and is not. Links inside are removed, not followed.
+//! The folder first leaves the list under a hidden name, in one rename, and is then emptied; so a kill in
+//! between leaves no run that looks whole and is not. Links inside are removed, not followed.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
@@ -18,9 +18,9 @@ impl RunDir {
     /// Deletes the run with everything in it. Returns the bytes freed.
     ///
     /// # Errors
-    /// [`Error::AlreadyRunning`] while it is being trained; [`Error::NotDeletable`] for a link, or a folder without the
-    /// marks of a run; [`Error::HalfDeleted`] names what is left where something could not be removed; [`Error::Io`]
-    /// when it cannot be touched at all, in which case it is as it was.
+    /// [`Error::AlreadyRunning`] while it is being trained; [`Error::NotDeletable`] for a link, or a folder
+    /// without the marks of a run; [`Error::HalfDeleted`] names what is left where something could not be
+    /// removed; [`Error::Io`] when it cannot be touched at all, in which case it is as it was.
     pub fn delete(self) -> Result<u64> {
         self.delete_with(|folder| fs::remove_dir_all(folder))
     }
@@ -54,9 +54,10 @@ impl RunDir {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
     use crate::runs_root::RunsRoot;
-    use std::os::unix::fs::symlink;
 
     fn run(root: &Path) -> RunDir {
         let run = RunsRoot::new(root.join("runs")).create("m", "lora").unwrap();

@@ -117,7 +117,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Words for an I/O error of a caller that writes into the run folder itself (a checkpoint's files, a log).
+    /// Words for an I/O error of a caller that writes into the run folder itself (a checkpoint's files, a
+    /// log).
     pub fn io(doing: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { doing, path: path.into(), source }
     }

@@ -2,9 +2,10 @@
 //!
 //! `{"v":1,"attempt":1,"seq":412,"time_us":1763645250000000,"kind":"step","step":120,"loss_nats":1.25,…}`
 //!
-//! Rules a reader may rely on: `seq` starts at 1 in each attempt and has no gaps; fields carry their unit in the name;
-//! a field that nobody measured is absent; a loss or gradient norm that is not finite is `null` beside
-//! `"loss_nonfinite":"nan"` (`"inf"`, `"-inf"`). Unknown kinds and fields are skipped; an unknown `v` is refused.
+//! Rules a reader may rely on: `seq` starts at 1 in each attempt and has no gaps; fields carry their unit in
+//! the name; a field that nobody measured is absent; a loss or gradient norm that is not finite is `null`
+//! beside `"loss_nonfinite":"nan"` (`"inf"`, `"-inf"`). Unknown kinds and fields are skipped; an unknown `v`
+//! is refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,7 @@ pub struct Event {
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[allow(missing_docs)] // each payload is documented at its type
+#[expect(missing_docs, reason = "each payload is documented at its type")]
 pub enum Kind {
     RunStarted(RunStarted),
     Phase(Phase),
@@ -147,7 +148,8 @@ pub struct Eval {
     pub eval_ms: Option<f64>,
 }
 
-/// What fp8 changes: the loss of the same rows with the same weights, with it and without. A loss that is not finite is absent.
+/// What fp8 changes: the loss of the same rows with the same weights, with it and without. A loss that is not
+/// finite is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fp8Loss {
@@ -295,7 +297,8 @@ pub struct Warning {
 pub enum Outcome {
     /// All that was planned is done (an early stop included).
     Completed,
-    /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out; `resume` continues.
+    /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out; `resume`
+    /// continues.
     Stopped,
     /// Ended by an error, named in `reason`.
     Failed,
@@ -322,8 +325,8 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
-    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of the device on a
-    /// GPU, and of both where they share the memory.
+    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of
+    /// the device on a GPU, and of both where they share the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_peak_bytes: Option<u64>,
     /// What the plan predicted for it.

@@ -1,7 +1,7 @@
 //! The lease: an exclusive `flock` on `lease.lock` that the trainer holds for life.
 //!
-//! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer. What is
-//! written inside the file is for people; nothing is decided by a PID.
+//! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
+//! What is written inside the file is for people; nothing is decided by a PID.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -11,9 +11,9 @@
 //!   data/  logs/  outputs/                 owned by other members
 //! ```
 //!
-//! Enters: events and files of a trainer. Leaves: records in order, and one [`RunView`] folded from them, the same for
-//! a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes; tensors, tokens and
-//! screens are none of its business.
+//! Enters: events and files of a trainer. Leaves: records in order, and one [`RunView`] folded from them, the
+//! same for a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes;
+//! tensors, tokens and screens are none of its business.
 
 mod charts;
 mod checkpoint;

@@ -13,8 +13,8 @@ use crate::event::{Event, Unreadable};
 /// What the second thread hands over at once.
 const PIECE: usize = 64 * 1024;
 
-/// The size from which on a block is shared with a second thread, where there is a core for it: starting one costs as
-/// much as reading about a hundred lines.
+/// The size from which on a block is shared with a second thread, where there is a core for it: starting one
+/// costs as much as reading about a hundred lines.
 pub(crate) fn shared_from() -> usize {
     // Asked once: the answer is read from files of the kernel.
     static CORES: OnceLock<usize> = OnceLock::new();
@@ -60,8 +60,8 @@ fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     memchr_iter(b'\n', block).map(move |end| &block[std::mem::replace(&mut start, end + 1)..end])
 }
 
-/// Where the second thread's share begins. This one also does what `take` does, for all lines, which is about a third of
-/// the work of reading them.
+/// Where the second thread's share begins. This one also does what `take` does, for all lines, which is about
+/// a third of the work of reading them.
 fn share(block: &[u8]) -> usize {
     line_end(block, block.len() / 3)
 }

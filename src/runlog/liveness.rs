@@ -34,8 +34,9 @@ pub enum Liveness {
 }
 
 impl Liveness {
-    /// The verdict from what was seen in a folder that is there: whether the lease is held, whether there is any event, the outcome of the last
-    /// attempt, and for how long no sign of work was logged (counted from taking the lease when there is none).
+    /// The verdict from what was seen in a folder that is there: whether the lease is held, whether there is
+    /// any event, the outcome of the last attempt, and for how long no sign of work was logged (counted
+    /// from taking the lease when there is none).
     pub fn judge(held: bool, any_event: bool, outcome: Option<Outcome>, silent: Duration) -> Self {
         match (held, outcome) {
             (true, _) if silent >= STALLED_AFTER => Liveness::Stalled { silent_s: silent.as_secs() },

@@ -1,5 +1,5 @@
-//! `manifest.json` of a checkpoint: every file with its size and BLAKE3, and a hash over that list itself, so that a
-//! flipped bit anywhere in the folder, the manifest included, is found and named.
+//! `manifest.json` of a checkpoint: every file with its size and BLAKE3, and a hash over that list itself, so
+//! that a flipped bit anywhere in the folder, the manifest included, is found and named.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 20;
 
 /// Why a checkpoint folder cannot be used. Display names the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // the words are in Display
+#[expect(missing_docs, reason = "the words are in Display")]
 pub enum Damage {
     NoManifest,
     BadManifest { reason: String },

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 /// Something odd about an event file that does not stop the reading. Display says it in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // the words are in Display
+#[expect(missing_docs, reason = "the words are in Display")]
 pub enum Notice {
     /// Lines that are no events were skipped: how many in this poll, and the first one.
     Malformed { file: PathBuf, count: u64, first_line: u64, reason: String },
     /// The attempt ended within a line, as after a kill or a power cut.
     TornEnd { file: PathBuf, bytes: usize },
-    /// Events are missing from the numbering: the first stretch of this poll, and how many more in later ones.
+    /// Events are missing from the numbering: the first stretch of this poll, and how many more in later
+    /// ones.
     Gap { file: PathBuf, from_seq: u64, to_seq: u64, more: u64 },
     /// The file became shorter or another one.
     Rewritten { file: PathBuf },

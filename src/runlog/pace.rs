@@ -1,6 +1,7 @@
 //! How fast the steps of an attempt come, what each part of them takes, and when they will be done.
 //!
-//! By the clock of the events, so evaluations and checkpoints between the steps count. Only the newest steps are kept.
+//! By the clock of the events, so evaluations and checkpoints between the steps count. Only the newest steps
+//! are kept.
 
 use std::collections::VecDeque;
 
@@ -15,8 +16,8 @@ const SPEED_STEPS: usize = 20;
 /// The first finish time that is worth holding the later ones against is told after this many steps.
 const PROMISE_AFTER: u64 = 10;
 
-/// Time left, with how it was computed: `steps_left × ms_per_step`, the latter measured over the last `over_steps` steps
-/// by the clock, so evaluations and checkpoints between them are included.
+/// Time left, with how it was computed: `steps_left × ms_per_step`, the latter measured over the last
+/// `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Eta {
     /// Seconds left.
@@ -27,13 +28,13 @@ pub struct Eta {
     pub ms_per_step: f64,
     /// Steps the measurement spans.
     pub over_steps: u64,
-    /// By how many seconds the finish has moved since it was first told in this attempt, after 10 steps; positive is
-    /// later. `None` before that.
+    /// By how many seconds the finish has moved since it was first told in this attempt, after 10 steps;
+    /// positive is later. `None` before that.
     pub drift_s: Option<f64>,
 }
 
-/// Mean time of the parts of a step over the recent steps, milliseconds. A part that the trainer does not measure on
-/// its own is `None` and lies in `rest_ms`.
+/// Mean time of the parts of a step over the recent steps, milliseconds. A part that the trainer does not
+/// measure on its own is `None` and lies in `rest_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StepParts {
     /// The whole step.
@@ -96,7 +97,6 @@ impl Pace {
         let (first, last) = (self.recent.front()?, self.recent.back()?);
         let over_steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
         let steps_left = total_steps.saturating_sub(last.step);
-        #[allow(clippy::cast_precision_loss)]
         let (ms_per_step, left) =
             (last.time_us.saturating_sub(first.time_us) as f64 / 1e3 / over_steps as f64, steps_left as f64);
         let seconds = left * ms_per_step / 1e3;
@@ -110,7 +110,6 @@ impl Pace {
         let (tokens, ms) = newest
             .filter_map(|t| t.step_ms.map(|ms| (t.tokens, ms)))
             .fold((0, 0.0), |(tokens, all_ms), (n, ms)| (tokens + n, all_ms + ms));
-        #[allow(clippy::cast_precision_loss)]
         (ms > 0.0).then(|| tokens as f64 / ms * 1e3)
     }
 
@@ -126,12 +125,10 @@ impl Pace {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // exact below 2^53 µs, the year 2255
 fn finish_us(now_us: u64, seconds_left: f64) -> f64 {
     now_us as f64 + seconds_left * 1e6
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / count as f64)

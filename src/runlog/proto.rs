@@ -65,7 +65,8 @@ pub(crate) fn record(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(&masked_crc(data).to_le_bytes());
 }
 
-/// The checksum as it is stored: turned and shifted, so that data that holds checksums does not look like its own.
+/// The checksum as it is stored: turned and shifted, so that data that holds checksums does not look like its
+/// own.
 pub(crate) fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -76,7 +77,8 @@ mod tests {
 
     #[test]
     fn fields_are_encoded_as_the_specification_shows_them() {
-        // The examples of protobuf's "Encoding" page: 150 as field 1, "testing" as field 2, a message as field 3.
+        // The examples of protobuf's "Encoding" page: 150 as field 1, "testing" as field 2, a message as
+        // field 3.
         let mut message = Message::default();
         message.whole(1, 150);
         message.text(2, "testing");

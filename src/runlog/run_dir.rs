@@ -221,16 +221,17 @@ fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
 /// `bytes` random bytes in hexadecimal: enough to tell two runs, or two requests, of the same moment apart.
 pub(crate) fn random_hex<const BYTES: usize>() -> String {
     let mut bytes = [0_u8; BYTES];
-    // The kernel's generator is ready long before a trainer starts; should it refuse, the callers' `create_new` still
-    // keeps names apart.
+    // The kernel's generator is ready long before a trainer starts; should it refuse, the callers'
+    // `create_new` still keeps names apart.
     let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
 
     #[test]
     fn records_are_written_once_and_read_back() {

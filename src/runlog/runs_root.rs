@@ -28,8 +28,8 @@ impl RunsRoot {
         &self.path
     }
 
-    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name the user chose; characters that
-    /// could hurt in a path or on a terminal become `-`.
+    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name the user chose;
+    /// characters that could hurt in a path or on a terminal become `-`.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be created.
@@ -47,9 +47,9 @@ impl RunsRoot {
         }
     }
 
-    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being deleted; a
-    /// missing root has no runs. A folder that this user may not look into is in the list: reading it says so, and it
-    /// does not look as if it were not there.
+    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being
+    /// deleted; a missing root has no runs. A folder that this user may not look into is in the list:
+    /// reading it says so, and it does not look as if it were not there.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -69,13 +69,14 @@ impl RunsRoot {
         Ok(paths.into_iter().filter_map(listed).collect())
     }
 
-    /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with or
-    /// without its date (`20261120T13`, `qwen3.5-2b-lora`).
+    /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with
+    /// or without its date (`20261120T13`, `qwen3.5-2b-lora`).
     ///
     /// # Errors
     /// [`Error::NoRuns`], [`Error::NoSuchRun`], or [`Error::Ambiguous`] with the candidates.
     pub fn resolve(&self, name: &str) -> Result<RunDir> {
-        // `./x`, `runs/x`, `/x`: a path. A bare name is looked up here first, whatever lies in the working directory.
+        // `./x`, `runs/x`, `/x`: a path. A bare name is looked up here first, whatever lies in the working
+        // directory.
         if name.contains('/') || name == "." {
             return RunDir::open(name);
         }

@@ -1,5 +1,5 @@
-//! A curve in bounded memory: at most [`Series::CAPACITY`] buckets, each keeping its smallest and largest value, so that
-//! a single spike in a million steps stays visible however narrow the chart.
+//! A curve in bounded memory: at most [`Series::CAPACITY`] buckets, each keeping its smallest and largest
+//! value, so that a single spike in a million steps stays visible however narrow the chart.
 
 use serde::Serialize;
 
@@ -52,7 +52,6 @@ impl Bucket {
 
     /// Mean of the finite values.
     pub fn mean(&self) -> Option<f64> {
-        #[allow(clippy::cast_precision_loss)]
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
@@ -105,8 +104,8 @@ impl Series {
         }
     }
 
-    /// Takes out everything after `step`. A bucket that holds steps on both sides stays: its values are at most one
-    /// bucket's width off.
+    /// Takes out everything after `step`. A bucket that holds steps on both sides stays: its values are at
+    /// most one bucket's width off.
     pub(crate) fn cut_after(&mut self, step: u64) -> Vec<Bucket> {
         let at = self.buckets.partition_point(|b| b.first_step <= step);
         self.buckets.split_off(at)
@@ -133,8 +132,9 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_spike_in_a_million_steps_stays_visible() {

@@ -1,4 +1,5 @@
-//! How a step and an evaluation are spelled in JSON: a float that is not finite becomes `null` beside its name.
+//! How a step and an evaluation are spelled in JSON: a float that is not finite becomes `null` beside its
+//! name.
 
 use serde::{Deserialize, Serialize};
 

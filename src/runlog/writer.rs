@@ -1,8 +1,8 @@
 //! Appends events to one attempt's file.
 //!
-//! Logging never stops training: a line that cannot be written is counted, said on standard error and, once writing
-//! works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file has no gaps. What is
-//! emitted can be mirrored for TensorBoard, with the same promise.
+//! Logging never stops training: a line that cannot be written is counted, said on standard error and, once
+//! writing works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file
+//! has no gaps. What is emitted can be mirrored for TensorBoard, with the same promise.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -44,8 +44,8 @@ impl EventWriter {
         Ok(EventWriter { attempt, path, log: Mutex::new(log) })
     }
 
-    /// From now on what is emitted goes to TensorBoard's file of this attempt too. Never fails: where the file cannot be
-    /// created, a warning is logged and there is no mirror.
+    /// From now on what is emitted goes to TensorBoard's file of this attempt too. Never fails: where the
+    /// file cannot be created, a warning is logged and there is no mirror.
     pub fn mirror_to_tensorboard(&self, lease: &Lease) {
         match TensorBoard::create(lease.run(), self.attempt) {
             Ok(board) => self.log().tensorboard = Some(board),
@@ -61,8 +61,8 @@ impl EventWriter {
         self.attempt
     }
 
-    /// Writes one event, and flushes it to the disk when a checkpoint or the end is announced. Never fails: see
-    /// [`EventWriter::lost`].
+    /// Writes one event, and flushes it to the disk when a checkpoint or the end is announced. Never fails:
+    /// see [`EventWriter::lost`].
     pub fn emit(&self, kind: Kind) {
         let mut log = self.log();
         let said = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
@@ -181,10 +181,11 @@ fn write_counted(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) 
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::event::{RunFinished, Step};
     use crate::run_dir::RunDir;
-    use proptest::prelude::*;
 
     /// A disk with little room, made roomier now and then.
     struct SmallDisk {

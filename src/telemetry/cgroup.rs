@@ -32,8 +32,8 @@ fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
             c if c.split(',').any(|c| c == "memory") => (root.join("memory"), V1),
             _ => continue,
         };
-        // Limits of the outer groups bind as well. Inside a container the path may be the host's, which is not mounted
-        // here; then only the root says something.
+        // Limits of the outer groups bind as well. Inside a container the path may be the host's, which is
+        // not mounted here; then only the root says something.
         let own = root.join(path.trim_start_matches('/'));
         let groups = own.ancestors().take_while(|group| group.starts_with(&root)).map(PathBuf::from);
         found.extend(groups.filter_map(|group| read(&group, names)));
@@ -44,7 +44,8 @@ fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
 struct Names {
     limit: &'static str,
     current: &'static str,
-    /// Page cache, which the kernel drops before it ends a process; as MemAvailable counts it, active or not.
+    /// Page cache, which the kernel drops before it ends a process; as MemAvailable counts it, active or
+    /// not.
     reclaimable: [&'static str; 2],
 }
 const V2: &Names =

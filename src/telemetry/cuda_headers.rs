@@ -1,5 +1,5 @@
-//! Where the CUDA headers are. Kernels are compiled on this machine when they are first used, and NVRTC then needs
-//! `cuda_fp16.h` and its neighbours, which the driver alone does not bring.
+//! Where the CUDA headers are. Kernels are compiled on this machine when they are first used, and NVRTC then
+//! needs `cuda_fp16.h` and its neighbours, which the driver alone does not bring.
 
 use std::ffi::OsString;
 use std::fs;

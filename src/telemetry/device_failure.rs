@@ -1,9 +1,10 @@
 //! What a failure of the GPU means, in words a user can act on.
 //!
-//! The CUDA runtime reports much of what goes wrong by a panic, often on a thread of its own, whose caller then fails with
-//! a message about something else. So the panic hook lets every message be [`hear`]d here, the first that is understood
-//! is kept, and whoever ends the run asks for it. Enters: the text of a panic (cubecl 0.11, cudarc 0.19). Leaves: one
-//! paragraph, what happened and what to do; nothing for a message that is not about the device.
+//! The CUDA runtime reports much of what goes wrong by a panic, often on a thread of its own, whose caller
+//! then fails with a message about something else. So the panic hook lets every message be [`hear`]d here,
+//! the first that is understood is kept, and whoever ends the run asks for it. Enters: the text of a panic
+//! (cubecl 0.11, cudarc 0.19). Leaves: one paragraph, what happened and what to do; nothing for a message
+//! that is not about the device.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ pub fn device_failure(message: &str) -> Option<String> {
         .or_else(|| other(message))
 }
 
-/// A panic that ends a run follows its cause within a step. An older one was got over: a kernel that was only tried.
+/// A panic that ends a run follows its cause within a step. An older one was got over: a kernel that was only
+/// tried.
 const RECENT: Duration = Duration::from_secs(120);
 
 static FIRST: Mutex<Option<(Instant, String)>> = Mutex::new(None);
@@ -236,8 +238,8 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Messages as they are written by cudarc 0.19.10 and cubecl 0.11.3, NVRTC's own parts recorded from 13.0, and a word
-    /// each that the user must hear.
+    /// Messages as they are written by cudarc 0.19.10 and cubecl 0.11.3, NVRTC's own parts recorded from
+    /// 13.0, and a word each that the user must hear.
     const RECORDED: &[(&str, &str)] = &[
         (
             "Unable to dynamically load the \"cuda\" shared library - searched for library names: [\"libcuda.so\", \"libcuda64.so\"]. Ensure that `LD_LIBRARY_PATH` has the correct path to the installed library.",

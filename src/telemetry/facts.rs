@@ -1,5 +1,5 @@
-//! What the machine is: the part of the plan's facts that does not change while a run goes on, and the memory and disk
-//! that are free now.
+//! What the machine is: the part of the plan's facts that does not change while a run goes on, and the memory
+//! and disk that are free now.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! NVML, loaded at run time where there is a driver. Every query may be unsupported on some device; that is a `None`.
+//! NVML, loaded at run time where there is a driver. Every query may be unsupported on some device; that is a
+//! `None`.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;

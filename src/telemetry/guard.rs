@@ -1,5 +1,5 @@
-//! The thread that looks at memory while a run trains. A step may take half a minute, and a machine whose memory is shared
-//! by CPU and GPU stalls within seconds: between two steps would be too late to look.
+//! The thread that looks at memory while a run trains. A step may take half a minute, and a machine whose
+//! memory is shared by CPU and GPU stalls within seconds: between two steps would be too late to look.
 //!
 //! What the readings mean, runlog's [`PressureWatch`] decides; this owns the thread and the verdict.
 
@@ -25,7 +25,8 @@ pub struct MemoryGuard {
 }
 
 impl MemoryGuard {
-    /// Starts to watch the memory of this machine, under this container's limit. `warn` is called on the guard's thread.
+    /// Starts to watch the memory of this machine, under this container's limit. `warn` is called on the
+    /// guard's thread.
     ///
     /// # Errors
     /// The system has no thread for it.
@@ -85,8 +86,9 @@ impl Drop for MemoryGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
 
     const GB: u64 = 1_000_000_000;
 

@@ -1,13 +1,14 @@
-//! What the machine is ([`MachineFacts`], for the plan), whether it is in order for CUDA ([`cuda_checks`]), how it is doing
-//! ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory does), and what a failure of the GPU means
-//! ([`device_failure`]).
+//! What the machine is ([`MachineFacts`], for the plan), whether it is in order for CUDA ([`cuda_checks`]),
+//! how it is doing ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory does), and what
+//! a failure of the GPU means ([`device_failure`]).
 //!
-//! Nothing here fails: what cannot be read is `None`, and a machine without NVML simply has no GPUs. The shape of a
-//! sample is [`DeviceSample`], which the run log owns because watchers read it without any of this.
+//! Nothing here fails: what cannot be read is `None`, and a machine without NVML simply has no GPUs. The
+//! shape of a sample is [`DeviceSample`], which the run log owns because watchers read it without any of
+//! this.
 //!
-//! On GB10 CPU and GPU share one memory, NVML answers its memory queries with "not supported", and CUDA's own figure
-//! follows MemFree. So memory always comes from the system's MemAvailable, lowered to the container's limit, and is
-//! labelled unified where a GPU has none of its own.
+//! On GB10 CPU and GPU share one memory, NVML answers its memory queries with "not supported", and CUDA's own
+//! figure follows MemFree. So memory always comes from the system's MemAvailable, lowered to the container's
+//! limit, and is labelled unified where a GPU has none of its own.
 
 mod cgroup;
 mod cuda_checks;

@@ -1,8 +1,9 @@
-//! Which libcuda and NVRTC the dynamic loader would take, found by looking: loading them would run their code.
+//! Which libcuda and NVRTC the dynamic loader would take, found by looking: loading them would run their
+//! code.
 //!
-//! The loader's own order: `LD_LIBRARY_PATH`, its cache, the system's folders; files of another machine are passed over,
-//! as it does. A library's version is read from the name of its file (`libnvrtc.so.13.0.88`), or from the builtins that
-//! lie beside an NVRTC; neither is asked, because that would take unsafe code.
+//! The loader's own order: `LD_LIBRARY_PATH`, its cache, the system's folders; files of another machine are
+//! passed over, as it does. A library's version is read from the name of its file (`libnvrtc.so.13.0.88`), or
+//! from the builtins that lie beside an NVRTC; neither is asked, because that would take unsafe code.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -70,7 +71,8 @@ fn folders_of_toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>) -> 
     toolkits(root, env, "cuda_nvrtc").into_iter().flat_map(below).collect()
 }
 
-/// The names by which the CUDA bindings (cudarc 0.19) ask for a library, in their order, without those of Windows.
+/// The names by which the CUDA bindings (cudarc 0.19) ask for a library, in their order, without those of
+/// Windows.
 fn names(library: &str) -> Vec<String> {
     ["", ".13", ".12", ".11", ".10", ".9", ".1"].map(|version| format!("lib{library}.so{version}")).into()
 }
@@ -140,8 +142,8 @@ const MACHINE: u16 = 183;
 #[cfg(not(target_arch = "x86_64"))]
 const CACHE_FLAGS: u32 = 0x0a03;
 
-/// Names and paths in `/etc/ld.so.cache`, as glibc writes it since 2.2; an older table may lie before. Nothing where the
-/// bytes are something else.
+/// Names and paths in `/etc/ld.so.cache`, as glibc writes it since 2.2; an older table may lie before.
+/// Nothing where the bytes are something else.
 fn read_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEAD: usize = 48;
@@ -185,9 +187,11 @@ fn version(path: &Path, library: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     struct Machine(tempfile::TempDir);
 

@@ -26,8 +26,9 @@ pub(crate) fn memory_pressure_of(cgroup: &Path) -> Option<Pressure> {
     parse_pressure(&fs::read_to_string(cgroup.join("memory.pressure")).ok()?)
 }
 
-/// Asks the kernel to end this process before others when memory runs out: a run continues from its checkpoint, a session
-/// of somebody who is logged in does not. Advice only: where it is refused, nothing changes.
+/// Asks the kernel to end this process before others when memory runs out: a run continues from its
+/// checkpoint, a session of somebody who is logged in does not. Advice only: where it is refused, nothing
+/// changes.
 pub fn offer_to_end_first() {
     const SCORE: i32 = 500;
     let path = "/proc/self/oom_score_adj";
@@ -108,7 +109,8 @@ mod tests {
     fn the_peak_follows_an_allocation_and_stays_after_it() {
         let block = vec![1_u8; 64 << 20];
         let (rss, peak) = (rss_bytes().unwrap(), peak_rss_bytes().unwrap());
-        // The kernel adds up each processor's pages late: a peak read just now may lie a little below what is resident.
+        // The kernel adds up each processor's pages late: a peak read just now may lie a little below what is
+        // resident.
         let late = 4 << 20;
         assert!(rss > 64 << 20 && peak + late > rss, "{rss} {peak}");
         drop(std::hint::black_box(block));

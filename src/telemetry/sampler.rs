@@ -54,7 +54,8 @@ impl Sampler {
         self.memory_under(cgroup::memory())
     }
 
-    /// What the pressure watch goes by; a few small files of the kernel, cheap enough for several times a second.
+    /// What the pressure watch goes by; a few small files of the kernel, cheap enough for several times a
+    /// second.
     pub fn memory_reading(&mut self) -> MemoryReading {
         let group = cgroup::memory();
         let memory = self.memory_under(group);

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Folders that may hold `include` and `lib64` of a toolkit, the likeliest first. `part` is the folder of the Python
-/// package of CUDA 12 that holds what is looked for; CUDA 13 has one folder for all of them.
+/// Folders that may hold `include` and `lib64` of a toolkit, the likeliest first. `part` is the folder of the
+/// Python package of CUDA 12 that holds what is looked for; CUDA 13 has one folder for all of them.
 pub(crate) fn toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>, part: &str) -> Vec<PathBuf> {
     let variable = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut toolkits: Vec<PathBuf> = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).collect();

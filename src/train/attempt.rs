@@ -1,11 +1,15 @@
 //! One attempt of a run: from its newest checkpoint through the text model and the MTP head to the outputs.
 
-use crate::TrainError;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use sparktune_model::{Checkpoint as Base, Model, Mtp};
+use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
+use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted};
+
 use crate::batches::Batches;
-use crate::draft_vocab;
 use crate::evaluate::EvalSet;
 use crate::examples::Examples;
-use crate::load;
 use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
 use crate::optimizer::Optimizer;
 use crate::outputs::{Export, Heads};
@@ -15,11 +19,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use burn::tensor::Device;
-use sparktune_model::{Checkpoint as Base, Model, Mtp};
-use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
-use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted};
-use std::path::{Path, PathBuf};
+use crate::{TrainError, draft_vocab, load};
 
 /// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
 const MTP_LEARNING_RATE: f64 = 2e-4;

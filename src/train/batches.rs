@@ -1,11 +1,12 @@
 //! Which packed sequences each optimizer step trains on: a function of plan, seed and step alone, so that a
 //! resumed run needs no other cursor than its step.
 
-use crate::TrainError;
-use crate::examples::Examples;
 use sparktune_data::packing::{PackStrategy, Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
+
+use crate::TrainError;
+use crate::examples::Examples;
 
 /// The steps of some epochs over a token file.
 pub(crate) struct Batches {

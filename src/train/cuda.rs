@@ -11,9 +11,10 @@ pub(crate) use without_cuda::{first_device, tuning};
 
 #[cfg(feature = "cuda")]
 mod with_cuda {
-    use crate::TrainError;
     use burn::tensor::{Device, DeviceType};
     pub(crate) use sparktune_kernels::linear::tuning;
+
+    use crate::TrainError;
 
     /// The first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
@@ -24,8 +25,9 @@ mod with_cuda {
 
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
-    use crate::TrainError;
     use burn::tensor::Device;
+
+    use crate::TrainError;
 
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         Err(TrainError::NoDevice("this build has no CUDA".into()))

@@ -3,15 +3,17 @@
 //! The head is trained on the whole vocabulary; only the choice of its drafts is restricted (FR-Spec, arXiv
 //! 2502.14856).
 
-use crate::TrainError;
-use crate::examples::open_tokens;
+use std::cmp::Reverse;
+use std::fs;
+use std::path::Path;
+
 use sparktune_data::ChatTokenizer;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
-use std::cmp::Reverse;
-use std::fs;
-use std::path::Path;
+
+use crate::TrainError;
+use crate::examples::open_tokens;
 
 /// The ids that a run drafts from, ascending; `None` where its plan drafts from the whole vocabulary. They
 /// are the same for every attempt and every export, because the training tokens of a run never change.
@@ -78,8 +80,9 @@ fn token_map(ids: &[u32]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
+
+    use super::*;
 
     #[test]
     fn special_ids_come_first_then_the_most_frequent_and_of_equals_the_lower() {

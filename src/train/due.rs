@@ -3,12 +3,14 @@
 //! Pure: [`Due`] follows from the step, the plan's intervals, the time since the last checkpoint, the outcome
 //! of an evaluation and what was requested. It must not know models, files or clocks.
 
-use crate::control::ControlRequests;
-use sparktune_plan::Plan;
 use std::time::Duration;
 
+use sparktune_plan::Plan;
+
+use crate::control::ControlRequests;
+
 /// How often a stage evaluates and saves, and when it ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Intervals {
     /// Optimizer steps of the stage.
     pub(crate) total_steps: u64,
@@ -34,7 +36,7 @@ impl Intervals {
 }
 
 /// Why a stage ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageEnd {
     /// Every step is done.
     LastStep,
@@ -43,7 +45,7 @@ pub(crate) enum StageEnd {
 }
 
 /// What an evaluation says about the steps before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evaluated {
     /// Its loss is the lowest so far.
     pub(crate) is_best: bool,
@@ -52,7 +54,7 @@ pub(crate) struct Evaluated {
 }
 
 /// What must happen after a step, in the order of the fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Due {
     /// Evaluate and generate samples, where there is an eval set.
     pub(crate) evaluate: bool,
@@ -100,8 +102,9 @@ impl Due {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_runlog::{Action, Request};
+
+    use super::*;
 
     const INTERVALS: Intervals = Intervals {
         total_steps: 20,

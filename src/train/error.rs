@@ -1,9 +1,10 @@
 //! The errors that end a run. Each message says what happened, where, and what to do next.
 
+use std::path::PathBuf;
+
 use sparktune_data::packing::PackingError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_model::ModelError;
-use std::path::PathBuf;
 
 /// Why the trainer ended without finishing.
 #[derive(Debug, thiserror::Error)]

@@ -1,18 +1,20 @@
 //! The loss on the eval set, and a few generations to look at.
 
+use std::path::Path;
+use std::time::Instant;
+
+use sparktune_data::ChatTokenizer;
+use sparktune_data::packing::{PackStrategy, Packing, Packs};
+use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
+use sparktune_plan::Plan;
+use sparktune_runlog::{Eval, Kind, Sample};
+
 use crate::TrainError;
 use crate::examples::Examples;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::state::Stage;
 use crate::steps::milliseconds;
-use sparktune_data::ChatTokenizer;
-use sparktune_data::packing::{PackStrategy, Packing, Packs};
-use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
-use sparktune_plan::Plan;
-use sparktune_runlog::{Eval, Kind, Sample};
-use std::path::Path;
-use std::time::Instant;
 
 /// The examples of a run that are not trained on, packed once.
 pub(crate) struct EvalSet {

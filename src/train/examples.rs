@@ -1,12 +1,14 @@
 //! The examples of a token file as training reads them: packed, and grouped where the objective needs several
 //! at once.
 
-use crate::TrainError;
+use std::borrow::Cow;
+use std::path::Path;
+
 use sparktune_data::packing::{Pack, Packing, Packs, Piece};
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::PackedSequence;
-use std::borrow::Cow;
-use std::path::Path;
+
+use crate::TrainError;
 
 /// Opens a token file and checks that every token is in the model's vocabulary.
 pub(crate) fn open_tokens(path: &Path, vocabulary: usize) -> Result<TokenFile, TrainError> {

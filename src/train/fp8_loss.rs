@@ -1,13 +1,14 @@
 //! What fp8 makes of the loss: the comparison that a run trained with fp8 records at its start and at its
 //! end.
 
+use sparktune_model::PackedSequence;
+use sparktune_runlog::{Fp8Loss, Kind};
+
 use crate::TrainError;
 use crate::batches::Batches;
 use crate::evaluate::EvalSet;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
-use sparktune_model::PackedSequence;
-use sparktune_runlog::{Fp8Loss, Kind};
 
 /// Records the loss in fp8 beside the loss in bf16, on the eval set or else on the packs of the first step.
 /// Does nothing where training steps do not use fp8.

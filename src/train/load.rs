@@ -1,13 +1,14 @@
 //! Loading what a plan trains: its device, its base model, and the weights of a checkpoint.
 
-use crate::TrainError;
-use crate::cuda;
-use crate::objective::trained_parameters;
-use crate::state::{Stage, State, read_weights};
+use std::path::Path;
+
 use burn::tensor::Device;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, Plan};
-use std::path::Path;
+
+use crate::objective::trained_parameters;
+use crate::state::{Stage, State, read_weights};
+use crate::{TrainError, cuda};
 
 /// The device of a plan.
 ///

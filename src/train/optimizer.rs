@@ -1,10 +1,12 @@
 //! AdamW over all trained parameters, with clipping by the global norm.
 
-use crate::TrainError;
+use std::collections::BTreeMap;
+
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 use sparktune_model::{Gradients, Param};
 use sparktune_plan::OptimizerPlan;
-use std::collections::BTreeMap;
+
+use crate::TrainError;
 
 /// The first and second moment of each trained parameter by its name, f32, outside autodiff.
 #[derive(Default)]

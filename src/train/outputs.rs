@@ -4,21 +4,21 @@
 //! Enters: a trained model, its heads and the base. Leaves: folders that were loaded again and compared
 //! before they replaced older ones. Knows nothing of the loop.
 
-use crate::TrainError;
-use crate::attempt::{eval_tokens, train_tokens};
-use crate::draft_vocab;
-use crate::evaluate::EvalSet;
-use crate::load;
-use crate::objective::{NextToken, Objective};
-use crate::serve::{HeadReport, Served, serve_page};
-use crate::session::read_plan;
-use crate::state::{Stage, State};
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use sparktune_model::export::export;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use crate::attempt::{eval_tokens, train_tokens};
+use crate::evaluate::EvalSet;
+use crate::objective::{NextToken, Objective};
+use crate::serve::{HeadReport, Served, serve_page};
+use crate::session::read_plan;
+use crate::state::{Stage, State};
+use crate::{TrainError, draft_vocab, load};
 
 /// Prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;

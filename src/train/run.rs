@@ -1,21 +1,22 @@
 //! A run's training from outside: one call makes one attempt, which ends with one event whatever happened in
 //! it.
 
-use crate::TileFile;
-use crate::TrainError;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
+
 use crate::attempt::{self, Ending};
 use crate::objective::{NextToken, Objective, TextModel};
 use crate::self_test::BeforeFirstRun;
 use crate::session::Session;
 use crate::state::State;
-use serde::Serialize;
-use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use crate::{TileFile, TrainError};
 
 /// How an attempt ended, for the caller.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Finished {
     /// Completed; or stopped, on request or because memory ran out.
     pub outcome: Outcome,
@@ -30,7 +31,7 @@ pub struct Finished {
 }
 
 /// What the machine offers a run, beyond its plan.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TrainOptions {
     /// Bytes of memory to be left to others; without it, as many as the plan's rule says.
     pub reserve_bytes: Option<u64>,

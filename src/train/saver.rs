@@ -4,18 +4,20 @@
 //! committed, for the thread that waits. `sparktune_plan::memory::copies_beside_checkpoint` says what an
 //! update costs that comes before that.
 
-use crate::TrainError;
-use crate::snapshot::Snapshot;
-use crate::steps::milliseconds;
-use sparktune_runlog::{
-    Checkpoint, CheckpointCommitted, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
-};
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use sparktune_runlog::{
+    Checkpoint, CheckpointCommitted, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
+};
+
+use crate::TrainError;
+use crate::snapshot::Snapshot;
+use crate::steps::milliseconds;
 
 /// The thread that writes checkpoints. There is only one for the whole attempt, because on a device each
 /// thread has a stream and buffers of its own.
@@ -157,12 +159,14 @@ impl Committer {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use burn::tensor::Device;
+    use sparktune_runlog::RunsRoot;
+
     use super::*;
     use crate::optimizer::Optimizer;
     use crate::state::State;
-    use burn::tensor::Device;
-    use sparktune_runlog::RunsRoot;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     const LONG: Duration = Duration::from_secs(60);
 

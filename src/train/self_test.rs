@@ -4,18 +4,20 @@
 //! with fp8: the gradients of fp8 are not the slopes of its loss. The tests take seconds. They come before
 //! the first run on a CUDA device, where they also compile and launch the kernels that the run will use.
 
-use crate::TrainError;
-use crate::session::Session;
-use crate::steps::is_host;
-use burn::tensor::{DType, Device, Tensor};
-use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{DType, Device, Tensor};
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
+
+use crate::TrainError;
+use crate::session::Session;
+use crate::steps::is_host;
+
 /// A property of training on a device, measured.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct SelfTest {
     /// What is compared, in two or three words.
     pub name: &'static str,
@@ -71,7 +73,7 @@ pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, Tr
 }
 
 /// The self-tests before the first run on a CUDA device. They run once for each device, driver and build.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct BeforeFirstRun {
     /// The checkpoint folder of a tiny model to test with.
     pub model: PathBuf,

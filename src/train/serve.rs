@@ -1,10 +1,10 @@
 //! `SERVE.md`: how to serve a trained model, and what its MTP head gains.
 
-use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
-use sparktune_plan::ModelConfig;
-use sparktune_plan::render::{bytes, count, percent};
-use sparktune_plan::{Mtp as MtpChoice, Plan};
 use std::fmt::Write;
+
+use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
+use sparktune_plan::render::{bytes, count, percent};
+use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
 /// The longest draft that is measured.
 const LONGEST_DRAFT: usize = 4;
@@ -12,7 +12,7 @@ const LONGEST_DRAFT: usize = 4;
 const TOKENS: usize = 32;
 
 /// How much drafting reads from memory, in parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Reading {
     /// Read for one drafted token: the MTP head, and the rows of the output head that its hidden state is
     /// compared with.
@@ -51,7 +51,7 @@ impl Reading {
 }
 
 /// How many drafted tokens of a head are accepted on some prompts, and what that gains.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct HeadReport {
     /// Mean number of drafted tokens accepted in a pass, for draft lengths 1, 2, ….
     accepted: Vec<f64>,
@@ -303,8 +303,9 @@ fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> St
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_plan::Catalog;
+
+    use super::*;
 
     fn config(id: &str) -> ModelConfig {
         let catalog = Catalog::shipped();

@@ -4,10 +4,10 @@
 //! Everything that leaves the loop goes through here into the run folder. Knows nothing of objectives or
 //! steps.
 
-use crate::TrainError;
-use crate::control::ControlRequests;
-use crate::saver::{Committer, Saver};
-use crate::snapshot::Snapshot;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use burn::tensor::Device;
 use sparktune_kernels::reserved_bytes;
 use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
@@ -17,9 +17,11 @@ use sparktune_runlog::{
     Progress, RunDir, Step, Warning, now_us,
 };
 use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+
+use crate::TrainError;
+use crate::control::ControlRequests;
+use crate::saver::{Committer, Saver};
+use crate::snapshot::Snapshot;
 
 /// The shortest time between two samples of the machine.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);

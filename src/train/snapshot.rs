@@ -4,17 +4,19 @@
 //! update while it lives leaves these numbers alone and writes to copies (`adamw::update`);
 //! [`Saver`](crate::saver::Saver) says what that costs.
 
-use crate::TrainError;
-use crate::optimizer::Optimizer;
-use crate::state::{OPTIMIZER, STATE, State, WEIGHTS};
-use burn::tensor::{Device, Tensor};
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
-use sparktune_model::Param;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+
+use burn::tensor::{Device, Tensor};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use sparktune_model::Param;
+
+use crate::TrainError;
+use crate::optimizer::Optimizer;
+use crate::state::{OPTIMIZER, STATE, State, WEIGHTS};
 
 /// The bytes of a tensor that are fetched at a time, at least one row of it: an embedding takes gigabytes.
 const PIECE: usize = 64 << 20;
@@ -96,13 +98,15 @@ fn save(path: &Path, tensors: &BTreeMap<String, Tensor<2>>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use burn::tensor::TensorData;
+    use sparktune_kernels::adamw::{AdamW, Clip, zeros_like};
+
     use super::*;
     use crate::saver::Saver;
     use crate::state::{read_optimizer, read_weights};
-    use burn::tensor::TensorData;
-    use sparktune_kernels::adamw::{AdamW, Clip, zeros_like};
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     /// Numbers that bf16 does not have.
     fn numbers(seed: usize, rows: usize, columns: usize) -> Vec<f32> {

@@ -3,18 +3,18 @@
 //! What a step is stands in `steps`, what is due after one in `due`, and how a batch becomes a loss in
 //! `objective`.
 
-use crate::TrainError;
+use std::time::Instant;
+
 use crate::control::ControlRequests;
 use crate::cuda::tuning;
 use crate::due::{Due, Evaluated, Intervals, StageEnd};
 use crate::evaluate::EvalSet;
-use crate::fp8_loss;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
-use std::time::Instant;
+use crate::{TrainError, fp8_loss};
 
 /// A stage and what it works with.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {
@@ -26,7 +26,7 @@ pub(crate) struct StageLoop<'a, 'run, O: Objective> {
 }
 
 /// How a stage ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StageOutcome {
     /// All steps are done, or the loss on the eval set stopped getting better.
     Done,

@@ -4,21 +4,23 @@
 //! bits; `state.json` holds the rest. This module reads them; a [`Snapshot`](crate::snapshot::Snapshot)
 //! writes them.
 
-use crate::TrainError;
-use crate::optimizer::Optimizer;
+use std::fs;
+use std::path::Path;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
-use std::fs;
-use std::path::Path;
+
+use crate::TrainError;
+use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const STATE: &str = "state.json";
 
 /// Which part of the job is being trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     /// The text model or its adapters.
@@ -39,7 +41,7 @@ impl Stage {
 
 /// Where the loop stands. Floats are stored as bits, so that no comparison after a resume depends on decimal
 /// rounding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Steps done in this stage.

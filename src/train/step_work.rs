@@ -1,8 +1,10 @@
-//! What a training step asks of a CUDA device, op by op, and how long it takes if each op reaches a share of its floor.
+//! What a training step asks of a CUDA device, op by op, and how long it takes if each op reaches a share of
+//! its floor.
 //!
-//! Enters: a model's config and how it is trained. Leaves: [`Part`]s, whose launches `sparktune_kernels::work` counted, and their serial
-//! sum. Which linear layers and norms a layer has, its family's table says; the ops of a mixer are listed here in the order of its
-//! code. Arithmetic, nothing is measured.
+//! Enters: a model's config and how it is trained. Leaves: [`Part`]s, whose launches
+//! `sparktune_kernels::work` counted, and their serial sum. Which linear layers and norms a layer has, its
+//! family's table says; the ops of a mixer are listed here in the order of its code. Arithmetic, nothing is
+//! measured.
 
 use serde_json::{Value, json};
 use sparktune_kernels::work::{self, Ceilings, Launch, Work};
@@ -18,7 +20,7 @@ pub const PROMISED_FOR: &str = "GB10";
 pub const GAP_S: f64 = 2e-6;
 
 /// How a step is made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// What is trained.
     pub method: MethodKind,
@@ -44,7 +46,7 @@ impl Step {
 }
 
 /// Calls of one pass of an op at the same sizes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     /// The op, with `backward` behind it where it is that.
     pub op: String,
@@ -65,10 +67,11 @@ impl Part {
     }
 }
 
-/// Shares of their floors that ops are assumed to reach until a run has measured them. All are guesses; the reasons are of paper.
+/// Shares of their floors that ops are assumed to reach until a run has measured them. All are guesses; the
+/// reasons are of paper.
 mod share {
-    /// Large products: of the rate that the vendor's library reaches, which the ceiling is. NOTES.md counts 18 to 27 % of the issue
-    /// slots and half of the shared memory's rate.
+    /// Large products: of the rate that the vendor's library reaches, which the ceiling is. NOTES.md counts
+    /// 18 to 27 % of the issue slots and half of the shared memory's rate.
     pub const PRODUCT: f64 = 0.9;
     /// Small ones wait for memory, in few blocks.
     pub const ADAPTER: f64 = 0.8;
@@ -215,7 +218,7 @@ fn optimizer(parts: &mut Parts, config: &ModelConfig, step: &Step) {
 }
 
 /// A step of a model of the catalog.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     /// Size, method and whatever is not as `bench --gpu steps` has it.
     pub name: String,
@@ -235,7 +238,8 @@ pub fn promised_for() -> Ceilings {
 }
 
 impl Predicted {
-    /// One document of a pack's length, as `bench --gpu steps` trains on: one pack a step, all tokens targets.
+    /// One document of a pack's length, as `bench --gpu steps` trains on: one pack a step, all tokens
+    /// targets.
     fn as_measured(size: &'static str, config: &ModelConfig, method: MethodKind) -> Self {
         let rank = if method == MethodKind::Lora { RANK } else { 0 };
         let (tokens, length) = (PACK, PACK as f64);
@@ -251,7 +255,8 @@ impl Predicted {
         Self { name, parts: parts(config, &step), step, ..*self }
     }
 
-    /// Tokens per second at the floors of all launches, and at the shares that are assumed with gaps between launches.
+    /// Tokens per second at the floors of all launches, and at the shares that are assumed with gaps between
+    /// launches.
     pub fn tokens_per_s(&self, ceilings: Ceilings) -> [f64; 2] {
         let floors: f64 = self.parts.iter().map(|part| part.seconds(ceilings, 1.0, 0.0)).sum();
         let assumed: f64 = self.parts.iter().map(|part| part.seconds(ceilings, part.share, GAP_S)).sum();
@@ -284,7 +289,8 @@ impl Predicted {
     }
 }
 
-/// The steps whose speed is predicted, those that `bench --gpu steps` measures first for each size and method.
+/// The steps whose speed is predicted, those that `bench --gpu steps` measures first for each size and
+/// method.
 pub fn predictions() -> Vec<Predicted> {
     let mut predictions = Vec::new();
     let all = shapes();
@@ -307,8 +313,9 @@ pub fn predictions() -> Vec<Predicted> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_plan::cost::{Treatment, Work as Counted};
+
+    use super::*;
 
     fn named(name: &str) -> Predicted {
         predictions().into_iter().find(|step| step.name == name).expect("is predicted")
@@ -347,7 +354,8 @@ mod tests {
         let full = of("2B full, 16 packs a step, 4 together");
         let half = of("2B full, 16 packs a step, 4 together, half of the tokens targets");
         assert!(full[0] >= 5000 && half[0] >= 5000 && half[1] >= 5000, "{full:?} {half:?}");
-        // AdamW moves 64 GB a step: with a single pack to share it the floors themselves are below what is promised.
+        // AdamW moves 64 GB a step: with a single pack to share it the floors themselves are below what is
+        // promised.
         assert!(of("2B full")[0] < 5000);
     }
 

@@ -1,7 +1,15 @@
-//! Optimizer steps one at a time, without a run folder: for measuring, and for comparing them with another program's.
+//! Optimizer steps one at a time, without a run folder: for measuring, and for comparing them with another
+//! program's.
 //!
-//! Enters: a plan, or a model and the settings of its optimizer. Leaves: losses. The objective, the optimizer, the schedule
-//! and the choice of packs are those of a run; what a run adds to them (events, checkpoints, evaluation) is left out.
+//! Enters: a plan, or a model and the settings of its optimizer. Leaves: losses. The objective, the
+//! optimizer, the schedule and the choice of packs are those of a run; what a run adds to them (events,
+//! checkpoints, evaluation) is left out.
+
+use std::path::Path;
+
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Gradients, Loss, Model, PackedSequence};
+use sparktune_plan::{OptimizerPlan, Plan};
 
 use crate::TrainError;
 use crate::batches::Batches;
@@ -10,10 +18,6 @@ use crate::load::{base, device, lora, text_model};
 use crate::objective::{NextToken, Objective, TextModel, Trainee, trained_parameters};
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
-use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Gradients, Loss, Model, PackedSequence};
-use sparktune_plan::{OptimizerPlan, Plan};
-use std::path::Path;
 
 /// A model in training.
 pub struct Stepper {
@@ -24,8 +28,9 @@ pub struct Stepper {
     step: u64,
 }
 
-/// The packs that the first `steps` optimizer steps of this plan train on, taken from a token file; epochs follow each other
-/// until there are enough. Steps that a run skips, because no token of them carries loss, are left out.
+/// The packs that the first `steps` optimizer steps of this plan train on, taken from a token file; epochs
+/// follow each other until there are enough. Steps that a run skips, because no token of them carries loss,
+/// are left out.
 ///
 /// # Errors
 /// A token file that cannot be read, or that does not belong to the model.
@@ -56,7 +61,8 @@ impl Stepper {
         Ok(Self { trainee, optimizer: Optimizer::default(), settings: plan.optimizer, step: 0 })
     }
 
-    /// This model, of which what is trainable is trained. With `recompute` layers are computed again in the backward pass.
+    /// This model, of which what is trainable is trained. With `recompute` layers are computed again in the
+    /// backward pass.
     pub fn from_model(model: Model, settings: OptimizerPlan, recompute: bool) -> Self {
         let trainee = TextModel { model, recompute, fp8: false };
         Self { trainee, optimizer: Optimizer::default(), settings, step: 0 }
@@ -83,8 +89,8 @@ impl Stepper {
         trained_parameters(&self.trainee.model).iter().map(|param| count(param.shape())).sum()
     }
 
-    /// Writes the plan's adapters as they stand into an existing folder, in PEFT's format. A plan without adapters writes
-    /// nothing.
+    /// Writes the plan's adapters as they stand into an existing folder, in PEFT's format. A plan without
+    /// adapters writes nothing.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -95,8 +101,8 @@ impl Stepper {
         Ok(self.trainee.model.save_lora(folder, config, &base, &name)?)
     }
 
-    /// `scale · Σ losses` of a pack, with the gradients of all trained parameters added up. On a device that works by
-    /// itself neither may be known yet when this returns.
+    /// `scale · Σ losses` of a pack, with the gradients of all trained parameters added up. On a device that
+    /// works by itself neither may be known yet when this returns.
     pub fn loss_and_gradients(&self, row: &PackedSequence, scale: f64, gradients: &mut Gradients) -> Loss {
         NextToken.loss_and_gradients(&self.trainee, row, scale, gradients)
     }
@@ -111,8 +117,9 @@ impl Stepper {
         optimizer.step(settings, learning_rate, *step, gradients, &mut |f| trainee.visit_mut(f))
     }
 
-    /// One optimizer step on packs of which some token carries loss: the mean loss per trained token before the update, in one part for each pack. On a device that
-    /// works by itself they may not be known yet when this returns.
+    /// One optimizer step on packs of which some token carries loss: the mean loss per trained token before
+    /// the update, in one part for each pack. On a device that works by itself they may not be known yet
+    /// when this returns.
     ///
     /// # Errors
     /// As [`Self::update`].

@@ -5,6 +5,14 @@
 //! waits for the host. At most one step is in flight. Its loss is looked at only when it is settled, and with
 //! it whether the step was sound.
 
+use std::time::Instant;
+
+use burn::tensor::Device;
+use sparktune_kernels::adamw::Clip;
+use sparktune_model::{Gradients, Loss};
+use sparktune_plan::OptimizerPlan;
+use sparktune_runlog::{Kind, Step};
+
 use crate::TrainError;
 use crate::batches::{Batch, Batches};
 use crate::objective::{Objective, Trainee};
@@ -12,12 +20,6 @@ use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
-use burn::tensor::Device;
-use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Gradients, Loss};
-use sparktune_plan::OptimizerPlan;
-use sparktune_runlog::{Kind, Step};
-use std::time::Instant;
 
 /// A trainee, how it is trained, and the step in flight.
 pub(crate) struct Steps<'a, O: Objective> {
@@ -34,7 +36,7 @@ pub(crate) struct Steps<'a, O: Objective> {
 }
 
 /// What became of a step that was to be queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Queued {
     /// It counts as done, also where it had nothing to learn from.
     Step,

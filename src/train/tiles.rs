@@ -6,20 +6,22 @@
 //! Nothing of the run enters or leaves, and no tile changes a bit of a result, so a run goes the same way
 //! with and without measuring. Without CUDA there is nothing to measure.
 
-use crate::cuda::tuning::{Problem, learn, learned};
-use crate::session::Session;
-use burn::tensor::Device;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+
+use burn::tensor::Device;
+
+use crate::cuda::tuning::{Problem, learn, learned};
+use crate::session::Session;
 
 /// The last line of a file while tiles are being measured.
 const UNFINISHED: &str = "measuring\n";
 
 /// The file that remembers tiles. Its first line names device, driver, compiler and build; each further line
 /// is a product.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct TileFile {
     /// Device, driver, compiler and build, in one line.
     pub on: String,

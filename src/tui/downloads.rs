@@ -10,8 +10,8 @@ use sparktune_app::listener::{DownloadEvent as Event, DownloadProgress};
 
 use crate::output::stderr_can_redraw;
 
-/// Bars where standard error is a terminal, lines on standard error where it is not. `cancel` is set by whoever handles
-/// Ctrl-C.
+/// Bars where standard error is a terminal, lines on standard error where it is not. `cancel` is set by
+/// whoever handles Ctrl-C.
 pub(crate) fn for_terminal(cancel: Arc<AtomicBool>) -> Box<dyn DownloadProgress + Send> {
     if stderr_can_redraw() {
         Box::new(Bars::new(cancel))
@@ -156,8 +156,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
+
+    use super::*;
 
     #[test]
     fn lines_tell_each_tenth_once_and_go_on_where_a_fault_left_off() {

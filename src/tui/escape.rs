@@ -6,8 +6,8 @@ use std::fmt::Write;
 pub use sparktune_plan::render::escape;
 use sparktune_plan::render::is_active;
 
-/// One line of valid JSON with the same value and no active character: they become `\u` escapes, which is where JSON
-/// allows them (inside strings); outside strings only white space is possible.
+/// One line of valid JSON with the same value and no active character: they become `\u` escapes, which is
+/// where JSON allows them (inside strings); outside strings only white space is possible.
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_active) {
         return Cow::Borrowed(json);
@@ -29,8 +29,9 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn control_sequences_and_bidi_overrides_are_spelled_out() {

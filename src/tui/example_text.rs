@@ -1,12 +1,13 @@
-//! An example as the model will see it, as lines of text: what is trained is named in front, without colour or cursor.
+//! An example as the model will see it, as lines of text: what is trained is named in front, without colour
+//! or cursor.
 
 use sparktune_data::Rendering;
 
 use crate::escape::escape;
 use crate::wrap::wrap;
 
-/// The example in lines of about `width` columns: `context | …` and `trained | …` wherever that changes. What would move
-/// the cursor is spelled out, line breaks are obeyed.
+/// The example in lines of about `width` columns: `context | …` and `trained | …` wherever that changes. What
+/// would move the cursor is spelled out, line breaks are obeyed.
 pub fn example_lines(example: &Rendering, width: usize) -> Vec<String> {
     let mut stretches: Vec<(bool, String)> = Vec::new();
     for span in &example.spans {

@@ -55,10 +55,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Prints the events from attempt `first` on (1: all of them), those so far and then new ones, to `out`; oddities of the files, and in the end how the run stands, go to
-/// `notes` (standard error). At each end of the log `go_on` is asked with the run's state: `watch` answers
-/// [`Liveness::is_live`]; a launcher, whether its trainer process still lives. After the last no, what was logged
-/// meanwhile is still printed.
+/// Prints the events from attempt `first` on (1: all of them), those so far and then new ones, to `out`;
+/// oddities of the files, and in the end how the run stands, go to `notes` (standard error). At each end of
+/// the log `go_on` is asked with the run's state: `watch` answers [`Liveness::is_live`]; a launcher, whether
+/// its trainer process still lives. After the last no, what was logged meanwhile is still printed.
 ///
 /// # Errors
 /// [`Error`]; a closed pipe is none.
@@ -135,8 +135,9 @@ fn note(notes: &mut impl Write, line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_runlog::{EventWriter, Kind, Lease, Outcome, RunFinished, RunStarted, RunsRoot, Warning};
+
+    use super::*;
 
     fn warning(message: &str) -> Kind {
         Kind::Warning(Warning { message: message.into(), step: None })

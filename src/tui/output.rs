@@ -26,8 +26,8 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", escape_json(&json)))
 }
 
-/// Writes a note to standard error. Names in it may come from anywhere and are escaped; its line breaks stay. A closed
-/// standard error is no reason to stop.
+/// Writes a note to standard error. Names in it may come from anywhere and are escaped; its line breaks stay.
+/// A closed standard error is no reason to stop.
 pub fn note(text: &str) {
     let lines: Vec<_> = text.split('\n').map(escape).collect();
     let _ = writeln!(io::stderr(), "{}", lines.join("\n"));

@@ -15,7 +15,8 @@ use crate::state::outcome_word;
 /// Characters of a generation that are shown; the log has all of it.
 const SAMPLE_CHARS: usize = 300;
 
-/// The event as one line without a newline. `view` has the event applied; it supplies totals, averages and time left.
+/// The event as one line without a newline. `view` has the event applied; it supplies totals, averages and
+/// time left.
 pub fn event_line(event: &Event, view: &RunView) -> String {
     let (kind, words) = event_words(event, view);
     format!("{} {kind:<10} {words}", clock(event.time_us))
@@ -89,7 +90,6 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
     ]
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be a finite non-negative number
 fn rate(per_second: f64) -> String {
     if (0.0..1e15).contains(&per_second) { count(per_second.round() as u64) } else { UNKNOWN.to_owned() }
 }
@@ -186,8 +186,8 @@ fn run_finished(finished: &RunFinished) -> Vec<String> {
     parts
 }
 
-/// Returns a finding about the machine as lines of text. `mark` stands before what was found; `width` is that of the first
-/// column.
+/// Returns a finding about the machine as lines of text. `mark` stands before what was found; `width` is that
+/// of the first column.
 pub fn finding_text(finding: &Finding, mark: &str, width: usize) -> String {
     let Finding { what, found, advice, severity } = finding;
     let advice = advice.as_ref().map_or(String::new(), |advice| {
@@ -202,7 +202,8 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
     format!("{}: {}", escape(&run.name()), standing(&run_argument(run), liveness, view))
 }
 
-/// As [`how_it_stands`] without the name. `run` is what `sparktune resume` takes, fit for a shell and a terminal.
+/// As [`how_it_stands`] without the name. `run` is what `sparktune resume` takes, fit for a shell and a
+/// terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
     let resume = || match view.checkpoints.back() {
@@ -234,8 +235,9 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_runlog::{ControlApplied, Phase, Warning};
+
+    use super::*;
 
     struct Log {
         view: RunView,

@@ -1,5 +1,5 @@
-//! One question at a time, without a full screen: with inquire on a terminal that can move its cursor, with numbered lines
-//! on one that cannot (`TERM=dumb`, some screen readers).
+//! One question at a time, without a full screen: with inquire on a terminal that can move its cursor, with
+//! numbered lines on one that cannot (`TERM=dumb`, some screen readers).
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ pub struct Prompter {
 }
 
 impl Prompter {
-    /// Uses what the terminal is capable of. `interrupted` becomes true with Ctrl-C, where the terminal turns it into a signal.
+    /// Uses what the terminal is capable of. `interrupted` becomes true with Ctrl-C, where the terminal turns
+    /// it into a signal.
     pub fn new(interrupted: Arc<AtomicBool>) -> Self {
         Self { can_redraw: stderr_can_redraw(), interrupted }
     }
@@ -108,8 +109,8 @@ impl Prompter {
             .map_err(declined)
     }
 
-    /// Prints the question, reads a line, and asks again until `check` accepts it. An empty line takes `default`; the end of
-    /// the input declines.
+    /// Prints the question, reads a line, and asks again until `check` accepts it. An empty line takes
+    /// `default`; the end of the input declines.
     fn line(
         &self,
         question: &str,
@@ -130,7 +131,8 @@ impl Prompter {
         }
     }
 
-    /// Reads a line of standard input; `None` at its end, and after Ctrl-C, which a plain read would not notice.
+    /// Reads a line of standard input; `None` at its end, and after Ctrl-C, which a plain read would not
+    /// notice.
     fn read_line(&self) -> Option<String> {
         const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let stdin = io::stdin();

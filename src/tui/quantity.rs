@@ -6,7 +6,6 @@ pub use sparktune_plan::render::count;
 pub(crate) const UNKNOWN: &str = "–";
 
 /// `3.1 GiB`
-#[allow(clippy::cast_precision_loss)] // two digits are shown
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = n as f64;
@@ -19,7 +18,6 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// `42s`, `6m12s`, `2h05m`, `3d04h`; `–` for what is no duration.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be a small non-negative number
 pub fn duration(seconds: f64) -> String {
     if !(0.0..1e15).contains(&seconds) {
         return UNKNOWN.to_owned();

@@ -42,7 +42,8 @@ fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Res
 }
 
 impl RunRow {
-    /// Looks at a run. One that cannot be read is a row that says so, not an error: the others are still wanted.
+    /// Looks at a run. One that cannot be read is a row that says so, not an error: the others are still
+    /// wanted.
     pub fn read(run: &RunDir) -> Self {
         Self::of(run, &glance(run))
     }
@@ -116,15 +117,15 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     table
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn age(at_us: u64, now_us: u64) -> String {
     if at_us > now_us { UNKNOWN.to_owned() } else { duration((now_us - at_us) as f64 / 1e6) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_runlog::{EventWriter, Kind, Lease, Outcome, RunStarted, RunsRoot, Step};
+
+    use super::*;
 
     fn row(name: &str, liveness: Liveness) -> RunRow {
         RunRow {

@@ -147,7 +147,8 @@ impl App for ListWithMessages {
     fn update(&mut self, input: Input) -> Next {
         let is_tick = input == Input::Tick;
         let next = self.list.update(input);
-        // Not after a key: its own message could not be read, and a message taken while leaving would be lost.
+        // Not after a key: its own message could not be read, and a message taken while leaving would be
+        // lost.
         if !is_tick || next == Next::Leave {
             return next;
         }

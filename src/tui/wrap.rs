@@ -3,8 +3,8 @@
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// The text in lines of at most `width` columns, broken at spaces. A word wider than a line is broken after `/` and `-`,
-/// and anywhere where that is not enough. For escaped text, which has no line breaks of its own.
+/// The text in lines of at most `width` columns, broken at spaces. A word wider than a line is broken after
+/// `/` and `-`, and anywhere where that is not enough. For escaped text, which has no line breaks of its own.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = vec![String::new()];
@@ -45,8 +45,8 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     cut_to(text, width, 0, "…")
 }
 
-/// The text in at most `width` columns, `dots` for what is cut off. The last `end` characters stay, where they leave room
-/// for a beginning.
+/// The text in at most `width` columns, `dots` for what is cut off. The last `end` characters stay, where
+/// they leave room for a beginning.
 pub(crate) fn cut_to(text: &str, width: usize, end: usize, dots: &str) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -69,8 +69,9 @@ pub(crate) fn cut_to(text: &str, width: usize, end: usize, dots: &str) -> String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn lines_break_at_spaces_and_only_words_wider_than_a_line_within() {

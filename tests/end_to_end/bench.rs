@@ -1,4 +1,5 @@
-//! `bench`: what is measured, what the rows say, and the comparison with a peer. How fast anything is, is not tested.
+//! `bench`: what is measured, what the rows say, and the comparison with a peer. How fast anything is, is not
+//! tested.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

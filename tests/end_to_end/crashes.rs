@@ -1,4 +1,5 @@
-//! SIGKILL at any moment, inside checkpointing too: the resumed run ends with the very bytes of the run that was never killed.
+//! SIGKILL at any moment, inside checkpointing too: the resumed run ends with the very bytes of the run that
+//! was never killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::sparktune::{Place, done, events, files, fresh_copy};
 
-/// Everything a step said about the numbers: loss and gradient norm by step, and the MTP stage's by its words.
+/// Everything a step said about the numbers: loss and gradient norm by step, and the MTP stage's by its
+/// words.
 fn numbers(run: &Path) -> Vec<(String, String)> {
     let mut seen = Vec::new();
     for event in events(run) {
@@ -36,8 +38,8 @@ fn trainer(place: &Place, run: &Path) -> Child {
     place.command(["trainer"]).arg(run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills the trainer of a fresh copy again and again, each time later or in the middle of a commit, until it gets through;
-/// then compares everything with the run that was never killed.
+/// Kills the trainer of a fresh copy again and again, each time later or in the middle of a commit, until it
+/// gets through; then compares everything with the run that was never killed.
 fn killed_and_resumed(flags: &[&str]) {
     let place = Place::new();
     place.chats(40);
@@ -51,7 +53,8 @@ fn killed_and_resumed(flags: &[&str]) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut child = trainer(&place, &run);
         let started = Instant::now();
-        // Early kills hit loading and the first steps; the window grows, so that in the end the run gets through.
+        // Early kills hit loading and the first steps; the window grows, so that in the end the run gets
+        // through.
         let after = Duration::from_millis(20 + (random >> 33) % (60 + 20 * kills));
         let wants_commit = kills % 2 == 1;
         let ended = loop {

@@ -1,8 +1,10 @@
-//! The whole program through its real binary: what people and scripts type, and what happens when things go wrong.
+//! The whole program through its real binary: what people and scripts type, and what happens when things go
+//! wrong.
 //!
-//! Models are the fixture checkpoint (`tests/fixtures`, or the set named by `SPARKTUNE_FIXTURES`); data is written here.
+//! Models are the fixture checkpoint (`tests/fixtures`, or the set named by `SPARKTUNE_FIXTURES`); data is
+//! written here.
 
-#![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 mod bench;
 mod crashes;

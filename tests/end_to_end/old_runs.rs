@@ -1,8 +1,9 @@
 //! Runs and token files made by an earlier program still open, resume and export.
 //!
-//! `tests/fixtures/run-261c35e` was made by the program at commit 261c35e: a LoRA run on the demo's model, stopped after
-//! step 9 of 30, one of its token files as v1 packets, and in `expected.json` the losses that the same program computed when
-//! it resumed a copy of the run. In its `plan.toml` the folder of the model is a word that the test replaces.
+//! `tests/fixtures/run-261c35e` was made by the program at commit 261c35e: a LoRA run on the demo's model,
+//! stopped after step 9 of 30, one of its token files as v1 packets, and in `expected.json` the losses that
+//! the same program computed when it resumed a copy of the run. In its `plan.toml` the folder of the model is
+//! a word that the test replaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -104,7 +104,8 @@ impl Place {
         done(&mut self.command(args))
     }
 
-    /// `train --non-interactive --json` of the fixture checkpoint on `train.jsonl`, a few short steps, with more flags.
+    /// `train --non-interactive --json` of the fixture checkpoint on `train.jsonl`, a few short steps, with
+    /// more flags.
     pub fn train(&self, more: &[&str]) -> Command {
         let model = checkpoint();
         let mut command = self.command(["train", "--non-interactive", "--json", "--device", "cpu"]);

@@ -1,6 +1,7 @@
 //! Damaged checkpoints, a full disk, a read-only folder: named, and nothing is lost.
 //!
-//! The disk tests mount a small file system, where that is permitted; elsewhere they say that they were skipped.
+//! The disk tests mount a small file system, where that is permitted; elsewhere they say that they were
+//! skipped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ fn newest(run: &Path) -> PathBuf {
     checkpoints.pop().unwrap()
 }
 
-/// The damaged newest checkpoint is named, the one before continues, and the outputs are those of the undamaged run.
+/// The damaged newest checkpoint is named, the one before continues, and the outputs are those of the
+/// undamaged run.
 fn continues_from_the_one_before(damage: impl Fn(&Path)) {
     let place = Place::new();
     let (reference, run) = finished(&place);

@@ -1,17 +1,18 @@
-//! The real program in real pseudo-terminals: what a person sees and types, and that the terminal is given back.
+//! The real program in real pseudo-terminals: what a person sees and types, and that the terminal is given
+//! back.
 //!
-//! A terminal is `portable-pty`, its screen is `vt100`. Nothing here is timed: a test waits until the screen shows what it
-//! expects, and fails, with the screen, only when that has not come for a long while. Everything that depends on the
-//! wording of a page stands in `words`.
+//! A terminal is `portable-pty`, its screen is `vt100`. Nothing here is timed: a test waits until the screen
+//! shows what it expects, and fails, with the screen, only when that has not come for a long while.
+//! Everything that depends on the wording of a page stands in `words`.
 
-#![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 mod piped;
 mod plain;
 mod pty;
 mod restored;
 mod sizes;
-#[allow(dead_code, reason = "shared with end_to_end, which uses all of it")]
+#[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]
 #[path = "../end_to_end/sparktune.rs"]
 mod sparktune;
 mod walk;

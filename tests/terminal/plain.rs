@@ -5,8 +5,8 @@ use crate::sparktune::checkpoint;
 use crate::words::{CTRL_C, DATA, DATA_IS_RIGHT, ENTER, MODEL, PROMPTS, WIZARD};
 use crate::world::{World, kill_trainer, steps_done, wait};
 
-/// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`. It is drawn whole when its
-/// last line is there, the help in brackets.
+/// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`. It is drawn
+/// whole when its last line is there, the help in brackets.
 fn question(text: &str) -> Option<String> {
     let (helped, question) = text.lines().rev().fold((false, None), |(helped, found), line| match found {
         Some(_) => (helped, found),

@@ -209,7 +209,8 @@ impl Pty {
     /// Closes the terminal under the process, as a lost connection does, and waits for its end.
     #[track_caller]
     pub fn hang_up(mut self) -> ExitStatus {
-        // The reader holds the terminal too, until there is something to read: a new size makes a screen draw.
+        // The reader holds the terminal too, until there is something to read: a new size makes a screen
+        // draw.
         self.shown.lock().hang_up = true;
         let (rows, cols) = self.shown.lock().screen.screen().size();
         self.resize((cols + 1, rows));

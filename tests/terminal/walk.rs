@@ -11,7 +11,8 @@ use crate::world::{World, demo, kill_trainer, liveness, steps_done, wait};
 /// Long enough to leave, come back and kill it; short enough to see the end.
 const STEPS: &str = "400";
 
-/// Small steps, no generations, a checkpoint now and then: as variables, since the wizard is walked without touching them.
+/// Small steps, no generations, a checkpoint now and then: as variables, since the wizard is walked without
+/// touching them.
 const SMALL: [(&str, &str); 7] = [
     ("SPARKTUNE_MAX_STEPS", STEPS),
     ("SPARKTUNE_EPOCHS", "9999"),

@@ -1,4 +1,5 @@
-//! The words of screens and prompts that tests look for, and the keys that go on from there: all in one place.
+//! The words of screens and prompts that tests look for, and the keys that go on from there: all in one
+//! place.
 
 /// Keys as a terminal sends them.
 pub const ENTER: &str = "\r";
@@ -6,8 +7,8 @@ pub const ESCAPE: &str = "\x1b";
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_Z: &str = "\x1a";
 
-/// The questions of the wizard, one to a page, in their order. Enter takes what is recommended; on the last one it starts
-/// the run.
+/// The questions of the wizard, one to a page, in their order. Enter takes what is recommended; on the last
+/// one it starts the run.
 pub const WIZARD: [&str; 6] = [
     "What it will run on",
     "Which model is to be tuned?",
@@ -33,8 +34,8 @@ pub const RUNS: &str = "sparktune runs";
 /// What a screen shows that has no room.
 pub const TOO_SMALL: &str = "too small";
 
-/// The prompts of the plain wizard that have no usable default: the beginning of the question, and what is typed.
-/// `MODEL` and `DATA` stand for the paths.
+/// The prompts of the plain wizard that have no usable default: the beginning of the question, and what is
+/// typed. `MODEL` and `DATA` stand for the paths.
 pub const PROMPTS: [(&str, &str); 3] = [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
 /// The plain question under what was found in the data; Enter goes on.
 pub const DATA_IS_RIGHT: &str = "Is this data right?";

@@ -60,7 +60,8 @@ impl World {
         wait("a run", || self.runs().pop())
     }
 
-    /// A run of the fixture model that trains until it is ended, with a step and a checkpoint behind it; nobody looks at it.
+    /// A run of the fixture model that trains until it is ended, with a step and a checkpoint behind it;
+    /// nobody looks at it.
     #[track_caller]
     pub fn training(&self) -> RunDir {
         self.place.chats(40);

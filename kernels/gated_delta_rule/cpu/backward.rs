@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use pulp::Arch;
 
-use super::{
-    Inputs, OutputGradients,
-    chunk::{Keys, Values, chunks_of},
-    gradients::{Chunk, KeyGradients, ValueGradients},
-    matrix::Matrix,
-    task::Task,
-};
+use super::chunk::{Keys, Values, chunks_of};
+use super::gradients::{Chunk, KeyGradients, ValueGradients};
+use super::matrix::Matrix;
+use super::task::Task;
+use super::{Inputs, OutputGradients};
 
 /// Where one task's gradients go; per token, the pieces of its group.
 pub(super) struct Results<'a> {

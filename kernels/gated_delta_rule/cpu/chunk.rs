@@ -1,15 +1,14 @@
 //! One chunk of one head: what forward and backward both compute from the inputs and the incoming state.
 
-use std::{iter, ops::Range};
+use std::iter;
+use std::ops::Range;
 
 use pulp::Arch;
 
-use super::{
-    Inputs,
-    matrix::{Matrix, Shape, View, Write, multiply, padded, transpose},
-    rows::{exp, inverse_norm, scale, scale_rows_into},
-    triangular::Solve,
-};
+use super::Inputs;
+use super::matrix::{Matrix, Shape, View, Write, multiply, padded, transpose};
+use super::rows::{exp, inverse_norm, scale, scale_rows_into};
+use super::triangular::Solve;
 
 /// Tokens per chunk.
 pub(super) const CHUNK: usize = 64;

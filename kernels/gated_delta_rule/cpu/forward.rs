@@ -2,13 +2,11 @@
 
 use pulp::Arch;
 
-use super::{
-    Inputs,
-    chunk::{CHUNK, Keys, Values, chunks_of},
-    matrix::{Matrix, Shape, Write, multiply},
-    rows::scale_rows,
-    task::Task,
-};
+use super::Inputs;
+use super::chunk::{CHUNK, Keys, Values, chunks_of};
+use super::matrix::{Matrix, Shape, Write, multiply};
+use super::rows::scale_rows;
+use super::task::Task;
 
 /// Where one task's results go.
 pub(super) struct Results<'a> {

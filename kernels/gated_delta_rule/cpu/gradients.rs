@@ -7,12 +7,10 @@ use std::iter;
 
 use pulp::Arch;
 
-use super::{
-    Dims,
-    chunk::{CHUNK, Keys, PerRow, Values},
-    matrix::{LANES, Matrix, Shape, View, Write, multiply, transpose},
-    rows::{dot, inverse_norm_gradient, row_dots, scale, scale_rows, scale_rows_into, total},
-};
+use super::Dims;
+use super::chunk::{CHUNK, Keys, PerRow, Values};
+use super::matrix::{LANES, Matrix, Shape, View, Write, multiply, transpose};
+use super::rows::{dot, inverse_norm_gradient, row_dots, scale, scale_rows, scale_rows_into, total};
 
 /// A chunk of one value head as the forward pass left it.
 #[derive(Clone, Copy)]

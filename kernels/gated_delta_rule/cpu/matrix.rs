@@ -6,7 +6,8 @@
 //! [`LANES`] floats and start on a cache line; row and column counts are multiples of [`LANES`], so there are
 //! no edge cases. Padding holds zeros and stays zero under every operation of the delta rule.
 
-use std::{array, iter, ops::Range};
+use std::ops::Range;
+use std::{array, iter};
 
 use pulp::{Arch, Simd, WithSimd};
 

@@ -5,7 +5,10 @@ use std::iter;
 
 use pulp::Arch;
 
-use super::{Inputs, forward::Results, rows::L2_NORM_EPS, task::Task};
+use super::Inputs;
+use super::forward::Results;
+use super::rows::L2_NORM_EPS;
+use super::task::Task;
 
 /// Runs one task; all value heads of the group, one after the other.
 pub(super) fn run(inputs: &Inputs<'_>, task: &Task, mut results: Results<'_>) {

@@ -1,8 +1,10 @@
-//! Backward: every block of scores is computed once more and serves all three gradients (five products per block).
+//! Backward: every block of scores is computed once more and serves all three gradients (five products per
+//! block).
 //!
-//! A segment is cut into chunks; the task (query chunk i, key chunk j, key/value head) adds to dq of chunk i and to dk, dv of chunk j. Tasks
-//! with the same distance i − j share no chunk. So the distances are worked off one after the other, each in parallel: no task ever
-//! waits for a lock, no partial sum needs memory, and the order of the additions is fixed.
+//! A segment is cut into chunks; the task (query chunk i, key chunk j, key/value head) adds to dq of chunk i
+//! and to dk, dv of chunk j. Tasks with the same distance i − j share no chunk. So the distances are worked
+//! off one after the other, each in parallel: no task ever waits for a lock, no partial sum needs memory, and
+//! the order of the additions is fixed.
 
 use rayon::prelude::*;
 
@@ -13,7 +15,8 @@ use crate::simd;
 /// Queries and keys of a task. The two blocks of scores are 100 KiB each.
 const CHUNK: usize = 160;
 
-/// Gradients of `forward` for the gradient `d_out` `[T, N, D]` of its output; `out` and `lse` are what it wrote.
+/// Gradients of `forward` for the gradient `d_out` `[T, N, D]` of its output; `out` and `lse` are what it
+/// wrote.
 ///
 /// Replaces `dq` `[T, N, D]`, `dk` and `dv` `[T, G, D]`.
 ///
@@ -137,7 +140,8 @@ impl Pass<'_> {
         let kv_at = (task.start + task.key) * kv_stride + task.kv_head * d;
         let k = Matrix::new(&self.x.k[kv_at..], keys, d, kv_stride);
         let v = Matrix::new(&self.x.v[kv_at..], keys, d, kv_stride);
-        // Distance 0 comes first and meets every chunk once: it replaces, so nothing has to be cleared before.
+        // Distance 0 comes first and meets every chunk once: it replaces, so nothing has to be cleared
+        // before.
         let diagonal = task.query == task.key;
         let heads = task.kv_head * dims.group()..(task.kv_head + 1) * dims.group();
         for head in heads.clone() {
@@ -153,9 +157,9 @@ impl Pass<'_> {
             );
             let p = Matrix::new(p, queries, keys, keys);
             let ds = Matrix::new(ds, queries, keys, keys);
-            // SAFETY: of the tasks that run together (one distance), this one alone has this query chunk of its heads and this key
-            // chunk of its key/value head.
-            #[allow(unsafe_code)]
+            // SAFETY: of the tasks that run together (one distance), this one alone has this query chunk of
+            // its heads and this key chunk of its key/value head.
+            #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
             let (dq, dk, dv) = unsafe {
                 (
                     self.dq.matrix(q_at, queries, d, q_stride),

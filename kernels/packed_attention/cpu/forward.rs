@@ -1,4 +1,5 @@
-//! Forward: one task per (segment, query block, head) walks over the keys with a running maximum and sum per query.
+//! Forward: one task per (segment, query block, head) walks over the keys with a running maximum and sum per
+//! query.
 
 use rayon::prelude::*;
 
@@ -8,14 +9,15 @@ use crate::simd;
 
 /// Queries of a task.
 const QUERY_BLOCK: usize = 128;
-/// Keys of a step. With the queries' 128: 128 KiB of scores, which leaves most of a 1 MiB L2 for q, k, v and the output.
+/// Keys of a step. With the queries' 128: 128 KiB of scores, which leaves most of a 1 MiB L2 for q, k, v and
+/// the output.
 const KEY_BLOCK: usize = 256;
 
 /// Attention of a packed row: causal, and never across a border of `cu_seqlens` (`[0, …, T]`).
 ///
-/// `q` is `[T, N, D]` after norm and RoPE, `k` and `v` are `[T, G, D]`, `scale` is the factor on q·k, and with a `sliding_window` a query
-/// sees only that many last keys, its own included. Writes `out` `[T, N, D]`, and `lse` `[T, N]`: the natural logarithm of the softmax
-/// denominator, which `backward` needs.
+/// `q` is `[T, N, D]` after norm and RoPE, `k` and `v` are `[T, G, D]`, `scale` is the factor on q·k, and
+/// with a `sliding_window` a query sees only that many last keys, its own included. Writes `out` `[T, N, D]`,
+/// and `lse` `[T, N]`: the natural logarithm of the softmax denominator, which `backward` needs.
 ///
 /// # Panics
 /// When a slice has not the length its shape says.
@@ -52,8 +54,8 @@ pub fn forward(
 
 /// Attention of n new tokens of one sequence after `past` earlier ones: row i sees keys up to past + i.
 ///
-/// `q` and `out` are `[n, N, D]`, `k` and `v` the cache with the new tokens appended, `[past + n, G, D]`. For decoding: there is no
-/// backward.
+/// `q` and `out` are `[n, N, D]`, `k` and `v` the cache with the new tokens appended, `[past + n, G, D]`. For
+/// decoding: there is no backward.
 ///
 /// # Panics
 /// When a slice has not the length its shape says.
@@ -107,7 +109,7 @@ fn run(
         for r in 0..block.rows {
             let (row, d) = (block.row + r, dims.head_dim);
             // SAFETY: this task alone has these rows of this head.
-            #[allow(unsafe_code)]
+            #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
             let target = unsafe { out.slice(row * dims.q_stride() + head * d, d) };
             let inverse = 1.0 / scratch.sum[r];
             for (o, &sum) in target.iter_mut().zip(&scratch.weighted[r * d..]) {
@@ -115,7 +117,7 @@ fn run(
             }
             if let Some(lse) = &lse {
                 // SAFETY: as above.
-                #[allow(unsafe_code)]
+                #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
                 let target = unsafe { lse.slice(row * dims.heads + head, 1) };
                 target[0] = scratch.max[r] + scratch.sum[r].ln();
             }
@@ -166,7 +168,8 @@ fn attend(x: &Attention<'_>, block: QueryBlock, head: usize, scratch: &mut Scrat
     }
 }
 
-/// Scores → exp(score − new maximum), zero where the key is not visible; sum and weighted values move to the new maximum.
+/// Scores → exp(score − new maximum), zero where the key is not visible; sum and weighted values move to the
+/// new maximum.
 #[inline(always)]
 fn exponentiate(x: &Attention<'_>, scratch: &mut Scratch, position: usize, begin: usize, width: usize) {
     let d = x.dims.head_dim;

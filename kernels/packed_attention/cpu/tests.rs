@@ -25,7 +25,7 @@ struct Case {
     cu_seqlens: Vec<usize>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Results {
     out: Vec<f32>,
     lse: Vec<f32>,
@@ -65,7 +65,8 @@ impl Case {
         self.cu_seqlens[self.cu_seqlens.len() - 1]
     }
 
-    /// Runs both passes into buffers full of NaN, so that whatever is left unwritten or read before being written shows.
+    /// Runs both passes into buffers full of NaN, so that whatever is left unwritten or read before being
+    /// written shows.
     fn run(&self) -> Results {
         let nan = |n| vec![f32::NAN; n];
         let mut r = Results {
@@ -140,7 +141,8 @@ impl Case {
     }
 }
 
-/// Largest difference over the largest value, or over 0.1 where all are smaller (gradients that cancel). NaN counts as infinite.
+/// Largest difference over the largest value, or over 0.1 where all are smaller (gradients that cancel). NaN
+/// counts as infinite.
 fn relative_error(got: &[f32], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(0.1, |a: f64, b| a.max(b.abs()));

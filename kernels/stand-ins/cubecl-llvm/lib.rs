@@ -18,7 +18,7 @@ use std::ffi::c_char;
 use std::fmt;
 
 /// What LLVM would compile for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LlvmTarget {
     /// Nothing: there is no LLVM.
     #[default]
@@ -28,14 +28,14 @@ pub enum LlvmTarget {
 }
 
 /// The compiler that is not here.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PlironCompiler {
     /// What was asked for.
     pub target: LlvmTarget,
 }
 
 /// The options `cubecl-cuda` fills in; nobody reads them.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PlironOptions {
     /// The AMD architecture, always `None` here.
     pub arch: Option<Infallible>,
@@ -48,7 +48,7 @@ pub struct PlironOptions {
 }
 
 /// A module compiled to PTX, which cannot exist.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct NvptxModule {
     /// NUL-terminated PTX.
     pub ptx: Vec<c_char>,
@@ -109,7 +109,7 @@ pub mod nvptx {
         use std::fmt;
 
         /// A PTX version, of which no one here has a use.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum PtxVersion {}
 
         impl PtxVersion {
@@ -134,7 +134,7 @@ pub mod shared {
         use cubecl_core::ir::DeviceProperties;
 
         /// The targets whose features can be narrowed.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum GpuTarget {
             /// NVIDIA's PTX.
             Nvptx,

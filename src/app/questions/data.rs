@@ -25,7 +25,7 @@ pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// What can be done about data that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataAction {
     /// Go on with it.
     Accept,
@@ -58,8 +58,8 @@ impl DataAction {
     }
 }
 
-/// Returns what can be done about data with this report, the default first. `has_think_block`: the model's template inserts
-/// an empty think block.
+/// Returns what can be done about data with this report, the default first. `has_think_block`: the model's
+/// template inserts an empty think block.
 pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec<DataAction> {
     use DataAction as A;
     let has_examples = report.examples > 0;
@@ -91,8 +91,9 @@ pub fn format_position(answers: &Answers) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_plan::Origin;
+
+    use super::*;
 
     fn offered(examples: u64, rejected: u64) -> Vec<DataAction> {
         let report = Report { examples, rejected, lines: examples + rejected, ..Report::default() };

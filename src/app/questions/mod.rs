@@ -1,4 +1,5 @@
-//! Each question once: its text, its choices with a note on each, the default, and what is accepted as an answer.
+//! Each question once: its text, its choices with a note on each, the default, and what is accepted as an
+//! answer.
 //!
 //! Interfaces differ in how they show a question, never in what it asks.
 

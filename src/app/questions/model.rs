@@ -39,8 +39,8 @@ pub struct ModelQuestion {
 }
 
 impl ModelQuestion {
-    /// Works out what each model would be like. `data` is assumed where it is not known; `found` is a model that was
-    /// looked up.
+    /// Works out what each model would be like. `data` is assumed where it is not known; `found` is a model
+    /// that was looked up.
     pub fn new(
         machine: &MachineFacts,
         rates: &Rates,
@@ -71,8 +71,8 @@ impl ModelQuestion {
         self.offers.iter().find(|offer| offer.name == name).map(|offer| &offer.outlook)
     }
 
-    /// Returns the id of the model to take by default: the recommended one where there is a GPU that it fits, else the first
-    /// that fits, else the first.
+    /// Returns the id of the model to take by default: the recommended one where there is a GPU that it fits,
+    /// else the first that fits, else the first.
     pub fn recommended(&self) -> Option<&'static str> {
         let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
         let ids = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
@@ -122,8 +122,9 @@ impl UnknownFamily<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_plan::{Gpu, GpuMemory};
+
+    use super::*;
 
     fn machine(gb: u64, has_gpu: bool) -> MachineFacts {
         let gpu = Gpu { name: "GPU".into(), memory: GpuMemory::Unified, compute_capability: Some((12, 1)) };

@@ -3,7 +3,7 @@
 use sparktune_plan::presets;
 
 /// What can be done about a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanAction {
     /// Start the run.
     Start,

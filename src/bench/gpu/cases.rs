@@ -1,6 +1,7 @@
 //! Every device op at the sizes of a model, the ones that take most of a training step first.
 
-use super::meter::{Measured, Meter, Pace, bytes};
+use std::collections::HashSet;
+
 use burn::backend::Flex;
 use burn::tensor::DType::{BF16, F32};
 use burn::tensor::{DType, Device, Tensor, activation};
@@ -26,9 +27,11 @@ use sparktune_kernels::sigmoid_gate::SigmoidGate;
 use sparktune_kernels::silu_mul::SiluMul;
 use sparktune_kernels::work::{self, Launch, Work};
 use sparktune_kernels::{Op, Table};
-use std::collections::HashSet;
 
-/// The largest allowed relative L2 distance of bf16 results (`kernels/NOTES.md`, "Tolerances"): of values, and of gradients.
+use super::meter::{Measured, Meter, Pace, bytes};
+
+/// The largest allowed relative L2 distance of bf16 results (`kernels/NOTES.md`, "Tolerances"): of values,
+/// and of gradients.
 const VALUE: f64 = 1e-2;
 const GRADIENT: f64 = 2e-2;
 /// The largest allowed distance of results whose operands were rounded to e4m3.
@@ -39,7 +42,7 @@ const CPU_FLOPS: f64 = 4e10;
 const PACE: Pace = Pace { queue_s: 0.03, times: 5 };
 
 /// Sizes of a model and of a row, by their Hugging Face names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) tokens: usize,
     pub(super) vocab_size: usize,
@@ -274,7 +277,8 @@ fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     scaled(1.0, seed, rows, columns)
 }
 
-/// The same times `by`, cut to what bf16 has. Large weights are made this way: tensor operations on them would take long.
+/// The same times `by`, cut to what bf16 has. Large weights are made this way: tensor operations on them
+/// would take long.
 fn scaled(by: f32, seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     random_through(seed, rows, columns, |x| f32::from_bits((x * by).to_bits() & 0xFFFF_0000))
 }
@@ -354,8 +358,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3: beside bf16's floor, for which the
-/// time of rounding counts too.
+/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3: beside bf16's
+/// floor, for which the time of rounding counts too.
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let with_adapter = {

@@ -1,19 +1,23 @@
-//! How many kernels a training step launches, as the emulated device counts them: each takes the host some microseconds,
-//! and one of burn's is an unplanned pass over memory. A change of these numbers is a change of the step.
+//! How many kernels a training step launches, as the emulated device counts them: each takes the host some
+//! microseconds, and one of burn's is an unplanned pass over memory. A change of these numbers is a change of
+//! the step.
 
-use super::steps::{SETTINGS, prepared, tiny_config};
-use crate::model::random_ids;
-use burn::tensor::{Device, DeviceType};
-use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
-use sparktune_train::stepper::Stepper;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
+use burn::tensor::{Device, DeviceType};
+use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
+use sparktune_train::stepper::Stepper;
+
+use super::steps::{SETTINGS, prepared, tiny_config};
+use crate::model::random_ids;
+
 /// Where the emulated device writes a line for each launch.
 const TRACE: &str = "EMULATED_CUDA_TRACE";
 
-/// Of one row forward and backward, of one more of the same step, and of the update: launches of our kernels, and of burn's.
+/// Of one row forward and backward, of one more of the same step, and of the update: launches of our kernels,
+/// and of burn's.
 type Step = [[usize; 2]; 3];
 
 #[test]
@@ -42,7 +46,8 @@ fn a_step_launches_as_many_kernels_as_it_did() {
         return;
     };
     let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
-    // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates, for there are four heads.
+    // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates,
+    // for there are four heads.
     assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA: {by_name}");
     assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full: {by_name}");
 }

@@ -1,17 +1,20 @@
 //! The clock: seconds of one call on a CUDA device, and the two rates that bound all calls.
 //!
-//! Enters: a CUDA device. Leaves: [`Measured`]. A device that fails does so by a panic, as everywhere in the kernels.
+//! Enters: a CUDA device. Leaves: [`Measured`]. A device that fails does so by a panic, as everywhere in the
+//! kernels.
 
-use super::products::{self, Layout, Operands};
-use crate::median::median;
+use std::time::Instant;
+
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::linear::tuning::{listen, missed};
 use sparktune_kernels::measuring::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive, random};
 use sparktune_kernels::work::{self, Launch};
-use std::time::Instant;
+
+use super::products::{self, Layout, Operands};
+use crate::median::median;
 
 /// One op, one way, at one shape.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Measured {
     /// The op, followed by `backward` where it is the backward pass.
     pub(super) name: String,
@@ -48,7 +51,8 @@ pub(super) struct Meter {
     pub(super) is_tiny: bool,
 }
 
-/// Inputs lie in as many places as fill this many bytes, so that none is still in the L2 when its turn comes again.
+/// Inputs lie in as many places as fill this many bytes, so that none is still in the L2 when its turn comes
+/// again.
 const PLACES_BYTES: usize = 256 << 20;
 
 impl Meter {
@@ -68,11 +72,11 @@ impl Meter {
         self.device.memory_cleanup();
     }
 
-    /// The seconds of one call: the time between two waits for the device, with many calls queued in between. A call is
-    /// given its number.
+    /// The seconds of one call: the time between two waits for the device, with many calls queued in between.
+    /// A call is given its number.
     pub(super) fn seconds(&self, pace: Pace, mut call: impl FnMut(usize)) -> f64 {
-        // The first call compiles, and shows which matrix products it has, since training computes them in measured tiles. The
-        // second call shows how many calls there is time for.
+        // The first call compiles, and shows which matrix products it has, since training computes them in
+        // measured tiles. The second call shows how many calls there is time for.
         listen();
         call(0);
         self.wait();
@@ -126,8 +130,8 @@ impl Meter {
         }
     }
 
-    /// Multiplies the largest matrices that our own kernel is timed with. The rate is the ceiling of all ops that compute, as
-    /// far as it is known here.
+    /// Multiplies the largest matrices that our own kernel is timed with. The rate is the ceiling of all ops
+    /// that compute, as far as it is known here.
     pub(super) fn largest_product(&self) -> Measured {
         let side = if self.is_tiny { 128 } else { 8192 };
         let operands = Operands::new(self, side * side, side * side);

@@ -1,15 +1,16 @@
 //! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes.
 
-use super::meter::{Meter, Pace, bytes};
 use burn::tensor::{DType, Shape, Tensor};
 use sparktune_kernels::linear::tuning::remember;
 use sparktune_kernels::measuring::{CudaTensor, Product, into_tensor, primitive, product, random, tiling};
+
+use super::meter::{Meter, Pace, bytes};
 
 /// The largest allowed error of a sampled product: bf16 operands, sums in f32, the result rounded to bf16.
 pub(super) const TOLERANCE: f64 = 1e-2;
 
 /// How `A [m, k]` and `B [k, n]` of `C = A·B` lie in memory, row by row: N as they are, T transposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// The forward pass, with weights as `[out, in]`.
     Nt,
@@ -20,7 +21,7 @@ pub(super) enum Layout {
 }
 
 /// The time of a product.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Timed {
     /// Seconds of one in the fastest tile.
     pub(super) seconds: f64,
@@ -57,7 +58,8 @@ impl Timed {
 /// Numbers after which operands repeat; a prime.
 const PERIOD: usize = (1 << 20) - 3;
 
-/// Memory that operands are cut out of: one stretch for the left ones and one for the right ones, each longer than the L2.
+/// Memory that operands are cut out of: one stretch for the left ones and one for the right ones, each longer
+/// than the L2.
 pub(super) struct Operands {
     left: Operand,
     right: Operand,
@@ -82,7 +84,8 @@ impl Operand {
         Self { numbers, stretch }
     }
 
-    /// A matrix that begins `turn` steps further than the first; no two of a few turns share numbers where there is room.
+    /// A matrix that begins `turn` steps further than the first; no two of a few turns share numbers where
+    /// there is room.
     fn matrix(&self, [rows, columns]: [usize; 2], turn: usize) -> CudaTensor {
         let (count, all) = (rows * columns, bytes(&self.stretch) as usize / 2);
         let room = (all - count) / 128 * 128;
@@ -104,8 +107,8 @@ impl Operands {
         Self { left: Operand::new(meter, 1, left), right: Operand::new(meter, 2, right) }
     }
 
-    /// Times `C [m, n] = A [m, k] · B [k, n]` in every tile that may be the fastest, and compares some of its numbers with sums
-    /// in f64 and with those of the other tiles.
+    /// Times `C [m, n] = A [m, k] · B [k, n]` in every tile that may be the fastest, and compares some of its
+    /// numbers with sums in f64 and with those of the other tiles.
     pub(super) fn measure(&self, meter: &Meter, layout: Layout, [m, n, k]: [usize; 3]) -> Timed {
         let (which, left, right) = match layout {
             Layout::Nt => (Product::Forward, [m, k], [n, k]),

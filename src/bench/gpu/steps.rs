@@ -1,8 +1,7 @@
 //! Whole training steps: their losses beside the CPU's, their speed, their memory.
 
-use super::{Bench, Row, SIZES, row, sized, with};
-use crate::median::median;
-use crate::model::random_ids;
+use std::time::Instant;
+
 use burn::tensor::Device;
 use serde_json::json;
 use sparktune_kernels::linear::tuning::{listen, missed};
@@ -14,7 +13,10 @@ use sparktune_plan::products::{PACK, RANK};
 use sparktune_plan::{Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan};
 use sparktune_train::TrainError;
 use sparktune_train::stepper::Stepper;
-use std::time::Instant;
+
+use super::{Bench, Row, SIZES, row, sized, with};
+use crate::median::median;
+use crate::model::random_ids;
 
 const METHODS: [MethodKind; 2] = [MethodKind::Lora, MethodKind::Full];
 /// Steps before the timed ones, and those.
@@ -33,8 +35,8 @@ pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
     clip_norm: 1.0,
 };
 
-/// A small Qwen3.5: every kind of layer, and heads as wide as the large ones'. Its weights have more digits than bf16, for from
-/// those that are bf16 numbers a small step would round back to where it began.
+/// A small Qwen3.5: every kind of layer, and heads as wide as the large ones'. Its weights have more digits
+/// than bf16, for from those that are bf16 numbers a small step would round back to where it began.
 const SMALL: &str = r#"{
     "model_type": "qwen3_5_text", "dtype": "float32", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512,
     "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256,
@@ -63,7 +65,8 @@ pub(super) fn tiny_config() -> ModelConfig {
     ModelConfig::from_json(&text).expect("a config that is read in a test")
 }
 
-/// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and full.
+/// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and
+/// full.
 pub(super) fn curves(bench: &mut Bench) {
     let (config, tokens, steps) =
         if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
@@ -105,8 +108,8 @@ fn curve(
         MethodKind::Lora => (Some(16), 5e-4),
         MethodKind::Full => (None, 6e-5),
     };
-    // A large eps, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also
-    // where it is less than bf16's noise.
+    // A large eps, so that a step follows the gradient: with the usual one the first steps follow its sign
+    // alone, also where it is less than bf16's noise.
     let settings = OptimizerPlan { learning_rate, eps: 1e-2, ..SETTINGS };
     let mut stepper = Stepper::from_model(prepared(model, rank), settings, false);
     (0..steps).map(|_| loss(&mut stepper, &row, learning_rate)).collect()

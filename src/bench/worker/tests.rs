@@ -1,8 +1,9 @@
 //! Peers that do their part, and peers that do not: small scripts in place of a Python.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::model;
-use std::os::unix::fs::PermissionsExt;
 
 const READY: &str =
     r#"echo '{"event":"ready","protocol":1,"peer":"fake 1.0","torch":"2.9","trained_parameters":42}'"#;

@@ -1,8 +1,9 @@
 //! The random choices of an epoch, from random numbers that never change.
 //!
-//! A library's generator may change with its version and would then change the batches of a resumed run. So: the state is the
-//! first 8 bytes of BLAKE3 over purpose, seed and epoch; the sequence is SplitMix64 (Steele, Lea, Flood 2014); numbers below a bound are drawn by
-//! multiplication with rejection (Lemire 2019); permutations are Fisher–Yates from the end. Golden values in the tests hold this in place.
+//! A library's generator may change with its version and would then change the batches of a resumed run. So:
+//! the state is the first 8 bytes of BLAKE3 over purpose, seed and epoch; the sequence is SplitMix64 (Steele,
+//! Lea, Flood 2014); numbers below a bound are drawn by multiplication with rejection (Lemire 2019);
+//! permutations are Fisher–Yates from the end. Golden values in the tests hold this in place.
 
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 

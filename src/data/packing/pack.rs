@@ -4,7 +4,7 @@ use super::Piece;
 use crate::token_file::{Mask, TokenFile, TokenFileError};
 
 /// One row: several pieces end to end, each a sequence of its own. Nothing is padded here.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pack {
     /// Token ids, `[tokens]`.
     pub input_ids: Vec<u32>,
@@ -12,7 +12,8 @@ pub struct Pack {
     pub position_ids: Vec<u32>,
     /// Borders: piece `p` is tokens `cu_seqlens[p]..cu_seqlens[p + 1]`, `[pieces + 1]`.
     pub cu_seqlens: Vec<u32>,
-    /// `loss_mask[t]`: token `t` is a target, predicted from `t − 1`, `[tokens]`. The first token of a piece never is.
+    /// `loss_mask[t]`: token `t` is a target, predicted from `t − 1`, `[tokens]`. The first token of a piece
+    /// never is.
     pub loss_mask: Vec<bool>,
 }
 

@@ -62,17 +62,19 @@ impl Packs {
     }
 }
 
-/// Lengths that differ by less than this part of a row count as equal when sorting, so that examples of about one length meet others
-/// in every epoch. Exact lengths would pair the same examples again and again.
+/// Lengths that differ by less than this part of a row count as equal when sorting, so that examples of about
+/// one length meet others in every epoch. Exact lengths would pair the same examples again and again.
 const LENGTH_CLASSES: u32 = 64;
 
-/// Whole examples, longest class first, each into the row with the least room that is enough; `order` decides among equals.
+/// Whole examples, longest class first, each into the row with the least room that is enough; `order` decides
+/// among equals.
 pub(super) fn best_fit_decreasing(lengths: &[u32], order: &[u32], pack_length: u32) -> Packs {
     let class = (pack_length / LENGTH_CLASSES).max(1);
     let mut examples = order.to_vec();
     examples.sort_by_key(|&example| std::cmp::Reverse(lengths[example as usize] / class));
 
-    // Rows that still have room, by room. Among rows with the same room the latest is taken: any rule does, as long as it is one.
+    // Rows that still have room, by room. Among rows with the same room the latest is taken: any rule does,
+    // as long as it is one.
     let mut open: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut pieces_of_row: Vec<u32> = Vec::new();
     let mut row_of = Vec::with_capacity(examples.len());

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Packing, Packs};
 
 /// Sizes of an epoch's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PackStats {
     /// Tokens of a full row.
     pub pack_length: u32,
@@ -44,7 +44,8 @@ impl PackStats {
         stats.with_fill()
     }
 
-    /// The sizes that examples with these lengths would give: `histogram` is pairs of length and number of examples.
+    /// The sizes that examples with these lengths would give: `histogram` is pairs of length and number of
+    /// examples.
     ///
     /// Exact up to 200,000 examples. Beyond, a proportional sample is packed and its counts are scaled up.
     pub fn of_histogram(packing: &Packing, histogram: &[(u32, u64)]) -> Self {

@@ -22,7 +22,8 @@ fn ids(case: &Value, field: &str) -> Vec<u32> {
     case[field].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
 }
 
-/// The case's messages as a conversation. A prompt without an answer is no training example, so those are read with one appended.
+/// The case's messages as a conversation. A prompt without an answer is no training example, so those are
+/// read with one appended.
 fn chat(line: &str) -> Chat<'_> {
     match parse_line(Some(Format::Messages), line) {
         Ok(Conversation::Chat(chat)) => chat,

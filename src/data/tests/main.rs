@@ -1,6 +1,7 @@
-//! `data` through its public interface, in one binary: each binary of tests is linked with the tokenizer and everything below it.
+//! `data` through its public interface, in one binary: each binary of tests is linked with the tokenizer and
+//! everything below it.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 mod chat_template;
 mod fixtures;

@@ -1,14 +1,13 @@
 //! The whole way from lines to token files and report, and when it is taken again.
 
-use std::{
-    collections::HashMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, Conversation, DataError, EvalData, EvalSplit, Format, Kind, MaskPolicy, PrepareOptions,
-    Prepared, Progress, Report, Step, ThinkPolicy, parse_line, prepare, token_file::TokenFile,
+    Prepared, Progress, Report, Step, ThinkPolicy, parse_line, prepare,
 };
 
 use crate::fixtures;

@@ -1,6 +1,7 @@
 //! What a person is shown of the data before anything runs.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use serde_json::json;
 use sparktune_data::{

@@ -1,6 +1,8 @@
 //! Reading files of every kind: what is accepted, what is rejected, and that nothing disappears in between.
 
-use std::{fs, io::Write, path::PathBuf};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 use sparktune_data::{
@@ -323,7 +325,8 @@ proptest! {
 
     #[test]
     fn every_line_is_accepted_rejected_or_blank(bytes in nearly_data()) {
-        // A byte-order mark or a bracket at the very start means another encoding or a JSON array: an error of its own.
+        // A byte-order mark or a bracket at the very start has an error of its own: another encoding, or a
+        // JSON array.
         let file = [GOOD.as_bytes(), b"\n", &bytes].concat();
         let (report, rejected) = check_bytes("a.jsonl", &file).unwrap();
         prop_assert_eq!(report.lines, lines(&file, 1).count() as u64);

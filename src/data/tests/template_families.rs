@@ -1,4 +1,5 @@
-//! Masks for templates of other shapes than the golden one. Each test writes its own template beside the golden tokenizer.
+//! Masks for templates of other shapes than the golden one. Each test writes its own template beside the
+//! golden tokenizer.
 
 use serde_json::{Value, json};
 use sparktune_data::{

@@ -1,36 +1,33 @@
 //! Between token files and their exchange formats: v1 packets and JSON lines of token ids.
 //!
-//! What a format cannot hold is said in [`Conversion::notes`]; what could not be read stops the conversion unless the caller asks otherwise, and is
-//! listed then.
+//! What a format cannot hold is said in [`Conversion::notes`]; what could not be read stops the conversion
+//! unless the caller asks otherwise, and is listed then.
 
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    fs::File,
-    io::{BufRead, BufReader, BufWriter, Read, Write},
-    path::Path,
-};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Defect, Header, Origin, Part, Source, TokenFile, TokenFileError, TokenFileWriter,
-    partial::PartialFile,
-    v1::{self, Unfit},
-    v2::FILE_MAGIC,
-};
+use super::partial::PartialFile;
+use super::v1::{self, Unfit};
+use super::v2::FILE_MAGIC;
+use super::{Defect, Header, Origin, Part, Source, TokenFile, TokenFileError, TokenFileWriter};
 
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
     /// v1 packets: tokens only.
     V1,
-    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Nothing but the header's hashes is lost.
+    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Nothing but the
+    /// header's hashes is lost.
     JsonLines,
 }
 
 /// What to do where the input is damaged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// End with the first defect, write nothing.
     #[default]
@@ -51,7 +48,7 @@ pub struct PackFileOptions {
 }
 
 /// What a conversion did.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Conversion {
     /// Examples written.
     pub examples: u64,
@@ -80,7 +77,8 @@ impl Conversion {
     }
 }
 
-/// Makes a v2 token file from v1 packets or from JSON lines of token ids; which of the two is seen from the content.
+/// Makes a v2 token file from v1 packets or from JSON lines of token ids; which of the two is seen from the
+/// content.
 pub fn pack_file(
     input: &Path,
     output: &Path,
@@ -177,7 +175,8 @@ fn finish(writer: TokenFileWriter, done: Conversion) -> Result<Conversion, Token
     })
 }
 
-/// One line of the JSON lines format. A field this program does not know is refused: it might be the mask under another name.
+/// One line of the JSON lines format. A field this program does not know is refused: it might be the mask
+/// under another name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonLine<'a> {
@@ -309,7 +308,8 @@ fn import_json_lines(
     finish(writer, done)
 }
 
-/// Writes a v2 token file in an exchange format. Nothing appears at `output` unless all of it could be written.
+/// Writes a v2 token file in an exchange format. Nothing appears at `output` unless all of it could be
+/// written.
 pub fn unpack(
     input: &Path,
     output: &Path,

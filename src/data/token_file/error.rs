@@ -1,15 +1,13 @@
 //! What can go wrong with a token file, told as what, where and what to do.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::damage::Defect;
 
 /// Any failure of this module.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant is described by its message
+#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum TokenFileError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },

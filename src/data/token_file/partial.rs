@@ -1,14 +1,12 @@
 //! A file that appears under its name only when it is whole.
 //!
-//! Bytes go to `<name>.partial` beside the target; `commit` makes them durable and renames. Killed at any instant, the target is
-//! either absent, or the previous file, or the new one. A leftover `.partial` of a killed process is overwritten by the next writer, and
-//! until then `rebuild` can recover what it holds.
+//! Bytes go to `<name>.partial` beside the target; `commit` makes them durable and renames. Killed at any
+//! instant, the target is either absent, or the previous file, or the new one. A leftover `.partial` of a
+//! killed process is overwritten by the next writer, and until then `rebuild` can recover what it holds.
 
-use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use super::TokenFileError;
 

@@ -1,26 +1,22 @@
 //! Reads a v2 token file in place: the packer gets slices of the mapped file, nothing is copied.
 //!
-//! [`TokenFile::open`] checks header, footer and index, and that all packets lie where the index says. The packets themselves are checked when
-//! [`TokenFile::example`] first touches each, at the speed of memory, so corruption stops a run at the example it hit and costs no pass of its own.
+//! [`TokenFile::open`] checks header, footer and index, and that all packets lie where the index says. The
+//! packets themselves are checked when [`TokenFile::example`] first touches each, at the speed of memory, so
+//! corruption stops a run at the example it hit and costs no pass of its own.
 
-use std::{
-    fs::File,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
 
-use super::{
-    TokenFileError,
-    damage::{Defect, Part},
-    v1,
-    v2::{
-        FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER,
-        PacketHeader, packet_len,
-    },
+use super::damage::{Defect, Part};
+use super::v2::{
+    FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER, PacketHeader,
+    packet_len,
 };
+use super::{TokenFileError, v1};
 
 /// An open v2 token file. Shared between threads freely.
 #[derive(Debug)]
@@ -94,23 +90,26 @@ pub(super) fn map(path: &Path) -> Result<Option<Mmap>, TokenFileError> {
     if file.metadata().map_err(TokenFileError::io(path))?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: token files appear by rename and are never changed in place by this program, so the mapped bytes stay as they are.
-    #[allow(unsafe_code)]
+    // SAFETY: token files appear by rename and are never changed in place by this program, so the mapped
+    // bytes stay as they are.
+    #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     let map = unsafe { Mmap::map(&file) }.map_err(TokenFileError::io(path))?;
     Ok(Some(map))
 }
 
 /// Takes the pages of a range out of this process's memory; touched again, they come back from the file.
 pub(super) fn release(map: &Mmap, range: Range<usize>) {
-    // SAFETY: the mapping is shared and read-only, so dropped pages come back unchanged, under slices handed out too.
-    #[allow(unsafe_code)]
+    // SAFETY: the mapping is shared and read-only, so dropped pages come back unchanged, under slices handed
+    // out too.
+    #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     let advised = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
     // Advice only: where the system refuses it, more memory stays in use and nothing else changes.
     drop(advised);
 }
 
 impl TokenFile {
-    /// Opens and checks everything but the packets. A file with any fault in header, footer or index is refused, with the fault named.
+    /// Opens and checks everything but the packets. A file with any fault in header, footer or index is
+    /// refused, with the fault named.
     pub fn open(path: &Path) -> Result<Self, TokenFileError> {
         let truncated =
             |what: &str| TokenFileError::Truncated { path: path.to_path_buf(), what: what.into() };
@@ -149,7 +148,8 @@ impl TokenFile {
         Ok(file)
     }
 
-    /// Every offset handed out later rests on this: packets lie back to back from the header to the index, with the stated lengths.
+    /// Every offset handed out later rests on this: packets lie back to back from the header to the index,
+    /// with the stated lengths.
     fn check_index(&self, packets_start: u64) -> Result<(), Defect> {
         let defect = |what: String| Defect::new(Part::Index, self.index.offset as usize, what);
         let bytes = &self.map[self.index.offset as usize..self.index.end as usize];
@@ -220,7 +220,8 @@ impl TokenFile {
         self.footer.max_token_id
     }
 
-    /// BLAKE3 of the file's content, as stored; names the data of a run. [`verify`](super::verify) recomputes it.
+    /// BLAKE3 of the file's content, as stored; names the data of a run. [`verify`](super::verify) recomputes
+    /// it.
     pub fn file_hash(&self) -> String {
         blake3::Hash::from_bytes(self.footer.file_hash).to_hex().to_string()
     }
@@ -235,7 +236,8 @@ impl TokenFile {
         self.column_u32(self.index.target_count)
     }
 
-    /// Byte offset of each packet, `[len]`; its tokens start 64 bytes later. For readers that copy straight to a device.
+    /// Byte offset of each packet, `[len]`; its tokens start 64 bytes later. For readers that copy straight
+    /// to a device.
     pub fn offsets(&self) -> &[u64] {
         self.column_u64(self.index.offset)
     }
@@ -268,7 +270,8 @@ impl TokenFile {
         Mask { bits: &self.map[start..start + len.div_ceil(8)], len }
     }
 
-    /// Example `i`, in place. The first call for each example compares its packet with its checksums and with the index.
+    /// Example `i`, in place. The first call for each example compares its packet with its checksums and with
+    /// the index.
     pub fn example(&self, i: usize) -> Result<Example<'_>, TokenFileError> {
         let (word, bit) = (&self.checked[i / 64], 1u64 << (i % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -278,7 +281,8 @@ impl TokenFile {
         Ok(Example { tokens: self.tokens(i), mask: self.mask(i) })
     }
 
-    /// Hands the memory of all examples read so far back to the system. For one who reads a file larger than memory, every so often.
+    /// Hands the memory of all examples read so far back to the system. For one who reads a file larger than
+    /// memory, every so often.
     pub fn release_pages(&self) {
         release(&self.map, 0..self.index.offset as usize);
     }

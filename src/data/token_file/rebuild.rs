@@ -1,18 +1,14 @@
 //! Recovers what is intact in a damaged, cut or unfinished v2 file.
 
-use std::{
-    fs::{File, TryLockError},
-    path::Path,
-};
+use std::fs::{File, TryLockError};
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::{
-    TokenFileError, TokenFileWriter,
-    reader::{map, release},
-    scan::{Found, Scan, mask_fault, mask_of, tokens_of},
-    v2::{Header, HeaderFault},
-};
+use super::reader::{map, release};
+use super::scan::{Found, Scan, mask_fault, mask_of, tokens_of};
+use super::v2::{Header, HeaderFault};
+use super::{TokenFileError, TokenFileWriter};
 
 /// What [`rebuild`] saved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,14 +17,16 @@ pub struct Rebuilt {
     pub recovered_examples: u64,
     /// Their tokens.
     pub recovered_tokens: u64,
-    /// Whether the old header was readable. If not, the new one has no hashes and no source names, and no cache check accepts it.
+    /// Whether the old header was readable. If not, the new one has no hashes and no source names, and no
+    /// cache check accepts it.
     pub header_recovered: bool,
 }
 
-/// Writes all intact packets of a damaged, cut or unfinished v2 file into a new one, which passes [`verify`](super::verify).
-/// What was lost is in the report of [`verify`](super::verify) on the old file.
+/// Writes all intact packets of a damaged, cut or unfinished v2 file into a new one, which passes
+/// [`verify`](super::verify). What was lost is in the report of [`verify`](super::verify) on the old file.
 pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError> {
-    // Not while its writer still writes it; and no writer, ours included, may take the file over while it is read.
+    // Not while its writer still writes it; and no writer, ours included, may take the file over while it is
+    // read.
     let lock = File::open(damaged).map_err(TokenFileError::io(damaged))?;
     match lock.try_lock_shared() {
         Ok(()) => {}

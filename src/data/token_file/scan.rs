@@ -1,9 +1,7 @@
 //! Packets found by their own marks, without an index: for files whose index is lost or not to be trusted.
 
-use super::{
-    reader::Mask,
-    v2::{ALIGN, PACKET_HEADER, PacketHeader},
-};
+use super::reader::Mask;
+use super::v2::{ALIGN, PACKET_HEADER, PacketHeader};
 
 /// What lies at a place of the packet area.
 pub(super) enum Found {

@@ -10,20 +10,20 @@
 //!  …  2  CRC-16, big-endian
 //! ```
 //!
-//! One packet is one example, so an example has at most 16,383 tokens. There is no file header, no loss mask, no source line and no hash: on import
-//! every token but the first is a target, on export these are lost; [`pack_file`](super::pack_file) and [`unpack`](super::unpack) say so.
+//! One packet is one example, so an example has at most 16,383 tokens. There is no file header, no loss mask,
+//! no source line and no hash: on import every token but the first is a target, on export these are lost;
+//! [`pack_file`](super::pack_file) and [`unpack`](super::unpack) say so.
 //!
-//! The public description of the protocol (the README of github.com/qubitpage/qubgpu) says "CRC-16/CCITT" and neither which of the algorithms of
-//! that name nor which bytes it covers. The writer uses CRC-16/CCITT-FALSE (polynomial 0x1021, start 0xFFFF, not reflected) over
-//! everything before it. The reader recognises the other readings too: it takes the first one under which two packets in a row, or the last
-//! packet of a file, are right, and holds to it.
+//! The public description of the protocol (the README of github.com/qubitpage/qubgpu) says "CRC-16/CCITT" and
+//! neither which of the algorithms of that name nor which bytes it covers. The writer uses CRC-16/CCITT-FALSE
+//! (polynomial 0x1021, start 0xFFFF, not reflected) over everything before it. The reader recognises the
+//! other readings too: it takes the first one under which two packets in a row, or the last packet of a file,
+//! are right, and holds to it.
 //!
 //! After damage the reader looks for the next 0xAA that starts a right packet, and says what it left out.
 
-use std::{
-    fmt,
-    io::{self, Read},
-};
+use std::fmt;
+use std::io::{self, Read};
 
 /// First byte of a packet.
 pub const SYNC: u8 = 0xAA;
@@ -283,7 +283,8 @@ impl<R: Read> Reader<R> {
         let unread = &self.window[self.start..self.end];
         let len = framed_len(unread)?;
         let packet = &unread[..len];
-        // Out of step, 0xAA may be any byte: only what this program would use is worth a 16-bit checksum's word.
+        // Out of step, 0xAA may be any byte: only what this program would use is worth a 16-bit checksum's
+        // word.
         if self.skipped > 0 && !(packet[3] == TOKEN_IDS && (len - HEADER - CRC).is_multiple_of(4)) {
             return None;
         }

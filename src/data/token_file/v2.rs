@@ -1,7 +1,8 @@
 //! The `.qubgpu` v2 layout: what lies where, encoded and decoded. No file is opened here.
 //!
-//! All numbers are little-endian, all checksums CRC-32C, all hashes BLAKE3. Every part starts at a multiple of 64 bytes and is padded with
-//! zeros to one, and every byte of the file, padding too, is under exactly one checksum and under the file hash.
+//! All numbers are little-endian, all checksums CRC-32C, all hashes BLAKE3. Every part starts at a multiple
+//! of 64 bytes and is padded with zeros to one, and every byte of the file, padding too, is under exactly one
+//! checksum and under the file hash.
 //!
 //! ```text
 //! HEADER   at 0                                 PACKET   one per example, back to back after the header
@@ -26,16 +27,17 @@
 //!                                                 32  8  total_tokens
 //!                                                 40  8  target_tokens
 //!                                                 48  4  max_token_id (0 when there is none)
-//!                                                 52  4  index_crc: over the bytes from index_offset to the footer
+//!                                                 52  4  index_crc: from index_offset to the footer
 //!                                                 56  8  zero
 //!                                                 64 32  file hash: over all bytes before the footer
 //!                                                 96 28  zero
 //!                                                124  4  crc of the 124 bytes before it
 //! ```
 //!
-//! A packet is complete in itself: it names its length, its place and its origin, so it can be sent, checked and trained without the rest of the
-//! file, and a scan in steps of 64 bytes finds all intact packets again when index and footer are lost. Index and footer hold nothing
-//! that such a scan cannot rebuild. Token pages start 64 bytes after a multiple of 64, so a reader that copies straight into device memory gets
+//! A packet is complete in itself: it names its length, its place and its origin, so it can be sent, checked
+//! and trained without the rest of the file, and a scan in steps of 64 bytes finds all intact packets again
+//! when index and footer are lost. Index and footer hold nothing that such a scan cannot rebuild. Token pages
+//! start 64 bytes after a multiple of 64, so a reader that copies straight into device memory gets
 //! aligned pages.
 
 use serde::{Deserialize, Serialize};
@@ -74,17 +76,18 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What a token file was made from. A cached file is current exactly when its header equals the header it would get today.
+/// What a token file was made from. A cached file is current exactly when its header equals the header it
+/// would get today.
 ///
 /// Hashes are lower-case hex BLAKE3. `None` where the maker did not know, as after an import from v1.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Hash of the tokenizer.
     pub tokenizer: Option<String>,
     /// Hash of the chat template.
     pub template: Option<String>,
-    /// Everything else that decides which tokens and which mask an example gets, as text: thinking policy, split, limits.
-    /// Kept whole instead of as a hash, so that a stale cache can say what changed.
+    /// Everything else that decides which tokens and which mask an example gets, as text: thinking policy,
+    /// split, limits. Kept whole instead of as a hash, so that a stale cache can say what changed.
     pub policy: String,
     /// The source files, in the order that [`Origin::file`] counts.
     pub sources: Vec<Source>,
@@ -100,7 +103,7 @@ pub struct Source {
 }
 
 /// Where an example came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Place in [`Header::sources`].
     pub file: u32,
@@ -253,13 +256,15 @@ impl Footer {
         block
     }
 
-    /// The footer at the end of `file`, with the sizes it states checked against each other and against the file.
+    /// The footer at the end of `file`, with the sizes it states checked against each other and against the
+    /// file.
     pub(super) fn decode(file: &[u8]) -> Result<Self, FooterFault> {
         let Some(at) = file.len().checked_sub(FOOTER) else { return Err(FooterFault::Absent) };
         let block = &file[at..];
         let defect = |what: &str| Err(FooterFault::Damaged(Defect::new(Part::Footer, at, what)));
         if !is_sealed(block) {
-            // Magic or length still in place: a footer was here and is damaged. Neither: the file ends elsewhere.
+            // Magic or length still in place: a footer was here and is damaged. Neither: the file ends
+            // elsewhere.
             let was_footer = block[..8] == FOOTER_MAGIC || u64_at(block, 8) == file.len() as u64;
             return if was_footer { defect("checksum does not match") } else { Err(FooterFault::Absent) };
         }
@@ -296,7 +301,8 @@ pub(super) enum FooterFault {
     Damaged(Defect),
 }
 
-/// Where the index columns of `examples` examples lie when the index starts at `start`. `None` when that overflows.
+/// Where the index columns of `examples` examples lie when the index starts at `start`. `None` when that
+/// overflows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IndexLayout {
     pub offset: u64,

@@ -5,17 +5,14 @@ use std::path::Path;
 use memmap2::Mmap;
 use serde::Serialize;
 
-use super::{
-    TokenFileError,
-    damage::{Defect, Part},
-    reader::{IndexEntry, has_footer, map, release},
-    scan::{Found, Scan, first_packet, mask_fault, tokens_of},
-    v1,
-    v2::{
-        ALIGN, FILE_MAGIC, FOOTER, Footer, FooterFault, Header, HeaderFault, IndexLayout, MAX_HEADER, Origin,
-        PacketHeader, u32_at, u64_at,
-    },
+use super::damage::{Defect, Part};
+use super::reader::{IndexEntry, has_footer, map, release};
+use super::scan::{Found, Scan, first_packet, mask_fault, tokens_of};
+use super::v2::{
+    ALIGN, FILE_MAGIC, FOOTER, Footer, FooterFault, Header, HeaderFault, IndexLayout, MAX_HEADER, Origin,
+    PacketHeader, u32_at, u64_at,
 };
+use super::{TokenFileError, v1};
 
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,10 +65,11 @@ impl VerifyReport {
     }
 }
 
-/// Reads the whole file once and lists every defect. `Err` only when it cannot be read or is no token file at all.
+/// Reads the whole file once and lists every defect. `Err` only when it cannot be read or is no token file at
+/// all.
 ///
-/// In a v2 file every flipped bit is found. A v1 file has 16-bit checksums and no length of its own: damage passes with a chance of 1 in 65,536
-/// per packet, and a file cut between two packets looks whole.
+/// In a v2 file every flipped bit is found. A v1 file has 16-bit checksums and no length of its own: damage
+/// passes with a chance of 1 in 65,536 per packet, and a file cut between two packets looks whole.
 pub fn verify(path: &Path) -> Result<VerifyReport, TokenFileError> {
     let Some(map) = map(path)? else {
         return Err(TokenFileError::Truncated { path: path.to_path_buf(), what: "the file is empty".into() });
@@ -205,7 +203,8 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
                 ));
             }
         }
-        // Index and footer should fill the rest exactly; if they do not, packets at the end are unreadable too.
+        // Index and footer should fill the rest exactly; if they do not, packets at the end are unreadable
+        // too.
         None => {
             let rest = (map.len() - packets_end.min(map.len())) as u64;
             if IndexLayout::new(0, seen).map(|index| index.end + FOOTER as u64) != Some(rest) {
@@ -355,7 +354,8 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Hashes the file behind the walk and gives the pages back, so that a file larger than memory is read once and kept nowhere.
+/// Hashes the file behind the walk and gives the pages back, so that a file larger than memory is read once
+/// and kept nowhere.
 struct HashedPass<'a> {
     map: &'a Mmap,
     hasher: blake3::Hasher,

@@ -1,19 +1,18 @@
 //! Writes a v2 token file, example by example, in constant memory.
 
-use std::{
-    fs::File,
-    io::{self, BufReader, BufWriter, Read, Seek, Write},
-    path::{Path, PathBuf},
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use super::TokenFileError;
+use super::partial::PartialFile;
+use super::v2::{
+    ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PACKET_HEADER, PacketHeader, packet_len,
 };
 
-use super::{
-    TokenFileError,
-    partial::PartialFile,
-    v2::{ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PACKET_HEADER, PacketHeader, packet_len},
-};
-
-/// Writes one token file. The file appears under its name at [`finish`](Self::finish); dropped before, it leaves nothing behind.
-/// A process killed before leaves `<name>.partial`, from which [`rebuild`](super::rebuild) recovers every complete packet.
+/// Writes one token file. The file appears under its name at [`finish`](Self::finish); dropped before, it
+/// leaves nothing behind. A process killed before leaves `<name>.partial`, from which
+/// [`rebuild`](super::rebuild) recovers every complete packet.
 pub struct TokenFileWriter {
     path: PathBuf,
     out: Sink,
@@ -51,7 +50,8 @@ impl TokenFileWriter {
         Self::create_beside(path, "partial", header)
     }
 
-    /// Like [`create`](Self::create), with another ending for the unfinished file: a rebuild reads what a killed writer left under the usual one.
+    /// Like [`create`](Self::create), with another ending for the unfinished file: a rebuild reads what a
+    /// killed writer left under the usual one.
     pub(super) fn create_beside(path: &Path, ending: &str, header: Header) -> Result<Self, TokenFileError> {
         let block = header.encode();
         if block.len() > MAX_HEADER {

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fake_hub::*;
 use sparktune_hub::{Error, Event, Needs, Progress};
 
-/// A file system of 4 MB, for as long as the value lives. `None`, and said so, where mounting is not permitted.
+use crate::fake_hub::*;
+
+/// A file system of 4 MB, for as long as the value lives. `None`, and said so, where mounting is not
+/// permitted.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::fake_hub::*;
 use sparktune_hub::{Error, Event, Needs, Origin, Progress};
+
+use crate::fake_hub::*;
 
 #[test]
 fn the_config_comes_alone() {

@@ -1,4 +1,5 @@
-//! A hub and its storage host on two loopback ports: std threads, one request per connection, everything logged.
+//! A hub and its storage host on two loopback ports: std threads, one request per connection, everything
+//! logged.
 //!
 //! Tests bend it with rules: a closure sees each request and may answer in the server's place.
 
@@ -19,13 +20,13 @@ pub const ID: &str = "org/tiny";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub const WEIGHTS: &str = "model.safetensors";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Hub,
     Cdn,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     pub role: Role,
     pub method: String,
@@ -51,7 +52,8 @@ pub enum Act {
     Say(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// The right answer, but the connection ends after so many bytes of the body.
     CutAfter(usize),
-    /// The right answer, but silence after so many bytes of the body, for half a minute or until the server is dropped.
+    /// The right answer, but silence after so many bytes of the body, for half a minute or until the server
+    /// is dropped.
     StallAfter(usize),
     /// The right answer in pieces with a pause before each.
     Drip { piece: usize, pause: Duration },

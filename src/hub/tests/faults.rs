@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::fake_hub::*;
 use sparktune_hub::{Error, Event, Hub, Needs, Origin, Patience, Progress};
+
+use crate::fake_hub::*;
 
 fn say(status: u16, headers: &[(&'static str, &str)]) -> Act {
     Act::Say(

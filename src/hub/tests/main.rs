@@ -1,6 +1,6 @@
 //! The hub against a real HTTP server on loopback that speaks the hub's routes, faults included.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail anywhere, in its server too")]
+#![expect(clippy::unwrap_used, reason = "a test may fail anywhere, in its server too")]
 
 mod disk;
 mod downloads;

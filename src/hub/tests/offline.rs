@@ -1,7 +1,8 @@
 //! `HF_HUB_OFFLINE`: the cache alone, and never a request.
 
-use crate::fake_hub::*;
 use sparktune_hub::{Cached, Error, Needs, Origin};
+
+use crate::fake_hub::*;
 
 const OFFLINE: &[(&str, &str)] = &[("HF_HUB_OFFLINE", "1")];
 

@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
-use crate::fake_hub::*;
 use sparktune_hub::{Event, Needs, Progress};
+
+use crate::fake_hub::*;
 
 const TOKEN: &str = "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";
 

@@ -3,8 +3,9 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fake_hub::*;
 use sparktune_hub::Needs;
+
+use crate::fake_hub::*;
 
 const ENDPOINT: &str = "SPARKTUNE_HUB_TEST_ENDPOINT";
 const HOME: &str = "SPARKTUNE_HUB_TEST_HOME";

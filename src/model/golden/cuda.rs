@@ -1,24 +1,28 @@
-//! The whole model on a CUDA device, or the emulated one, against the CPU, which the other tests hold against transformers:
-//! the same bf16 weights, f32 arithmetic there, bf16 activations with f32 sums here.
+//! The whole model on a CUDA device, or the emulated one, against the CPU, which the other tests hold against
+//! transformers: the same bf16 weights, f32 arithmetic there, bf16 activations with f32 sums here.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::{Device, DeviceType, Tensor};
+use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 
 use super::decoding::ids;
 use super::others::FOLDERS;
 use super::{Golden, json, qwen35, relative, root};
 use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy};
-use burn::tensor::{Device, DeviceType, Tensor};
-use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
-use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Relative difference of losses (`kernels/NOTES.md`, "Tolerances").
 const LOSS: f64 = 2e-3;
-/// Relative L2 of a gradient after bf16 activations in all layers of a small random model; single kernels are held to 2e-2.
+/// Relative L2 of a gradient after bf16 activations in all layers of a small random model; single kernels are
+/// held to 2e-2.
 const GRADIENT: f64 = 1.5e-1;
 const LOGITS: f64 = 2e-2;
-/// Cosine of the angle between all gradients of fp8 and those of bf16. This random model makes much of little: bf16 itself, with a
-/// sixteenth of the rounding, is up to [`GRADIENT`] from f32.
+/// Cosine of the angle between all gradients of fp8 and those of bf16. This random model makes much of
+/// little: bf16 itself, with a sixteenth of the rounding, is up to [`GRADIENT`] from f32.
 const FP8_COSINE: f64 = 0.6;
-/// The same, between fp8 with and without recompute: one more rounding in each layer, which e4m3 makes larger.
+/// The same, between fp8 with and without recompute: one more rounding in each layer, which e4m3 makes
+/// larger.
 const FP8_RECOMPUTED: f64 = 1e-1;
 
 fn device() -> Option<Device> {
@@ -140,8 +144,8 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     assert!((FP8_COSINE..0.9999).contains(&cosine), "gradients point elsewhere: {cosine}");
 }
 
-/// Large, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also where a random
-/// model's gradient is less than bf16's noise.
+/// Large, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also
+/// where a random model's gradient is less than bf16's noise.
 const EPS: f64 = 1e-2;
 
 /// `steps` losses of AdamW with clipping on one row.
@@ -172,7 +176,8 @@ fn curve(model: &mut Model, row: &PackedSequence, steps: u64, learning_rate: f64
 #[test]
 fn thirty_steps_follow_the_curve_of_the_cpu() {
     let Some(device) = device() else { return };
-    // Weights with more digits than bf16 has: from those that are bf16 numbers a small step would round back to where it began.
+    // Weights with more digits than bf16 has: from those that are bf16 numbers a small step would round back
+    // to where it began.
     let folder = qwen35().join("checkpoint");
     for adapters in [false, true] {
         let train = |device: &Device| {

@@ -1,13 +1,15 @@
 //! Twenty optimizer steps, as the trainer makes them.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
+
 use super::{
     CURVE, GRADIENT, Golden, LOGITS, difference, floats, json, labelled_row, model, qwen35, relative,
     stored_name,
 };
 use crate::{Gradients, Model, PackedSequence};
-use serde_json::Value;
-use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
-use std::collections::BTreeMap;
 
 struct Batches {
     golden: Golden,

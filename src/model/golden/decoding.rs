@@ -1,7 +1,8 @@
-use super::{json, model, qwen35};
-use crate::{Checkpoint, Drafter, Generator, Mtp, speculative_greedy};
 use burn::tensor::Device;
 use serde_json::Value;
+
+use super::{json, model, qwen35};
+use crate::{Checkpoint, Drafter, Generator, Mtp, speculative_greedy};
 
 pub(super) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()

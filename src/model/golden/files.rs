@@ -1,10 +1,12 @@
 //! Checkpoints and adapters on disk: what is read, written, refused.
 
+use std::path::Path;
+
+use burn::tensor::Device;
+
 use super::{difference, host, json, model, qwen35};
 use crate::export::export;
 use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
-use burn::tensor::Device;
-use std::path::Path;
 
 fn probe() -> PackedSequence {
     PackedSequence::single(&[1, 5, 9, 200, 33, 7, 2, 2, 100])

@@ -1,10 +1,11 @@
+use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
+use sparktune_kernels::gated_delta_rule::gated_delta_rule;
+use sparktune_kernels::gated_rms_norm::gated_rms_norm;
+
 use super::{Golden, LOGITS, difference, host, model};
 use crate::PackedSequence;
 use crate::delta_net::Projected;
 use crate::layer::Mixer;
-use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
-use sparktune_kernels::gated_delta_rule::gated_delta_rule;
-use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 
 #[test]
 fn hidden_states_and_logits_are_those_of_transformers() {

@@ -1,7 +1,8 @@
-use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
-use crate::{Checkpoint, Gradients, Model, Mtp, PackedSequence};
 use burn::tensor::Device;
 use sparktune_kernels::adamw::Clip;
+
+use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
+use crate::{Checkpoint, Gradients, Model, Mtp, PackedSequence};
 
 /// Canonical name of a stored one.
 fn canonical(stored: &str) -> &str {

@@ -10,11 +10,13 @@ mod forward;
 mod gradients;
 mod others;
 
-use crate::{Checkpoint, Model, PackedSequence};
+use std::path::PathBuf;
+
 use burn::tensor::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::path::PathBuf;
+
+use crate::{Checkpoint, Model, PackedSequence};
 
 pub(crate) const LOGITS: f32 = 2e-4;
 pub(crate) const LOSS: f64 = 1e-5;

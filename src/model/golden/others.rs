@@ -1,14 +1,17 @@
 //! The other families: one set each, named after its folder.
 
-use super::{GRADIENT, LOGITS, LOSS, difference, host, qwen35, relative, root};
-use crate::{Checkpoint, Gradients, Model, ModelError, Mtp, PackedSequence, Param};
+use std::path::{Path, PathBuf};
+
 use burn::tensor::Device;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use sparktune_kernels::adamw::Clip;
 use sparktune_plan::Architecture;
 use sparktune_plan::architecture::TensorSpec;
 use sparktune_plan::model_config::ConfigOptions;
-use std::path::{Path, PathBuf};
+
+use super::{GRADIENT, LOGITS, LOSS, difference, host, qwen35, relative, root};
+use crate::{Checkpoint, Gradients, Model, ModelError, Mtp, PackedSequence, Param};
 
 /// The folders of the sets, each named after its family.
 pub(super) const FOLDERS: [&str; 5] = ["qwen2", "qwen3", "llama", "llama_rope3", "mistral"];

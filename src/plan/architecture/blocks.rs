@@ -108,8 +108,8 @@ pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
     layer(sizes, spec, mixer, kept, with.zero_centred)
 }
 
-/// A layer of this mixer and a gated MLP, with a norm before each. `kept`: numbers that the mixer keeps for its backward
-/// pass, for each token.
+/// A layer of this mixer and a gated MLP, with a norm before each. `kept`: numbers that the mixer keeps for
+/// its backward pass, for each token.
 pub(super) fn layer(
     sizes: &Sizes,
     mixer: MixerSpec,
@@ -136,8 +136,8 @@ pub(super) fn final_norm(sizes: &Sizes, zero_centred: bool) -> NormSpec {
     NormSpec { path: "norm", width: sizes.hidden_size, zero_centred, place: Place::Decoder }
 }
 
-/// The window of each layer as Qwen2 and Qwen3 have it: `layer_types` says which layers have one, or else all from
-/// `max_window_layers` on do; none does without `use_sliding_window`.
+/// The window of each layer as Qwen2 and Qwen3 have it: `layer_types` says which layers have one, or else all
+/// from `max_window_layers` on do; none does without `use_sliding_window`.
 pub(super) fn windows_by_layer(config: &Fields, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
     let window = if config.flag("use_sliding_window") { sliding_window(config)? } else { None };
     let listed = config.layer_types(layers, &[("full_attention", false), ("sliding_attention", true)])?;

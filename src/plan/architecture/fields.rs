@@ -1,9 +1,9 @@
 //! Reading the fields of a `config.json`, and refusing those that nobody here knows.
 //!
-//! A field that is passed over in silence may change what the model computes: the training would then be that of another
-//! model. So each family lists the fields that it uses, those that are known to change nothing, and those that are known
-//! to change something that is not computed here. What is in none of the lists is refused too, unless its value turns it
-//! off.
+//! A field that is passed over in silence may change what the model computes: the training would then be that
+//! of another model. So each family lists the fields that it uses, those that are known to change nothing,
+//! and those that are known to change something that is not computed here. What is in none of the lists is
+//! refused too, unless its value turns it off.
 
 use serde_json::{Map, Value};
 
@@ -120,9 +120,10 @@ const USED_BY_ALL: &[&str] = &[
 
 /// Known to change nothing, in any family.
 ///
-/// The attributes of transformers' `PreTrainedConfig` (`configuration_utils.py`, versions 4.40 to 5.23), among them the
-/// generation settings that versions before 4.41 stored here; dropout, which is not part of what is computed at evaluation
-/// and is zero in all published configs of these families; and what converters and fine-tuning tools leave behind.
+/// The attributes of transformers' `PreTrainedConfig` (`configuration_utils.py`, versions 4.40 to 5.23),
+/// among them the generation settings that versions before 4.41 stored here; dropout, which is not part of
+/// what is computed at evaluation and is zero in all published configs of these families; and what converters
+/// and fine-tuning tools leave behind.
 const HARMLESS_IN_ALL: &[&str] = &[
     // PreTrainedConfig
     "architectures",
@@ -201,8 +202,9 @@ const HARMLESS_IN_ALL: &[&str] = &[
     "model_name",
 ];
 
-/// Known to ask for a computation that no family here has: experts; soft caps and multipliers; layers without positions;
-/// parallel residuals; clipped, normed, low-rank or pruned projections; layers that differ from one another; encoders.
+/// Known to ask for a computation that no family here has: experts; soft caps and multipliers; layers without
+/// positions; parallel residuals; clipped, normed, low-rank or pruned projections; layers that differ from
+/// one another; encoders.
 const REFUSED_IN_ALL: &[&str] = &[
     "num_experts",
     "num_local_experts",
@@ -331,7 +333,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn optional_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
-        // 2^32 bounds every product of two sizes below u64, so that a hostile config cannot overflow later sums.
+        // 2^32 bounds every product of two sizes below u64, so that a hostile config cannot overflow later
+        // sums.
         self.get(field)
             .map(|value| match value.as_u64() {
                 Some(n) if n < 1 << 32 => Ok(n as usize),

@@ -1,6 +1,7 @@
 //! Mistral 7B v0.1 to v0.3 and Nemo: the layout of Llama, in v0.1 with a sliding window in every layer.
 //!
-//! Source of the fields: transformers 5.23, `models/mistral/configuration_mistral.py`, and the published configs.
+//! Source of the fields: transformers 5.23, `models/mistral/configuration_mistral.py`, and the published
+//! configs.
 
 use super::blocks::{Attention, attention_layer, final_norm, sliding_window};
 use super::fields::FieldLists;

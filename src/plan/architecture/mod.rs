@@ -1,8 +1,9 @@
 //! One table for each model family: which tensors a layer has, what it computes, what its config may say.
 //!
-//! Enters: the fields of a `config.json`. Leaves: a [`DecoderSpec`], from which everything that depends on the layers of a
-//! model is derived, here and in the crates above. To add a family, add its variant to [`Architecture`], write its table in
-//! a file of its own, and name it in `Architecture::family` below, the only place where families are told apart.
+//! Enters: the fields of a `config.json`. Leaves: a [`DecoderSpec`], from which everything that depends on
+//! the layers of a model is derived, here and in the crates above. To add a family, add its variant to
+//! [`Architecture`], write its table in a file of its own, and name it in `Architecture::family` below, the
+//! only place where families are told apart.
 
 mod blocks;
 mod fields;
@@ -16,6 +17,7 @@ mod table;
 
 pub(crate) use blocks::Sizes;
 pub use fields::ConfigError;
+use fields::FieldLists;
 pub(crate) use fields::Fields;
 pub use rope::{Llama3Scaling, Rope};
 pub use table::{
@@ -24,7 +26,6 @@ pub use table::{
 };
 
 use crate::choices::Architecture;
-use fields::FieldLists;
 
 /// What is known of a family.
 pub(crate) struct Family {
@@ -32,16 +33,16 @@ pub(crate) struct Family {
     model_types: &'static [&'static str],
     /// The fields of its config.
     fields: FieldLists,
-    /// Beginnings of the names of tensors that a checkpoint of this family may hold beside the text model. They are carried
-    /// over into exports and not trained.
+    /// Beginnings of the names of tensors that a checkpoint of this family may hold beside the text model.
+    /// They are carried over into exports and not trained.
     carried: &'static [&'static str],
     /// Its table, for a model of these sizes.
     decoder: fn(&Sizes, &Fields) -> Result<DecoderSpec, ConfigError>,
 }
 
 impl Architecture {
-    /// The families that a model of an unknown one may be like: that with fields of its own first; of the others, whose
-    /// fields are all alike, the plainest.
+    /// The families that a model of an unknown one may be like: that with fields of its own first; of the
+    /// others, whose fields are all alike, the plainest.
     pub(crate) const LIKELY: [Self; 2] = [Self::Qwen35, Self::Llama];
 
     /// The table of this family.
@@ -81,8 +82,8 @@ impl Architecture {
         (self.family().decoder)(sizes, config)
     }
 
-    /// Whether a checkpoint of this family may hold a tensor of this stored name beside its text model: one that is carried
-    /// over into exports, or one that nothing needs.
+    /// Whether a checkpoint of this family may hold a tensor of this stored name beside its text model: one
+    /// that is carried over into exports, or one that nothing needs.
     pub fn carries(self, stored_name: &str) -> bool {
         // Old exports stored the rotary frequencies, which follow from the config.
         stored_name.ends_with("rotary_emb.inv_freq")

@@ -1,7 +1,8 @@
-//! Qwen3.5, and Qwen3.6 and 3.8 dense (SPEC.md): three layers with a gated DeltaNet, then one with gated attention.
+//! Qwen3.5, and Qwen3.6 and 3.8 dense (SPEC.md): three layers with a gated DeltaNet, then one with gated
+//! attention.
 //!
-//! Source of the fields: transformers 5.23, `models/qwen3_5/configuration_qwen3_5.py`, and the published configs, which
-//! hold more.
+//! Source of the fields: transformers 5.23, `models/qwen3_5/configuration_qwen3_5.py`, and the published
+//! configs, which hold more.
 
 use super::blocks::{Attention, attention_layer, channels, final_norm, layer, linear, norm, tensor};
 use super::fields::FieldLists;
@@ -45,7 +46,8 @@ pub(super) const FAMILY: Family = Family {
             "vision_start_token_id",
         ],
     },
-    // The vision tower; the MTP head, which not every checkpoint whose config declares it has, and the other way round.
+    // The vision tower; the MTP head, which not every checkpoint whose config declares it has, and the other
+    // way round.
     carried: &["model.visual.", "visual.", "mtp."],
     decoder,
 };

@@ -5,7 +5,7 @@ use serde_json::Map;
 use super::fields::{ConfigError, Fields};
 
 /// How positions rotate the queries and keys of a layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     /// Base of the geometric series of frequencies.
     pub theta: f64,
@@ -16,7 +16,7 @@ pub struct Rope {
 }
 
 /// `rope_scaling` of type `llama3`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Llama3Scaling {
     /// Long wavelengths are stretched by this factor.
     pub factor: f64,
@@ -31,8 +31,8 @@ pub struct Llama3Scaling {
 /// The fields of a config that [`Rope::read`] looks at.
 pub(super) const USED: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"];
 
-/// The fields inside `rope_parameters` and `rope_scaling` that are looked at, and those that name the sections of
-/// multimodal positions, which are all equal for text (SPEC.md 2.3).
+/// The fields inside `rope_parameters` and `rope_scaling` that are looked at, and those that name the
+/// sections of multimodal positions, which are all equal for text (SPEC.md 2.3).
 pub(super) const INNER: &[&str] = &[
     "rope_theta",
     "rope_type",
@@ -47,10 +47,11 @@ pub(super) const INNER: &[&str] = &[
 ];
 
 impl Rope {
-    /// Reads the rotation that all attention layers of a model share. `rotated` is the share of each head that is rotated
-    /// where the config does not say.
+    /// Reads the rotation that all attention layers of a model share. `rotated` is the share of each head
+    /// that is rotated where the config does not say.
     pub(super) fn read(config: &Fields, head_dim: usize, rotated: f64) -> Result<Self, ConfigError> {
-        // Newer files keep everything in `rope_parameters`; older ones have `rope_theta` beside `rope_scaling`.
+        // Newer files keep everything in `rope_parameters`; older ones have `rope_theta` beside
+        // `rope_scaling`.
         let none = Map::new();
         let parameters = config.map("rope_parameters").or_else(|| config.map("rope_scaling"));
         let parameters = Fields::new(parameters.unwrap_or(&none));

@@ -1,13 +1,13 @@
 //! The vocabulary of the family tables: what a decoder layer computes and which tensors it holds.
 //!
-//! Whatever depends on the layers of a model is derived from these values: loading, adapter targets, which linear
-//! layers are computed together, export checks, memory, FLOPs, launches, and the products that are benchmarked. Pure
-//! data; knows neither `config.json` nor tensors with numbers in them.
+//! Whatever depends on the layers of a model is derived from these values: loading, adapter targets, which
+//! linear layers are computed together, export checks, memory, FLOPs, launches, and the products that are
+//! benchmarked. Pure data; knows neither `config.json` nor tensors with numbers in them.
 
 use super::rope::Rope;
 
 /// The layers of a decoder, as its family builds them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DecoderSpec {
     /// One entry a layer, first layer first.
     pub layers: Vec<LayerSpec>,
@@ -18,7 +18,7 @@ pub struct DecoderSpec {
 }
 
 /// One decoder layer: a mixer and a gated MLP, each with its norms and a residual connection around it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
     /// How tokens exchange information.
     pub mixer: MixerSpec,
@@ -31,7 +31,7 @@ pub struct LayerSpec {
 }
 
 /// One row of a layer's table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// The weight of an RMSNorm.
     Norm(NormSpec),
@@ -42,7 +42,7 @@ pub enum Part {
 }
 
 /// The mixer of a layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum MixerSpec {
     /// Softmax attention.
     Attention(AttentionSpec),
@@ -51,7 +51,7 @@ pub enum MixerSpec {
 }
 
 /// Softmax attention with grouped heads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
     /// Query heads.
     pub num_attention_heads: usize,
@@ -68,7 +68,7 @@ pub struct AttentionSpec {
 }
 
 /// Shape of a gated DeltaNet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaNetSpec {
     /// Query and key heads.
     pub num_key_heads: usize,
@@ -83,7 +83,7 @@ pub struct DeltaNetSpec {
 }
 
 /// A linear layer `y = x Wᵀ (+ bias)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinearSpec {
     /// Module path below the layer: `self_attn.q_proj`.
     pub path: &'static str,
@@ -98,7 +98,7 @@ pub struct LinearSpec {
 }
 
 /// The activation that a linear layer reads. Those of a layer that read the same one are computed together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// The normed input of the mixer.
     MixerInput,
@@ -111,7 +111,7 @@ pub enum Reads {
 }
 
 /// An RMSNorm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NormSpec {
     /// Module path below the layer, or below the decoder: `input_layernorm`.
     pub path: &'static str,
@@ -124,7 +124,7 @@ pub struct NormSpec {
 }
 
 /// What a norm normalises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The residual stream before the mixer.
     BeforeMixer,
@@ -141,23 +141,25 @@ pub enum Place {
 }
 
 /// A tensor by name and shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name below the layer, the MTP head, or the decoder: `linear_attn.A_log`.
     pub name: String,
     /// Shape in the checkpoint.
     pub shape: Vec<usize>,
-    /// Untrained numbers lie around one instead of around zero: the weight of a norm that is not zero-centred.
+    /// Untrained numbers lie around one instead of around zero: the weight of a norm that is not
+    /// zero-centred.
     pub around_one: bool,
 }
 
-/// A multi-token-prediction head: one more decoder layer, and what joins its two inputs. All names are below `mtp`. The head
-/// has neither an embedding nor an output head of its own.
-#[derive(Clone, Debug, PartialEq)]
+/// A multi-token-prediction head: one more decoder layer, and what joins its two inputs. All names are below
+/// `mtp`. The head has neither an embedding nor an output head of its own.
+#[derive(Debug, Clone, PartialEq)]
 pub struct MtpSpec {
     /// The decoder layer, at `layers.0`.
     pub layer: LayerSpec,
-    /// Projects the embedding of the next token and the hidden state, concatenated, to the width of the layer.
+    /// Projects the embedding of the next token and the hidden state, concatenated, to the width of the
+    /// layer.
     pub projection: TensorSpec,
     /// Norm of the embedding of the next token.
     pub embedding_norm: NormSpec,

@@ -1,8 +1,10 @@
-use super::*;
-use crate::model_config::{ConfigOptions, ModelConfig};
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model_config::{ConfigOptions, ModelConfig};
 
 /// The configs of `published/` by file name, each with the number of parameters that its text model has.
 fn published() -> Vec<(String, Value, u64)> {
@@ -231,7 +233,8 @@ fn the_layers_of_qwen3_5_are_these() {
     );
     // SPEC.md 1.2: 851 tensors, 3 of them outside the layers.
     assert_eq!(config.tensors().len(), 851);
-    // Adapters on 8 and 7 linear layers add their inner vectors to what is kept (4 H + 3 I and the mixer's own).
+    // Adapters on 8 and 7 linear layers add their inner vectors to what is kept (4 H + 3 I and the mixer's
+    // own).
     assert_eq!(kinds[0].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 2 * 10240 + 3 * 6144);
     assert_eq!(kinds[0].0.kept_with_adapters(128) - kinds[0].0.kept_with_adapters(0), 8 * 128);
     assert_eq!(kinds[1].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 5 * 6144 + 3 * 1024);

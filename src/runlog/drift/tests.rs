@@ -3,9 +3,9 @@
 use super::*;
 use crate::event::GpuSample;
 
-/// Plays stretches, one a line: `minutes, seconds per step, tokens/s, noise in percent, MHz of max, busy percent`; `-`
-/// where nobody measured. Beside the steps there is a reading every ten seconds. `eval` is a minute of readings without
-/// steps. Returns what was warned of, with the minute.
+/// Plays stretches, one a line: `minutes, seconds per step, tokens/s, noise in percent, MHz of max, busy
+/// percent`; `-` where nobody measured. Beside the steps there is a reading every ten seconds. `eval` is a
+/// minute of readings without steps. Returns what was warned of, with the minute.
 fn play(recording: &str) -> Vec<(u64, String)> {
     let mut watch = DriftWatch::new();
     let (mut time_s, mut read_at, mut n) = (0.0, 0.0, 0_u64);

@@ -1,5 +1,5 @@
-//! Series of readings as a GB10 gives them: 128.5 GB shared by CPU and GPU, 11.7 GB of it the plan's reserve. Their form is
-//! the kernel's; their figures are made up after reports of machines that stalled.
+//! Series of readings as a GB10 gives them: 128.5 GB shared by CPU and GPU, 11.7 GB of it the plan's reserve.
+//! Their form is the kernel's; their figures are made up after reports of machines that stalled.
 
 use super::*;
 
@@ -58,7 +58,8 @@ fn another_program_that_grows_is_warned_of_first_and_then_the_run_stops() {
     let told = told(&mut spark(), series);
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(matches!(told[0].1, Relief::Warn(_)) && stops(&told).len() == 1);
-    // 20 GB last 100 s. Tight from 8.8 GB on, critical from 4.4 GB on: when it stops, 3.9 GB are left to end in order.
+    // 20 GB last 100 s. Tight from 8.8 GB on, critical from 4.4 GB on: when it stops, 3.9 GB are left to end
+    // in order.
     assert!((60.0..65.0).contains(&told[0].0), "{told:?}");
     assert!((79.0..82.0).contains(&told[1].0), "{told:?}");
 }

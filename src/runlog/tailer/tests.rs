@@ -1,8 +1,10 @@
+use std::io::Write;
+
+use proptest::prelude::*;
+
 use super::*;
 use crate::event::{Kind, Step, Warning};
 use crate::view::RunView;
-use proptest::prelude::*;
-use std::io::Write;
 
 fn run() -> (tempfile::TempDir, RunDir) {
     let root = tempfile::tempdir().unwrap();

@@ -1,13 +1,14 @@
 //! Files are read back by a decoder of their own. That the real TensorBoard reads them is shown by
 //! `tests/peers/read_tensorboard.py`.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::event::{Eval, GpuSample, RunFinished, RunStarted, Warning};
 use crate::lease::Lease;
 use crate::proto::masked_crc;
 use crate::writer::EventWriter;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 /// The fields of a message: number, and value as integer, or bytes of fixed size, or text and messages.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {

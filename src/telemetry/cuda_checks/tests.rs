@@ -1,4 +1,5 @@
-//! The verdicts on recorded machines, as a person reads them: `machines/<name>.toml` and the snapshot of that name.
+//! The verdicts on recorded machines, as a person reads them: `machines/<name>.toml` and the snapshot of that
+//! name.
 
 use std::fs;
 use std::path::Path;

@@ -2,22 +2,25 @@
 //! the real loop: from a token file through packing, training, evaluation, checkpoints and resume to the
 //! outputs.
 
-use super::*;
-use crate::batches::Batches;
-use crate::examples::Examples;
-use crate::run::{Finished, train_for};
-use crate::{TrainError, TrainOptions};
-use burn::tensor::{Device, Tensor, activation::log_sigmoid};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use burn::tensor::activation::log_sigmoid;
+use burn::tensor::{Device, Tensor};
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_kernels::Weight;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 use sparktune_model::{Checkpoint, LoraConfig};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunsRoot};
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::batches::Batches;
+use crate::examples::Examples;
+use crate::run::{Finished, train_for};
+use crate::{TrainError, TrainOptions};
 
 /// `Σ -ln σ(β · (log p(chosen) - log p(rejected)))` over pairs of answers: DPO without a reference model.
 /// Source: equation 7 of Rafailov et al. 2023 (arXiv 2305.18290).

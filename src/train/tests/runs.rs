@@ -1,14 +1,15 @@
 //! Whole runs in process: trained, stopped, resumed, exported.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
 #[cfg(feature = "cuda")]
 use sparktune_train::{BeforeFirstRun, TileFile};
 use sparktune_train::{TrainError, TrainOptions, export_run, train, train_with};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")

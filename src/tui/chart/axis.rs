@@ -1,4 +1,5 @@
-//! Where a value lies between the bottom and the top of a chart, and which round values are written beside it.
+//! Where a value lies between the bottom and the top of a chart, and which round values are written beside
+//! it.
 
 /// Least share of a chart's largest value that it spans, so that noise of a constant does not fill it.
 const LEAST_SPAN: f64 = 0.01;
@@ -12,8 +13,9 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are none. It spans
-    /// at least `least`. A logarithmic axis needs a positive value, else it is linear; smaller values lie at its bottom.
+    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are
+    /// none. It spans at least `least`. A logarithmic axis needs a positive value, else it is linear;
+    /// smaller values lie at its bottom.
     pub fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             values.filter(|v| v.is_finite()).fold(None, |range: Option<(f64, f64)>, v| {
@@ -70,8 +72,8 @@ impl Axis {
         self.lo.abs().max(self.hi.abs())
     }
 
-    /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their distance, which says
-    /// how many digits they need.
+    /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their
+    /// distance, which says how many digits they need.
     pub fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
         let ticks = if self.log { self.decades(most) } else { Vec::new() };
@@ -138,8 +140,9 @@ pub(super) fn step_ticks(from: u64, to: u64, most: usize) -> (Vec<u64>, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn ticks(lo: f64, hi: f64, log: bool, most: usize) -> Vec<f64> {
         Axis::of([lo, hi].into_iter(), log, 0.0).unwrap().ticks(most, 1.0).0

@@ -1,5 +1,5 @@
-//! Dots on a grid of cells. A later layer hides an earlier one in the cells they share, for a cell has one colour, and
-//! merged dots would read as a curve that is not there.
+//! Dots on a grid of cells. A later layer hides an earlier one in the cells they share, for a cell has one
+//! colour, and merged dots would read as a curve that is not there.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -1,4 +1,5 @@
-//! Buckets of steps spread over the columns of a chart: smallest and largest value are kept, whatever the widths.
+//! Buckets of steps spread over the columns of a chart: smallest and largest value are kept, whatever the
+//! widths.
 
 use sparktune_runlog::Bucket;
 
@@ -26,7 +27,8 @@ impl Window {
         shown.then(|| (u128::from(step - self.from) * columns as u128 / self.steps()) as usize)
     }
 
-    /// First and last step in a column; at least one step, so that a step wider than a column is in all of its columns.
+    /// First and last step in a column; at least one step, so that a step wider than a column is in all of
+    /// its columns.
     pub fn steps_of(self, column: usize, columns: usize) -> (u64, u64) {
         let at = |column: usize| self.steps() * column as u128 / columns.max(1) as u128;
         let first = at(column).min(self.steps() - 1);
@@ -102,7 +104,8 @@ pub(super) fn columns(buckets: &[Bucket], window: Window, columns: usize) -> Vec
     let from = buckets.partition_point(|b| b.last_step < window.from);
     for bucket in buckets[from..].iter().take_while(|b| b.first_step <= window.to) {
         let end = |step: u64| window.column(step.clamp(window.from, window.to), columns).unwrap_or(0);
-        // A single step that is wider than a column is drawn where it begins, so that lines between steps have room.
+        // A single step that is wider than a column is drawn where it begins, so that lines between steps
+        // have room.
         let (first, last) = (end(bucket.first_step), end(bucket.last_step));
         for column in &mut all[first..=last] {
             match column {
@@ -122,7 +125,8 @@ pub(super) fn mean_line(buckets: &[Bucket], window: Window, columns: usize) -> L
     line(buckets, window, columns, |bucket| Summary::of(bucket).mean())
 }
 
-/// The moving average over all steps, those before the window included, as a line. Gaps where no value was finite.
+/// The moving average over all steps, those before the window included, as a line. Gaps where no value was
+/// finite.
 pub(super) fn average_line(buckets: &[Bucket], window: Window, columns: usize) -> Line {
     let mut average: Option<f64> = None;
     line(buckets, window, columns, |bucket| {
@@ -162,9 +166,10 @@ fn line(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
     use proptest::prelude::*;
     use sparktune_runlog::Series;
+
+    use super::*;
 
     pub(crate) fn series(values: &[(u64, f64)]) -> Series {
         let mut series = Series::default();

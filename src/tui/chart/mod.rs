@@ -1,11 +1,11 @@
 //! A line chart for terminals.
 //!
-//! Enters: curves as the run log keeps them ([`Bucket`]s with smallest and largest value), marks, and the steps to show.
-//! Leaves: cells of a ratatui buffer. It knows neither runs nor keys.
+//! Enters: curves as the run log keeps them ([`Bucket`]s with smallest and largest value), marks, and the
+//! steps to show. Leaves: cells of a ratatui buffer. It knows neither runs nor keys.
 //!
 //! ```text
 //! ╭ loss ──────── ⣿ each step  ━ average  ◆ eval ╮
-//! │ 2.0 ⠑⢄⢄                 ┊                    │   envelope: no spike is lost, however many steps share a column
+//! │ 2.0 ⠑⢄⢄                 ┊                    │   envelope: no spike is lost, whatever the width
 //! │ 1.5    ⠉⠉⠑◆⢄⣀⢠⡀⣀ ×  ⢀⣀◆⣀⡀┊                    │   × and a gap: not finite      ┊ a later attempt begins
 //! │                 ▲        ▲                   │   ▲ checkpoints
 //! ╰──────────┴ 500 ──────────┴ 1,000 ────────────╯
@@ -20,22 +20,20 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
+use axis::{Axis, step_ticks};
+use canvas::{Canvas, Ink};
+pub use columns::{Window, summary};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
-
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Widget};
+pub(crate) use sparkline::{Column, blocks, sparkline};
 use sparktune_runlog::Bucket;
 use unicode_width::UnicodeWidthStr;
-
-pub use columns::{Window, summary};
-pub(crate) use sparkline::{Column, blocks, sparkline};
 pub use unit::Unit;
 
 use crate::screen::{Colours, Role, Theme};
-use axis::{Axis, step_ticks};
-use canvas::{Canvas, Ink};
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

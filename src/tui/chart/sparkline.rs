@@ -19,8 +19,8 @@ pub(crate) enum Column {
     Share(f64),
 }
 
-/// The columns in `height` rows, top row first: a gap where nothing was measured, a cross at the foot of what was not
-/// finite.
+/// The columns in `height` rows, top row first: a gap where nothing was measured, a cross at the foot of what
+/// was not finite.
 pub(crate) fn blocks(columns: &[Column], height: usize, unicode: bool) -> Vec<String> {
     let glyphs = if unicode { BLOCKS } else { ASCII };
     let top = (8 * height).saturating_sub(1) as f64;

@@ -76,8 +76,8 @@ impl Unit {
     }
 }
 
-/// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each is a round
-/// number by itself.
+/// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each
+/// is a round number by itself.
 pub(super) fn labels(ticks: &[f64], step: f64, (scale, letter): (f64, &str)) -> Vec<String> {
     ticks.iter().map(|tick| label(tick / scale, step / scale, letter)).collect()
 }

@@ -1,4 +1,5 @@
-//! What happened, newest first: warnings, evaluations, checkpoints, phases, requests, and oddities of the log itself.
+//! What happened, newest first: warnings, evaluations, checkpoints, phases, requests, and oddities of the log
+//! itself.
 
 use ratatui::text::{Line, Span};
 

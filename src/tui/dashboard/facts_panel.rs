@@ -1,4 +1,5 @@
-//! What the run is: what came out of it, its attempts, and its plan with the estimates beside what was measured.
+//! What the run is: what came out of it, its attempts, and its plan with the estimates beside what was
+//! measured.
 
 use ratatui::text::{Line, Span};
 use sparktune_plan::memory::peak_in_words;

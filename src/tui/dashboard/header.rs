@@ -1,4 +1,5 @@
-//! The top of the screen: which run, how it stands, how far it is, when it will be done and how that is known.
+//! The top of the screen: which run, how it stands, how far it is, when it will be done and how that is
+//! known.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

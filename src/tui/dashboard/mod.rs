@@ -1,9 +1,10 @@
-//! A run on a whole screen, live or over: what it is doing, how its loss goes, and what to do when it stands still.
+//! A run on a whole screen, live or over: what it is doing, how its loss goes, and what to do when it stands
+//! still.
 //!
 //! ```text
 //! name · state                        header        what, how far, when done and how that is known
 //! progress, time left, panels         header
-//! what has to be said now             header        crashed, stalled, asked, warned: in words, with what to do
+//! what has to be said now             header        crashed, stalled, asked, warned, and what to do
 //! ╭ loss ───────────╮ ╭ tok/s ─╮      charts_panel  or one of the other panels: events_panel, samples_panel,
 //! │                 │ ╭ memory ╮                    step_panel, machine_panel, facts_panel
 //! ╰─────────────────╯ ╰────────╯
@@ -11,8 +12,9 @@
 //! keys                                keys
 //! ```
 //!
-//! Enters: keys, ticks, and the run folder, which is only read (`reading`); a request to the trainer is one file in
-//! it (`ask`). Leaves: a frame, and only when something to see has changed. Leaving never touches the run.
+//! Enters: keys, ticks, and the run folder, which is only read (`reading`); a request to the trainer is one
+//! file in it (`ask`). Leaves: a frame, and only when something to see has changed. Leaving never touches the
+//! run.
 
 mod ask;
 mod charts_panel;
@@ -31,24 +33,24 @@ mod zoom;
 #[cfg(test)]
 mod tests;
 
+use ask::Ask;
+use compare::{Picked, Picker};
 use crossterm::event::{KeyCode, KeyEvent};
+use facts_panel::Facts;
+use keys::{Do, GROUPS, Scroll};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
+use reading::{Known, Reading};
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
+use zoom::Zoom;
 
 use crate::chart::Window;
 use crate::plain::standing;
 use crate::screen::{App, Input, Next, Popup, Role, Theme, action, help, hints, rows};
 use crate::wrap::cut;
-use ask::Ask;
-use compare::{Picked, Picker};
-use facts_panel::Facts;
-use keys::{Do, GROUPS, Scroll};
-use reading::{Known, Reading};
-use zoom::Zoom;
 
 /// The panels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,8 +133,8 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// The dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time; a folder that cannot
-    /// be read is told on the screen.
+    /// The dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time; a folder
+    /// that cannot be read is told on the screen.
     pub fn open(run: RunDir, runs: Option<RunsRoot>) -> Self {
         let mut dashboard = Self::of(Reading::open(run), runs);
         dashboard.read_facts();
@@ -193,7 +195,8 @@ impl Dashboard {
         Some((other.name.as_str(), frozen.unwrap_or(&other.known)))
     }
 
-    /// The steps shown: to the last one that any curve has, so that what a later attempt replaces stays in sight.
+    /// The steps shown: to the last one that any curve has, so that what a later attempt replaces stays in
+    /// sight.
     fn window(&self) -> Window {
         self.zoom.window(self.newest())
     }

@@ -15,7 +15,8 @@ use crate::screen::Role;
 
 /// Bound of one look, so that keys stay alive while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
-/// Entries of the list that are kept, and characters of each: whoever wrote the log, a frame is drawn in time.
+/// Entries of the list that are kept, and characters of each: whoever wrote the log, a frame is drawn in
+/// time.
 const KEPT: usize = 500;
 const LONGEST: usize = 2000;
 

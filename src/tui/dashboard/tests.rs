@@ -554,7 +554,8 @@ fn damage_to_the_folder_is_told_in_words() {
     assert!(text(&mut dashboard).contains("nothing was asked"));
 }
 
-/// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth. Returns its size.
+/// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth.
+/// Returns its size.
 fn write_log(run: &RunDir, steps: u64) -> u64 {
     let mut log = String::new();
     let kinds = (1..=steps).flat_map(|step| {

@@ -87,8 +87,9 @@ fn steps(window: Window) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_zoomed_window_follows_the_newest_step_until_it_is_panned_away_and_again_at_the_end() {

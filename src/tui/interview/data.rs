@@ -27,7 +27,8 @@ const SHOWN_BYTES: usize = 300;
 /// Examples of a preview: each takes half a screen.
 const EXAMPLES: usize = 4;
 
-/// Asks for the data until enough of it can be used, and makes the first plan. `None`: another model is wanted.
+/// Asks for the data until enough of it can be used, and makes the first plan. `None`: another model is
+/// wanted.
 pub fn data(
     interview: &Interview<'_>,
     answers: &mut Answers,

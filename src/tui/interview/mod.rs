@@ -1,7 +1,8 @@
-//! The questions one after the other, without a full screen: for `--plain`, dumb terminals and screen readers.
+//! The questions one after the other, without a full screen: for `--plain`, dumb terminals and screen
+//! readers.
 //!
-//! Owns the order in which the questions of [`sparktune_app::questions`] are asked, and what is printed between them.
-//! Enters: the answers so far. Leaves: a job that was agreed to. Notes go to standard error.
+//! Owns the order in which the questions of [`sparktune_app::questions`] are asked, and what is printed
+//! between them. Enters: the answers so far. Leaves: a job that was agreed to. Notes go to standard error.
 
 mod data;
 mod model;

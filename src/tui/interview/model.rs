@@ -1,4 +1,5 @@
-//! Which model: the catalog with what each would be like here, the demo, or another that is judged by its config.
+//! Which model: the catalog with what each would be like here, the demo, or another that is judged by its
+//! config.
 
 use sparktune_app::answers::{gather, runs_dir_of};
 use sparktune_app::failure::Failure;
@@ -7,8 +8,7 @@ use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_
 use sparktune_app::planner::drop_model;
 use sparktune_app::questions::model::{DEMO, ModelQuestion, OTHER, Offer, UnknownFamily, check_name};
 use sparktune_app::questions::page::Page;
-use sparktune_plan::render;
-use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
+use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin, render};
 
 use super::Interview;
 use crate::output::note;

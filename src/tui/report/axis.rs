@@ -1,4 +1,5 @@
-//! Axes: from the range of the values to a place between 0 and 1, and ticks at 1, 2 and 5 times a power of ten.
+//! Axes: from the range of the values to a place between 0 and 1, and ticks at 1, 2 and 5 times a power of
+//! ten.
 
 use crate::quantity::UNKNOWN;
 
@@ -54,7 +55,6 @@ impl Axis {
         let (low, high) = (low.clamp(TINY, HUGE), high.clamp(TINY, HUGE));
         let (low, high) = (round_log(low, f64::floor), round_log(high.max(low), f64::ceil));
         let high = if high > low { high } else { low * 10.0 };
-        #[allow(clippy::cast_possible_truncation)] // between -290 and 290
         let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let inside = |value: &f64| *value >= low * 0.999 && *value <= high * 1.001;
         let within = |mantissas: &[f64]| -> Vec<f64> {
@@ -103,7 +103,6 @@ impl Axis {
 }
 
 /// Steps and counts on a chart.
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn as_f64(n: u64) -> f64 {
     n as f64
 }
@@ -117,9 +116,7 @@ fn nice_step(raw: f64) -> f64 {
 }
 
 fn multiples(first: f64, last: f64, step: f64) -> Vec<f64> {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a small non-negative number
     let n = (last - first).clamp(-1.0, 100.0) as i64;
-    #[allow(clippy::cast_precision_loss)]
     (0..=n).map(|i| (first + i as f64) * step).collect()
 }
 
@@ -144,7 +141,6 @@ pub(super) fn number(value: f64, step: f64) -> String {
     if value.abs() < step * 1e-6 {
         return "0".to_owned();
     }
-    #[allow(clippy::cast_possible_truncation)] // exponents of a double
     let exponent = |x: f64| (x.abs().log10() + 1e-9).floor() as i32;
     let digits = |n: i32| usize::try_from(n.clamp(0, 9)).unwrap_or(0);
     if value.abs() >= 1e7 || step < 0.9e-4 {
@@ -179,8 +175,9 @@ fn grouped(decimal: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn labels(axis: &Axis) -> Vec<&str> {
         axis.ticks().iter().map(|tick| tick.label.as_str()).collect()

@@ -22,7 +22,8 @@ pub(super) struct Part<'a> {
     pub shown: String,
 }
 
-/// A bar of parts out of `whole`, each with a name and a size in the legend; what is left over is `rest`, by name.
+/// A bar of parts out of `whole`, each with a name and a size in the legend; what is left over is `rest`, by
+/// name.
 pub(super) fn stacked(page: &mut Markup, title: &str, parts: &[Part], whole: f64, rest: Option<Part>) {
     let present = || parts.iter().zip(SHADES).filter(|(part, _)| part.size > 0.0);
     let words =

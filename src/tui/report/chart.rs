@@ -34,7 +34,6 @@ impl Unit {
 
     /// A value as text, beside a caption that names the unit.
     pub fn show(self, value: f64) -> String {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         match self {
             Unit::Bytes => render::bytes(value.max(0.0) as u64),
             Unit::Of(_) => figure(value),
@@ -48,7 +47,8 @@ impl Unit {
 pub(super) enum Base {
     /// At 0.
     Zero,
-    /// Near the smallest value, and logarithmic where most of the curve would otherwise lie flat on the ground.
+    /// Near the smallest value, and logarithmic where most of the curve would otherwise lie flat on the
+    /// ground.
     Fitted,
 }
 

@@ -1,4 +1,5 @@
-//! A curve brought down to what a page can show: columns of equal width that keep smallest, largest and mean value.
+//! A curve brought down to what a page can show: columns of equal width that keep smallest, largest and mean
+//! value.
 
 use sparktune_runlog::{Bucket, Series};
 
@@ -8,7 +9,8 @@ use super::axis::{Axis, as_f64};
 pub(super) const WIDTH: f64 = 2000.0;
 pub(super) const HEIGHT: f64 = 1000.0;
 
-/// Steps over which the smoothed line averages to each side, in a run of ordinary length: what the live average does.
+/// Steps over which the smoothed line averages to each side, in a run of ordinary length: what the live
+/// average does.
 const SMOOTH_STEPS: f64 = 10.0;
 
 /// Neighbouring steps drawn as one.
@@ -64,8 +66,8 @@ pub(super) fn columns(series: &Series, from: u64, to: u64, most: u64) -> Vec<Col
     columns
 }
 
-/// Stretches without a hole: where only values that are not finite lie between, or steps of another attempt, the line
-/// breaks.
+/// Stretches without a hole: where only values that are not finite lie between, or steps of another attempt,
+/// the line breaks.
 pub(super) fn stretches(columns: &[Column]) -> Vec<&[Column]> {
     let mut distances: Vec<u64> = columns.windows(2).map(|w| w[1].first - w[0].first).collect();
     distances.sort_unstable();
@@ -76,8 +78,9 @@ pub(super) fn stretches(columns: &[Column]) -> Vec<&[Column]> {
     columns.chunk_by(|a, b| !broken(a, b)).filter(|stretch| stretch[0].mean.is_some()).collect()
 }
 
-/// Adds the smoothed means. Each is a mean over all columns with weights that fall from step to step: what the live
-/// average is, but to both sides, so that it does not lag behind. Short runs are smoothed less and long ones more.
+/// Adds the smoothed means. Each is a mean over all columns with weights that fall from step to step: what
+/// the live average is, but to both sides, so that it does not lag behind. Short runs are smoothed less and
+/// long ones more.
 fn smooth(columns: &mut [Column], span: f64) {
     let steps = (span / 25.0).clamp(2.0, SMOOTH_STEPS).max(span / 200.0);
     let kept = 1.0 - 1.0 / steps;
@@ -96,8 +99,8 @@ fn smooth(columns: &mut [Column], span: f64) {
     }
 }
 
-/// For each column the weighted sum of it and those before, and the sum of the weights, of which `kept` is left after
-/// a step.
+/// For each column the weighted sum of it and those before, and the sum of the weights, of which `kept` is
+/// left after a step.
 fn one_sided<'a>(columns: impl Iterator<Item = &'a Column>, kept: f64) -> Vec<(f64, f64)> {
     let (mut sum, mut weight, mut place) = (0.0, 0.0, None);
     let add = |column: &Column| {

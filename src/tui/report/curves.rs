@@ -109,7 +109,6 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
     let apart = times.parts[1].1 > 0.0 && times.parts[2].1 > 0.0;
     let rest = (if apart { "all else" } else { "forward, backward and all else" }, times.step_ms - measured);
     let all = times.parts.iter().copied().chain([rest]);
-    #[allow(clippy::cast_precision_loss)]
     let mean = |ms: f64| ms / times.steps as f64;
     let parts: Vec<bars::Part> = all
         .filter(|(_, ms)| *ms > 0.0)

@@ -1,8 +1,8 @@
 //! The drawing of a chart, as SVG that needs no script.
 //!
-//! The outer SVG has the size of its place on the page and coordinates in percent, so that text, strokes and markers keep
-//! their size on any screen; the curves lie in an inner SVG that is stretched. Pointing shows the values: each slice of
-//! the chart carries them as its `<title>`.
+//! The outer SVG has the size of its place on the page and coordinates in percent, so that text, strokes and
+//! markers keep their size on any screen; the curves lie in an inner SVG that is stretched. Pointing shows
+//! the values: each slice of the chart carries them as its `<title>`.
 
 use super::axis::{Axis, as_f64, figure};
 use super::chart::{Chart, Mark, Trace, steps};

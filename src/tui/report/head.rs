@@ -110,7 +110,6 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let speed = run.times.tokens_per_s().or(view.tokens_per_s());
     all.push(("Tokens per second", or_unknown(speed, render::tokens_per_s), "mean, measured".into()));
     let memory = view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
     if memory.is_finite() {
         all.push(("Memory", render::bytes(memory.max(0.0) as u64), "at most".into()));
     }

@@ -175,8 +175,8 @@ fn size_of(path: &Path) -> u64 {
     }
 }
 
-/// Writes the page beside its place and then renames it, so that a browser never meets half of it. Only its owner may
-/// read it: it shows the user's data.
+/// Writes the page beside its place and then renames it, so that a browser never meets half of it. Only its
+/// owner may read it: it shows the user's data.
 ///
 /// # Errors
 /// The folder does not exist or cannot be written, or `path` is a folder.

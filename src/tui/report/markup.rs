@@ -1,8 +1,9 @@
 //! Markup into which text can only come escaped.
 //!
-//! Tag and attribute names are the program's own words (`&'static str`); whatever is not goes through [`Markup::text`],
-//! [`Markup::lines`] or an attribute value, all of which show active characters as [`crate::escape`] does and then
-//! escape for XML. What is written is XHTML that an HTML parser reads the same way.
+//! Tag and attribute names are the program's own words (`&'static str`); whatever is not goes through
+//! [`Markup::text`], [`Markup::lines`] or an attribute value, all of which show active characters as
+//! [`crate::escape`] does and then escape for XML. What is written is XHTML that an HTML parser reads the
+//! same way.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

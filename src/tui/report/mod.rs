@@ -1,9 +1,10 @@
 //! One page about a run, for people who would rather look than read.
 //!
-//! Enters: a run folder, read by [`ReportInput::read`], every file in bounded size. Leaves: one self-contained HTML page
-//! from [`html`]: no script, nothing fetched, charts as SVG, readable in dark and light, on paper and by a screen
-//! reader. A part of the folder that is missing or not readable becomes a sentence on the page. All text from data,
-//! models, file names and logs gets in through `markup::Markup`, which escapes it.
+//! Enters: a run folder, read by [`ReportInput::read`], every file in bounded size. Leaves: one
+//! self-contained HTML page from [`html`]: no script, nothing fetched, charts as SVG, readable in dark and
+//! light, on paper and by a screen reader. A part of the folder that is missing or not readable becomes a
+//! sentence on the page. All text from data, models, file names and logs gets in through `markup::Markup`,
+//! which escapes it.
 //!
 //! One page, one kind of unit: bytes are decimal here, as in the reasons that the plan carries as text.
 
@@ -23,9 +24,8 @@ mod plan;
 mod samples;
 mod times;
 
-use markup::{Markup, clip};
-
 pub use input::{OnDisk, Part, ReportInput, write_page};
+use markup::{Markup, clip};
 pub use times::Times;
 
 /// Nothing is fetched and nothing runs, whatever the page might come to hold.

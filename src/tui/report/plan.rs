@@ -83,7 +83,6 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
         memory.budget
     );
     let most = run.view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
     let in_steps = most.is_finite().then_some(most.max(0.0) as u64);
     let measured = match run.view.mem_peak_bytes().or(in_steps) {
         Some(peak) => {
@@ -92,10 +91,8 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
         None => String::new(),
     };
     said(page, "p", "note", &format!("{of}{measured}"));
-    #[allow(clippy::cast_precision_loss)]
     let part = |name, bytes: u64| bars::Part { name, size: bytes as f64, shown: render::bytes(bytes) };
     let parts: Vec<bars::Part> = memory.parts().into_iter().map(|(name, bytes)| part(name, bytes)).collect();
-    #[allow(clippy::cast_precision_loss)]
     let whole = memory.available_bytes.max(memory.needed_bytes()).max(1) as f64;
     bars::stacked(page, "Memory by part", &parts, whole, Some(part("free", memory.spare_bytes())));
 }

@@ -34,7 +34,6 @@ impl Times {
         match self.before {
             Some((attempt, at)) if attempt == event.attempt => {
                 if let Some(phase) = self.phase {
-                    #[allow(clippy::cast_precision_loss)]
                     let seconds = event.time_us.saturating_sub(at) as f64 / 1e6;
                     self.phases[phase].1 += seconds;
                 }
@@ -81,7 +80,6 @@ impl Times {
 
     /// Tokens of the measured steps over their time.
     pub fn tokens_per_s(&self) -> Option<f64> {
-        #[allow(clippy::cast_precision_loss)]
         (self.step_ms > 0.0 && self.tokens > 0).then(|| self.tokens as f64 / self.step_ms * 1e3)
     }
 }
@@ -98,8 +96,9 @@ pub(super) fn moment(time_us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sparktune_runlog::{Phase, RunStarted};
+
+    use super::*;
 
     #[test]
     fn phases_and_steps_add_up_over_attempts_and_pauses_between_them_do_not_count() {

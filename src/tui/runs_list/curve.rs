@@ -2,8 +2,8 @@
 
 use crate::chart::{Column, blocks};
 
-/// The newest values as `width` columns in `height` rows, top row first. Several values share a column; one that is not
-/// finite (`None`) is a cross. A curve that does not change is a low line.
+/// The newest values as `width` columns in `height` rows, top row first. Several values share a column; one
+/// that is not finite (`None`) is a cross. A curve that does not change is a low line.
 pub(super) fn rows(values: &[Option<f64>], width: usize, height: usize, unicode: bool) -> Vec<String> {
     let means = columns(values, width);
     let finite = || means.iter().flatten().copied();
@@ -24,7 +24,6 @@ fn columns(values: &[Option<f64>], width: usize) -> Vec<Option<f64>> {
         .rev()
         .map(|run| {
             let sum: Option<f64> = run.iter().copied().sum();
-            #[allow(clippy::cast_precision_loss)]
             sum.map(|sum| sum / run.len() as f64)
         })
         .collect()
@@ -32,8 +31,9 @@ fn columns(values: &[Option<f64>], width: usize) -> Vec<Option<f64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_falling_curve_falls_and_a_gap_is_marked() {

@@ -1,8 +1,9 @@
 //! The list of runs as a full screen: what there is, how it stands, and what to do with it.
 //!
-//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts no process
-//! and deletes nothing; the program carries the wish out, says how it went with [`RunsList::say`], and shows the list
-//! again. Only a request to stop is written from here: it is a file in the run's own folder.
+//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts
+//! no process and deletes nothing; the program carries the wish out, says how it went with [`RunsList::say`],
+//! and shows the list again. Only a request to stop is written from here: it is a file in the run's own
+//! folder.
 
 mod ask;
 mod curve;

@@ -172,7 +172,6 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
     });
     let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
     let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked above
     let rows = [
         (MODEL, said(started.map(|s| &s.model))),
         ("method", said(started.map(|s| &s.method))),
@@ -223,8 +222,8 @@ impl Shelf {
         self.list_now = true;
     }
 
-    /// A tick's worth of looking: lists the folder now and then, asks some runs whether they changed, and reads those
-    /// that did, new ones first. True when something is different.
+    /// A tick's worth of looking: lists the folder now and then, asks some runs whether they changed, and
+    /// reads those that did, new ones first. True when something is different.
     pub(super) fn look(&mut self) -> bool {
         let begun = Instant::now();
         let mut changed = false;

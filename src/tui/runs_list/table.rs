@@ -58,8 +58,8 @@ impl Column {
     }
 }
 
-/// The columns that fit into `width` with one space between them, each with its width. The least dispensable come first
-/// into the choice; what is left over goes to steps, curve and name.
+/// The columns that fit into `width` with one space between them, each with its width. The least dispensable
+/// come first into the choice; what is left over goes to steps, curve and name.
 fn columns(width: usize) -> Vec<(Column, usize)> {
     let wanted =
         [Column::Name, Column::State, Column::When, Column::Curve, Column::Size, Column::Loss, Column::Share];

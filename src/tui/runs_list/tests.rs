@@ -53,9 +53,7 @@ impl Log {
     /// Steps of a loss that falls and wavers.
     fn steps(&mut self, to: u64, nan_at: Option<u64>) {
         for step in 1..=to {
-            #[allow(clippy::cast_precision_loss)]
             let fallen = 0.8 + 1.8 / (1.0 + step as f64 / 12.0);
-            #[allow(clippy::cast_precision_loss)]
             let loss_nats =
                 if nan_at == Some(step) { f64::NAN } else { fallen + (step * 7 % 5) as f64 * 0.03 };
             self.emit(Kind::Step(Step { step, loss_nats, tokens_per_s: Some(3461.0), ..Step::default() }));

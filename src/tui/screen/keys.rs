@@ -9,7 +9,8 @@ use unicode_width::UnicodeWidthStr;
 use super::popup::Popup;
 use super::theme::{Role, Theme};
 
-/// A key with its modifiers. Shift counts only for keys that are no characters: `G` is a character of its own.
+/// A key with its modifiers. Shift counts only for keys that are no characters: `G` is a character of its
+/// own.
 pub type Key = (KeyCode, KeyModifiers);
 
 /// A key on its own.

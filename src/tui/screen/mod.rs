@@ -1,7 +1,8 @@
-//! What every full screen shares: the terminal and its restoration, the loop, colours, keys and the input line.
+//! What every full screen shares: the terminal and its restoration, the loop, colours, keys and the input
+//! line.
 //!
-//! A screen is an [`App`]: its `update` takes one [`Input`] and changes its state, its `view` draws that state and nothing
-//! else. Neither knows of the terminal, so tests drive both without one.
+//! A screen is an [`App`]: its `update` takes one [`Input`] and changes its state, its `view` draws that
+//! state and nothing else. Neither knows of the terminal, so tests drive both without one.
 
 mod keys;
 mod popup;
@@ -13,10 +14,9 @@ mod theme;
 #[cfg(test)]
 pub(crate) mod picture;
 
-pub use ratatui::Frame;
-
 pub use keys::{Binding, Key, action, ctrl, help, hint_line, hints, key, rows, shift};
 pub(crate) use popup::Popup;
+pub use ratatui::Frame;
 pub use run::{App, Input, Left, MIN_HEIGHT, MIN_WIDTH, Next, draw, run};
 pub use terminal::{Terminal, can_fill_the_screen, restore};
 pub use text_input::TextInput;

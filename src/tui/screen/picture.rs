@@ -1,7 +1,8 @@
 //! Screens as files: what tests compare, and what a reviewer can look at.
 //!
-//! [`check`] draws an app without a terminal and compares it with a snapshot that shows the text and, below it, every run
-//! of cells that share a style; and with an SVG in `tests/screens/`. `INSTA_UPDATE=always` writes both anew.
+//! [`check`] draws an app without a terminal and compares it with a snapshot that shows the text and, below
+//! it, every run of cells that share a style; and with an SVG in `tests/screens/`. `INSTA_UPDATE=always`
+//! writes both anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,12 +10,12 @@ use std::path::Path;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
+use ratatui::layout::Size;
 use ratatui::style::{Color, Modifier, Style};
 use unicode_width::UnicodeWidthStr;
 
 use super::run::{App, Input, draw};
 use super::theme::{Colours, Theme};
-use ratatui::layout::Size;
 
 /// Where the pictures lie.
 const SCREENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/screens");
@@ -31,8 +32,8 @@ pub(crate) fn drawn(app: &mut dyn App, width: u16, height: u16, theme: &Theme) -
     terminal.backend().buffer().clone()
 }
 
-/// A screen: compares the app at 80×24, at 132×40 and without colour with `name`'s snapshots and pictures, and looks
-/// that without Unicode no sign is left that such a terminal would garble.
+/// A screen: compares the app at 80×24, at 132×40 and without colour with `name`'s snapshots and pictures,
+/// and looks that without Unicode no sign is left that such a terminal would garble.
 #[track_caller]
 pub(crate) fn check(name: &str, app: &mut dyn App) {
     for (width, height, theme, suffix) in

@@ -112,7 +112,8 @@ fn run_until(
         }
         let hurries = app.hurries();
         let tick = if hurries { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
-        // Before the keys, so that one held down does not stop the clock; an app that hurries has a tick after each key.
+        // Before the keys, so that one held down does not stop the clock; an app that hurries has a tick
+        // after each key.
         next = if tick.is_zero() && !(hurries && poll(Duration::ZERO)?) {
             ticked = Instant::now();
             if !terminal.is_there() {

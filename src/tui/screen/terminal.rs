@@ -1,8 +1,8 @@
 //! The terminal as a whole screen: taken over, and given back in every way a program can end.
 //!
-//! Given back on drop (which a panic runs too), before a stop with Ctrl-Z, and by [`restore`] for whoever ends the
-//! process otherwise. A terminal that went away (closed SSH connection) is an error of the next write, or seen by
-//! [`Terminal::is_there`].
+//! Given back on drop (which a panic runs too), before a stop with Ctrl-Z, and by [`restore`] for whoever
+//! ends the process otherwise. A terminal that went away (closed SSH connection) is an error of the next
+//! write, or seen by [`Terminal::is_there`].
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
@@ -31,15 +31,16 @@ pub fn can_fill_the_screen() -> bool {
 
 /// The whole screen, one at a time; or, with [`Terminal::onto`], what a screen of some size would be sent.
 pub struct Terminal<W: Write = BufWriter<Stdout>> {
-    /// Never dropped: its own drop shows the cursor, which [`restore`] does, and panics where the terminal is gone.
+    /// Never dropped: its own drop shows the cursor, which [`restore`] does, and panics where the terminal
+    /// is gone.
     inner: ManuallyDrop<ratatui::Terminal<CrosstermBackend<W>>>,
     /// It took the screen and has to give it back.
     took: bool,
 }
 
 impl Terminal {
-    /// Takes the screen: raw mode, alternate screen, no cursor, pastes as one. The mouse stays the terminal's own, so that
-    /// text can be selected.
+    /// Takes the screen: raw mode, alternate screen, no cursor, pastes as one. The mouse stays the terminal's
+    /// own, so that text can be selected.
     ///
     /// # Errors
     /// The terminal cannot be set.
@@ -111,7 +112,8 @@ impl<W: Write> Terminal<W> {
     /// # Errors
     /// The terminal cannot be written to.
     pub fn clear(&mut self) -> io::Result<()> {
-        // ratatui's own `clear` asks the terminal where its cursor is, and fails where no answer comes in time.
+        // ratatui's own `clear` asks the terminal where its cursor is, and fails where no answer comes in
+        // time.
         execute!(self.inner.backend_mut(), Clear(ClearType::All))?;
         // What the next frame is compared with is then the buffer that is blank.
         self.inner.swap_buffers();
@@ -133,7 +135,8 @@ fn take() -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, Hide)
 }
 
-/// Gives the screen back as it was, once; does nothing when it is not held. A terminal that went away needs nothing.
+/// Gives the screen back as it was, once; does nothing when it is not held. A terminal that went away needs
+/// nothing.
 pub fn restore() {
     if !HELD.swap(false, Ordering::SeqCst) {
         return;

@@ -93,8 +93,8 @@ impl TextInput {
         before.rfind(is_break).map_or(0, |at| at + before[at..].chars().next().map_or(0, char::len_utf8))
     }
 
-    /// The text in at most `width` columns with the cursor in sight. A cell at the cursor is shown as selected when
-    /// `focused`.
+    /// The text in at most `width` columns with the cursor in sight. A cell at the cursor is shown as
+    /// selected when `focused`.
     pub fn line(&self, width: u16, focused: bool, theme: &Theme) -> Line<'static> {
         let width = usize::from(width).max(2);
         let before = escape(&self.text[..self.cursor]).into_owned();

@@ -1,6 +1,7 @@
 //! Colours by meaning. A screen asks for a role; how the role looks depends on what the terminal can show.
 //!
-//! No role is told by colour alone: each screen also says it in words or glyphs, so [`Colours::None`] loses nothing.
+//! No role is told by colour alone: each screen also says it in words or glyphs, so [`Colours::None`] loses
+//! nothing.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
@@ -63,7 +64,8 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// The theme that the environment asks for (`NO_COLOR`, `COLORTERM`, `TERM`, `LC_ALL`, `LC_CTYPE`, `LANG`).
+    /// The theme that the environment asks for (`NO_COLOR`, `COLORTERM`, `TERM`, `LC_ALL`, `LC_CTYPE`,
+    /// `LANG`).
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let term = set("TERM").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Works for the wizard on threads of its own, so that the screen stays responsive.
 //!
-//! Enters: [`Request`]s. Leaves: [`Response`]s, made by the library behind every interface. One thread answers quick
-//! requests in order; each slow one has a thread of its own and can be cancelled.
+//! Enters: [`Request`]s. Leaves: [`Response`]s, made by the library behind every interface. One thread
+//! answers quick requests in order; each slow one has a thread of its own and can be cancelled.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

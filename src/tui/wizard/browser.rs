@@ -1,4 +1,5 @@
-//! Choosing files: a folder at a time, with what was used lately at the top, a filter, and a line for typing a path.
+//! Choosing files: a folder at a time, with what was used lately at the top, a filter, and a line for typing
+//! a path.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The command line that does the same, in rows that a terminal's selection copies whole.
 //!
-//! Rows end in a backslash, between words where possible and inside a word where it is longer than the screen, so that
-//! what is copied is one command again. Drawn without a frame, from the first column.
+//! Rows end in a backslash, between words where possible and inside a word where it is longer than the
+//! screen, so that what is copied is one command again. Drawn without a frame, from the first column.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,8 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::escape::escape;
 
-/// The command in rows of at most `width` columns, and whether it is exact: it is not where a name in it would move the
-/// cursor and had to be spelled out.
+/// The command in rows of at most `width` columns, and whether it is exact: it is not where a name in it
+/// would move the cursor and had to be spelled out.
 pub(super) fn rows(command: &str, width: usize) -> (Vec<String>, bool) {
     let width = width.max(8);
     let safe = escape(command);
@@ -93,7 +93,8 @@ fn push(word: &str, room: usize, rows: &mut Vec<String>) {
     for (after, piece) in pieces(word) {
         let row = rows.last_mut().expect("there is always a row");
         if row.width() + piece.width() > room && !row.trim().is_empty() {
-            // A row that goes on inside a word starts at the first column: a blank would be part of the word, or end it.
+            // A row that goes on inside a word starts at the first column: a blank would be part of the word,
+            // or end it.
             match quote {
                 Quote::Single => {
                     row.push_str("'\\");

@@ -1,4 +1,5 @@
-//! What stands around every page: the steps above, the question, the last word about what happened, the keys below.
+//! What stands around every page: the steps above, the question, the last word about what happened, the keys
+//! below.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect, Size};
@@ -54,7 +55,8 @@ pub(super) fn around(
     inner(body)
 }
 
-/// The hints in at most `width` columns: those of every page are always among them, the least of the page's give way.
+/// The hints in at most `width` columns: those of every page are always among them, the least of the page's
+/// give way.
 pub(super) fn hints(
     mut of_page: Vec<(&'static str, &'static str)>,
     always: &[(&'static str, &'static str)],

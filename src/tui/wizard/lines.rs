@@ -64,8 +64,8 @@ pub(super) fn right(text: &str, width: usize, theme: &Theme) -> String {
     " ".repeat(width.saturating_sub(kept.width())) + &kept
 }
 
-/// The text in lines of at most `width` columns, broken between words and, where a word is longer, inside it. Line breaks
-/// of the text stay; everything else active in it is spelled out.
+/// The text in lines of at most `width` columns, broken between words and, where a word is longer, inside it.
+/// Line breaks of the text stay; everything else active in it is spelled out.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let part = |part: &str| {
         let part = escape(part.trim_end()).into_owned();

@@ -1,9 +1,9 @@
 //! The wizard: one question per screen, from nothing to a running job.
 //!
-//! Owns how the questions of [`sparktune_app::questions`] are shown as pages, and which page is next. Enters: keys, and the
-//! responses of a [`backend`]. Leaves: requests to it, and in the end an [`Outcome`]. The wizard opens no file and asks no
-//! device; all advice is the plan's. One page per file; what they share is in `state`, where facts always follow the
-//! answers.
+//! Owns how the questions of [`sparktune_app::questions`] are shown as pages, and which page is next. Enters:
+//! keys, and the responses of a [`backend`]. Leaves: requests to it, and in the end an [`Outcome`]. The
+//! wizard opens no file and asks no device; all advice is the plan's. One page per file; what they share is
+//! in `state`, where facts always follow the answers.
 
 pub mod backend;
 mod browser;
@@ -38,13 +38,6 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::Frame;
-use sparktune_app::draft::Draft;
-use sparktune_app::presets::Preset;
-pub use sparktune_app::questions::page::Page;
-use sparktune_plan::Answers;
-
-use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
 use data::DataPage;
 use keys::{COMMON, Common, KeyResult, Keys};
 use leaving::{Choice, Leaving};
@@ -53,11 +46,18 @@ use machine::MachinePage;
 use model::ModelPage;
 use mtp::MtpPage;
 use presets::{PresetList, SavePreset};
+use ratatui::Frame;
 use recommendation::PlanPage;
 use request::{Request, Response, Ticketed};
 use review::ReviewPage;
+use sparktune_app::draft::Draft;
+use sparktune_app::presets::Preset;
+pub use sparktune_app::questions::page::Page;
+use sparktune_plan::Answers;
 use starting::Starting;
 use state::State;
+
+use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
 
 /// What a wizard starts from.
 #[derive(Debug, Clone, Default)]
@@ -118,7 +118,8 @@ enum Over {
 }
 
 impl Wizard {
-    /// Starts at the first page, or with the question whether to continue the draft. Asks for what it needs at once.
+    /// Starts at the first page, or with the question whether to continue the draft. Asks for what it needs
+    /// at once.
     pub fn new(
         setup: Setup,
         requests: Sender<Ticketed<Request>>,

@@ -272,7 +272,8 @@ impl Row {
     }
 }
 
-/// The example in rows of at most `width` columns; what would move the cursor is spelled out, line breaks are obeyed.
+/// The example in rows of at most `width` columns; what would move the cursor is spelled out, line breaks are
+/// obeyed.
 fn rows(example: &Rendering, width: usize) -> Vec<Row> {
     let width = width.max(1);
     let mut rows = Vec::new();

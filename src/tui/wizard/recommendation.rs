@@ -175,7 +175,8 @@ impl PlanPage {
         listed[self.selected.min(listed.len() - 1)]
     }
 
-    /// Works out what the row under the cursor would be if it were left to the plan. `anew`: changes count from here.
+    /// Works out what the row under the cursor would be if it were left to the plan. `anew`: changes count
+    /// from here.
     fn look(&mut self, state: &State, anew: bool) {
         let setting = self.setting();
         if anew {

@@ -1,16 +1,18 @@
-//! The contract between the wizard and the backend that works for it: what the wizard requests, and what comes back.
+//! The contract between the wizard and the backend that works for it: what the wizard requests, and what
+//! comes back.
 //!
-//! The wizard opens no file, asks no hub and no device. It sends a [`Request`] and looks at every tick whether a
-//! [`Response`] has come. Whoever answers ([`Backend`](super::backend::Backend), on threads of its own; in tests a list)
-//! keeps to this:
+//! The wizard opens no file, asks no hub and no device. It sends a [`Request`] and looks at every tick
+//! whether a [`Response`] has come. Whoever answers ([`Backend`](super::backend::Backend), on threads of its
+//! own; in tests a list) keeps to this:
 //!
-//! - Every request carries a [`Ticket`], and every response repeats that of its request. Responses to tickets that the
-//!   wizard no longer waits for are ignored, so nothing has to be taken back.
-//! - Slow work ([`Request::is_slow`]) sends [`Response::Progress`] at most about ten times a second, and ends early after
-//!   [`Request::Cancel`] with its ticket. It still ends with its own response, an `Err` that says so.
+//! - Every request carries a [`Ticket`], and every response repeats that of its request. Responses to tickets
+//!   that the wizard no longer waits for are ignored, so nothing has to be taken back.
+//! - Slow work ([`Request::is_slow`]) sends [`Response::Progress`] at most about ten times a second, and ends
+//!   early after [`Request::Cancel`] with its ticket. It still ends with its own response, an `Err` that says
+//!   so.
 //! - Quick requests are not held up by slow ones: during a download one can still browse folders.
-//! - Errors are text for people: what, where, what to do; several lines are fine. Nothing needs to be escaped or wrapped:
-//!   the wizard does both.
+//! - Errors are text for people: what, where, what to do; several lines are fine. Nothing needs to be escaped
+//!   or wrapped: the wizard does both.
 
 use std::path::PathBuf;
 
@@ -59,8 +61,9 @@ pub enum Request {
         /// Absolute, or relative to the working directory.
         folder: PathBuf,
     },
-    /// Read, check and tokenise the data of these answers (`data`, `eval_data`, `format`, `think`, `max_example_tokens`)
-    /// with the model they name: [`Response::Data`]. The tokens are kept, so that [`Request::Start`] finds them.
+    /// Read, check and tokenise the data of these answers (`data`, `eval_data`, `format`, `think`,
+    /// `max_example_tokens`) with the model they name: [`Response::Data`]. The tokens are kept, so that
+    /// [`Request::Start`] finds them.
     Data {
         /// Model and data are set.
         answers: Box<Answers>,
@@ -97,7 +100,8 @@ pub enum Request {
     /// The answers of `--demo`, overridden by what flags and environment say: [`Response::Demo`].
     Demo,
     /// Fetch what is missing, tokenise, make the run folder and start the trainer in a process of its own:
-    /// [`Response::Started`]. What was fetched stays, also after a cancel or a failure, and the next start continues there.
+    /// [`Response::Started`]. What was fetched stays, also after a cancel or a failure, and the next start
+    /// continues there.
     Start {
         /// Complete: `sparktune train` with these would ask nothing.
         answers: Box<Answers>,
@@ -131,11 +135,13 @@ pub enum Response {
     Model(Result<Box<ModelFound>, String>),
     /// To [`Request::List`].
     Listing(Result<Listing, String>),
-    /// To [`Request::Data`]. Rejected lines, however many, are no error: the wizard judges by the answers' limit.
+    /// To [`Request::Data`]. Rejected lines, however many, are no error: the wizard judges by the answers'
+    /// limit.
     Data(Result<Box<DataFound>, String>),
     /// To [`Request::Rejected`].
     Rejected(Result<RejectedPage, String>),
-    /// To [`Request::Presets`], with the one that is wanted in any case. One that cannot be read is listed, with the reason.
+    /// To [`Request::Presets`], with the one that is wanted in any case. One that cannot be read is listed,
+    /// with the reason.
     Presets(Vec<Preset>),
     /// To [`Request::SavePreset`].
     Saved(Result<Saved, String>),

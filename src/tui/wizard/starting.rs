@@ -1,5 +1,7 @@
 //! After the last question: fetching, tokenising, starting. And how progress is shown on every page.
 
+use std::path::PathBuf;
+
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -7,8 +9,6 @@ use ratatui::text::Line;
 use sparktune_app::listener::Unit;
 use sparktune_plan::render::{bytes, count, duration};
 use unicode_width::UnicodeWidthStr;
-
-use std::path::PathBuf;
 
 use super::keys::{KeyResult, Keys};
 use super::lines::{bar, draw, fit, ink, inked, wrapped};
@@ -144,7 +144,8 @@ impl Starting {
     }
 }
 
-/// How far slow work is: what is being done, a bar, pace and time left, and its note. `words` stand until there is news.
+/// How far slow work is: what is being done, a bar, pace and time left, and its note. `words` stand until
+/// there is news.
 pub(super) fn progress_lines(
     wait: &Wait,
     words: &str,

@@ -1,8 +1,8 @@
 //! What all pages share: the answers, the facts that are known for them, and the plan that follows.
 //!
-//! Facts follow answers: a page changes an answer, [`State::refresh_facts`] requests what is now unknown and drops what no
-//! longer belongs to the answers, and [`State::replan`] makes the plan again. So going back and changing something can
-//! never leave a plan that rests on something else.
+//! Facts follow answers: a page changes an answer, [`State::refresh_facts`] requests what is now unknown and
+//! drops what no longer belongs to the answers, and [`State::replan`] makes the plan again. So going back and
+//! changing something can never leave a plan that rests on something else.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -90,7 +90,8 @@ impl State {
         state
     }
 
-    /// Sends a request and returns its ticket. A backend that is gone is noticed where its responses are read.
+    /// Sends a request and returns its ticket. A backend that is gone is noticed where its responses are
+    /// read.
     pub fn send(&mut self, request: Request) -> Ticket {
         self.tickets += 1;
         let _ = self.outbox.send(Ticketed { ticket: self.tickets, body: request });
@@ -236,8 +237,8 @@ impl State {
         self.planner.set_facts(facts);
     }
 
-    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or a plan cannot hold its
-    /// name.
+    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or a plan
+    /// cannot hold its name.
     pub fn data_refused(&self) -> Option<String> {
         let report = &self.data.ready()?.report;
         let Some(refusal) = refusal(&self.planner.answers, report) else {

@@ -5,7 +5,7 @@ use std::iter;
 use super::*;
 
 /// Inputs that own their memory.
-#[derive(Clone, Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) dims: Dims,
     pub(super) qkv: Vec<f32>,
@@ -20,7 +20,7 @@ pub(super) struct Outputs {
     pub(super) final_state: Vec<f32>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Gradients {
     pub(super) qkv: Vec<f32>,
     pub(super) g: Vec<f32>,

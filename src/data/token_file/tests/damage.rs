@@ -1,8 +1,6 @@
-use std::{
-    fs::{self, File},
-    ops::Range,
-    os::unix::fs::FileExt,
-};
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use proptest::prelude::*;
 

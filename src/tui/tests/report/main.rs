@@ -1,6 +1,6 @@
 //! The report page: from run folders to a page that an XML parser and a real browser read.
 
-#![allow(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 mod browser;
 mod page;

@@ -1,4 +1,5 @@
-//! The wizard driven by keys, with a backend that answers from a list: nothing here touches a file, a hub or a device.
+//! The wizard driven by keys, with a backend that answers from a list: nothing here touches a file, a hub or
+//! a device.
 
 mod any_key;
 mod screens;

@@ -94,14 +94,13 @@ mod tests;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use backward::Backward;
 use forward::Forward;
+use rayon::prelude::*;
 use task::{Task, deal, deal_states, tasks};
 
 /// Head counts and sizes of a linear-attention layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
     /// `linear_num_key_heads`
     pub key_heads: usize,
@@ -153,7 +152,7 @@ impl Dims {
 }
 
 /// What goes into the rule. All tensors dense and row-major.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// Head counts and sizes.
     pub dims: Dims,
@@ -257,7 +256,7 @@ fn forward_tasks<'a>(
 }
 
 /// Gradients that come from above.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct OutputGradients<'a> {
     /// `[T, Nv, dv]`
     pub out: &'a [f32],

@@ -1,7 +1,8 @@
 //! The chunked rule against golden values of transformers, against the recurrence, and against differences of
 //! an f64 recurrence.
 
-use std::{iter, path::PathBuf};
+use std::iter;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 use safetensors::SafeTensors;

@@ -8,9 +8,11 @@
 //! [`Model::loss_of`], which give it hidden states and the output head, and choose it in `run::train_with`.
 //! `objective/tests.rs` does so for pairs of answers.
 
-use crate::state::Stage;
-use sparktune_model::{Gradients, Loss, Model, Mtp, PackedSequence, Param};
 use std::borrow::Cow;
+
+use sparktune_model::{Gradients, Loss, Model, Mtp, PackedSequence, Param};
+
+use crate::state::Stage;
 
 /// Turns packed sequences into a loss and its gradients.
 pub(crate) trait Objective {

@@ -1,8 +1,10 @@
-//! Packing: which examples share a row of the batch, in which order rows are trained, and the rows themselves.
+//! Packing: which examples share a row of the batch, in which order rows are trained, and the rows
+//! themselves.
 //!
-//! [`Packing::epoch`] turns lengths into [`Packs`], one list of [`Piece`]s per row; [`Pack::build`] reads a row's tokens from the token file.
-//! Both depend on nothing but their arguments, and the random numbers are this module's own, so a resumed run, on any version of this program,
-//! sees the same rows in the same order. Nothing here knows of models or devices.
+//! [`Packing::epoch`] turns lengths into [`Packs`], one list of [`Piece`]s per row; [`Pack::build`] reads a
+//! row's tokens from the token file. Both depend on nothing but their arguments, and the random numbers are
+//! this module's own, so a resumed run, on any version of this program, sees the same rows in the same order.
+//! Nothing here knows of models or devices.
 
 mod order;
 mod pack;
@@ -12,18 +14,19 @@ mod stats;
 pub use order::{dropped, epoch_order};
 pub use pack::Pack;
 pub use rows::{Packs, Piece};
+use serde::{Deserialize, Serialize};
 pub use stats::PackStats;
 
-use serde::{Deserialize, Serialize};
-
 /// How examples are put together into rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PackStrategy {
-    /// Best-fit decreasing: whole examples, each into the fullest row that still has room. An example over the pack length has a row of its own.
+    /// Best-fit decreasing: whole examples, each into the fullest row that still has room. An example over
+    /// the pack length has a row of its own.
     #[default]
     Bfd,
-    /// Examples one after another, cut wherever a row is full. The pieces of a cut example do not see each other.
+    /// Examples one after another, cut wherever a row is full. The pieces of a cut example do not see each
+    /// other.
     Stream,
 }
 
@@ -58,9 +61,9 @@ impl Packing {
 
     /// Leaves a random share of the examples out of each epoch, other ones in each: `--crc-drop`.
     ///
-    /// The Neural Datagram Protocol calls this CRC-drop and credits it to corrupted packets. No packet is corrupt here: it is plain
-    /// data dropout. Every epoch trains on about `1 − share` of the examples and takes that much less time; whether the model gets better is for
-    /// the eval loss to say.
+    /// The Neural Datagram Protocol calls this CRC-drop and credits it to corrupted packets. No packet is
+    /// corrupt here: it is plain data dropout. Every epoch trains on about `1 − share` of the examples
+    /// and takes that much less time; whether the model gets better is for the eval loss to say.
     pub fn with_drop(self, share: f64) -> Result<Self, PackingError> {
         if !(0.0..1.0).contains(&share) {
             return Err(PackingError::BadDropShare(share));
@@ -73,7 +76,8 @@ impl Packing {
         self.pack_length
     }
 
-    /// The rows of one epoch, counted from 0. `lengths[i]` is the number of tokens of example `i`; examples of length 0 are in no row.
+    /// The rows of one epoch, counted from 0. `lengths[i]` is the number of tokens of example `i`; examples
+    /// of length 0 are in no row.
     ///
     /// O(n log n) time; about 30 bytes per example.
     pub fn epoch(&self, lengths: &[u32], epoch: u64) -> Packs {

@@ -1,11 +1,14 @@
-//! Packed causal grouped-query attention on the CPU, fp32, forward and backward, without ever holding a T×T matrix.
+//! Packed causal grouped-query attention on the CPU, fp32, forward and backward, without ever holding a T×T
+//! matrix.
 //!
-//! Owns the arithmetic on plain slices; knows nothing of tensors or autodiff. Scores exist only as blocks that stay in the L2 cache of
-//! one core (online softmax: Milakov & Gimelshein 2018, Rabe & Staats 2021, FlashAttention-2 by Dao 2023). The work is cut into tasks
-//! by position inside a segment, never by thread count or by place in the row. Hence the results have the same bits on any number of
-//! threads, and a segment gets the same bits packed among others as alone.
+//! Owns the arithmetic on plain slices; knows nothing of tensors or autodiff. Scores exist only as blocks
+//! that stay in the L2 cache of one core (online softmax: Milakov & Gimelshein 2018, Rabe & Staats 2021,
+//! FlashAttention-2 by Dao 2023). The work is cut into tasks by position inside a segment, never by thread
+//! count or by place in the row. Hence the results have the same bits on any number of threads, and a segment
+//! gets the same bits packed among others as alone.
 //!
-//! Shapes: T tokens, N query heads, G key/value heads, D head size; query head n reads key/value head n / (N/G).
+//! Shapes: T tokens, N query heads, G key/value heads, D head size; query head n reads key/value head n /
+//! (N/G).
 
 use std::ops::Range;
 
@@ -18,7 +21,7 @@ pub use backward::backward;
 pub use forward::{forward, forward_cached};
 
 /// Heads and their size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
     /// N.
     pub heads: usize,

@@ -1,10 +1,11 @@
-//! Is this machine in order for training on its GPU? Each check says what was found and, where something is missing or
-//! does not fit, what to install or do.
+//! Is this machine in order for training on its GPU? Each check says what was found and, where something is
+//! missing or does not fit, what to install or do.
 //!
-//! Enters: facts that were gathered, or recorded. Leaves: verdicts in words. Pure: recorded machines are in `machines/`.
+//! Enters: facts that were gathered, or recorded. Leaves: verdicts in words. Pure: recorded machines are in
+//! `machines/`.
 //!
-//! What has to fit: code that NVRTC makes is compiled to the end by the driver, which refuses what comes from a newer
-//! CUDA than its own; and NVRTC must know the GPU.
+//! What has to fit: code that NVRTC makes is compiled to the end by the driver, which refuses what comes from
+//! a newer CUDA than its own; and NVRTC must know the GPU.
 
 use serde::Serialize;
 
@@ -71,8 +72,8 @@ impl Check {
     }
 }
 
-/// The checks of driver, GPUs, libraries and headers. `has_cuda`: this build can train on a GPU; in one that cannot,
-/// nothing here is in the way of what it does, so a failure is a warning.
+/// The checks of driver, GPUs, libraries and headers. `has_cuda`: this build can train on a GPU; in one that
+/// cannot, nothing here is in the way of what it does, so a failure is a warning.
 pub fn cuda_checks(facts: &MachineFacts, has_cuda: bool) -> Vec<Check> {
     let mut checks = vec![driver(facts, has_cuda)];
     checks.extend(facts.gpus.iter().map(gpu));
@@ -223,7 +224,6 @@ fn gpu(gpu: &GpuFacts) -> Check {
 }
 
 fn gib(bytes: u64) -> String {
-    #[allow(clippy::cast_precision_loss)]
     let gib = bytes as f64 / (1_u64 << 30) as f64;
     format!("{gib:.1} GiB")
 }
@@ -321,7 +321,8 @@ fn headers(facts: &MachineFacts) -> Check {
     Check::failed(NAME, format!("{found}, without {}", files.join(" and ")), apt(&parts, of_headers))
 }
 
-/// First CUDA whose compiler makes code for exactly this compute capability (`sm_90a` and the like from 9.0 on).
+/// First CUDA whose compiler makes code for exactly this compute capability (`sm_90a` and the like from 9.0
+/// on).
 const FIRST_CUDA: [(Version, Version); 10] = [
     ((8, 0), (11, 0)),
     ((8, 6), (11, 1)),

@@ -1,12 +1,14 @@
 //! Head and cross-entropy on the CPU, fp32: losses and gradients without the logits `[R, V]`.
 //!
-//! The vocabulary passes by in tiles under a running maximum and sum per row, as keys do in flash attention: the gradient of a hidden
-//! row is the softmax-weighted mean of the head's rows less the target's row, so `d_hidden` grows along with the sum and a frozen head
-//! costs its two products and nothing else. `d_weight` needs the finished softmax and a second walk: tiles that fit into `TILE_BYTES`
-//! are still there, the others are computed again.
+//! The vocabulary passes by in tiles under a running maximum and sum per row, as keys do in flash attention:
+//! the gradient of a hidden row is the softmax-weighted mean of the head's rows less the target's row, so
+//! `d_hidden` grows along with the sum and a frozen head costs its two products and nothing else. `d_weight`
+//! needs the finished softmax and a second walk: tiles that fit into `TILE_BYTES` are still there, the others
+//! are computed again.
 //!
-//! Memory beyond the arguments: one tile (2 MiB), with `d_weight` up to `TILE_BYTES` (56 MiB); a few MiB of packing inside `gemm`.
-//! Tiles, products and row sums have one fixed order: the same bits on any number of threads.
+//! Memory beyond the arguments: one tile (2 MiB), with `d_weight` up to `TILE_BYTES` (56 MiB); a few MiB of
+//! packing inside `gemm`. Tiles, products and row sums have one fixed order: the same bits on any number of
+//! threads.
 
 #[cfg(test)]
 mod tests;
@@ -27,8 +29,8 @@ const TASK_ROWS: usize = 16;
 
 /// Σ over r of −ln softmax(hidden_r · weightᵀ) at the target of r, in nats.
 ///
-/// `hidden` is `[R, h]`: the rows that have a target. `weight` is `[v, h]`, `targets` `[R]`, below `v`. `losses` `[R]`, where given, gets
-/// the single terms.
+/// `hidden` is `[R, h]`: the rows that have a target. `weight` is `[v, h]`, `targets` `[R]`, below `v`.
+/// `losses` `[R]`, where given, gets the single terms.
 ///
 /// # Panics
 /// When a slice has not the length its shape says, or a target is not below `v`.
@@ -43,8 +45,8 @@ pub fn forward(
     run(Head { weight, h, v }, hidden, targets, None, None, losses)
 }
 
-/// As `forward`; also replaces `d_hidden` `[R, h]` by the gradient of the sum, and adds the head's gradient to `d_weight` `[v, h]`, where
-/// given.
+/// As `forward`; also replaces `d_hidden` `[R, h]` by the gradient of the sum, and adds the head's gradient
+/// to `d_weight` `[v, h]`, where given.
 ///
 /// # Panics
 /// As `forward`.
@@ -225,8 +227,8 @@ fn first_walk(
     softmax
 }
 
-/// Takes one more stretch of logits into the softmax and leaves exp(logit − maximum) in their place. Returns the factor that brings what was
-/// summed before to the new maximum.
+/// Takes one more stretch of logits into the softmax and leaves exp(logit − maximum) in their place. Returns
+/// the factor that brings what was summed before to the new maximum.
 #[inline(always)]
 fn advance(softmax: &mut Softmax, logits: &mut [f32]) -> f32 {
     let tile_max = simd::max(logits);

@@ -1,16 +1,17 @@
-//! Is memory about to run out under a run? Where CPU and GPU share it, that does not end in one killed process: the machine
-//! swaps, every program waits for every other, and nobody can log in any more. So a run that is not ended by then ends
-//! itself, while there is room left to write a checkpoint.
+//! Is memory about to run out under a run? Where CPU and GPU share it, that does not end in one killed
+//! process: the machine swaps, every program waits for every other, and nobody can log in any more. So a run
+//! that is not ended by then ends itself, while there is room left to write a checkpoint.
 //!
-//! Enters: readings of memory, twice a second or so, and the reserve that the plan leaves alone. Leaves: a warning when
-//! memory has become tight and one when it is roomy again, and at most once the verdict that the run must stop, with the
-//! figures. Pure; the times are those of the readings.
+//! Enters: readings of memory, twice a second or so, and the reserve that the plan leaves alone. Leaves: a
+//! warning when memory has become tight and one when it is roomy again, and at most once the verdict that the
+//! run must stop, with the figures. Pure; the times are those of the readings.
 //!
-//! One bad reading is no sign but at the very end: an optimizer step or a checkpoint takes memory for a moment. What
-//! nobody measured is no sign either.
+//! One bad reading is no sign but at the very end: an optimizer step or a checkpoint takes memory for a
+//! moment. What nobody measured is no sign either.
 
-/// Shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`], and when it stops at
-/// once. The reserve counts the program itself and its driver, so most of it is in use in a run that fits exactly.
+/// Shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`], and
+/// when it stops at once. The reserve counts the program itself and its driver, so most of it is in use in a
+/// run that fits exactly.
 const TIGHT: f64 = 0.75;
 const CRITICAL: f64 = 0.375;
 const LAST: f64 = 0.125;
@@ -86,15 +87,15 @@ pub struct PressureWatch {
 }
 
 impl PressureWatch {
-    /// A watch at the beginning of an attempt. `reserve_bytes` is what the plan leaves alone, `lighter` the settings with
-    /// which a new run would need less memory.
+    /// A watch at the beginning of an attempt. `reserve_bytes` is what the plan leaves alone, `lighter` the
+    /// settings with which a new run would need less memory.
     pub fn new(reserve_bytes: u64, lighter: Vec<String>) -> Self {
-        #[allow(clippy::cast_precision_loss)]
         let reserve = reserve_bytes as f64;
         PressureWatch { reserve, lighter, ..PressureWatch::default() }
     }
 
-    /// Takes a reading of this time. `largest` finds the largest other program; it is asked only where the answer is said.
+    /// Takes a reading of this time. `largest` finds the largest other program; it is asked only where the
+    /// answer is said.
     pub fn reading(
         &mut self,
         reading: &MemoryReading,
@@ -104,12 +105,10 @@ impl PressureWatch {
         if self.stopped {
             return None;
         }
-        #[allow(clippy::cast_precision_loss)]
         let left = reading.available_bytes as f64 / self.reserve.max(1.0);
         let lowest = self.swap_bytes.into_iter().chain(reading.swap_used_bytes).min();
         self.swap_bytes = lowest;
         let grown = reading.swap_used_bytes.zip(lowest).map_or(0, |(now, lowest)| now - lowest);
-        #[allow(clippy::cast_precision_loss)]
         let swapped = grown as f64 > self.reserve * SWAPPED;
         let over = |percent: Option<f64>, limit| percent.is_some_and(|percent| percent >= limit);
 
@@ -154,7 +153,6 @@ impl PressureWatch {
 
     /// The figures, in words.
     fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let reserve = gb(self.reserve as u64);
         let mut words = format!(
             "{} of {} available, and {reserve} should stay free",
@@ -201,7 +199,6 @@ impl Since {
 }
 
 fn gb(bytes: u64) -> String {
-    #[allow(clippy::cast_precision_loss)]
     let gb = bytes as f64 / 1e9;
     if gb < 99.95 { format!("{gb:.1} GB") } else { format!("{gb:.0} GB") }
 }

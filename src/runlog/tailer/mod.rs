@@ -1,9 +1,10 @@
 //! Reads the events of a run in order while they are being written, across attempts.
 //!
-//! Only newline-terminated lines are events; what follows the last newline stays pending until its end arrives or a
-//! later attempt shows that it never will. Each event is delivered once, even when a file shrinks or is replaced and
-//! has to be read again. One poll is bounded in events and in time, so that a screen stays alive while it catches up
-//! with a million steps; memory is bounded too, whatever is in the file.
+//! Only newline-terminated lines are events; what follows the last newline stays pending until its end
+//! arrives or a later attempt shows that it never will. Each event is delivered once, even when a file
+//! shrinks or is replaced and has to be read again. One poll is bounded in events and in time, so that a
+//! screen stays alive while it catches up with a million steps; memory is bounded too, whatever is in the
+//! file.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -73,7 +74,8 @@ pub struct Polled {
     pub notices: Vec<Notice>,
     /// Everything that is complete in the files so far was delivered.
     pub at_end: bool,
-    /// Bytes of a line at the end that is not finished: being written, or, when no trainer lives, cut off by its death.
+    /// Bytes of a line at the end that is not finished: being written, or, when no trainer lives, cut off by
+    /// its death.
     pub unfinished_bytes: usize,
     /// What was being read is not there: moved, deleted, or on a disk that went away. It may come back.
     pub gone: bool,
@@ -131,8 +133,8 @@ impl EventTailer {
         tailer
     }
 
-    /// Goes to the last attempt and, there, to the first line that begins in the last `bytes`. For a glance at a run
-    /// whose middle does not matter.
+    /// Goes to the last attempt and, there, to the first line that begins in the last `bytes`. For a glance
+    /// at a run whose middle does not matter.
     pub(crate) fn skip_to_last(&mut self, attempt: u32, bytes: u64) {
         self.begin(attempt);
         let Ok(meta) = fs::metadata(&self.file) else { return };
@@ -181,12 +183,12 @@ impl EventTailer {
         Ok(Batch { records, notices: polled.notices, at_end: polled.at_end })
     }
 
-    /// Hands what is new, up to `limit`, to `visit`: each event, and the line it came from without its newline, for
-    /// passing on what this sparktune does not know.
+    /// Hands what is new, up to `limit`, to `visit`: each event, and the line it came from without its
+    /// newline, for passing on what this sparktune does not know.
     ///
     /// # Errors
-    /// [`Error::NewerEvents`] at an event of a newer format (what came before it was delivered), and [`Error::Io`] when
-    /// a file that exists cannot be read.
+    /// [`Error::NewerEvents`] at an event of a newer format (what came before it was delivered), and
+    /// [`Error::Io`] when a file that exists cannot be read.
     pub fn poll_with(&mut self, limit: Limit, mut visit: impl FnMut(Event, &[u8])) -> Result<Polled> {
         let begun = Instant::now();
         let mut polled = Polled::default();
@@ -207,8 +209,8 @@ impl EventTailer {
                 }
                 continue;
             }
-            // Nothing more in this file. A later file proves that its writer is gone, but only bytes read after that
-            // proof are all of it: hence one more round before moving on.
+            // Nothing more in this file. A later file proves that its writer is gone, but only bytes read
+            // after that proof are all of it: hence one more round before moving on.
             if let Some(next) = self.next {
                 let torn = self.pending.len() - self.start;
                 if torn > 0 {

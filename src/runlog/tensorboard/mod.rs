@@ -1,12 +1,13 @@
-//! The run as TensorBoard reads it: the events once more, as `tensorboard/events.out.tfevents.…` in the run folder.
+//! The run as TensorBoard reads it: the events once more, as `tensorboard/events.out.tfevents.…` in the run
+//! folder.
 //!
-//! A file is a sequence of TFRecords, each the protobuf `Event` of TensorFlow's `event.proto`; the few fields that are
-//! used are written here by hand. A resumed attempt begins with `SessionLog.START` at its first step, at which
-//! TensorBoard drops what the attempt before had logged from there on.
+//! A file is a sequence of TFRecords, each the protobuf `Event` of TensorFlow's `event.proto`; the few fields
+//! that are used are written here by hand. A resumed attempt begins with `SessionLog.START` at its first
+//! step, at which TensorBoard drops what the attempt before had logged from there on.
 //!
-//! Enters: the kinds of events and their times. Records are gathered and written about once a second. What cannot be
-//! written is counted and told in words; training never waits for it, and a record that was written by half is cut off
-//! again, because TensorBoard would stop reading there.
+//! Enters: the kinds of events and their times. Records are gathered and written about once a second. What
+//! cannot be written is counted and told in words; training never waits for it, and a record that was written
+//! by half is cut off again, because TensorBoard would stop reading there.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -67,7 +68,8 @@ impl TensorBoard {
         Ok(board)
     }
 
-    /// Takes one event. Words for a warning come back when records could not be written, and when writing works again.
+    /// Takes one event. Words for a warning come back when records could not be written, and when writing
+    /// works again.
     pub(crate) fn log(&mut self, kind: &Kind, time_us: u64) -> Option<String> {
         match kind {
             Kind::RunStarted(started) => {
@@ -93,7 +95,6 @@ impl TensorBoard {
 
     fn scalars(&mut self, time_us: u64, step: &Step) {
         self.step = step.step;
-        #[allow(clippy::cast_precision_loss)] // bytes on a chart
         let mem = step.mem_used_bytes.map(|bytes| bytes as f64);
         self.summary(time_us, step.step, |values| {
             scalar(values, "loss/train", step.loss_nats);
@@ -138,7 +139,6 @@ impl TensorBoard {
 
     fn push(&mut self, time_us: u64, step: u64, fill: impl FnOnce(&mut Message)) {
         let mut event = Message::default();
-        #[allow(clippy::cast_precision_loss)] // a float by TensorBoard's choice
         event.double(1, time_us as f64 / 1e6);
         event.whole(2, step);
         fill(&mut event);
@@ -224,7 +224,6 @@ impl<F: Cut> Whole<F> {
 fn scalar(values: &mut Message, tag: &str, value: f64) {
     values.message(1, |entry| {
         entry.text(1, tag);
-        #[allow(clippy::cast_possible_truncation)] // `simple_value` is a float
         entry.float(2, value as f32);
     });
 }
@@ -245,8 +244,8 @@ fn text(values: &mut Message, tag: &str, markdown: &str) {
     });
 }
 
-/// Text as Markdown that shows it as it is. It comes from data and models, and TensorBoard cleans it of HTML only:
-/// control characters and those that turn the direction of writing are spelled out.
+/// Text as Markdown that shows it as it is. It comes from data and models, and TensorBoard cleans it of HTML
+/// only: control characters and those that turn the direction of writing are spelled out.
 fn verbatim(text: &str) -> String {
     let mut markdown = String::new();
     for line in text.lines() {

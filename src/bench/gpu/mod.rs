@@ -1,13 +1,17 @@
-//! Measures on a CUDA device, in sections of rows, each reported as soon as it is known. `tests/gpu/rows.py` says what
-//! the fields of a row mean.
+//! Measures on a CUDA device, in sections of rows, each reported as soon as it is known. `tests/gpu/rows.py`
+//! says what the fields of a row mean.
 //!
-//! A measurement that fails is a row that says so, and the next one is tried; a measurement for which no time is left is a
-//! row too. This module must not know files: the caller writes the rows.
+//! A measurement that fails is a row that says so, and the next one is tried; a measurement for which no time
+//! is left is a row too. This module must not know files: the caller writes the rows.
 
 mod cases;
 mod meter;
 mod products;
 mod steps;
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use cases::{Case, Shape, cases};
@@ -18,9 +22,6 @@ use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
-use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
 
 /// The sizes whose kernels and training steps are measured, the one the speeds are promised for first.
 const SIZES: [&str; 2] = ["2B", "0.8B"];
@@ -54,8 +55,8 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Measures on the first CUDA device. What would not end within `limit` is left out. With `is_tiny` everything is done
-    /// once, at sizes that an emulated device can take. Rows go to `report`.
+    /// Measures on the first CUDA device. What would not end within `limit` is left out. With `is_tiny`
+    /// everything is done once, at sizes that an emulated device can take. Rows go to `report`.
     ///
     /// # Errors
     /// When there is no CUDA device, in words.
@@ -76,7 +77,8 @@ impl<'a> Bench<'a> {
         Meter::new(self.device.clone(), self.is_tiny)
     }
 
-    /// Reports the rows of one measurement. `head` holds the fields that say which one it is, in case it cannot be made.
+    /// Reports the rows of one measurement. `head` holds the fields that say which one it is, in case it
+    /// cannot be made.
     fn measure(&mut self, head: Row, measure: impl FnOnce() -> Vec<Row>) {
         let began = Instant::now();
         let rows = if self.clock.has_room() {
@@ -88,7 +90,8 @@ impl<'a> Bench<'a> {
         rows.into_iter().for_each(&mut *self.report);
     }
 
-    /// Measures every op at the training shapes: its error against the CPU's path, and its time against its floor.
+    /// Measures every op at the training shapes: its error against the CPU's path, and its time against its
+    /// floor.
     pub fn kernels(&mut self) {
         let meter = self.meter();
         let [copy, product] = self.peaks(&meter);
@@ -104,8 +107,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures the bytes per second of a copy and the FLOP/s of our largest matrix product, and reports a row for each. A
-    /// probe measures the same.
+    /// Measures the bytes per second of a copy and the FLOP/s of our largest matrix product, and reports a
+    /// row for each. A probe measures the same.
     fn peaks(&mut self, meter: &Meter) -> [Option<f64>; 2] {
         type Peak = (&'static str, &'static str, fn(&Meter) -> Measured, fn(&Measured) -> f64);
         let peaks: [Peak; 2] = [
@@ -183,8 +186,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Compares losses with the CPU's, then measures training steps of whole models. `machine` decides whether layers are
-    /// recomputed, as it does for a plan.
+    /// Compares losses with the CPU's, then measures training steps of whole models. `machine` decides
+    /// whether layers are recomputed, as it does for a plan.
     pub fn steps(&mut self, machine: &MachineFacts) {
         steps::curves(self);
         steps::speeds(self, machine);

@@ -12,8 +12,9 @@ use sparktune_plan::{Device, MethodKind, Plan};
 use crate::BenchError;
 use crate::protocol::{Answer, Finished, PROTOCOL, QUIT, Ready, STEP, Stepped, write_packs};
 
-/// The peer: the same steps by transformers and peft. It is run from a copy, so that it is always the one of this build.
-const TRAIN_STEPS: &str = include_str!("../../tests/peers/train_steps.py");
+/// The peer: the same steps by transformers and peft. It is run from a copy, so that it is always the one of
+/// this build.
+const TRAIN_STEPS: &str = include_str!("../../../tests/peers/train_steps.py");
 
 /// The end of every message about a peer that failed.
 const ADVICE: &str = "Name a Python that has torch, transformers and peft with --peers; docker/Dockerfile.peers makes an image that has them";
@@ -27,7 +28,8 @@ pub(crate) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Writes the plan and the packs of each step into an existing folder. The adapters' initial values will be there too.
+    /// Writes the plan and the packs of each step into an existing folder. The adapters' initial values will
+    /// be there too.
     pub(crate) fn new(
         plan: &'a Plan,
         folder: &Path,
@@ -64,7 +66,8 @@ impl<'a> Work<'a> {
         command
     }
 
-    /// The command that makes these steps with the peer: one example after the other, which is what packing has to equal.
+    /// The command that makes these steps with the peer: one example after the other, which is what packing
+    /// has to equal.
     fn peer(&self, python: &Path) -> Result<Command, BenchError> {
         let script = self.folder.join("train_steps.py");
         std::fs::write(&script, TRAIN_STEPS).map_err(BenchError::io("write", &script))?;

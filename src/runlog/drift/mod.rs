@@ -1,12 +1,13 @@
-//! Has the machine become slow under a run? GB10 boxes are known to fall into a state of 700 to 900 MHz that only a power
-//! cycle ends, and nothing but the clock and the speed shows it.
+//! Has the machine become slow under a run? GB10 boxes are known to fall into a state of 700 to 900 MHz that
+//! only a power cycle ends, and nothing but the clock and the speed shows it.
 //!
-//! Enters: steps and readings of the machine as they are logged. Leaves: at most one warning when a slow stretch begins
-//! and one when it is over, with the figures. Pure; the times are those of the events.
+//! Enters: steps and readings of the machine as they are logged. Leaves: at most one warning when a slow
+//! stretch begins and one when it is over, with the figures. Pure; the times are those of the events.
 //!
-//! Two signs. The speed of the recent steps is held against this attempt's own, in bins of several seconds, so that rows
-//! of different length even out and a single slow step (the first ones, one after an evaluation) is no sign. The clock is
-//! held against the GPU's highest, only in readings where the GPU was busy. What nobody measured is no sign either.
+//! Two signs. The speed of the recent steps is held against this attempt's own, in bins of several seconds,
+//! so that rows of different length even out and a single slow step (the first ones, one after an evaluation)
+//! is no sign. The clock is held against the GPU's highest, only in readings where the GPU was busy. What
+//! nobody measured is no sign either.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,8 @@ const WARM_UP_STEPS: u64 = 3;
 /// Time of the steps that make one bin. Eight bins, a minute, make a stretch.
 const BIN_MS: f64 = 7_500.0;
 const BINS: usize = 8;
-/// Slow: every bin of the stretch below this share of the attempt's own speed. Over: every one above the other.
+/// Slow: every bin of the stretch below this share of the attempt's own speed. Over: every one above the
+/// other.
 const SLOW_RATE: f64 = 0.70;
 const WELL_RATE: f64 = 0.85;
 /// The same for the clock, as a share of the GPU's highest.
@@ -138,7 +140,6 @@ impl Rate {
         if self.bin_ms < BIN_MS {
             return;
         }
-        #[allow(clippy::cast_precision_loss)]
         let rate = std::mem::take(&mut self.bin_tokens) as f64 / std::mem::take(&mut self.bin_ms) * 1e3;
         if self.bins.len() == BINS {
             self.bins.pop_front();

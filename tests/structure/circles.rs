@@ -1,18 +1,21 @@
-//! Holds the shape of the source tree: which files may import from which.
+//! Which files may import from which.
 //!
-//! Cargo keeps the arrows between crates one-way. Inside a crate nobody does, so this test reads the `use` lines of every
-//! file outside `#[cfg(test)]` and fails on a circle: files that import from each other can only be read together.
-
-#![allow(clippy::unwrap_used, reason = "a file that cannot be read fails the test")]
+//! Cargo keeps the arrows between crates one-way. Inside a crate nobody does, so these tests read the `use`
+//! lines of every file outside `#[cfg(test)]` and fail on a circle: files that import from each other can
+//! only be read together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// The folders of the crates that are free of circles. The binary is `main.rs` and `cli.rs`, next to the others.
+use crate::root;
+
+/// The folders of the crates that are free of circles. The binary is `main.rs` and `cli.rs`, next to the
+/// others.
 const CRATES: [&str; 3] = ["src", "src/app", "src/commands"];
 
-/// Crates whose files still import in a circle, which a test notices when it is gone: then they belong in [`CRATES`]. In the
-/// plan these are `answers` and `error` (because of `Setting`), and `ranges` with `resolve` (because of `setting`).
+/// Crates whose files still import in a circle, which a test notices when it is gone: then they belong in
+/// [`CRATES`]. In the plan these are `answers` and `error` (because of `Setting`), and `ranges` with
+/// `resolve` (because of `setting`).
 const WITH_CIRCLES: [&str; 1] = ["src/plan"];
 
 #[test]
@@ -92,10 +95,6 @@ fn module(path: &str) -> Module {
     path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// The files of a crate by their modules.
 struct Crate {
     modules: BTreeMap<Module, PathBuf>,
@@ -103,7 +102,8 @@ struct Crate {
 }
 
 impl Crate {
-    /// Reads the files of the crate in this folder, but not those of crates inside it, nor files of tests alone.
+    /// Reads the files of the crate in this folder, but not those of crates inside it, nor files of tests
+    /// alone.
     fn read(folder: &str) -> Self {
         let folder = root().join(folder);
         let mut modules: BTreeMap<Module, PathBuf> = BTreeMap::new();
@@ -159,8 +159,8 @@ impl Crate {
         targets
     }
 
-    /// The file that a path is imported from: the longest beginning that is a module in a file of its own. `None` for other
-    /// crates. `module` may lie inside its file.
+    /// The file that a path is imported from: the longest beginning that is a module in a file of its own.
+    /// `None` for other crates. `module` may lie inside its file.
     fn target(&self, module: &[String], path: &str) -> Option<Module> {
         let mut names = path.split("::").map(str::trim).peekable();
         let mut at = match *names.peek()? {
@@ -205,8 +205,8 @@ fn without_comments(text: &str) -> String {
     text.lines().map(code).collect::<Vec<_>>().join("\n")
 }
 
-/// The code without comments and without items for tests alone. Items are formatted, so that one ends where its
-/// indentation does.
+/// The code without comments and without items for tests alone. Items are formatted, so that one ends where
+/// its indentation does.
 fn without_tests(text: &str) -> String {
     let code = without_comments(text);
     let mut kept = Vec::new();
@@ -238,7 +238,8 @@ fn test_modules(text: &str) -> Vec<String> {
     lines.windows(2).filter_map(declared).collect()
 }
 
-/// What stands between `use` and `;`, wherever that is a statement of its own, with the modules around it in the same file.
+/// What stands between `use` and `;`, wherever that is a statement of its own, with the modules around it in
+/// the same file.
 fn use_lines(code: &str) -> Vec<(Module, String)> {
     let mut found = Vec::new();
     let mut around: Vec<(usize, String)> = Vec::new();

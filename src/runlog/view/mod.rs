@@ -1,8 +1,9 @@
-//! The one fold over events: live view, replay, plain lines, resume summary and tests all see a run through it.
+//! The one fold over events: live view, replay, plain lines, resume summary and tests all see a run through
+//! it.
 //!
-//! Pure: no clock, no file. Applying an event twice changes nothing, and memory stays bounded for any number of steps.
-//! A later attempt supersedes the steps after the one it resumed from: their stretch moves to `discarded`, and best,
-//! checkpoints and averages fall back to what they were.
+//! Pure: no clock, no file. Applying an event twice changes nothing, and memory stays bounded for any number
+//! of steps. A later attempt supersedes the steps after the one it resumed from: their stretch moves to
+//! `discarded`, and best, checkpoints and averages fall back to what they were.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -88,7 +89,8 @@ pub struct RunView {
     pub discarded: Charts,
     /// Newest reading of the machine.
     pub device: Option<DeviceSample>,
-    /// Committed checkpoints, oldest first, as far as their steps count. Retention may have deleted old ones.
+    /// Committed checkpoints, oldest first, as far as their steps count. Retention may have deleted old
+    /// ones.
     pub checkpoints: VecDeque<CheckpointCommitted>,
     /// Newest generations.
     pub samples: VecDeque<Seen<Sample>>,
@@ -102,8 +104,8 @@ pub struct RunView {
     pub unknown_events: u64,
     /// Time of the last event.
     pub last_event_us: Option<u64>,
-    /// Time of the last event that shows work: all but device samples, which a thread of their own may write while
-    /// training hangs.
+    /// Time of the last event that shows work: all but device samples, which a thread of their own may write
+    /// while training hangs.
     pub last_work_us: Option<u64>,
     #[serde(skip)]
     pace: Pace,
@@ -259,8 +261,8 @@ impl RunView {
         self.attempts.iter().filter_map(|attempt| attempt.finished.as_ref()?.mem_peak_bytes).max()
     }
 
-    /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not included);
-    /// before its first step, that of the steps before.
+    /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not
+    /// included); before its first step, that of the steps before.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let before = || self.charts.tokens_per_s.buckets().last().and_then(Bucket::mean);
         self.pace.tokens_per_s().or_else(before)
@@ -295,7 +297,6 @@ impl RunView {
         let width = buckets.len().div_ceil(columns.max(1)).max(1);
         let mean = |column: &[Bucket]| {
             let (sum, count) = column.iter().fold((0.0, 0), |(sum, n), b| (sum + b.sum, n + b.count));
-            #[allow(clippy::cast_precision_loss)]
             (count > 0).then(|| sum / count as f64)
         };
         buckets.chunks(width).map(mean).collect()
@@ -332,8 +333,8 @@ impl RunView {
         Ok(view)
     }
 
-    /// The view of a run's beginning and end, for lists: constant time however long the run is. In a long run,
-    /// curves and averages cover only the end, and `best_eval` may miss an earlier one.
+    /// The view of a run's beginning and end, for lists: constant time however long the run is. In a long
+    /// run, curves and averages cover only the end, and `best_eval` may miss an earlier one.
     ///
     /// # Errors
     /// As [`EventTailer::poll`].
