@@ -7,12 +7,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 const PERIOD: usize = (1 << 22) - 3;
 
 /// Reproducible numbers in (-1.5, 1.5): a `[rows, columns]` tensor on the CPU, outside autodiff.
-pub fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     random_through(seed, rows, columns, |x| x)
 }
 
 /// What `f` makes of such numbers.
-pub fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
+pub(crate) fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
     // splitmix64
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
@@ -32,7 +32,7 @@ pub fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) ->
 }
 
 /// Relative L2 distance; NaN where either has a NaN.
-pub fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
+pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
     let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
     let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
     assert_eq!(got.len(), expected.len());

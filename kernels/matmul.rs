@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 /// A read-only matrix inside a slice, not necessarily dense.
 #[derive(Clone, Copy)]
-pub struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     data: &'a [f32],
     rows: usize,
     cols: usize,
@@ -18,23 +18,23 @@ pub struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// `rows` rows of `cols` consecutive values that begin `row_stride` values apart.
-    pub fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+    pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(fits(data.len(), rows, cols, row_stride), "matrix {rows}×{cols} reaches past its data");
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
     /// Number of rows.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Number of columns.
-    pub fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.cols
     }
 
     /// The transposed view.
-    pub fn t(self) -> Self {
+    pub(crate) fn t(self) -> Self {
         Self {
             rows: self.cols,
             cols: self.rows,
@@ -46,7 +46,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// The destination of a product: rows of consecutive values, `row_stride` apart.
-pub struct MatrixMut<'a> {
+pub(crate) struct MatrixMut<'a> {
     data: *mut f32,
     rows: usize,
     cols: usize,
@@ -56,7 +56,7 @@ pub struct MatrixMut<'a> {
 
 impl<'a> MatrixMut<'a> {
     /// `rows` rows of `cols` consecutive values that begin `row_stride` values apart.
-    pub fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+    pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(fits(data.len(), rows, cols, row_stride), "matrix {rows}×{cols} reaches past its data");
         Self { data: data.as_mut_ptr(), rows, cols, row_stride, borrow: PhantomData }
     }
@@ -68,7 +68,7 @@ fn fits(len: usize, rows: usize, cols: usize, row_stride: usize) -> bool {
 
 /// An output that several tasks write at once, each its own rows and columns: a tile of `[tokens, heads,
 /// head_dim]` is no sub-slice, so the borrow checker cannot see that the tiles are disjoint.
-pub struct Tiled<'a> {
+pub(crate) struct Tiled<'a> {
     data: *mut f32,
     len: usize,
     borrow: PhantomData<&'a mut [f32]>,
@@ -81,7 +81,7 @@ unsafe impl Sync for Tiled<'_> {}
 
 impl<'a> Tiled<'a> {
     /// Takes the exclusive borrow that is to be shared out in tiles.
-    pub fn new(data: &'a mut [f32]) -> Self {
+    pub(crate) fn new(data: &'a mut [f32]) -> Self {
         Self { data: data.as_mut_ptr(), len: data.len(), borrow: PhantomData }
     }
 
@@ -90,7 +90,13 @@ impl<'a> Tiled<'a> {
     /// # Safety
     /// No two tiles alive at the same time share an element.
     #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
-    pub unsafe fn matrix(&self, offset: usize, rows: usize, cols: usize, row_stride: usize) -> MatrixMut<'_> {
+    pub(crate) unsafe fn matrix(
+        &self,
+        offset: usize,
+        rows: usize,
+        cols: usize,
+        row_stride: usize,
+    ) -> MatrixMut<'_> {
         assert!(
             offset <= self.len && fits(self.len - offset, rows, cols, row_stride),
             "tile {rows}×{cols} reaches past its output"
@@ -105,7 +111,7 @@ impl<'a> Tiled<'a> {
     /// # Safety
     /// No two tiles alive at the same time share an element.
     #[expect(unsafe_code, clippy::mut_from_ref, reason = "the caller promises that tiles do not overlap")]
-    pub unsafe fn slice(&self, offset: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn slice(&self, offset: usize, len: usize) -> &mut [f32] {
         assert!(offset <= self.len && len <= self.len - offset, "tile of {len} reaches past its output");
         // SAFETY: inside the borrowed slice; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(offset), len) }
@@ -114,7 +120,7 @@ impl<'a> Tiled<'a> {
 
 /// Whether a product replaces its destination or is added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Write {
+pub(crate) enum Write {
     /// dst = product; what was there is never read.
     Replace,
     /// dst = dst + product.
@@ -123,14 +129,14 @@ pub enum Write {
 
 impl Write {
     /// `Replace` the first time, `Add` from then on.
-    pub fn first(first: bool) -> Self {
+    pub(crate) fn first(first: bool) -> Self {
         if first { Write::Replace } else { Write::Add }
     }
 }
 
 /// How many threads work on one product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Threads {
+pub(crate) enum Threads {
     /// The calling one: the product is one task of many.
     One,
     /// All of the current rayon pool.
@@ -138,7 +144,14 @@ pub enum Threads {
 }
 
 /// `dst (=, +=) scale · a b`.
-pub fn matmul(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Matrix<'_>, threads: Threads) {
+pub(crate) fn matmul(
+    write: Write,
+    dst: MatrixMut<'_>,
+    scale: f32,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    threads: Threads,
+) {
     assert!(
         (a.rows, b.cols) == (dst.rows, dst.cols) && a.cols == b.rows,
         "product of {}×{} and {}×{} does not fit {}×{}",

@@ -198,7 +198,7 @@ pub fn packed(tensor: Tensor<2>) -> Tensor<2> {
 }
 
 /// The contiguous data behind a tensor without autodiff association.
-pub fn primitive(tensor: Tensor<2>) -> FlexTensor {
+pub(crate) fn primitive(tensor: Tensor<2>) -> FlexTensor {
     tensor.try_into_primitive::<Flex>().expect("a CPU tensor outside autodiff").to_contiguous()
 }
 

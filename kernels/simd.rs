@@ -11,7 +11,7 @@
 /// Runs `f` compiled for the best instruction set of this machine: `dispatch(#[inline(always)] || for x in xs
 /// { … })`.
 #[inline(always)]
-pub fn dispatch<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
 }
 
@@ -20,7 +20,7 @@ pub fn dispatch<R>(f: impl FnOnce() -> R) -> R {
 /// x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite: `LN2_HI` has 9 significant bits, so n·LN2_HI is
 /// exact), a polynomial for eʳ, and 2ⁿ put together from its exponent bits.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     const LN2_HI: f32 = 0.693_359_4;
     const LN2_LO: f32 = -2.121_944_4e-4;
     /// 1.5·2²³: adding it leaves the nearest integer in the low mantissa bits.
@@ -41,7 +41,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// Logistic function 1 / (1 + e⁻ˣ).
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
@@ -51,7 +51,7 @@ const LANES: usize = 32;
 
 /// Σ xs, in a fixed order that depends on the length only.
 #[inline(always)]
-pub fn sum(xs: &[f32]) -> f32 {
+pub(crate) fn sum(xs: &[f32]) -> f32 {
     reduce(
         xs,
         0.0,
@@ -62,7 +62,7 @@ pub fn sum(xs: &[f32]) -> f32 {
 
 /// Largest element; −∞ when empty. A NaN may be passed over.
 #[inline(always)]
-pub fn max(xs: &[f32]) -> f32 {
+pub(crate) fn max(xs: &[f32]) -> f32 {
     reduce(
         xs,
         f32::NEG_INFINITY,
@@ -73,7 +73,7 @@ pub fn max(xs: &[f32]) -> f32 {
 
 /// Σ xᵢ yᵢ over two slices of one length, in a fixed order.
 #[inline(always)]
-pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
+pub(crate) fn dot(xs: &[f32], ys: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (x_head, x_tail) = xs.as_chunks::<LANES>();
     let (y_head, y_tail) = ys.as_chunks::<LANES>();

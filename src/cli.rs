@@ -27,7 +27,7 @@ Without a command, flags are the first answers of the wizard on a terminal, and 
 /// Fine-tune small language models on the machine under your desk.
 #[derive(Debug, Parser)]
 #[command(name = "sparktune", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub struct Cli {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths
     Check(CheckArgs),
     /// Recommend how to train, with the reason for each value; starts nothing and fetches no weights
@@ -153,7 +153,7 @@ impl FromArgMatches for SettingFlags {
 
 /// `train`, and `sparktune` with flags alone.
 #[derive(Debug, Args)]
-pub struct TrainArgs {
+pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub settings: SettingFlags,
     /// Train the shipped tiny model on the shipped data; takes all other flags too
@@ -174,7 +174,7 @@ pub struct TrainArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub settings: SettingFlags,
     /// Plan for the shipped tiny model and data
@@ -192,7 +192,7 @@ pub struct PlanArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Files (.jsonl, .jsonl.gz, .jsonl.zst) and folders
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
@@ -231,7 +231,7 @@ pub struct RunName {
 }
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub run: RunName,
     /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
@@ -243,7 +243,7 @@ pub struct WatchArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct RunsArgs {
+pub(crate) struct RunsArgs {
     /// Folder that holds the runs
     #[arg(long, value_name = "PATH")]
     pub runs_dir: Option<PathBuf>,
@@ -256,7 +256,7 @@ pub struct RunsArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ResumeArgs {
+pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub run: RunName,
     /// Plain lines instead of the dashboard; what is not a terminal gets them anyway
@@ -268,7 +268,7 @@ pub struct ResumeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct StopArgs {
+pub(crate) struct StopArgs {
     #[command(flatten)]
     pub run: RunName,
     /// Ask and return at once
@@ -280,7 +280,7 @@ pub struct StopArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// Folder, unique beginning of the name, or `latest`
     pub run: String,
     /// Folder that holds the runs
@@ -295,7 +295,7 @@ pub struct ExportArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub run: RunName,
     /// The page to write, instead of report.html in the run folder
@@ -307,7 +307,7 @@ pub struct ReportArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct PackArgs {
+pub(crate) struct PackArgs {
     /// v1 packets, or JSON lines with input_ids and, if wanted, loss_mask and source_line
     pub input: PathBuf,
     /// The token file to write
@@ -321,7 +321,7 @@ pub struct PackArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct UnpackArgs {
+pub(crate) struct UnpackArgs {
     /// A token file
     pub input: PathBuf,
     /// The file to write
@@ -338,7 +338,7 @@ pub struct UnpackArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// The token file
     pub file: PathBuf,
     /// Write its intact examples into a new token file
@@ -350,7 +350,7 @@ pub struct VerifyArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Folder that holds the runs
     #[arg(long, value_name = "PATH")]
     pub runs_dir: Option<PathBuf>,
@@ -386,7 +386,6 @@ pub struct BenchArgs {
     pub gpu: Option<GpuSection>,
     /// Leave out what would not end within so many seconds
     #[arg(long, value_name = "N", requires = "gpu")]
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only measuring a GPU reads it"))]
     pub seconds: Option<u32>,
 }
 

@@ -16,7 +16,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns two rates of the first GPU, measured by the program at `program`. `None` where there is no GPU,
 /// where nothing was measured that the rates would scale, or where the measurement failed.
-pub fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Option<Probe> {
+pub(crate) fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Option<Probe> {
     static FOUND: OnceLock<Option<Probe>> = OnceLock::new();
     let is_of_use =
         !machine.gpus.is_empty() && rates.measured.machines.iter().any(|machine| machine.probe.is_some());

@@ -18,7 +18,7 @@ use crate::request::Style;
 
 /// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Display {
+pub(crate) enum Display {
     /// One line per event.
     Lines,
     /// One JSON object per event.
@@ -29,7 +29,7 @@ pub enum Display {
 
 impl Display {
     /// A full screen where the terminal can show one and nothing else was asked for.
-    pub fn suited_to(style: Style) -> Self {
+    pub(crate) fn suited_to(style: Style) -> Self {
         if style.json {
             Self::Json
         } else if !style.plain && can_fill_the_screen() {
@@ -44,7 +44,7 @@ impl Display {
 ///
 /// # Errors
 /// A trainer that cannot be started or followed. How the attempt ended is not an error but the exit code.
-pub fn run_attempt(
+pub(crate) fn run_attempt(
     program: &Program,
     run: &RunDir,
     display: Display,
@@ -131,7 +131,7 @@ fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
 ///
 /// # Errors
 /// A run that cannot be read.
-pub fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
+pub(crate) fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     let view = RunView::replay(run)?;
     let liveness = view.liveness(run)?;
     note(&how_it_stands(run, liveness, &view));

@@ -4,7 +4,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_train::TrainError;
 
 /// Returns the failure of a command that the trainer's error means.
-pub fn from_training(error: TrainError) -> Failure {
+pub(crate) fn from_training(error: TrainError) -> Failure {
     match error {
         // What was asked for is the obstacle, not the machine.
         TrainError::Run(error @ sparktune_runlog::Error::AlreadyRunning { .. }) => error.into(),

@@ -9,7 +9,7 @@ use sparktune_app::failure::Failure;
 
 /// SIGINT and SIGTERM of this process.
 #[derive(Clone)]
-pub struct Interrupts {
+pub(crate) struct Interrupts {
     count: Arc<AtomicUsize>,
     any: Arc<AtomicBool>,
 }
@@ -19,7 +19,7 @@ impl Interrupts {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let refused = |error| Failure::usage(format!("cannot handle signals: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
         let interrupts = Self { count: Arc::default(), any: Arc::default() };
@@ -37,12 +37,12 @@ impl Interrupts {
     }
 
     /// How many there were.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
     /// Becomes true with the first.
-    pub fn flag(&self) -> Arc<AtomicBool> {
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.any.clone()
     }
 }

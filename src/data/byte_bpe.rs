@@ -54,7 +54,7 @@ impl Cache {
 
 impl ByteBpe {
     /// `None` if this tokenizer is of another kind.
-    pub fn new(tokenizer: &Tokenizer) -> Option<Self> {
+    pub(crate) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let plain = model.dropout.is_none_or(|d| d == 0.0)
             && model.continuing_subword_prefix.is_none()
@@ -78,11 +78,10 @@ impl ByteBpe {
             return None;
         }
         let contents: Vec<&str> = added.iter().map(|(_, t)| t.content.as_str()).collect();
-        let found = match contents.is_empty() {
-            true => None,
-            false => {
-                Some(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&contents).ok()?)
-            }
+        let found = if contents.is_empty() {
+            None
+        } else {
+            Some(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&contents).ok()?)
         };
         let bpe = Self {
             added: found,
@@ -99,7 +98,12 @@ impl ByteBpe {
 
     /// Calls `token(id, bytes)` for each token of the text in order; the bytes of all tokens add up to the
     /// text. `false` if the text must take the long way, whatever was called so far.
-    pub fn encode(&self, tokenizer: &Tokenizer, text: &str, mut token: impl FnMut(u32, usize)) -> bool {
+    pub(crate) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        mut token: impl FnMut(u32, usize),
+    ) -> bool {
         let own = rayon::current_thread_index().map_or(0, |i| i + 1);
         let mut locked = self.caches.get(own).and_then(|c| c.try_lock().ok());
         let mut spare = locked.is_none().then(|| Cache::new(&self.words));

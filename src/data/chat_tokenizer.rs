@@ -87,10 +87,7 @@ impl ChatTokenizer {
                 Some((template, shape))
             }
         };
-        let special = match special.is_empty() {
-            true => None,
-            false => AhoCorasick::new(&special).ok(),
-        };
+        let special = if special.is_empty() { None } else { AhoCorasick::new(&special).ok() };
         Ok(Self {
             folder: folder.to_owned(),
             short_cut: ByteBpe::new(&tokenizer),

@@ -75,7 +75,7 @@ pub(crate) struct Reading<'a> {
 impl Reading<'_> {
     /// Runs `work` on every chunk, on all threads of the current rayon pool, and hands its results to `fold`
     /// in file order. `fold` returns how many examples have been accepted so far, for the progress.
-    pub fn run<R: Send>(
+    pub(crate) fn run<R: Send>(
         &self,
         progress: &dyn Progress,
         work: impl Fn(&Chunk) -> R + Sync,

@@ -48,7 +48,7 @@ pub(crate) struct Refused {
 }
 
 impl Examiner<'_> {
-    pub fn examine(&self, chunk: &Chunk) -> Examined {
+    pub(crate) fn examine(&self, chunk: &Chunk) -> Examined {
         let mut examined = Examined {
             file: chunk.file,
             format: chunk.format,

@@ -229,9 +229,12 @@ fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
     };
     let calls: Vec<_> = calls
         .into_iter()
-        .map(|call| match call.get("name").is_some_and(|n| n.is_string()) {
-            true => Ok(serde_json::json!({ "type": "function", "function": call })),
-            false => Err(unreadable("a function call without a name".into())),
+        .map(|call| {
+            if call.get("name").is_some_and(|n| n.is_string()) {
+                Ok(serde_json::json!({ "type": "function", "function": call }))
+            } else {
+                Err(unreadable("a function call without a name".into()))
+            }
         })
         .collect::<Result<_, _>>()?;
     Ok(Message {

@@ -119,10 +119,8 @@ pub fn prepare(
             &mut tally,
             progress,
             |tally, file, line, accepted| {
-                let side = match is_eval || splitter.is_eval(accepted.content_hash) {
-                    true => Side::Eval,
-                    false => Side::Train,
-                };
+                let side =
+                    if is_eval || splitter.is_eval(accepted.content_hash) { Side::Eval } else { Side::Train };
                 tally.accept(file, line, &accepted, side);
                 let Some(tokens) = accepted.tokens else { return Ok(()) };
                 let writer = if side == Side::Eval { &mut eval } else { &mut train };

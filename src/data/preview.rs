@@ -257,9 +257,10 @@ fn previewed(
 
 /// Cuts a text where anything changes, and leaves out the middle of a long one.
 fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_bytes: usize) -> Vec<Span> {
-    let hole = match text.len() > max_bytes {
-        true => text.floor_char_boundary(max_bytes / 2)..text.ceil_char_boundary(text.len() - max_bytes / 2),
-        false => text.len()..text.len(),
+    let hole = if text.len() > max_bytes {
+        text.floor_char_boundary(max_bytes / 2)..text.ceil_char_boundary(text.len() - max_bytes / 2)
+    } else {
+        text.len()..text.len()
     };
     let mut borders: Vec<usize> = targets.iter().chain(special).flat_map(|r| [r.start, r.end]).collect();
     borders.extend([0, text.len(), hole.start, hole.end]);

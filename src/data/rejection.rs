@@ -101,7 +101,7 @@ pub(crate) struct RejectedFile {
 }
 
 impl RejectedFile {
-    pub fn create(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
         match File::open(path) {
             Ok(file) if !is_list(&file) => {
                 let problem = "exists and is no list of rejected lines, so it is not overwritten";
@@ -113,7 +113,7 @@ impl RejectedFile {
         Ok(Self { path: path.to_owned(), file: None })
     }
 
-    pub fn push(&mut self, rejected: &Rejected) -> Result<(), DataError> {
+    pub(crate) fn push(&mut self, rejected: &Rejected) -> Result<(), DataError> {
         if self.file.is_none() {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
@@ -128,7 +128,7 @@ impl RejectedFile {
     }
 
     /// Puts the list in its place; the path if there is one. Without a rejected line an earlier list goes.
-    pub fn finish(self) -> Result<Option<PathBuf>, DataError> {
+    pub(crate) fn finish(self) -> Result<Option<PathBuf>, DataError> {
         let Some(file) = self.file else {
             return match std::fs::remove_file(&self.path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -44,7 +44,7 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    pub fn new(split: EvalSplit) -> Self {
+    pub(crate) fn new(split: EvalSplit) -> Self {
         let fraction = split.fraction.clamp(0.0, 1.0);
         Self {
             seed: split.seed,
@@ -57,7 +57,7 @@ impl Splitter {
         }
     }
 
-    pub fn is_eval(&mut self, content_hash: u64) -> bool {
+    pub(crate) fn is_eval(&mut self, content_hash: u64) -> bool {
         let by_hash = xxh3_64_with_seed(&content_hash.to_le_bytes(), self.seed) < self.threshold;
         if self.held_out < self.min_examples && self.seen.insert(content_hash) {
             let due = self.seen.len() as u32 / ONE_IN;

@@ -44,7 +44,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub fn new(with_model: bool, rejected_path: Option<&Path>) -> Result<Self, DataError> {
+    pub(crate) fn new(with_model: bool, rejected_path: Option<&Path>) -> Result<Self, DataError> {
         let report = Report {
             special_tokens_in_text: with_model.then(Finding::default),
             tokens: with_model.then(TokenCounts::default),
@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// Adds the files of a source; returns the number of its first file among all.
-    pub fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
+    pub(crate) fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
         let first = self.report.files.len() as u32;
         self.report.files.extend(files.iter().map(|f| FileReport {
             name: f.name.clone(),
@@ -76,12 +76,12 @@ impl Tally {
         first
     }
 
-    pub fn examples(&self) -> u64 {
+    pub(crate) fn examples(&self) -> u64 {
         self.report.examples
     }
 
     /// Counts a chunk's lines. Its accepted and refused lines are counted one by one by the caller.
-    pub fn chunk(&mut self, file: u32, examined: &Examined) {
+    pub(crate) fn chunk(&mut self, file: u32, examined: &Examined) {
         let file = &mut self.report.files[file as usize];
         file.format = file.format.or(examined.format);
         file.lines += examined.lines;
@@ -89,7 +89,7 @@ impl Tally {
         self.report.blank_lines += examined.blank;
     }
 
-    pub fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
+    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
         self.report.examples += 1;
         self.report.files[file as usize].examples += 1;
         self.report.text_bytes += u64::from(accepted.text_bytes);
@@ -116,7 +116,7 @@ impl Tally {
         }
     }
 
-    pub fn refuse(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
+    pub(crate) fn refuse(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
         let Refused { rejection, text } = refused;
         self.report.rejected += 1;
         self.report.files[file as usize].rejected += 1;
@@ -137,7 +137,7 @@ impl Tally {
     }
 
     /// The report. `split`: whether the two sides mean anything.
-    pub fn finish(mut self, split: bool) -> Result<Report, DataError> {
+    pub(crate) fn finish(mut self, split: bool) -> Result<Report, DataError> {
         if let Some(file) = self.rejected_file.take() {
             file.finish()?;
         }

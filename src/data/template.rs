@@ -56,7 +56,7 @@ pub(crate) struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles a template. `special_tokens` are the named ones (`bos_token`, `eos_token`, …) that templates
     /// refer to.
-    pub fn new(source: &str, special_tokens: &[(String, String)]) -> Result<Self, Error> {
+    pub(crate) fn new(source: &str, special_tokens: &[(String, String)]) -> Result<Self, Error> {
         let mut env = Environment::new();
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
@@ -89,13 +89,17 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation and where its messages went.
-    pub fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
+    pub(crate) fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
         self.render_as(TRACED, chat, options)
     }
 
     /// The text of the untouched template, to hold [`render`](Self::render) against. `None` for templates
     /// with generation marks, which no engine but transformers' reads as they are.
-    pub fn render_untouched(&self, chat: &Chat<'_>, options: RenderOptions) -> Option<Result<String, Error>> {
+    pub(crate) fn render_untouched(
+        &self,
+        chat: &Chat<'_>,
+        options: RenderOptions,
+    ) -> Option<Result<String, Error>> {
         (!self.has_generation_marks).then(|| self.render_as(PLAIN, chat, options).map(|r| r.text))
     }
 

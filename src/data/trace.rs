@@ -28,14 +28,14 @@ pub(crate) enum Note {
 }
 
 impl Trace {
-    pub fn note(&self, note: Note) {
+    pub(crate) fn note(&self, note: Note) {
         let at = self.position.load(Ordering::Relaxed);
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push((at, note));
     }
 
     /// The spans each message was rendered to by the loop that rendered most, and the spans marked as
     /// generated.
-    pub fn spans(&self) -> Spans {
+    pub(crate) fn spans(&self) -> Spans {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut open: Vec<(u32, usize, usize)> = Vec::new();
         let mut loops: Vec<(u32, Segments)> = Vec::new();

@@ -75,7 +75,7 @@ impl TurnShape {
     ///
     /// # Errors
     /// What the template said to a plain conversation, or that its turns cannot be told apart.
-    pub fn learn(
+    pub(crate) fn learn(
         template: &ChatTemplate,
         end_tokens: &[String],
         special_tokens: &[String],
@@ -135,12 +135,12 @@ impl TurnShape {
     }
 
     /// What the template does with reasoning.
-    pub fn thinking(&self) -> ThinkingSupport {
+    pub(crate) fn thinking(&self) -> ThinkingSupport {
         ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
     }
 
     /// The bytes of a rendering that are targets, in order.
-    pub fn targets(
+    pub(crate) fn targets(
         &self,
         chat: &Chat<'_>,
         rendered: &Rendered,

@@ -28,7 +28,7 @@ pub(crate) struct RepoCache {
 }
 
 impl RepoCache {
-    pub fn new(root: &Path, id: &str) -> Self {
+    pub(crate) fn new(root: &Path, id: &str) -> Self {
         Self { root: root.into(), id: id.into() }
     }
 
@@ -40,21 +40,21 @@ impl RepoCache {
         Repo::new(self.id.clone(), RepoType::Model).folder_name()
     }
 
-    pub fn blob(&self, etag: &str) -> PathBuf {
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.layout().blob_path(etag)
     }
 
     /// The folder of all blobs, whole and incomplete.
-    pub fn blobs(&self) -> PathBuf {
+    pub(crate) fn blobs(&self) -> PathBuf {
         self.root.join(self.folder_name()).join("blobs")
     }
 
-    pub fn incomplete(&self, etag: &str) -> PathBuf {
+    pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
         self.layout().blob_path(&format!("{etag}.incomplete"))
     }
 
     /// The folder of one commit, whether or not it is there.
-    pub fn snapshot(&self, commit: &str) -> PathBuf {
+    pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.layout().pointer_path(commit)
     }
 
@@ -63,7 +63,7 @@ impl RepoCache {
     }
 
     /// The commit that a revision stood for when it was last fetched.
-    pub fn commit_of(&self, revision: &str) -> Option<String> {
+    pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.into());
         }
@@ -72,7 +72,7 @@ impl RepoCache {
     }
 
     /// Remembers what `revision` stands for. Written aside and renamed, so that no reader sees half a commit.
-    pub fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
+    pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if is_commit(revision) || self.commit_of(revision).as_deref() == Some(commit) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl RepoCache {
     }
 
     /// Points `snapshots/<commit>/<file>` at a blob. To be called with the blob's lock held.
-    pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, Error> {
         let pointer = self.snapshot(commit).join(file);
         let folder = pointer.parent().expect("a file in a snapshot has a parent");
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
@@ -103,7 +103,7 @@ impl RepoCache {
     }
 
     /// Waits until nobody else, in this process or another, writes the blob. `file` is for the display.
-    pub fn lock(&self, etag: &str, file: &str, watch: &Watch<'_>) -> Result<BlobLock, Error> {
+    pub(crate) fn lock(&self, etag: &str, file: &str, watch: &Watch<'_>) -> Result<BlobLock, Error> {
         const POLL: Duration = Duration::from_millis(200);
         let folder = self.root.join(".locks").join(self.folder_name());
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;

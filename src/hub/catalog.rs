@@ -28,7 +28,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// For files in large-file storage the etag is their SHA-256.
-    pub fn sha256(&self) -> Option<&str> {
+    pub(crate) fn sha256(&self) -> Option<&str> {
         let hex = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
         hex.then_some(self.etag.as_str())
     }
@@ -48,7 +48,7 @@ struct Sibling {
 }
 
 impl Listing {
-    pub fn ask(http: &Http, subject: &Subject<'_>) -> Result<Self, Error> {
+    pub(crate) fn ask(http: &Http, subject: &Subject<'_>) -> Result<Self, Error> {
         const LARGEST: u64 = 64 << 20;
         let mut answer = http.list(subject)?;
         let bad = |why: String| Error::BadReply {

@@ -60,17 +60,17 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    pub fn is_redirect(&self) -> bool {
+    pub(crate) fn is_redirect(&self) -> bool {
         matches!(self.status, 301 | 302 | 303 | 307 | 308)
     }
 }
 
 impl Http {
-    pub fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         let silence = settings.patience.silence;
         let agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -103,7 +103,7 @@ impl Http {
         }
     }
 
-    pub fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         self.origin.to_string()
     }
 
@@ -112,7 +112,7 @@ impl Http {
     }
 
     /// The list of files of a revision.
-    pub fn list(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
+    pub(crate) fn list(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
         let request = self.repo(subject).info_request();
         let route = request.uri_ref().expect("hf-hub builds a whole address");
         let answer = self.send(Method::GET, &format!("{route}?blobs=true"), None, Follow::WithinHub)?;
@@ -120,7 +120,7 @@ impl Http {
     }
 
     /// The headers that describe a file, without its bytes.
-    pub fn describe(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
+    pub(crate) fn describe(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
         let answer = self.send(Method::HEAD, &self.file_url(subject), None, Follow::WithinHub)?;
         if answer.status == 200 || answer.is_redirect() {
             Ok(answer)
@@ -130,7 +130,7 @@ impl Http {
     }
 
     /// The bytes of a file from `start` on: 200 (whole), 206 (from `start`) or 416 (`start` is past the end).
-    pub fn read(&self, subject: &Subject<'_>, start: u64) -> Result<Answer, Error> {
+    pub(crate) fn read(&self, subject: &Subject<'_>, start: u64) -> Result<Answer, Error> {
         let answer = self.send(Method::GET, &self.file_url(subject), Some(start), Follow::Everywhere)?;
         if matches!(answer.status, 200 | 206 | 416) {
             Ok(answer)

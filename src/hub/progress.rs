@@ -81,32 +81,32 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub fn new(progress: &'a dyn Progress, stop: &'a AtomicBool) -> Self {
+    pub(crate) fn new(progress: &'a dyn Progress, stop: &'a AtomicBool) -> Self {
         Self { progress, stop, quiet: false }
     }
 
     /// For questions that nobody watches.
-    pub fn silent() -> Self {
+    pub(crate) fn silent() -> Self {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Self { progress: &(), stop: &NEVER, quiet: true }
     }
 
     /// The same, cancellable but not shown: for the small files that a plan reads before the transfer begins.
-    pub fn quiet(of: &Self) -> Self {
+    pub(crate) fn quiet(of: &Self) -> Self {
         Self { quiet: true, ..*of }
     }
 
-    pub fn on(&self, event: Event<'_>) {
+    pub(crate) fn on(&self, event: Event<'_>) {
         if !self.quiet {
             self.progress.on(event);
         }
     }
 
-    pub fn waiting(&self, name: &str) {
+    pub(crate) fn waiting(&self, name: &str) {
         self.on(Event::Waiting { name });
     }
 
-    pub fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) || self.progress.cancelled() {
             Err(Error::Cancelled)
         } else {
@@ -115,7 +115,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Sleeps in short pieces, so that cancelling does not wait for the pause to end.
-    pub fn pause(&self, time: Duration) -> Result<(), Error> {
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Error> {
         const PIECE: Duration = Duration::from_millis(100);
         let mut left = time;
         while !left.is_zero() {

@@ -88,7 +88,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    pub(crate) fn from_env(env: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let get = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let home = get("HOME").map(PathBuf::from);
         let path = |name: &str| get(name).map(|text| expand_home(&text, home.as_deref()));

@@ -32,7 +32,7 @@ pub(crate) struct Transfer<'a> {
 
 impl Transfer<'_> {
     /// Returns the path in the snapshot.
-    pub fn run(&self) -> Result<PathBuf, Error> {
+    pub(crate) fn run(&self) -> Result<PathBuf, Error> {
         let Facts { etag, size } = self.facts;
         let blob = self.cache.blob(etag);
         let folder = blob.parent().expect("a blob has a folder");

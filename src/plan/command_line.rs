@@ -25,9 +25,10 @@ pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
         for value in values(answers, setting)? {
             if setting.has_flag {
                 // A value that looks like a flag is held to its own.
-                match value.starts_with('-') {
-                    true => flags.push(quoted(setting, &format!("--{}={value}", setting.name))?),
-                    false => flags.push(format!("--{} {}", setting.name, quoted(setting, &value)?)),
+                if value.starts_with('-') {
+                    flags.push(quoted(setting, &format!("--{}={value}", setting.name))?)
+                } else {
+                    flags.push(format!("--{} {}", setting.name, quoted(setting, &value)?))
                 }
             } else {
                 variables.push(format!("{}={}", setting.env(), quoted(setting, &value)?));
@@ -141,9 +142,12 @@ mod tests {
             let shell = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
             let out = String::from_utf8(shell.stdout).unwrap();
             let words: Vec<&str> = out.split_terminator('\0').collect();
-            let joined = |flag: &str| match value.starts_with('-') {
-                true => vec![format!("--{flag}={value}")],
-                false => vec![format!("--{flag}"), value.to_owned()],
+            let joined = |flag: &str| {
+                if value.starts_with('-') {
+                    vec![format!("--{flag}={value}")]
+                } else {
+                    vec![format!("--{flag}"), value.to_owned()]
+                }
             };
             let expected: Vec<String> = [value.into(), "--non-interactive".into()]
                 .into_iter()

@@ -57,9 +57,10 @@ pub(crate) fn speed(
                 rate.device
             ));
         }
-        return match derived.is_of_this_kind {
-            true => (Some(derived.tokens_per_s), RateBasis::Measured, words),
-            false => (Some(derived.tokens_per_s), RateBasis::Estimate, format!("estimate: {words}")),
+        return if derived.is_of_this_kind {
+            (Some(derived.tokens_per_s), RateBasis::Measured, words)
+        } else {
+            (Some(derived.tokens_per_s), RateBasis::Estimate, format!("estimate: {words}"))
         };
     }
     if let Some(rate) = recipe {

@@ -101,18 +101,18 @@ pub(crate) struct StepRows {
 
 impl StepRows {
     /// The rows of a step when they pass through the model one by one.
-    pub fn count(self) -> u64 {
+    pub(crate) fn count(self) -> u64 {
         (self.same_tokens.round() as u64).min(self.few)
     }
 
     /// Whether a step is smaller than the learning rate is meant for.
-    pub fn is_cut(self) -> bool {
+    pub(crate) fn is_cut(self) -> bool {
         self.count() < self.same_tokens.round() as u64
     }
 
     /// The rows of a step when so many pass together; nothing where that would make it another batch: by more
     /// than rounding or one row in 16.
-    pub fn together(self, packs: u32) -> Option<u64> {
+    pub(crate) fn together(self, packs: u32) -> Option<u64> {
         let packs = u64::from(packs);
         let nearest = (self.same_tokens / packs as f64).round() as u64 * packs;
         let off = (nearest as f64 - self.same_tokens).abs();
@@ -140,7 +140,7 @@ pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
 impl<'a> Fit<'a> {
     /// Training of this model on this data and device. `lengths` are those of `data`, without what is too
     /// long.
-    pub fn new(
+    pub(crate) fn new(
         model: &'a ModelFacts,
         machine: &'a MachineFacts,
         data: &DataFacts,
@@ -169,30 +169,30 @@ impl<'a> Fit<'a> {
     }
 
     /// How tokens are treated, for counting FLOPs.
-    pub fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
+    pub(crate) fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
         let Wish { method, rank, .. } = *wish;
         Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
     }
 
     /// FLOPs of training for each token.
-    pub fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
+    pub(crate) fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
         self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
     }
 
     /// Memory with this pack length: the longest row counts.
-    pub fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
+    pub(crate) fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
         self.memory_of_row(wish, self.longest_row(pack_length), recompute)
     }
 
     /// Memory when the longest row has this many tokens.
-    pub fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
+    pub(crate) fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
         let tokens = f64::from(row) * f64::from(wish.micro_batch_packs.unwrap_or(1));
         let footprint = self.footprint(wish, tokens, recompute);
         memory::estimate(self.model, &self.work, self.machine, &footprint)
     }
 
     /// Memory of the MTP head's stage with this pack length, one row at a time.
-    pub fn memory_of_head(&self, wish: &Wish, pack_length: u32) -> Memory {
+    pub(crate) fn memory_of_head(&self, wish: &Wish, pack_length: u32) -> Memory {
         let footprint = self.footprint(wish, f64::from(self.longest_row(pack_length)), true);
         memory::estimate_head(self.model, &self.work, self.machine, &footprint)
     }
@@ -234,7 +234,7 @@ impl<'a> Fit<'a> {
     }
 
     /// Rows of an optimizer step when `train_share` of the examples is trained on.
-    pub fn step_rows(&self, rows: &Rows, train_share: f64) -> StepRows {
+    pub(crate) fn step_rows(&self, rows: &Rows, train_share: f64) -> StepRows {
         // 2^40 bounds what a nonsensical report could give, so that steps stay writable in TOML.
         let of_epoch = (rows.rows * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
         let row_tokens = (rows.tokens / rows.rows.max(1.0)).max(1.0);
@@ -244,7 +244,7 @@ impl<'a> Fit<'a> {
 
     /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute
     /// is for the caller to ask.
-    pub fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
+    pub(crate) fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
         let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..*wish };
         let memory = self.memory(&wish, choice.pack_length, choice.recompute);
         let mut curve = choice.curve;
@@ -262,7 +262,7 @@ impl<'a> Fit<'a> {
     }
 
     /// How many rows should pass through the model together, when memory was asked for single ones.
-    pub fn most_together(&self, wish: &Wish, choice: &Choice, step: StepRows) -> u32 {
+    pub(crate) fn most_together(&self, wish: &Wish, choice: &Choice, step: StepRows) -> u32 {
         if !self.gains_from_more(wish.method) || choice.recompute {
             return 1;
         }
@@ -319,7 +319,7 @@ impl<'a> Fit<'a> {
     }
 
     /// Chooses, or returns the memory of the setting that came closest to fitting.
-    pub fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
+    pub(crate) fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
         let mut candidates = self.candidates();
         if let Some(length) = wish.pack_length
             && let Err(at) = candidates.binary_search(&length)

@@ -193,7 +193,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Made up: 45 % of the matrix rate with 2B, as a run on such a machine might be.
-    pub const PAGE: &str = r#"# Measured times
+    pub(crate) const PAGE: &str = r#"# Measured times
 
 ```toml
 [[machine]]

@@ -105,12 +105,12 @@ pub(crate) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    pub fn record(&mut self, key: &str, value: String, origin: Origin, reason: String) {
+    pub(crate) fn record(&mut self, key: &str, value: String, origin: Origin, reason: String) {
         self.explain.push(Explained { key: key.into(), value, origin, reason });
     }
 
     /// Takes the answer, or else the recommendation; an answer's reason says what was recommended.
-    pub fn pick<T: Shown + Clone + PartialEq>(
+    pub(crate) fn pick<T: Shown + Clone + PartialEq>(
         &mut self,
         key: &str,
         answer: &Option<Answer<T>>,
@@ -132,7 +132,7 @@ impl Resolver<'_> {
     }
 
     /// Takes an answer that has no recommendation.
-    pub fn pick_optional<T: Shown + Clone>(
+    pub(crate) fn pick_optional<T: Shown + Clone>(
         &mut self,
         key: &str,
         answer: &Option<Answer<T>>,
@@ -460,9 +460,10 @@ impl Resolver<'_> {
                 fix: "Leave one of the two out".into(),
             });
         }
-        let eval_fraction = match eval.is_empty() {
-            true => self.pick("data.eval_fraction", &answers.eval_fraction, recommended, reason),
-            false => self.pick("data.eval_fraction", &None, recommended, reason),
+        let eval_fraction = if eval.is_empty() {
+            self.pick("data.eval_fraction", &answers.eval_fraction, recommended, reason)
+        } else {
+            self.pick("data.eval_fraction", &None, recommended, reason)
         };
         let format = self.pick(
             "data.format",

@@ -108,9 +108,10 @@ impl Resolver<'_> {
     ) -> Result<(CheckpointPlan, EvalPlan), PlanError> {
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
-        let reason = match quarter < 200 {
-            true => format!("four to a run of {} steps", count(steps)),
-            false => format!("of {} steps", count(steps)),
+        let reason = if quarter < 200 {
+            format!("four to a run of {} steps", count(steps))
+        } else {
+            format!("of {} steps", count(steps))
         };
         let save_steps = self.pick("checkpoint.save_steps", &answers.save_steps, quarter.min(200), reason);
         let save_minutes = self.pick(

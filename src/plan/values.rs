@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 /// A type that an answer can have.
-pub trait Value: Sized + PartialEq {
+pub(crate) trait Value: Sized + PartialEq {
     /// What is accepted, as the end of the sentence "expected …".
     const EXPECTS: &'static str;
     /// The words that are accepted, where there are only these; in the order they are offered.

@@ -72,15 +72,15 @@ impl Part {
 mod share {
     /// Large products: of the rate that the vendor's library reaches, which the ceiling is. NOTES.md counts
     /// 18 to 27 % of the issue slots and half of the shared memory's rate.
-    pub const PRODUCT: f64 = 0.9;
+    pub(super) const PRODUCT: f64 = 0.9;
     /// Small ones wait for memory, in few blocks.
-    pub const ADAPTER: f64 = 0.8;
+    pub(super) const ADAPTER: f64 = 0.8;
     /// NOTES.md, "Packed attention".
-    pub const ATTENTION: [f64; 2] = [0.75, 0.7];
+    pub(super) const ATTENTION: [f64; 2] = [0.75, 0.7];
     /// 32 to 64 blocks walk 84 steps, and wait for memory and barriers in each.
-    pub const DELTA_RULE: f64 = 0.65;
+    pub(super) const DELTA_RULE: f64 = 0.65;
     /// One pass over large matrices, as a copy.
-    pub const STREAM: f64 = 0.9;
+    pub(super) const STREAM: f64 = 0.9;
 }
 
 struct Parts {

@@ -17,14 +17,14 @@ pub(crate) struct State {
 
 impl State {
     /// Nothing is known yet.
-    pub const READING: Self = Self::new("reading", ("◌", "."), Role::Dim);
+    pub(crate) const READING: Self = Self::new("reading", ("◌", "."), Role::Dim);
 
     const fn new(word: &'static str, glyph: (&'static str, &'static str), role: Role) -> Self {
         Self { word, role, glyph }
     }
 
     /// The state of a run; `None` of one that cannot be read.
-    pub fn of(liveness: Option<Liveness>) -> Self {
+    pub(crate) fn of(liveness: Option<Liveness>) -> Self {
         match liveness {
             None => Self::new("unreadable", ("▲", "!"), Role::Bad),
             Some(Liveness::NotStarted) => Self::new("not started", ("◌", "."), Role::Dim),
@@ -44,7 +44,7 @@ impl State {
     }
 
     /// `● running`
-    pub fn said(self, theme: &Theme) -> String {
+    pub(crate) fn said(self, theme: &Theme) -> String {
         format!("{} {}", theme.glyph(self.glyph.0, self.glyph.1), self.word)
     }
 }

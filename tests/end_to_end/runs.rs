@@ -8,7 +8,7 @@ use crate::sparktune::{Done, Place, done, events};
 
 /// Waits until `seen` gives something.
 #[track_caller]
-pub fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(found) = seen() {

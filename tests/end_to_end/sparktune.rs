@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The fixture checkpoint: a tiny Qwen3.5 with tokenizer, template, vision tower and MTP head.
-pub fn checkpoint() -> PathBuf {
+pub(crate) fn checkpoint() -> PathBuf {
     let root = std::env::var_os("SPARKTUNE_FIXTURES")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"), PathBuf::from);
     let set = if root.join("checkpoint").is_dir() { root } else { root.join("qwen35") };
@@ -17,7 +17,7 @@ pub fn checkpoint() -> PathBuf {
 
 /// What a command did.
 #[derive(Debug)]
-pub struct Done {
+pub(crate) struct Done {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -26,14 +26,14 @@ pub struct Done {
 impl Done {
     /// Fails the test, with everything that was said, unless the exit code is this one.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Self {
+    pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
     /// The last line on standard output.
     #[track_caller]
-    pub fn last(&self) -> Value {
+    pub(crate) fn last(&self) -> Value {
         let last =
             self.out.lines().last().unwrap_or_else(|| panic!("nothing on stdout; stderr:\n{}", self.err));
         serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}"))
@@ -41,43 +41,43 @@ impl Done {
 
     /// The run folder that the last line names.
     #[track_caller]
-    pub fn run_dir(&self) -> PathBuf {
+    pub(crate) fn run_dir(&self) -> PathBuf {
         PathBuf::from(self.last()["run_dir"].as_str().unwrap_or_else(|| panic!("{self:?}")))
     }
 }
 
 /// A working directory with the binary's whole world.
-pub struct Place {
+pub(crate) struct Place {
     folder: TempDir,
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// `train.jsonl` with this many short chats.
-    pub fn chats(&self, count: usize) -> PathBuf {
+    pub(crate) fn chats(&self, count: usize) -> PathBuf {
         let lines: String = (0..count).map(|i| chat(i).to_string() + "\n").collect();
         self.write("train.jsonl", lines)
     }
 
     /// The binary with these arguments; nobody can be asked.
-    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+    pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sparktune"));
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
@@ -100,13 +100,13 @@ impl Place {
         command
     }
 
-    pub fn sparktune<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
+    pub(crate) fn sparktune<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
         done(&mut self.command(args))
     }
 
     /// `train --non-interactive --json` of the fixture checkpoint on `train.jsonl`, a few short steps, with
     /// more flags.
-    pub fn train(&self, more: &[&str]) -> Command {
+    pub(crate) fn train(&self, more: &[&str]) -> Command {
         let model = checkpoint();
         let mut command = self.command(["train", "--non-interactive", "--json", "--device", "cpu"]);
         command.arg("--model").arg(model).args(["--data", "train.jsonl", "--pack-length", "128"]).args(more);
@@ -118,14 +118,14 @@ impl Place {
     }
 }
 
-pub fn done(command: &mut Command) -> Done {
+pub(crate) fn done(command: &mut Command) -> Done {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// A short chat, different for each number.
-pub fn chat(i: usize) -> Value {
+pub(crate) fn chat(i: usize) -> Value {
     let words = ["river", "stone", "cloud", "lamp", "bread", "glass", "north", "seven"];
     let word = |n: usize| words[(i * 5 + n * 3 + i / 8) % words.len()];
     json!({"messages": [
@@ -135,7 +135,7 @@ pub fn chat(i: usize) -> Value {
 }
 
 /// All events of a run, attempt by attempt.
-pub fn events(run: &Path) -> Vec<Value> {
+pub(crate) fn events(run: &Path) -> Vec<Value> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(run.join("events")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -150,7 +150,7 @@ pub fn events(run: &Path) -> Vec<Value> {
 }
 
 /// (phase, step) → loss, of every attempt.
-pub fn losses(run: &Path) -> Vec<(String, u64, f64)> {
+pub(crate) fn losses(run: &Path) -> Vec<(String, u64, f64)> {
     let mut phase = String::new();
     let mut losses = Vec::new();
     for event in events(run) {
@@ -168,7 +168,7 @@ pub fn losses(run: &Path) -> Vec<(String, u64, f64)> {
 }
 
 /// Every file below a folder with its bytes, in order of name.
-pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     fn walk(root: &Path, folder: &Path, all: &mut Vec<(PathBuf, Vec<u8>)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -186,7 +186,7 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// A run folder that has the plan and data of another and never ran.
-pub fn fresh_copy(run: &Path, to: &Path) {
+pub(crate) fn fresh_copy(run: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for part in ["control", "checkpoints", "logs", "outputs", "events", "data"] {
         fs::create_dir(to.join(part)).unwrap();

@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const LONG: Duration = Duration::from_secs(150);
 
 /// Columns and rows.
-pub type Size = (u16, u16);
+pub(crate) type Size = (u16, u16);
 
-pub struct Pty {
+pub(crate) struct Pty {
     child: Box<dyn Child + Send + Sync>,
     master: Option<Box<dyn MasterPty + Send>>,
     writer: Option<Box<dyn Write + Send>>,
@@ -40,7 +40,7 @@ struct Output {
 }
 
 /// How a process left its terminal.
-pub struct Left {
+pub(crate) struct Left {
     pub status: ExitStatus,
     /// What is on the screen.
     pub text: String,
@@ -50,7 +50,7 @@ pub struct Left {
 
 impl Pty {
     /// Starts a program in a new terminal of this size, with these variables and no others.
-    pub fn spawn<S: AsRef<std::ffi::OsStr>>(
+    pub(crate) fn spawn<S: AsRef<std::ffi::OsStr>>(
         program: &Path,
         args: impl IntoIterator<Item = S>,
         folder: &Path,
@@ -104,36 +104,36 @@ impl Pty {
     }
 
     /// Types.
-    pub fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         let writer = self.writer.as_mut().unwrap();
         writer.write_all(keys.as_bytes()).unwrap();
         writer.flush().unwrap();
     }
 
-    pub fn resize(&mut self, (cols, rows): Size) {
+    pub(crate) fn resize(&mut self, (cols, rows): Size) {
         self.shown.lock().screen.screen_mut().set_size(rows, cols);
         self.master().resize(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).unwrap();
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = self.child.process_id().and_then(|pid| Pid::from_raw(pid as i32)).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
     /// What the screen shows now.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.shown.lock().screen.screen().contents()
     }
 
     /// Waits until the screen shows this.
     #[track_caller]
-    pub fn wait_for(&self, text: &str) {
+    pub(crate) fn wait_for(&self, text: &str) {
         self.wait_until(&format!("\"{text}\""), |shown| shown.contains(text));
     }
 
     /// Waits until the screen is as wanted.
     #[track_caller]
-    pub fn wait_until(&self, what: &str, wanted: impl Fn(&str) -> bool) {
+    pub(crate) fn wait_until(&self, what: &str, wanted: impl Fn(&str) -> bool) {
         if !self.shows_within(LONG, wanted) {
             let ended = if self.shown.lock().ended { "the process ended, and" } else { "waited long, and" };
             panic!("{ended} the screen did not show {what}:\n{}", self.text());
@@ -141,7 +141,7 @@ impl Pty {
     }
 
     /// Whether the screen is as wanted before so much time has passed or the process has ended.
-    pub fn shows_within(&self, time: Duration, wanted: impl Fn(&str) -> bool) -> bool {
+    pub(crate) fn shows_within(&self, time: Duration, wanted: impl Fn(&str) -> bool) -> bool {
         let begun = Instant::now();
         let mut output = self.shown.lock();
         loop {
@@ -157,18 +157,18 @@ impl Pty {
     }
 
     /// Whether the process has taken the terminal for a full screen: no echo, no lines.
-    pub fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         settings(self.master()) != self.before && self.shown.lock().screen.screen().alternate_screen()
     }
 
     /// Whether the process has ended.
-    pub fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits for the end of the process and checks that the terminal is as it was before.
     #[track_caller]
-    pub fn left(mut self) -> Left {
+    pub(crate) fn left(mut self) -> Left {
         let status = self.wait_for_end();
         self.reader.take().unwrap().join().unwrap();
         let output = self.shown.lock();
@@ -208,7 +208,7 @@ impl Pty {
 
     /// Closes the terminal under the process, as a lost connection does, and waits for its end.
     #[track_caller]
-    pub fn hang_up(mut self) -> ExitStatus {
+    pub(crate) fn hang_up(mut self) -> ExitStatus {
         // The reader holds the terminal too, until there is something to read: a new size makes a screen
         // draw.
         self.shown.lock().hang_up = true;
@@ -244,14 +244,14 @@ fn settings(master: &dyn MasterPty) -> String {
 impl Left {
     /// Fails unless the process ended by itself with this code.
     #[track_caller]
-    pub fn exits(self, code: u32) -> Self {
+    pub(crate) fn exits(self, code: u32) -> Self {
         let ended = (self.status.exit_code(), self.status.signal().map(str::to_owned));
         assert_eq!(ended, (code, None), "the screen is\n{}", self.text);
         self
     }
 
     /// Whether a sequence that sets a colour was ever written.
-    pub fn has_colour(&self) -> bool {
+    pub(crate) fn has_colour(&self) -> bool {
         let text = String::from_utf8_lossy(&self.raw);
         text.split("\x1b[").skip(1).any(|sequence| {
             let end = sequence.find(|c: char| !(c.is_ascii_digit() || c == ';' || c == ':'));

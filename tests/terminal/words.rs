@@ -2,14 +2,14 @@
 //! place.
 
 /// Keys as a terminal sends them.
-pub const ENTER: &str = "\r";
-pub const ESCAPE: &str = "\x1b";
-pub const CTRL_C: &str = "\x03";
-pub const CTRL_Z: &str = "\x1a";
+pub(crate) const ENTER: &str = "\r";
+pub(crate) const ESCAPE: &str = "\x1b";
+pub(crate) const CTRL_C: &str = "\x03";
+pub(crate) const CTRL_Z: &str = "\x1a";
 
 /// The questions of the wizard, one to a page, in their order. Enter takes what is recommended; on the last
 /// one it starts the run.
-pub const WIZARD: [&str; 6] = [
+pub(crate) const WIZARD: [&str; 6] = [
     "What it will run on",
     "Which model is to be tuned?",
     "On which data?",
@@ -18,26 +18,27 @@ pub const WIZARD: [&str; 6] = [
     "Is this right?",
 ];
 /// What the wizard asks before it is left, and the key that says yes.
-pub const LEAVE_WIZARD: &str = "leave the wizard?";
-pub const YES: &str = "y";
+pub(crate) const LEAVE_WIZARD: &str = "leave the wizard?";
+pub(crate) const YES: &str = "y";
 
 /// What only the dashboard shows.
-pub const DASHBOARD: &str = "2 events";
+pub(crate) const DASHBOARD: &str = "2 events";
 /// What the dashboard calls the states.
-pub const RUNNING: &str = "running";
-pub const CRASHED: &str = "crashed";
-pub const COMPLETED: &str = "completed";
+pub(crate) const RUNNING: &str = "running";
+pub(crate) const CRASHED: &str = "crashed";
+pub(crate) const COMPLETED: &str = "completed";
 
 /// What only the list of runs shows.
-pub const RUNS: &str = "sparktune runs";
+pub(crate) const RUNS: &str = "sparktune runs";
 
 /// What a screen shows that has no room.
-pub const TOO_SMALL: &str = "too small";
+pub(crate) const TOO_SMALL: &str = "too small";
 
 /// The prompts of the plain wizard that have no usable default: the beginning of the question, and what is
 /// typed. `MODEL` and `DATA` stand for the paths.
-pub const PROMPTS: [(&str, &str); 3] = [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
+pub(crate) const PROMPTS: [(&str, &str); 3] =
+    [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
 /// The plain question under what was found in the data; Enter goes on.
-pub const DATA_IS_RIGHT: &str = "Is this data right?";
-pub const MODEL: &str = "<model>";
-pub const DATA: &str = "<data>";
+pub(crate) const DATA_IS_RIGHT: &str = "Is this data right?";
+pub(crate) const MODEL: &str = "<model>";
+pub(crate) const DATA: &str = "<data>";

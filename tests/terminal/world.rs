@@ -9,24 +9,24 @@ use sparktune_runlog::{Lease, Liveness, RunDir, RunView, RunsRoot};
 use crate::pty::{Pty, Size};
 use crate::sparktune::{Place, events};
 
-pub const ORDINARY: Size = (80, 24);
+pub(crate) const ORDINARY: Size = (80, 24);
 
-pub struct World {
+pub(crate) struct World {
     pub place: Place,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { place: Place::new() }
     }
 
     /// The program in a terminal of 80×24.
-    pub fn open<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Pty {
+    pub(crate) fn open<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Pty {
         self.open_with(args, ORDINARY, &[])
     }
 
     /// The program in a terminal of this size, with more variables, or others than the usual ones.
-    pub fn open_with<S: AsRef<OsStr>>(
+    pub(crate) fn open_with<S: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = S>,
         size: Size,
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// The variables of a terminal: those named, before the usual ones.
-    pub fn env(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+    pub(crate) fn env(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
         let home = self.place.path().to_str().unwrap();
         let path = std::env::var("PATH").unwrap();
         let usual = [
@@ -56,14 +56,14 @@ impl World {
 
     /// The only run there is, once there is one.
     #[track_caller]
-    pub fn the_run(&self) -> RunDir {
+    pub(crate) fn the_run(&self) -> RunDir {
         wait("a run", || self.runs().pop())
     }
 
     /// A run of the fixture model that trains until it is ended, with a step and a checkpoint behind it;
     /// nobody looks at it.
     #[track_caller]
-    pub fn training(&self) -> RunDir {
+    pub(crate) fn training(&self) -> RunDir {
         self.place.chats(40);
         let flags = [
             "--rank",
@@ -91,7 +91,7 @@ impl World {
 
     /// As [`World::training`], and then held still: alive, but doing nothing.
     #[track_caller]
-    pub fn paused(&self) -> RunDir {
+    pub(crate) fn paused(&self) -> RunDir {
         let run = self.training();
         signal_trainer(&run, Signal::STOP);
         run
@@ -112,34 +112,34 @@ fn trainer(run: &RunDir) -> Pid {
     Pid::from_raw(Lease::holder_of(run).pid as i32).unwrap()
 }
 
-pub fn signal_trainer(run: &RunDir, signal: Signal) {
+pub(crate) fn signal_trainer(run: &RunDir, signal: Signal) {
     assert!(Lease::is_held(run).unwrap(), "nobody trains it");
     kill_process(trainer(run), signal).unwrap();
 }
 
 /// Ends the trainer as the system does when memory runs out.
-pub fn kill_trainer(run: &RunDir) {
+pub(crate) fn kill_trainer(run: &RunDir) {
     signal_trainer(run, Signal::KILL);
     wait("the lease", || (!Lease::is_held(run).unwrap()).then_some(()));
 }
 
-pub fn liveness(run: &RunDir) -> Liveness {
+pub(crate) fn liveness(run: &RunDir) -> Liveness {
     RunView::glance(run).unwrap().liveness(run).unwrap()
 }
 
-pub fn steps_done(run: &RunDir) -> u64 {
+pub(crate) fn steps_done(run: &RunDir) -> u64 {
     RunView::glance(run).unwrap().steps_done()
 }
 
 /// The demo's model and data.
-pub fn demo() -> (PathBuf, PathBuf) {
+pub(crate) fn demo() -> (PathBuf, PathBuf) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo");
     (demo.join("model"), demo.join("train.jsonl"))
 }
 
 /// Waits until `seen` gives something.
 #[track_caller]
-pub fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     let begun = std::time::Instant::now();
     loop {
         if let Some(found) = seen() {
@@ -151,6 +151,6 @@ pub fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
 }
 
 /// This test binary, to run one of its tests as a process of its own.
-pub fn this_program() -> PathBuf {
+pub(crate) fn this_program() -> PathBuf {
     std::env::current_exe().unwrap()
 }

@@ -153,7 +153,7 @@ impl Dims {
 
 /// What goes into the rule. All tensors dense and row-major.
 #[derive(Debug, Clone, Copy)]
-pub struct Inputs<'a> {
+pub(super) struct Inputs<'a> {
     /// Head counts and sizes.
     pub dims: Dims,
     /// `[T, 2·Nk·dk + Nv·dv]`, rows q | k | v, after convolution and silu; q and k are normalised here.
@@ -223,7 +223,7 @@ fn check_states(inputs: &Inputs<'_>, len: Option<usize>) {
 ///
 /// # Panics
 /// If a slice does not have the length that dimensions and borders ask for.
-pub fn forward(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
+pub(super) fn forward(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
     forward_tasks(inputs, out, final_state)
         .into_par_iter()
         .for_each_init(|| Forward::new(inputs), |forward, (task, results)| forward.run(&task, results));
@@ -233,7 +233,7 @@ pub fn forward(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f3
 ///
 /// # Panics
 /// If a slice does not have the length that dimensions and borders ask for.
-pub fn recurrent(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
+pub(super) fn recurrent(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
     forward_tasks(inputs, out, final_state)
         .into_par_iter()
         .for_each(|(task, results)| recurrent::run(&inputs, &task, results));
@@ -257,7 +257,7 @@ fn forward_tasks<'a>(
 
 /// Gradients that come from above.
 #[derive(Debug, Clone, Copy)]
-pub struct OutputGradients<'a> {
+pub(super) struct OutputGradients<'a> {
     /// `[T, Nv, dv]`
     pub out: &'a [f32],
     /// `[segments, Nv, dk, dv]`; zeros if `None`.
@@ -266,7 +266,7 @@ pub struct OutputGradients<'a> {
 
 /// Gradients to be filled; overwritten, not added to.
 #[derive(Debug)]
-pub struct InputGradients<'a> {
+pub(super) struct InputGradients<'a> {
     /// `[T, 2·Nk·dk + Nv·dv]`, with respect to the rows before normalisation
     pub qkv: &'a mut [f32],
     /// `[T, Nv]`
@@ -282,7 +282,7 @@ pub struct InputGradients<'a> {
 ///
 /// # Panics
 /// If a slice does not have the length that dimensions and borders ask for.
-pub fn backward(inputs: Inputs<'_>, above: OutputGradients<'_>, gradients: InputGradients<'_>) {
+pub(super) fn backward(inputs: Inputs<'_>, above: OutputGradients<'_>, gradients: InputGradients<'_>) {
     let (dims, cu_seqlens) = (inputs.dims, inputs.cu_seqlens);
     let tokens = inputs.checked_tokens();
     assert_eq!(above.out.len(), tokens * dims.values_width(), "the gradient of out is [T, Nv, dv]");

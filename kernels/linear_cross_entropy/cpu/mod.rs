@@ -34,7 +34,7 @@ const TASK_ROWS: usize = 16;
 ///
 /// # Panics
 /// When a slice has not the length its shape says, or a target is not below `v`.
-pub fn forward(
+pub(super) fn forward(
     hidden: &[f32],
     weight: &[f32],
     targets: &[u32],
@@ -54,7 +54,7 @@ pub fn forward(
     clippy::too_many_arguments,
     reason = "the op as in its formula; the tensor op above has the named fields"
 )]
-pub fn forward_backward(
+pub(super) fn forward_backward(
     hidden: &[f32],
     weight: &[f32],
     targets: &[u32],

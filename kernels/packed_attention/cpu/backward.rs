@@ -26,7 +26,7 @@ const CHUNK: usize = 160;
     clippy::too_many_arguments,
     reason = "the op as in its formula; the tensor op above has the named fields"
 )]
-pub fn backward(
+pub(crate) fn backward(
     dims: Dims,
     scale: f32,
     q: &[f32],

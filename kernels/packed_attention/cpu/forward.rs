@@ -25,7 +25,7 @@ const KEY_BLOCK: usize = 256;
     clippy::too_many_arguments,
     reason = "the op as in its formula; the tensor op above has the named fields"
 )]
-pub fn forward(
+pub(crate) fn forward(
     dims: Dims,
     scale: f32,
     q: &[f32],
@@ -60,7 +60,7 @@ pub fn forward(
 /// # Panics
 /// When a slice has not the length its shape says.
 #[expect(clippy::too_many_arguments, reason = "as forward")]
-pub fn forward_cached(
+pub(crate) fn forward_cached(
     dims: Dims,
     scale: f32,
     q: &[f32],

@@ -17,8 +17,8 @@ mod forward;
 #[cfg(test)]
 mod tests;
 
-pub use backward::backward;
-pub use forward::{forward, forward_cached};
+pub(super) use backward::backward;
+pub(super) use forward::{forward, forward_cached};
 
 /// Heads and their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

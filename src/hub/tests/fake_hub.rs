@@ -16,18 +16,18 @@ use sha2::{Digest, Sha256};
 use sparktune_hub::{Hub, Patience};
 use tempfile::TempDir;
 
-pub const ID: &str = "org/tiny";
-pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-pub const WEIGHTS: &str = "model.safetensors";
+pub(crate) const ID: &str = "org/tiny";
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     Hub,
     Cdn,
 }
 
 #[derive(Debug, Clone)]
-pub struct Request {
+pub(crate) struct Request {
     pub role: Role,
     pub method: String,
     pub path: String,
@@ -36,18 +36,18 @@ pub struct Request {
 
 impl Request {
     /// First byte of the range that is asked for.
-    pub fn start(&self) -> usize {
+    pub(crate) fn start(&self) -> usize {
         let range = self.headers.get("range").map(String::as_str).unwrap_or("bytes=0-");
         range.strip_prefix("bytes=").and_then(|r| r.split('-').next()).unwrap().parse().unwrap()
     }
 
-    pub fn is_get_of(&self, file: &str) -> bool {
+    pub(crate) fn is_get_of(&self, file: &str) -> bool {
         self.method == "GET" && self.path.ends_with(&format!("/{file}"))
     }
 }
 
 /// What a rule does with a request.
-pub enum Act {
+pub(crate) enum Act {
     /// Status, extra headers, body.
     Say(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// The right answer, but the connection ends after so many bytes of the body.
@@ -78,14 +78,14 @@ struct State {
     stop: AtomicBool,
 }
 
-pub struct FakeHub {
+pub(crate) struct FakeHub {
     state: Arc<State>,
     hub: SocketAddr,
     doors: Vec<JoinHandle<()>>,
 }
 
 /// Bytes without pattern, so that a misplaced piece shows.
-pub fn noise(len: usize, seed: u32) -> Vec<u8> {
+pub(crate) fn noise(len: usize, seed: u32) -> Vec<u8> {
     let mut x = seed | 1;
     let mut next = || {
         x ^= x << 13;
@@ -96,13 +96,13 @@ pub fn noise(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-pub fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 impl FakeHub {
     /// An empty hub.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let hub = TcpListener::bind("127.0.0.1:0").unwrap();
         let cdn = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = hub.local_addr().unwrap();
@@ -125,7 +125,7 @@ impl FakeHub {
     }
 
     /// A small whole model in one weight file of 3 MB, with things beside it that nobody needs.
-    pub fn with_model() -> Self {
+    pub(crate) fn with_model() -> Self {
         let hub = Self::new();
         hub.put("config.json", br#"{"model_type":"qwen3"}"#, false);
         hub.put("tokenizer.json", b"{}", false);
@@ -139,7 +139,7 @@ impl FakeHub {
     }
 
     /// The same with two shards; only the second holds `mtp.*`.
-    pub fn with_shards() -> Self {
+    pub(crate) fn with_shards() -> Self {
         let hub = Self::with_model();
         hub.remove(WEIGHTS);
         hub.put("model-1.safetensors", &noise(400_000, 1), true);
@@ -150,28 +150,28 @@ impl FakeHub {
         hub
     }
 
-    pub fn put(&self, name: &str, bytes: &[u8], large: bool) {
+    pub(crate) fn put(&self, name: &str, bytes: &[u8], large: bool) {
         self.put_at(COMMIT, name, bytes, large);
     }
 
-    pub fn put_at(&self, commit: &str, name: &str, bytes: &[u8], large: bool) {
+    pub(crate) fn put_at(&self, commit: &str, name: &str, bytes: &[u8], large: bool) {
         self.state.files.lock().unwrap().insert((commit.into(), name.into()), (bytes.into(), large));
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.state.files.lock().unwrap().remove(&(COMMIT.into(), name.into()));
     }
 
-    pub fn set_revision(&self, name: &str, commit: &str) {
+    pub(crate) fn set_revision(&self, name: &str, commit: &str) {
         self.state.revisions.lock().unwrap().insert(name.into(), commit.into());
     }
 
-    pub fn rule(&self, rule: impl Fn(&Request) -> Option<Act> + Send + Sync + 'static) {
+    pub(crate) fn rule(&self, rule: impl Fn(&Request) -> Option<Act> + Send + Sync + 'static) {
         self.state.rules.lock().unwrap().push(Box::new(rule));
     }
 
     /// A rule for the first `times` downloads of the weights from storage.
-    pub fn on_weights(&self, times: usize, act: impl Fn(&Request) -> Act + Send + Sync + 'static) {
+    pub(crate) fn on_weights(&self, times: usize, act: impl Fn(&Request) -> Act + Send + Sync + 'static) {
         let left = Mutex::new(times);
         self.rule(move |request| {
             let mut left = left.lock().unwrap();
@@ -183,33 +183,33 @@ impl FakeHub {
         });
     }
 
-    pub fn be_good(&self) {
+    pub(crate) fn be_good(&self) {
         self.state.rules.lock().unwrap().clear();
     }
 
-    pub fn log(&self) -> Vec<Request> {
+    pub(crate) fn log(&self) -> Vec<Request> {
         self.state.log.lock().unwrap().clone()
     }
 
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.state.log.lock().unwrap().clear();
         self.state.body_bytes.store(0, Ordering::SeqCst);
     }
 
     /// Bytes of bodies that storage has sent.
-    pub fn bytes_from_storage(&self) -> u64 {
+    pub(crate) fn bytes_from_storage(&self) -> u64 {
         self.state.body_bytes.load(Ordering::SeqCst)
     }
 
-    pub fn downloads_of(&self, file: &str) -> Vec<Request> {
+    pub(crate) fn downloads_of(&self, file: &str) -> Vec<Request> {
         self.log().into_iter().filter(|r| r.role == Role::Cdn && r.is_get_of(file)).collect()
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    pub fn storage(&self) -> String {
+    pub(crate) fn storage(&self) -> String {
         format!("http://{}", self.state.cdn)
     }
 }
@@ -226,7 +226,7 @@ impl Drop for FakeHub {
     }
 }
 
-pub fn weights() -> Vec<u8> {
+pub(crate) fn weights() -> Vec<u8> {
     noise(3_000_000, 7)
 }
 
@@ -372,20 +372,20 @@ fn send(
 }
 
 /// A fresh home folder, and hubs that use it.
-pub struct Home {
+pub(crate) struct Home {
     pub dir: TempDir,
 }
 
 impl Home {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    pub fn hub(&self, server: &FakeHub) -> Hub {
+    pub(crate) fn hub(&self, server: &FakeHub) -> Hub {
         self.hub_with(&server.endpoint(), &[])
     }
 
-    pub fn hub_with(&self, endpoint: &str, more: &[(&str, &str)]) -> Hub {
+    pub(crate) fn hub_with(&self, endpoint: &str, more: &[(&str, &str)]) -> Hub {
         let home = self.dir.path().to_str().unwrap().to_string();
         let env = |name: &str| match name {
             "HF_HOME" => Some(home.clone()),
@@ -395,29 +395,29 @@ impl Home {
         Hub::from_env(env).unwrap().with_patience(impatient())
     }
 
-    pub fn repo(&self) -> PathBuf {
+    pub(crate) fn repo(&self) -> PathBuf {
         self.dir.path().join("hub/models--org--tiny")
     }
 
-    pub fn blob(&self, etag: &str) -> PathBuf {
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.repo().join("blobs").join(etag)
     }
 
-    pub fn part(&self, etag: &str) -> PathBuf {
+    pub(crate) fn part(&self, etag: &str) -> PathBuf {
         self.repo().join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    pub fn snapshot(&self) -> PathBuf {
+    pub(crate) fn snapshot(&self) -> PathBuf {
         self.repo().join("snapshots").join(COMMIT)
     }
 }
 
 /// Short enough for tests, long enough for a busy machine.
-pub fn impatient() -> Patience {
+pub(crate) fn impatient() -> Patience {
     Patience { attempts: 3, first_wait: Duration::from_millis(1), silence: Duration::from_secs(5) }
 }
 
-pub fn names_in(folder: &Path) -> Vec<String> {
+pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

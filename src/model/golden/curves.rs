@@ -60,9 +60,10 @@ fn follows(model: &mut Model, hyper: &Value, curve: &Value, decay_all: bool, rec
                 beta1: betas[0],
                 beta2: betas[1],
                 eps: hyper["eps"].as_f64().unwrap(),
-                weight_decay: match decay_all || param.decays() {
-                    true => hyper["weight_decay"].as_f64().unwrap(),
-                    false => 0.0,
+                weight_decay: if decay_all || param.decays() {
+                    hyper["weight_decay"].as_f64().unwrap()
+                } else {
+                    0.0
                 },
                 step: step as u64 + 1,
             };

@@ -2,7 +2,7 @@
 //!
 //! The victims are this very test binary, started again with a role in the environment.
 
-#![expect(missing_docs, clippy::unwrap_used, reason = "all of it is test code")]
+#![expect(clippy::unwrap_used, reason = "all of it is test code")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

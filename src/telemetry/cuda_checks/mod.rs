@@ -78,9 +78,8 @@ pub fn cuda_checks(facts: &MachineFacts, has_cuda: bool) -> Vec<Check> {
     let mut checks = vec![driver(facts, has_cuda)];
     checks.extend(facts.gpus.iter().map(gpu));
     let parts = [libcuda(facts), nvrtc(facts), headers(facts), versions(facts)];
-    checks.extend(parts.map(|part| match facts.gpus.is_empty() {
-        true => Check::skipped(&part.name, "there is no GPU"),
-        false => part,
+    checks.extend(parts.map(|part| {
+        if facts.gpus.is_empty() { Check::skipped(&part.name, "there is no GPU") } else { part }
     }));
     if !has_cuda {
         checks.iter_mut().for_each(|check| check.verdict = check.verdict.min(Verdict::Warning));
@@ -165,9 +164,10 @@ fn driver(facts: &MachineFacts, has_cuda: bool) -> Check {
     let Some(driver) = &facts.gpu_driver else {
         const FIX: &str = "without it training runs on the CPU, which is for small models: install NVIDIA's driver (in a container, \
                            start it with --gpus all)";
-        return match has_cuda {
-            true => Check::warning(NAME, "none: NVML was not found", FIX),
-            false => Check::ok(NAME, "none: NVML was not found"),
+        return if has_cuda {
+            Check::warning(NAME, "none: NVML was not found", FIX)
+        } else {
+            Check::ok(NAME, "none: NVML was not found")
         };
     };
     let cuda = facts.cuda.as_deref().unwrap_or("unknown");
@@ -252,18 +252,19 @@ fn libcuda(facts: &MachineFacts) -> Check {
         (Some(of_library), Some(driver)) if of_library != driver => {
             let found = format!("{path} belongs to driver {of_library}, but {driver} runs");
             // `cuda-compat` puts a newer libcuda before the driver's own, which data-centre GPUs allow.
-            match path.contains("/compat/") {
-                true => Check::warning(
+            if path.contains("/compat/") {
+                Check::warning(
                     NAME,
                     found,
                     "forward compatibility is for data-centre GPUs: on any other, GB10 included, remove cuda-compat or take it out of \
-                     LD_LIBRARY_PATH",
-                ),
-                false => Check::failed(
+                 LD_LIBRARY_PATH",
+                )
+            } else {
+                Check::failed(
                     NAME,
                     found,
                     "after an update of the driver, reboot; else take its folder out of LD_LIBRARY_PATH, or remove the other driver's packages",
-                ),
+                )
             }
         }
         _ => Check::ok(NAME, path.clone()),

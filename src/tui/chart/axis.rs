@@ -16,7 +16,7 @@ impl Axis {
     /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are
     /// none. It spans at least `least`. A logarithmic axis needs a positive value, else it is linear;
     /// smaller values lie at its bottom.
-    pub fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
+    pub(super) fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             values.filter(|v| v.is_finite()).fold(None, |range: Option<(f64, f64)>, v| {
                 Some(range.map_or((v, v), |(lo, hi)| (lo.min(v), hi.max(v))))
@@ -39,13 +39,13 @@ impl Axis {
     }
 
     /// Moved down, so that values which never exceed `most` are not shown as if they could.
-    pub fn below(self, most: f64) -> Self {
+    pub(super) fn below(self, most: f64) -> Self {
         let above = (self.hi - most).max(0.0);
         if self.log { self } else { Self { lo: self.lo - above, hi: self.hi - above, ..self } }
     }
 
     /// 0 at the bottom, 1 at the top; always within.
-    pub fn fraction(&self, value: f64) -> f64 {
+    pub(super) fn fraction(&self, value: f64) -> f64 {
         let share = if self.log {
             let (lo, hi) = (self.lo.log10(), self.hi.log10());
             (value.max(self.lo).log10() - lo) / (hi - lo)
@@ -68,13 +68,13 @@ impl Axis {
     }
 
     /// The larger end, without its sign.
-    pub fn largest(&self) -> f64 {
+    pub(super) fn largest(&self) -> f64 {
         self.lo.abs().max(self.hi.abs())
     }
 
     /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their
     /// distance, which says how many digits they need.
-    pub fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
+    pub(super) fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
         let ticks = if self.log { self.decades(most) } else { Vec::new() };
         // Less than a decade has few of its own.

@@ -36,29 +36,29 @@ pub(super) struct Canvas {
 
 impl Canvas {
     /// Of `columns` × `rows` cells: 2 × 4 dots each in Unicode, else one.
-    pub fn new(columns: u16, rows: u16, unicode: bool) -> Self {
+    pub(super) fn new(columns: u16, rows: u16, unicode: bool) -> Self {
         let (columns, rows) = (usize::from(columns), usize::from(rows));
         let per_cell = if unicode { (2, 4) } else { (1, 1) };
         Self { columns, rows, per_cell, cells: vec![Cell::default(); columns * rows], inks: Vec::new() }
     }
 
     /// Dots across.
-    pub fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.columns * self.per_cell.0
     }
 
     /// Dots down.
-    pub fn height(&self) -> usize {
+    pub(super) fn height(&self) -> usize {
         self.rows * self.per_cell.1
     }
 
     /// What is drawn from now on hides what was drawn before.
-    pub fn layer(&mut self, ink: Ink) {
+    pub(super) fn layer(&mut self, ink: Ink) {
         self.inks.push(ink);
     }
 
     /// Sets a dot of the newest layer; none outside.
-    pub fn dot(&mut self, x: usize, y: usize) {
+    pub(super) fn dot(&mut self, x: usize, y: usize) {
         if x >= self.width() || y >= self.height() {
             return;
         }
@@ -70,7 +70,7 @@ impl Canvas {
     }
 
     /// The dots of a column from one height to another, both set whatever the ink.
-    pub fn bar(&mut self, x: usize, top: usize, bottom: usize) {
+    pub(super) fn bar(&mut self, x: usize, top: usize, bottom: usize) {
         let sparse = self.inks.last().is_some_and(|ink| ink.sparse);
         for y in top..=bottom {
             if !sparse || y == top || y == bottom || (x + y).is_multiple_of(2) {
@@ -80,7 +80,7 @@ impl Canvas {
     }
 
     /// A line from one point to the next, given in dots; only the part within the canvas.
-    pub fn line(&mut self, (xa, ya): (f64, f64), (xb, yb): (f64, f64)) {
+    pub(super) fn line(&mut self, (xa, ya): (f64, f64), (xb, yb): (f64, f64)) {
         let last = self.width().saturating_sub(1) as f64;
         let (from, to) = (xa.floor().clamp(0.0, last), xb.floor().clamp(0.0, last));
         if xb < 0.0 || xa > last + 1.0 || from > to {
@@ -111,7 +111,7 @@ impl Canvas {
     }
 
     /// Draws the cells that have dots with the top left at `area`'s.
-    pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
+    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) {
         for (i, cell) in self.cells.iter().enumerate().filter(|(_, cell)| cell.dots != 0) {
             let (x, y) = ((i % self.columns) as u16, (i / self.columns) as u16);
             let ink = self.inks[cell.layer - 1];

@@ -8,7 +8,7 @@ const STEP_WEIGHT: f64 = 0.1;
 
 /// The steps that a chart shows, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// The first step.
     pub from: u64,
     /// The last step, not before the first.
@@ -22,14 +22,14 @@ impl Window {
     }
 
     /// The column of a step among `columns`; `None` when the step is not shown.
-    pub fn column(self, step: u64, columns: usize) -> Option<usize> {
+    pub(crate) fn column(self, step: u64, columns: usize) -> Option<usize> {
         let shown = columns > 0 && (self.from..=self.to).contains(&step);
         shown.then(|| (u128::from(step - self.from) * columns as u128 / self.steps()) as usize)
     }
 
     /// First and last step in a column; at least one step, so that a step wider than a column is in all of
     /// its columns.
-    pub fn steps_of(self, column: usize, columns: usize) -> (u64, u64) {
+    pub(crate) fn steps_of(self, column: usize, columns: usize) -> (u64, u64) {
         let at = |column: usize| self.steps() * column as u128 / columns.max(1) as u128;
         let first = at(column).min(self.steps() - 1);
         let last = at(column + 1).max(first + 1).min(self.steps()) - 1;
@@ -46,7 +46,7 @@ impl Window {
 
 /// What the steps of a stretch came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// First step of the buckets in it.
     pub first_step: u64,
     /// Last step of the buckets in it.
@@ -79,7 +79,7 @@ impl Summary {
     }
 
     /// Mean of the finite values, within their range even where their sum is not finite.
-    pub fn mean(&self) -> Option<f64> {
+    pub(crate) fn mean(&self) -> Option<f64> {
         let mean = self.sum / self.count as f64;
         let inside = if mean.is_finite() { mean } else { self.min / 2.0 + self.max / 2.0 };
         (self.count > 0).then(|| inside.clamp(self.min, self.max))
@@ -87,7 +87,7 @@ impl Summary {
 }
 
 /// What the buckets that touch steps `first` to `last` came to.
-pub fn summary(buckets: &[Bucket], first: u64, last: u64) -> Option<Summary> {
+pub(crate) fn summary(buckets: &[Bucket], first: u64, last: u64) -> Option<Summary> {
     let from = buckets.partition_point(|b| b.last_step < first);
     let mut touching = buckets[from..].iter().take_while(|b| b.first_step <= last);
     let mut all = Summary::of(touching.next()?);

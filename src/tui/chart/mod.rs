@@ -22,7 +22,7 @@ mod tests;
 
 use axis::{Axis, step_ticks};
 use canvas::{Canvas, Ink};
-pub use columns::{Window, summary};
+pub(crate) use columns::{Window, summary};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
@@ -31,13 +31,13 @@ use ratatui::widgets::{Block, Widget};
 pub(crate) use sparkline::{Column, blocks, sparkline};
 use sparktune_runlog::Bucket;
 use unicode_width::UnicodeWidthStr;
-pub use unit::Unit;
+pub(crate) use unit::Unit;
 
 use crate::screen::{Colours, Role, Theme};
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// From the smallest to the largest value of each column, connected.
     Envelope,
     /// The moving average as a line.
@@ -48,7 +48,7 @@ pub enum Shape {
 
 impl Shape {
     /// How a curve of this shape is told in a legend.
-    pub fn glyph(self, role: Role, theme: &Theme) -> &'static str {
+    pub(crate) fn glyph(self, role: Role, theme: &Theme) -> &'static str {
         match self {
             Shape::Envelope if theme.unicode => "⣿",
             Shape::Average if theme.unicode => "━",
@@ -63,7 +63,7 @@ impl Shape {
 
 /// One curve.
 #[derive(Debug, Clone, Copy)]
-pub struct Curve<'a> {
+pub(crate) struct Curve<'a> {
     /// What the legend calls it; empty to leave it out.
     pub name: &'a str,
     /// Its values, ascending by step.
@@ -76,7 +76,7 @@ pub struct Curve<'a> {
 
 /// A step worth a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// The step.
     pub step: u64,
     /// Why.
@@ -85,7 +85,7 @@ pub struct Mark {
 
 /// What a mark stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MarkKind {
+pub(crate) enum MarkKind {
     /// A checkpoint was committed.
     Checkpoint,
     /// A checkpoint with the lowest eval loss so far.
@@ -96,7 +96,7 @@ pub enum MarkKind {
 
 /// A chart to be drawn.
 #[derive(Debug)]
-pub struct Chart<'a> {
+pub(crate) struct Chart<'a> {
     /// Stands in the top border.
     pub title: Line<'a>,
     /// Of all its curves.
@@ -127,7 +127,7 @@ struct Plot {
 
 impl Chart<'_> {
     /// Draws it into `area`, whatever its size.
-    pub fn draw(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    pub(crate) fn draw(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
         let area = area.intersection(buffer.area);
         if area.width < 2 || area.height < 2 {
             return;
@@ -166,7 +166,7 @@ impl Chart<'_> {
     }
 
     /// The steps under the crosshair when drawn into `area`: all that share its column of cells.
-    pub fn steps_at_crosshair(&self, area: Rect) -> Option<(u64, u64)> {
+    pub(crate) fn steps_at_crosshair(&self, area: Rect) -> Option<(u64, u64)> {
         let cells = usize::from(self.plot(area.inner(Margin::new(1, 1)))?.area.width);
         let column = self.window.column(self.crosshair?, cells)?;
         Some(self.window.steps_of(column, cells))
@@ -231,9 +231,10 @@ impl Chart<'_> {
         for curve in self.curves.iter().filter(|curve| curve.shape != Shape::Points) {
             canvas.layer(ink(curve, theme));
             let envelope = curve.shape == Shape::Envelope;
-            let line = match envelope {
-                true => columns::mean_line(curve.buckets, self.window, width),
-                false => columns::average_line(curve.buckets, self.window, width),
+            let line = if envelope {
+                columns::mean_line(curve.buckets, self.window, width)
+            } else {
+                columns::average_line(curve.buckets, self.window, width)
             };
             for pair in line.windows(2) {
                 if let [Some((xa, ya)), Some((xb, yb))] = pair {

@@ -4,7 +4,7 @@ use crate::quantity::{UNKNOWN, bytes, count, loss};
 
 /// What a curve measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// Loss, nats per target token.
     Nats,
     /// A learning rate.
@@ -27,7 +27,7 @@ pub enum Unit {
 
 impl Unit {
     /// A value as a person reads it, with its unit where the number alone would not say.
-    pub fn say(self, value: f64) -> String {
+    pub(crate) fn say(self, value: f64) -> String {
         match self {
             _ if !value.is_finite() => format!("{value}"),
             Unit::Nats => loss(value),

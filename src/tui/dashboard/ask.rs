@@ -27,7 +27,7 @@ enum Fate {
 
 impl Ask {
     /// Asks the trainer of `run`. Where there is nobody to ask, that is the answer.
-    pub fn send(run: Option<&RunDir>, action: Action, liveness: Option<Liveness>) -> Self {
+    pub(super) fn send(run: Option<&RunDir>, action: Action, liveness: Option<Liveness>) -> Self {
         let refused = |why: &str| Fate::Refused(why.to_owned());
         let fate = match (run, liveness) {
             (None, _) => refused("this run is not in a folder"),
@@ -44,19 +44,19 @@ impl Ask {
     }
 
     /// Takes the trainer's answer, if it is to this.
-    pub fn hear(&mut self, answer: &ControlApplied) {
+    pub(super) fn hear(&mut self, answer: &ControlApplied) {
         if matches!(&self.fate, Fate::Sent { id } if *id == answer.id) {
             self.fate = Fate::Done { step: answer.step };
         }
     }
 
     /// Nothing more will become of it.
-    pub fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         !matches!(self.fate, Fate::Sent { .. })
     }
 
     /// How it stands.
-    pub fn words(&self, live: bool) -> (Role, String) {
+    pub(super) fn words(&self, live: bool) -> (Role, String) {
         let what = match self.action {
             Action::Stop => "stop after a checkpoint",
             Action::Checkpoint => "checkpoint now",

@@ -33,7 +33,7 @@ pub(super) enum Picked {
 
 impl Picker {
     /// The runs under `root` but for `this` one.
-    pub fn open(root: Option<&RunsRoot>, this: &str) -> Self {
+    pub(super) fn open(root: Option<&RunsRoot>, this: &str) -> Self {
         let listed = root.map_or_else(|| Ok(Vec::new()), RunsRoot::list);
         let (mut runs, trouble) = match listed {
             Ok(runs) => (runs, None),
@@ -46,7 +46,7 @@ impl Picker {
     }
 
     /// Takes a key.
-    pub fn press(&mut self, event: &KeyEvent) -> Picked {
+    pub(super) fn press(&mut self, event: &KeyEvent) -> Picked {
         let last = self.runs.len().saturating_sub(1);
         match event.code {
             KeyCode::Up | KeyCode::Char('k') => self.cursor = self.cursor.saturating_sub(1),
@@ -65,7 +65,7 @@ impl Picker {
     }
 
     /// Draws the list over `area`.
-    pub fn draw(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn draw(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let rows = usize::from(area.height.saturating_sub(2).clamp(1, ROWS));
         let first = (self.cursor + 1).saturating_sub(rows);
         let mut lines: Vec<Line<'_>> = Vec::new();

@@ -26,7 +26,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Reads what is there and was not read yet.
-    pub fn read(&mut self, run: &RunDir, known: &Known) {
+    pub(super) fn read(&mut self, run: &RunDir, known: &Known) {
         if self.plan.is_none() {
             let text = run.read_plan().map_err(|error| error.to_string());
             let plan =
@@ -41,7 +41,7 @@ impl Facts {
 
     /// With this plan and this page.
     #[cfg(test)]
-    pub fn of(plan: Plan, serve: &str) -> Self {
+    pub(super) fn of(plan: Plan, serve: &str) -> Self {
         Self { plan: Some(Ok(plan)), serve: Some(serve.to_owned()) }
     }
 }

@@ -75,7 +75,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Begins to read a run and looks once.
-    pub fn open(run: RunDir) -> Self {
+    pub(super) fn open(run: RunDir) -> Self {
         let (name, tailer) = (run.name(), EventTailer::new(&run));
         let mut reading = Self { argument: run_argument(&run), ..Self::of(name, Known::default()) };
         reading.source = Some((run, tailer));
@@ -84,23 +84,23 @@ impl Reading {
     }
 
     /// A run that is not in a folder.
-    pub fn of(name: String, known: Known) -> Self {
+    pub(super) fn of(name: String, known: Known) -> Self {
         let argument = escape(&name).into_owned();
         Self { name, argument, known, trouble: None, behind: false, bytes: 0, source: None }
     }
 
     /// Nothing says that no trainer is at work.
-    pub fn may_be_live(&self) -> bool {
+    pub(super) fn may_be_live(&self) -> bool {
         self.known.liveness.is_none_or(Liveness::is_live)
     }
 
     /// The folder that is read.
-    pub fn run(&self) -> Option<&RunDir> {
+    pub(super) fn run(&self) -> Option<&RunDir> {
         self.source.as_ref().map(|(run, _)| run)
     }
 
     /// A file of the run, as a person may type it: from the working directory where that is shorter.
-    pub fn place(&self, file: impl FnOnce(&RunDir) -> PathBuf, inside: &str) -> String {
+    pub(super) fn place(&self, file: impl FnOnce(&RunDir) -> PathBuf, inside: &str) -> String {
         let Some(path) = self.run().map(file) else { return inside.to_owned() };
         let here = std::env::current_dir().unwrap_or_default();
         let shown = path.strip_prefix(&here).map(Path::to_owned).unwrap_or(path);
@@ -108,7 +108,7 @@ impl Reading {
     }
 
     /// Reads what is new, for a bounded time.
-    pub fn look(&mut self) -> News {
+    pub(super) fn look(&mut self) -> News {
         let mut news = News::default();
         let Some((run, mut tailer)) = self.source.take() else { return news };
         let before = (self.known.liveness, self.trouble.clone(), self.behind);
@@ -172,7 +172,7 @@ impl Reading {
 
 impl Known {
     /// What a view alone tells.
-    pub fn of(view: RunView, liveness: Liveness) -> Self {
+    pub(super) fn of(view: RunView, liveness: Liveness) -> Self {
         let mut known = Self { liveness: Some(liveness), ..Self::default() };
         for warning in &view.warnings {
             let text = escape(&warning.what.message).into_owned();
@@ -183,7 +183,7 @@ impl Known {
     }
 
     /// Folds one event in.
-    pub fn take(&mut self, event: &Event) {
+    pub(super) fn take(&mut self, event: &Event) {
         let role = match &event.kind {
             Kind::Step(_) | Kind::Progress(_) | Kind::DeviceSample(_) => {
                 self.view.apply(event);
@@ -223,7 +223,7 @@ impl Known {
     }
 
     /// The newest warning or oddity.
-    pub fn newest_warning(&self) -> Option<&Note> {
+    pub(super) fn newest_warning(&self) -> Option<&Note> {
         self.notes.iter().rev().find(|note| matches!(note.kind, "warning" | "note"))
     }
 }

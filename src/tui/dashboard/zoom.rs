@@ -16,7 +16,7 @@ pub(super) struct Zoom {
 
 impl Zoom {
     /// The steps shown of a run that has got to step `newest`.
-    pub fn window(&self, newest: u64) -> Window {
+    pub(super) fn window(&self, newest: u64) -> Window {
         let newest = newest.max(LEAST);
         let to = self.end.map_or(newest, |end| end.clamp(LEAST, newest));
         let width = self.width.unwrap_or(u64::MAX).clamp(LEAST, to);
@@ -24,17 +24,17 @@ impl Zoom {
     }
 
     /// All of the run is shown.
-    pub fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.width.is_none()
     }
 
     /// The newest step is in sight and will stay there.
-    pub fn follows(&self) -> bool {
+    pub(super) fn follows(&self) -> bool {
         self.end.is_none()
     }
 
     /// Half as many steps, around `at` where there is a crosshair.
-    pub fn zoom_in(&mut self, newest: u64, at: Option<u64>) {
+    pub(super) fn zoom_in(&mut self, newest: u64, at: Option<u64>) {
         let window = self.window(newest);
         let width = (steps(window) / 2).max(LEAST);
         self.width = Some(width);
@@ -46,7 +46,7 @@ impl Zoom {
     }
 
     /// Twice as many steps, or the whole run.
-    pub fn zoom_out(&mut self, newest: u64) {
+    pub(super) fn zoom_out(&mut self, newest: u64) {
         let window = self.window(newest);
         let width = steps(window).saturating_mul(2);
         // A run that went on since it was zoomed into is whole again after as many keys.
@@ -61,7 +61,7 @@ impl Zoom {
     }
 
     /// A quarter of the window back or ahead; at the newest step it follows again.
-    pub fn pan(&mut self, newest: u64, ahead: bool) {
+    pub(super) fn pan(&mut self, newest: u64, ahead: bool) {
         if self.width.is_none() {
             return;
         }
@@ -72,7 +72,7 @@ impl Zoom {
     }
 
     /// Goes on with the newest step.
-    pub fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         self.end = None;
     }
 

@@ -29,7 +29,7 @@ const EXAMPLES: usize = 4;
 
 /// Asks for the data until enough of it can be used, and makes the first plan. `None`: another model is
 /// wanted.
-pub fn data(
+pub(super) fn data(
     interview: &Interview<'_>,
     answers: &mut Answers,
     mut base: BaseModel,

@@ -14,7 +14,7 @@ use super::Interview;
 use crate::output::note;
 
 /// Asks for the model until one can be trained. One that was given before is not asked for.
-pub fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
+pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
     loop {
         if answers.model.is_none() {
             choose(interview, answers)?;

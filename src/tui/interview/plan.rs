@@ -24,7 +24,11 @@ enum After {
 
 /// Shows the plan and lets it be changed until it is agreed to. `None`: it has to be made again, from other
 /// answers.
-pub fn agree(interview: &Interview<'_>, answers: &mut Answers, job: Job) -> Result<Option<Job>, Failure> {
+pub(super) fn agree(
+    interview: &Interview<'_>,
+    answers: &mut Answers,
+    job: Job,
+) -> Result<Option<Job>, Failure> {
     let mut planner = Planner::new(answers.clone());
     planner.set_facts(Some(job.facts.clone()));
     if job.facts.model.has_mtp() {

@@ -27,7 +27,7 @@ const TINY: f64 = 1e-290;
 
 impl Axis {
     /// An axis whose ends are ticks, about `most` ticks in all.
-    pub fn linear(low: f64, high: f64, most: u32) -> Self {
+    pub(super) fn linear(low: f64, high: f64, most: u32) -> Self {
         let (mut low, mut high) = (low.clamp(-HUGE, HUGE), high.clamp(-HUGE, HUGE));
         if low > high || low.is_nan() || high.is_nan() {
             (low, high) = (0.0, 1.0);
@@ -43,7 +43,7 @@ impl Axis {
     }
 
     /// An axis of whole steps whose ends are as given.
-    pub fn steps(low: u64, high: u64, most: u32) -> Self {
+    pub(super) fn steps(low: u64, high: u64, most: u32) -> Self {
         let (low, high) = (as_f64(low), as_f64(high.max(low + 1)));
         let step = nice_step((high - low) / f64::from(most.max(1))).max(1.0);
         let values = multiples((low / step).ceil(), (high / step).floor(), step);
@@ -51,7 +51,7 @@ impl Axis {
     }
 
     /// An axis of powers of ten, with 2 and 5 times them where there is room; `low` above 0.
-    pub fn log(low: f64, high: f64, most: usize) -> Self {
+    pub(super) fn log(low: f64, high: f64, most: usize) -> Self {
         let (low, high) = (low.clamp(TINY, HUGE), high.clamp(TINY, HUGE));
         let (low, high) = (round_log(low, f64::floor), round_log(high.max(low), f64::ceil));
         let high = if high > low { high } else { low * 10.0 };
@@ -82,12 +82,12 @@ impl Axis {
 
     /// The same axis for values of which one unit on it is `size`.
     #[must_use]
-    pub fn in_units_of(self, size: f64) -> Self {
+    pub(super) fn in_units_of(self, size: f64) -> Self {
         Axis { low: self.low * size, high: self.high * size, ..self }
     }
 
     /// Where a value lies, 0 to 1; values outside go to the nearer end.
-    pub fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(TINY).ln() - self.low.ln()) / (self.high.ln() - self.low.ln())
         } else {
@@ -97,7 +97,7 @@ impl Axis {
     }
 
     /// The labelled values, ascending.
-    pub fn ticks(&self) -> &[Tick] {
+    pub(super) fn ticks(&self) -> &[Tick] {
         &self.ticks
     }
 }

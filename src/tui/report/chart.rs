@@ -33,7 +33,7 @@ impl Unit {
     }
 
     /// A value as text, beside a caption that names the unit.
-    pub fn show(self, value: f64) -> String {
+    pub(super) fn show(self, value: f64) -> String {
         match self {
             Unit::Bytes => render::bytes(value.max(0.0) as u64),
             Unit::Of(_) => figure(value),
@@ -147,7 +147,7 @@ impl Chart<'_> {
     }
 
     /// Writes the figure.
-    pub fn write(&self, page: &mut Markup) {
+    pub(super) fn write(&self, page: &mut Markup) {
         let drawing = self.drawing();
         let Drawing { unit, log, .. } = drawing;
         page.element("figure", &[], |page| {

@@ -46,7 +46,7 @@ impl Column {
     }
 
     /// The step it is drawn at.
-    pub fn middle(&self) -> f64 {
+    pub(super) fn middle(&self) -> f64 {
         (as_f64(self.first) + as_f64(self.last)) / 2.0
     }
 }

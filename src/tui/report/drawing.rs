@@ -31,7 +31,7 @@ impl Drawing {
     }
 
     /// Writes what lies inside the chart's SVG.
-    pub fn write(&self, page: &mut Markup, chart: &Chart) {
+    pub(super) fn write(&self, page: &mut Markup, chart: &Chart) {
         page.element("g", &[("class", "axis"), ("aria-hidden", "true")], |page| {
             values(page, &self.y);
             places(page, &self.x);

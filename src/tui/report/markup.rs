@@ -22,12 +22,12 @@ pub(super) struct Markup {
 
 impl Markup {
     /// The page.
-    pub fn finish(self) -> String {
+    pub(super) fn finish(self) -> String {
         self.out
     }
 
     /// An element with what `inside` writes.
-    pub fn element(&mut self, tag: &'static str, attrs: Attrs, inside: impl FnOnce(&mut Self)) {
+    pub(super) fn element(&mut self, tag: &'static str, attrs: Attrs, inside: impl FnOnce(&mut Self)) {
         self.begin(tag, attrs);
         self.out.push('>');
         inside(self);
@@ -37,12 +37,12 @@ impl Markup {
     }
 
     /// An element with nothing but text.
-    pub fn leaf(&mut self, tag: &'static str, attrs: Attrs, text: &str) {
+    pub(super) fn leaf(&mut self, tag: &'static str, attrs: Attrs, text: &str) {
         self.element(tag, attrs, |page| page.text(text));
     }
 
     /// An element that is always empty: void in HTML, or of SVG.
-    pub fn empty(&mut self, tag: &'static str, attrs: Attrs) {
+    pub(super) fn empty(&mut self, tag: &'static str, attrs: Attrs) {
         self.begin(tag, attrs);
         self.out.push_str("/>");
     }
@@ -60,7 +60,7 @@ impl Markup {
     }
 
     /// Text on one line: its newlines become visible.
-    pub fn text(&mut self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         for c in escape(text).chars() {
             match c {
                 '&' => self.out.push_str("&amp;"),
@@ -78,7 +78,7 @@ impl Markup {
     }
 
     /// Text that keeps its newlines, for elements that show them.
-    pub fn lines(&mut self, text: &str) {
+    pub(super) fn lines(&mut self, text: &str) {
         for (i, line) in text.split('\n').enumerate() {
             if i > 0 {
                 self.out.push('\n');
@@ -88,7 +88,7 @@ impl Markup {
     }
 
     /// Text in which `code` between backticks is set as such.
-    pub fn sentence(&mut self, text: &str) {
+    pub(super) fn sentence(&mut self, text: &str) {
         for (i, part) in text.split('`').enumerate() {
             if i % 2 == 1 {
                 self.leaf("code", &[], part);
@@ -99,7 +99,7 @@ impl Markup {
     }
 
     /// What stands here as it is: the document type and the style sheet.
-    pub fn verbatim(&mut self, own: &'static str) {
+    pub(super) fn verbatim(&mut self, own: &'static str) {
         self.out.push_str(own);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Popup<'a> {
 
 impl Popup<'_> {
     /// Draws it as large as what it says, in the middle of `area`; what has no room is cut off.
-    pub fn draw(self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(crate) fn draw(self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let keys = match self.keys {
             "" => String::new(),
             keys => format!(" {} ", ascii_keys(keys, theme)),

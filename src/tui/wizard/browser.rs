@@ -158,7 +158,7 @@ const PATH_KEYS: &[Binding<Typing>] = &[
 ];
 
 impl Browser {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         match (&self.typing, self.filtering) {
             (Some(_), _) => Keys::typing(PATH_KEYS),
             (None, true) => Keys::typing(FILTER_KEYS),
@@ -167,7 +167,7 @@ impl Browser {
     }
 
     /// Looks at the folder of what is chosen already, or at that of the program.
-    pub fn open(&mut self, state: &mut State) {
+    pub(super) fn open(&mut self, state: &mut State) {
         if matches!(self.listing, Loading::Idle) {
             let chosen = state.planner.answers.data.as_ref().and_then(|answer| answer.value.first());
             let folder = chosen.and_then(|path| state.folder.join(path).parent().map(Path::to_owned));
@@ -222,7 +222,7 @@ impl Browser {
         }
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Browsed {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Browsed {
         if self.typing.is_some() {
             return self.path_key(event, state);
         }
@@ -339,7 +339,7 @@ impl Browser {
         Browsed::Done
     }
 
-    pub fn paste(&mut self, text: &str, state: &mut State) {
+    pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         match (&mut self.typing, self.filtering) {
             (Some(line), _) => line.paste(text, state),
             (None, true) => self.filter.paste(text),
@@ -350,7 +350,7 @@ impl Browser {
         }
     }
 
-    pub fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
         let Response::Listing(listing) = &response.body else { return };
         if let Some(line) = &mut self.typing {
             line.receive(response.ticket, listing);
@@ -370,7 +370,7 @@ impl Browser {
         }
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let offers = if self.typing.is_some() { 5.min(area.height / 2) } else { 0 };
         let [head, list, foot] = area.layout(&Layout::vertical([

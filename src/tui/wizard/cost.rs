@@ -17,7 +17,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    pub fn of(plan: &Plan) -> Option<Self> {
+    pub(super) fn of(plan: &Plan) -> Option<Self> {
         let advice = plan.advice.as_ref()?;
         Some(Self {
             seconds: total_s(&advice.time),

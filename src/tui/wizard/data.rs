@@ -133,7 +133,7 @@ const WAITING_KEYS: &[Binding<Waiting>] = &[
 ];
 
 impl DataPage {
-    pub fn keys(&self, state: &State) -> Keys {
+    pub(super) fn keys(&self, state: &State) -> Keys {
         match self.view {
             View::Browse => self.browser.keys(),
             View::Found if state.data.wait().is_some() => Keys::of(WAITING_KEYS),
@@ -152,7 +152,7 @@ impl DataPage {
     }
 
     /// Called when the page comes up.
-    pub fn enter(&mut self, state: &mut State) {
+    pub(super) fn enter(&mut self, state: &mut State) {
         self.scroll = 0;
         self.view = if state.planner.answers.data.is_some() { View::Found } else { View::Browse };
         if self.view == View::Browse {
@@ -160,7 +160,7 @@ impl DataPage {
         }
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         match self.view {
             View::Browse => self.browse_key(event, state),
             View::Found => self.found_key(event, state),
@@ -245,7 +245,7 @@ impl DataPage {
         self.browser.open(state);
     }
 
-    pub fn paste(&mut self, text: &str, state: &mut State) {
+    pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         if self.view == View::Found {
             self.browse(state);
         }
@@ -254,12 +254,12 @@ impl DataPage {
         }
     }
 
-    pub fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
         self.browser.receive(response, state);
         self.rejected.receive(response);
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         match self.view {
             View::Browse => self.browser.view(state, frame, area, theme),
             View::Found => self.view_found(state, frame, area, theme),

@@ -69,9 +69,10 @@ struct Mark {
 
 impl Mark {
     fn line(&self, width: usize, theme: &Theme) -> Line<'static> {
-        let (role, rule) = match self.chosen {
-            true => (Role::Accent, theme.glyph("━", "=")),
-            false => (Role::Dim, theme.glyph("╌", "-")),
+        let (role, rule) = if self.chosen {
+            (Role::Accent, theme.glyph("━", "="))
+        } else {
+            (Role::Dim, theme.glyph("╌", "-"))
         };
         let words = fit(&format!(" {} ", self.words), width.saturating_sub(4), theme);
         let rest = width.saturating_sub(words.width() + 2).min(18);

@@ -131,7 +131,7 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Of a table.
-    pub fn of<A>(table: &'static [Binding<A>]) -> Self {
+    pub(super) fn of<A>(table: &'static [Binding<A>]) -> Self {
         // Of a pair of keys one carries the hint for both.
         let pair = |shown: &'static str| match shown {
             "← h" | "← b" => "← →",
@@ -143,7 +143,7 @@ impl Keys {
     }
 
     /// Of a table, while a line of text is being typed.
-    pub fn typing<A>(table: &'static [Binding<A>]) -> Self {
+    pub(super) fn typing<A>(table: &'static [Binding<A>]) -> Self {
         Self { typing: true, ..Self::of(table) }
     }
 }

@@ -91,20 +91,20 @@ impl Leaving {
         }
     }
 
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(self.table())
     }
 
-    pub fn key(&self, event: &KeyEvent) -> Option<Choice> {
+    pub(super) fn key(&self, event: &KeyEvent) -> Option<Choice> {
         action(self.table(), event)
     }
 
     /// Ctrl-C where a question stands already.
-    pub fn insisted(&self) -> Choice {
+    pub(super) fn insisted(&self) -> Choice {
         Choice::Leave { keep: true }
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width).saturating_sub(8).min(64);
         match self {
             Self::Continue(draft) => {

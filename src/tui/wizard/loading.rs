@@ -19,25 +19,25 @@ pub(super) enum Loading<T> {
 
 impl<T> Loading<T> {
     /// Waits under this ticket from now on.
-    pub fn waiting(ticket: Ticket, now: u64) -> Self {
+    pub(super) fn waiting(ticket: Ticket, now: u64) -> Self {
         Self::Waiting(Wait::new(ticket, now))
     }
 
-    pub fn ready(&self) -> Option<&T> {
+    pub(super) fn ready(&self) -> Option<&T> {
         match self {
             Self::Ready(value) => Some(value),
             _ => None,
         }
     }
 
-    pub fn failed(&self) -> Option<&str> {
+    pub(super) fn failed(&self) -> Option<&str> {
         match self {
             Self::Failed(words) => Some(words),
             _ => None,
         }
     }
 
-    pub fn wait(&self) -> Option<&Wait> {
+    pub(super) fn wait(&self) -> Option<&Wait> {
         match self {
             Self::Waiting(wait) => Some(wait),
             _ => None,
@@ -45,12 +45,12 @@ impl<T> Loading<T> {
     }
 
     /// Whether an answer with this ticket is meant for this.
-    pub fn waits_for(&self, ticket: Ticket) -> bool {
+    pub(super) fn waits_for(&self, ticket: Ticket) -> bool {
         self.wait().is_some_and(|wait| wait.ticket == ticket)
     }
 
     /// Takes the answer, when it is the one that is waited for.
-    pub fn answer(&mut self, ticket: Ticket, result: Result<T, String>) -> bool {
+    pub(super) fn answer(&mut self, ticket: Ticket, result: Result<T, String>) -> bool {
         let awaited = self.waits_for(ticket);
         if awaited {
             *self = match result {
@@ -62,7 +62,7 @@ impl<T> Loading<T> {
     }
 
     /// Takes news of how far it is.
-    pub fn progress(&mut self, ticket: Ticket, progress: &Progress, now: u64) -> bool {
+    pub(super) fn progress(&mut self, ticket: Ticket, progress: &Progress, now: u64) -> bool {
         match self {
             Self::Waiting(wait) if wait.ticket == ticket => {
                 wait.update(progress.clone(), now);
@@ -90,11 +90,11 @@ pub(super) struct Wait {
 const PAST: usize = 50;
 
 impl Wait {
-    pub fn new(ticket: Ticket, now: u64) -> Self {
+    pub(super) fn new(ticket: Ticket, now: u64) -> Self {
         Self { ticket, progress: None, past: Vec::new(), cancelled: false, began: (now, 0) }
     }
 
-    pub fn update(&mut self, progress: Progress, now: u64) {
+    pub(super) fn update(&mut self, progress: Progress, now: u64) {
         match &self.progress {
             Some(before) if before.what == progress.what && before.done <= progress.done => {}
             before => {
@@ -110,14 +110,14 @@ impl Wait {
     }
 
     /// How much is done, 0 to 1, where the end is known.
-    pub fn share(&self) -> Option<f64> {
+    pub(super) fn share(&self) -> Option<f64> {
         let progress = self.progress.as_ref()?;
         let total = progress.total.filter(|total| *total > 0)?;
         Some((progress.done as f64 / total as f64).min(1.0))
     }
 
     /// How much a second, averaged over the present stretch, once a second of it has passed.
-    pub fn per_second(&self, now: u64) -> Option<f64> {
+    pub(super) fn per_second(&self, now: u64) -> Option<f64> {
         let (since, had) = self.began;
         let seconds = now.saturating_sub(since) as f64 / TICKS_PER_SECOND;
         let done = self.progress.as_ref()?.done.saturating_sub(had);
@@ -125,14 +125,14 @@ impl Wait {
     }
 
     /// Seconds that are left of the present stretch at this pace.
-    pub fn left_s(&self, now: u64) -> Option<f64> {
+    pub(super) fn left_s(&self, now: u64) -> Option<f64> {
         let progress = self.progress.as_ref()?;
         let left = progress.total?.saturating_sub(progress.done);
         Some(left as f64 / self.per_second(now)?)
     }
 
     /// `1.2 GB of 4.4 GB`.
-    pub fn amount(&self) -> Option<String> {
+    pub(super) fn amount(&self) -> Option<String> {
         let progress = self.progress.as_ref()?;
         let shown = |n| match progress.unit {
             Unit::Bytes => sparktune_plan::render::bytes(n),

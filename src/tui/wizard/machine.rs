@@ -50,11 +50,11 @@ const KEYS: &[Binding<Action>] = &[
 ];
 
 impl MachinePage {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(KEYS)
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
         match act {
             Action::GoOn => return KeyResult::Next,
@@ -69,7 +69,7 @@ impl MachinePage {
         KeyResult::Handled
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let mut lines = Vec::new();
         if let Some(words) = state.machine.failed() {

@@ -135,7 +135,7 @@ const OTHER_KEYS: &[Binding<Typing>] = &[
 ];
 
 impl ModelPage {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         match (&self.other, self.searching) {
             (Some(_), _) => Keys::typing(OTHER_KEYS),
             (None, true) => Keys::typing(SEARCH_KEYS),
@@ -144,7 +144,7 @@ impl ModelPage {
     }
 
     /// Called when the page comes up, and when what its table shows has changed.
-    pub fn refresh(&mut self, state: &State) {
+    pub(super) fn refresh(&mut self, state: &State) {
         let Some(machine) = state.machine.ready() else { return };
         let data = state.data.ready().map(|data| &data.facts);
         let found = state.model.ready().map(|found| &**found);
@@ -152,7 +152,7 @@ impl ModelPage {
     }
 
     /// Called when the page comes up: the present answer, or the recommendation, is under the cursor.
-    pub fn enter(&mut self, state: &State) {
+    pub(super) fn enter(&mut self, state: &State) {
         self.refresh(state);
         self.eager = false;
         let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.as_str());
@@ -181,7 +181,7 @@ impl ModelPage {
         rows.chain([Row::Other]).collect()
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         self.eager = false;
         if self.other.is_some() {
             return self.other_key(event, state);
@@ -238,7 +238,7 @@ impl ModelPage {
     }
 
     /// Goes on when Enter was pressed and what it waited for is here.
-    pub fn go_on_if_found(&mut self, state: &State) -> KeyResult {
+    pub(super) fn go_on_if_found(&mut self, state: &State) -> KeyResult {
         if self.eager && state.model_ready().is_some() {
             self.eager = false;
             return KeyResult::Next;
@@ -314,7 +314,7 @@ impl ModelPage {
         self.selected = find(under).or_else(|| find(answered)).unwrap_or(0);
     }
 
-    pub fn paste(&mut self, text: &str, state: &mut State) {
+    pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         match (&mut self.other, self.searching) {
             (Some(line), _) => line.paste(text, state),
             (None, true) => self.search.paste(text),
@@ -329,13 +329,13 @@ impl ModelPage {
         }
     }
 
-    pub fn receive(&mut self, response: &Ticketed<Response>) {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>) {
         if let (Some(line), Response::Listing(listing)) = (&mut self.other, &response.body) {
             line.receive(response.ticket, listing);
         }
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let low = area.height < 16;
         let below = if low { 4 } else { 7 };
         let [table, detail] = area.layout(&Layout::vertical([Constraint::Min(4), Constraint::Length(below)]));
@@ -432,10 +432,7 @@ impl ModelPage {
         if let Some(name) = row.name() {
             if let Row::Known(model) = row {
                 let facts = Catalog::shipped().model_facts(model);
-                let star = match self.question.recommended() == Some(name) {
-                    true => "recommended here: ",
-                    false => "",
-                };
+                let star = if self.question.recommended() == Some(name) { "recommended here: " } else { "" };
                 let words =
                     format!("{star}{}; {} parameters", model.note, parameters(facts.text_parameters()));
                 lines.push(inked(theme, Role::Text, fit(&escape(&words), width, theme)));

@@ -19,7 +19,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub fn for_width(width: usize) -> Self {
+    pub(super) fn for_width(width: usize) -> Self {
         let (lora, full, speed, here) = match width {
             0..72 => (9, 0, 0, 9),
             72..90 => (9, 9, 14, 9),
@@ -31,7 +31,7 @@ impl Columns {
         Self { id: width.saturating_sub(used).clamp(12, 44), size, lora, full, speed, here }
     }
 
-    pub fn head(&self, theme: &Theme) -> Line<'static> {
+    pub(super) fn head(&self, theme: &Theme) -> Line<'static> {
         let mut text = format!("  {} {}", left("model", self.id, theme), right("weights", self.size, theme));
         for (width, name) in [(self.lora, "LoRA ≤"), (self.full, "full ≤"), (self.speed, "tokens/s")] {
             if width > 0 {

@@ -41,17 +41,17 @@ const KEYS: &[Binding<Action>] = &[
 ];
 
 impl MtpPage {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(KEYS)
     }
 
     /// Whether the model of now has a head to ask about.
-    pub fn is_asked(state: &State) -> bool {
+    pub(super) fn is_asked(state: &State) -> bool {
         state.model_ready().is_none_or(|found| found.facts.has_mtp())
     }
 
     /// Called when the page comes up, and when the plan has changed.
-    pub fn refresh(&mut self, state: &State) {
+    pub(super) fn refresh(&mut self, state: &State) {
         self.question = MtpQuestion::new(&state.planner);
     }
 
@@ -59,7 +59,7 @@ impl MtpPage {
         self.question.as_ref()?.recommended
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
         let now = state.planner.plan.as_ref().map(|plan| plan.mtp);
         let at = Mtp::ALL.iter().position(|choice| Some(*choice) == now).unwrap_or(0);
@@ -87,7 +87,7 @@ impl MtpPage {
         KeyResult::Handled
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let (Some(plan), Some(question)) = (&state.planner.plan, &self.question) else {
             return draw(frame, area, not_yet(state, width, theme));

@@ -27,19 +27,19 @@ pub(super) struct PathLine {
 }
 
 impl PathLine {
-    pub fn new(text: impl Into<String>, words: Vec<String>, state: &mut State) -> Self {
+    pub(super) fn new(text: impl Into<String>, words: Vec<String>, state: &mut State) -> Self {
         let mut line = Self { input: TextInput::new(text), words, ..Self::default() };
         line.look(state);
         line
     }
 
     /// The path that is meant.
-    pub fn path(&self, state: &State) -> PathBuf {
+    pub(super) fn path(&self, state: &State) -> PathBuf {
         state.path(self.input.text().trim())
     }
 
     /// Takes a key; false when it is none for a line of text.
-    pub fn press(&mut self, event: &KeyEvent, state: &mut State) -> bool {
+    pub(super) fn press(&mut self, event: &KeyEvent, state: &mut State) -> bool {
         if event.code == KeyCode::Tab {
             self.complete();
         } else if self.input.press(event) {
@@ -51,14 +51,14 @@ impl PathLine {
         true
     }
 
-    pub fn paste(&mut self, text: &str, state: &mut State) {
+    pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         self.input.paste(text);
         self.offered.clear();
         self.look(state);
     }
 
     /// Takes the listing of the folder that is typed.
-    pub fn receive(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
+    pub(super) fn receive(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
         self.listing.answer(ticket, listing.clone())
     }
 
@@ -99,7 +99,7 @@ impl PathLine {
     }
 
     /// What is offered, in at most `rows` lines.
-    pub fn offers(&self, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
+    pub(super) fn offers(&self, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
         let mut lines: Vec<_> = self
             .offered
             .iter()

@@ -43,22 +43,22 @@ pub(super) struct PresetList {
 }
 
 impl PresetList {
-    pub fn open(state: &mut State) -> Self {
+    pub(super) fn open(state: &mut State) -> Self {
         Self { presets: state.request(Request::Presets { also: None }), selected: 0 }
     }
 
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(LIST_KEYS)
     }
 
-    pub fn receive(&mut self, response: &Ticketed<Response>) {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>) {
         if let Response::Presets(presets) = &response.body {
             self.presets.answer(response.ticket, Ok(presets.clone()));
         }
     }
 
     /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(LIST_KEYS, event)?;
         let presets = self.presets.ready().map(Vec::as_slice).unwrap_or_default();
         match act {
@@ -77,7 +77,7 @@ impl PresetList {
         Some(false)
     }
 
-    pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width).saturating_sub(8).min(86);
         let lines = match &self.presets {
             Loading::Ready(presets) => {
@@ -151,16 +151,16 @@ pub(super) struct SavePreset {
 }
 
 impl SavePreset {
-    pub fn open() -> Self {
+    pub(super) fn open() -> Self {
         Self { name: TextInput::default(), saved: Loading::Idle, problem: None, exists: None }
     }
 
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::typing(NAME_KEYS)
     }
 
     /// Takes a key; `None` when it means nothing here, true when this is to be closed.
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         match action(NAME_KEYS, event) {
             Some(Naming::Close) => return Some(true),
             Some(Naming::Save) => self.save(state),
@@ -174,7 +174,7 @@ impl SavePreset {
         Some(false)
     }
 
-    pub fn paste(&mut self, text: &str) {
+    pub(super) fn paste(&mut self, text: &str) {
         self.name.paste(text);
     }
 
@@ -194,7 +194,7 @@ impl SavePreset {
     }
 
     /// Takes what became of it; true when this is to be closed.
-    pub fn receive(&mut self, response: &Ticketed<Response>, state: &mut State) -> bool {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>, state: &mut State) -> bool {
         let Response::Saved(result) = &response.body else { return false };
         if !self.saved.answer(response.ticket, result.clone()) {
             return false;
@@ -211,7 +211,7 @@ impl SavePreset {
         false
     }
 
-    pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width).saturating_sub(8).min(64);
         let mut typed = vec![ink(theme, Role::Accent, "name: ")];
         typed.extend(self.name.line(width.saturating_sub(6) as u16, true, theme).spans);

@@ -87,12 +87,12 @@ pub(super) fn switch_think(state: &mut State) {
 }
 
 impl Preview {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(KEYS)
     }
 
     /// Takes a key; `None` when it means nothing here, true when the preview is to be closed.
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
         let examples = state.data.ready().map_or(0, |data| data.preview.examples.len());
         let page = usize::from(state.size.height).saturating_sub(8).max(1);
@@ -120,7 +120,7 @@ impl Preview {
         example.map_or(0, |example| rows(under(example, think(state)), width).len())
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let Some(data) = state.data.ready() else { return };
         let width = usize::from(area.width);
         let Some(example) = data.preview.examples.get(self.example) else {
@@ -258,16 +258,18 @@ impl Row {
             (true, true) => "trained",
             (true, false) => "context",
         };
-        let (role, rule) = match is_trained {
-            true => (Role::Trained, theme.glyph("┃", "#")),
-            false => (Role::Line, theme.glyph("│", "|")),
+        let (role, rule) = if is_trained {
+            (Role::Trained, theme.glyph("┃", "#"))
+        } else {
+            (Role::Line, theme.glyph("│", "|"))
         };
         let mut spans = vec![ink(theme, role, word), ink(theme, Role::Line, " ".repeat(7 - word.len()))];
         spans.push(ink(theme, role, format!("{rule} ")));
-        spans.extend(self.pieces().into_iter().map(|(is_trained, text)| match is_trained {
-            true => trained(theme, text),
-            false => Span::raw(text),
-        }));
+        spans.extend(
+            self.pieces()
+                .into_iter()
+                .map(|(is_trained, text)| if is_trained { trained(theme, text) } else { Span::raw(text) }),
+        );
         Line::from(spans)
     }
 }

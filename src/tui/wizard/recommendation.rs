@@ -149,12 +149,12 @@ const EDIT_KEYS: &[Binding<Typing>] = &[
 ];
 
 impl PlanPage {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         if self.edit.is_some() { Keys::typing(EDIT_KEYS) } else { Keys::of(KEYS) }
     }
 
     /// Called when the page comes up.
-    pub fn enter(&mut self, state: &State) {
+    pub(super) fn enter(&mut self, state: &State) {
         self.edit = None;
         self.curve = false;
         self.go_to_problem(state);
@@ -187,11 +187,11 @@ impl PlanPage {
     }
 
     /// Called after something else than a key has changed the plan.
-    pub fn refresh(&mut self, state: &State) {
+    pub(super) fn refresh(&mut self, state: &State) {
         self.look(state, self.was.is_none());
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         if self.edit.is_some() {
             return self.edit_key(event, state);
         }
@@ -310,14 +310,14 @@ impl PlanPage {
         edit.problem = refused.or(remaining).map(|problem| problem.text);
     }
 
-    pub fn paste(&mut self, text: &str, state: &mut State) {
+    pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         if let Some(edit) = &mut self.edit {
             edit.input.paste(text);
             self.typed(state);
         }
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         if state.planner.plan.is_none() && state.planner.problem.is_none() {
             return draw(frame, area, not_yet(state, usize::from(area.width), theme));
         }
@@ -359,9 +359,10 @@ impl PlanPage {
         let mut lines: Vec<_> = window(self.selected, settings.len(), height)
             .map(|at| self.row(settings[at], at == self.selected, names, width, state, theme))
             .collect();
-        let words = match self.all {
-            true => format!("{} settings; a shows the essential ones", settings.len()),
-            false => "a shows all settings".to_owned(),
+        let words = if self.all {
+            format!("{} settings; a shows the essential ones", settings.len())
+        } else {
+            "a shows all settings".to_owned()
         };
         lines.push(inked(theme, Role::Dim, fit(&words, width, theme)));
         draw(frame, area, lines);
@@ -407,9 +408,10 @@ impl PlanPage {
                 };
                 // Arrows beside what arrow keys change.
                 let moves = selected && stepped(setting, &value, true).is_some();
-                let shown = match moves {
-                    true => format!("{}{shown}{}", theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >")),
-                    false => shown,
+                let shown = if moves {
+                    format!("{}{shown}{}", theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >"))
+                } else {
+                    shown
                 };
                 let cell = left(&shown, room, theme);
                 let role = if origin == Origin::BuiltIn { Role::Text } else { Role::Accent };

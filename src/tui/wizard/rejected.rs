@@ -65,11 +65,11 @@ const KEYS: &[Binding<Action>] = &[
 ];
 
 impl RejectedList {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         Keys::of(KEYS)
     }
 
-    pub fn open(&mut self, state: &mut State) {
+    pub(super) fn open(&mut self, state: &mut State) {
         self.ask(0, false, state);
     }
 
@@ -80,7 +80,7 @@ impl RejectedList {
     }
 
     /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
         let known = self.page.ready().map(|page| (page.offset, page.rows.len(), page.total));
         match (act, known) {
@@ -110,7 +110,7 @@ impl RejectedList {
         Some(false)
     }
 
-    pub fn receive(&mut self, response: &Ticketed<Response>) {
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>) {
         if let Response::Rejected(result) = &response.body
             && self.page.answer(response.ticket, result.clone())
         {
@@ -119,7 +119,7 @@ impl RejectedList {
         }
     }
 
-    pub fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let page = match &self.page {
             Loading::Ready(page) => page,

@@ -68,15 +68,15 @@ const COMMAND_KEYS: &[Binding<()>] = &[Binding {
 }];
 
 impl ReviewPage {
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         if self.command { Keys::of(COMMAND_KEYS) } else { Keys::of(KEYS) }
     }
 
-    pub fn enter(&mut self) {
+    pub(super) fn enter(&mut self) {
         *self = Self::default();
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
         if self.command {
             if action(COMMAND_KEYS, event).is_none() {
                 return KeyResult::Ignored;
@@ -108,7 +108,7 @@ impl ReviewPage {
         KeyResult::Handled
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let Some(plan) = &state.planner.plan else {
             let lines = match &state.planner.problem {
@@ -139,7 +139,7 @@ impl ReviewPage {
     }
 
     /// The command line on a screen without anything beside it.
-    pub fn view_command(&self, state: &State, frame: &mut Frame<'_>, theme: &Theme) {
+    pub(super) fn view_command(&self, state: &State, frame: &mut Frame<'_>, theme: &Theme) {
         let area = frame.area();
         let [_, text, foot] = area.layout(&Layout::vertical([
             Constraint::Length(1),

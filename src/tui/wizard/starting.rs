@@ -56,19 +56,19 @@ const FAILED: &[Binding<Action>] = &[
 ];
 
 impl Starting {
-    pub fn start(&mut self, state: &mut State) {
+    pub(super) fn start(&mut self, state: &mut State) {
         self.run = state.request(Request::Start { answers: Box::new(state.planner.answers.clone()) });
     }
 
-    pub fn is_shown(&self) -> bool {
+    pub(super) fn is_shown(&self) -> bool {
         !matches!(self.run, Loading::Idle)
     }
 
-    pub fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> Keys {
         if self.run.failed().is_some() { Keys::of(FAILED) } else { Keys::of(UNDER_WAY) }
     }
 
-    pub fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         match (&mut self.run, action(UNDER_WAY, event), action(FAILED, event)) {
             (Loading::Waiting(_), Some(Action::Cancel), _) => self.cancel(state),
             (Loading::Failed(_), _, Some(Action::Again)) => self.start(state),
@@ -79,7 +79,7 @@ impl Starting {
     }
 
     /// Asks for the end of what is under way. It may be too late: only the answer tells.
-    pub fn cancel(&mut self, state: &mut State) {
+    pub(super) fn cancel(&mut self, state: &mut State) {
         if let Loading::Waiting(wait) = &mut self.run
             && !wait.cancelled
         {
@@ -89,7 +89,7 @@ impl Starting {
     }
 
     /// Takes how it ended; the run's folder when it has started.
-    pub fn receive(&mut self, response: Ticketed<Response>, state: &mut State) -> Option<PathBuf> {
+    pub(super) fn receive(&mut self, response: Ticketed<Response>, state: &mut State) -> Option<PathBuf> {
         let Response::Started(result) = response.body else { return None };
         let cancelled = self.run.wait().is_some_and(|wait| wait.cancelled);
         if !self.run.answer(response.ticket, result) {
@@ -106,7 +106,7 @@ impl Starting {
         None
     }
 
-    pub fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
         let mut lines = Vec::new();
         match &self.run {
@@ -122,12 +122,11 @@ impl Starting {
                 }
                 lines.extend(progress_lines(wait, "starting", state.now, width, theme));
                 lines.push(Line::default());
-                let words = match wait.cancelled {
-                    true => "ending what is under way",
-                    false => {
-                        "When all is here the trainer starts as a process of its own: closing this window, or losing the \
-                         connection, will not end it. Then its charts come up."
-                    }
+                let words = if wait.cancelled {
+                    "ending what is under way"
+                } else {
+                    "When all is here the trainer starts as a process of its own: closing this window, or losing the \
+                     connection, will not end it. Then its charts come up."
                 };
                 lines.extend(wrapped(theme, Role::Dim, words, width));
             }

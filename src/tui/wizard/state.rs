@@ -59,7 +59,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(
+    pub(super) fn new(
         answers: Answers,
         folder: PathBuf,
         home: Option<PathBuf>,
@@ -92,14 +92,14 @@ impl State {
 
     /// Sends a request and returns its ticket. A backend that is gone is noticed where its responses are
     /// read.
-    pub fn send(&mut self, request: Request) -> Ticket {
+    pub(super) fn send(&mut self, request: Request) -> Ticket {
         self.tickets += 1;
         let _ = self.outbox.send(Ticketed { ticket: self.tickets, body: request });
         self.tickets
     }
 
     /// Sends a request, and waits for the response in [`Loading`].
-    pub fn request<T>(&mut self, request: Request) -> Loading<T> {
+    pub(super) fn request<T>(&mut self, request: Request) -> Loading<T> {
         Loading::waiting(self.send(request), self.now)
     }
 
@@ -109,28 +109,28 @@ impl State {
         }
     }
 
-    pub fn look_at_machine(&mut self) {
+    pub(super) fn look_at_machine(&mut self) {
         self.machine = self.request(Request::Machine);
     }
 
     /// Shows one line about what just happened.
-    pub fn say(&mut self, role: Role, words: impl Into<String>) {
+    pub(super) fn say(&mut self, role: Role, words: impl Into<String>) {
         self.notice = Some((role, words.into()));
     }
 
     /// The model, once it is known and, where that is needed, confirmed.
-    pub fn model_ready(&self) -> Option<&ModelFound> {
+    pub(super) fn model_ready(&self) -> Option<&ModelFound> {
         let found = self.model.ready()?;
         (found.unknown_architecture.is_none() || self.is_confirmed()).then_some(&**found)
     }
 
     /// Whether the user has said what an unknown family is to be treated as.
-    pub fn is_confirmed(&self) -> bool {
+    pub(super) fn is_confirmed(&self) -> bool {
         self.planner.answers.architecture.is_some()
     }
 
     /// Takes the architecture that was offered for an unknown family.
-    pub fn confirm_model(&mut self) {
+    pub(super) fn confirm_model(&mut self) {
         if let Some(found) = self.model.ready() {
             self.planner.answers.architecture = Some(Answer::flag(found.facts.config.architecture));
             // It was looked up as that already.
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// Chooses a model. One that failed before is looked up again.
-    pub fn choose_model(&mut self, name: &str) {
+    pub(super) fn choose_model(&mut self, name: &str) {
         let is_same = self.planner.answers.model.as_ref().is_some_and(|answer| answer.value == name);
         self.planner.choose_model(name);
         if is_same && self.model.failed().is_some() {
@@ -149,7 +149,7 @@ impl State {
     }
 
     /// Chooses data. Data that failed before is read again.
-    pub fn choose_data(&mut self, paths: Vec<PathBuf>) {
+    pub(super) fn choose_data(&mut self, paths: Vec<PathBuf>) {
         self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;
@@ -157,12 +157,12 @@ impl State {
     }
 
     /// Reads the data once more, after a failure, a cancel, or because the files have changed.
-    pub fn read_data_again(&mut self) {
+    pub(super) fn read_data_again(&mut self) {
         self.data_of = None;
     }
 
     /// Stops reading the data; it stays unread until it is asked for again.
-    pub fn cancel_data(&mut self) {
+    pub(super) fn cancel_data(&mut self) {
         let data = std::mem::replace(&mut self.data, Loading::Failed("cancelled".into()));
         self.cancel(&data);
     }
@@ -178,7 +178,7 @@ impl State {
     }
 
     /// Requests the facts that this page needs, and drops those that no longer belong to the answers.
-    pub fn refresh_facts(&mut self, page: Page) {
+    pub(super) fn refresh_facts(&mut self, page: Page) {
         let key = self.model_key();
         if key != self.model_of && (page >= Page::Model || self.model_of.is_some()) {
             let old = std::mem::take(&mut self.model);
@@ -211,7 +211,7 @@ impl State {
     }
 
     /// Reads the data again in the background, where an answer that it is read by has changed.
-    pub fn count_again(&mut self) {
+    pub(super) fn count_again(&mut self) {
         let read_by = self.answers_data_is_read_by();
         if self.data.ready().is_none() || self.read_by.as_ref() == Some(&read_by) {
             return;
@@ -223,7 +223,7 @@ impl State {
     }
 
     /// Makes the plan that follows from the answers and the present facts.
-    pub fn replan(&mut self) {
+    pub(super) fn replan(&mut self) {
         let known = (self.machine.ready(), self.model_ready(), self.data.ready());
         let facts = match known {
             (Some(machine), Some(model), Some(data)) => Some(Facts {
@@ -239,7 +239,7 @@ impl State {
 
     /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or a plan
     /// cannot hold its name.
-    pub fn data_refused(&self) -> Option<String> {
+    pub(super) fn data_refused(&self) -> Option<String> {
         let report = &self.data.ready()?.report;
         let Some(refusal) = refusal(&self.planner.answers, report) else {
             let problem = self.planner.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
@@ -253,7 +253,7 @@ impl State {
     }
 
     /// Raises the limit on rejected lines to what was found.
-    pub fn accept_the_rest(&mut self) {
+    pub(super) fn accept_the_rest(&mut self) {
         let Some(data) = self.data.ready() else { return };
         if let Some(limit) = self.planner.accept_the_rest(&data.report) {
             self.say(Role::Warn, format!("max_rejected is now {limit}: the rejected lines are left out"));
@@ -261,13 +261,13 @@ impl State {
     }
 
     /// How much of a catalog model is on this machine.
-    pub fn cached(&self, id: &str) -> Cached {
+    pub(super) fn cached(&self, id: &str) -> Cached {
         let models = self.catalog.ready().map(Vec::as_slice).unwrap_or_default();
         models.iter().find(|model| model.id == id).map_or(Cached::Nothing, |model| model.cached)
     }
 
     /// Takes a response that is for all pages; hands back one that is for one of them.
-    pub fn receive(&mut self, response: Ticketed<Response>) -> Option<Ticketed<Response>> {
+    pub(super) fn receive(&mut self, response: Ticketed<Response>) -> Option<Ticketed<Response>> {
         let Ticketed { ticket, body } = response;
         match body {
             Response::Machine(result) => {
@@ -312,7 +312,7 @@ impl State {
     }
 
     /// Takes news of work under way.
-    pub fn progress(&mut self, ticket: Ticket, progress: &Progress) -> bool {
+    pub(super) fn progress(&mut self, ticket: Ticket, progress: &Progress) -> bool {
         let now = self.now;
         self.model.progress(ticket, progress, now)
             || self.data.progress(ticket, progress, now)
@@ -320,12 +320,12 @@ impl State {
     }
 
     /// A path as typed: `~/` is the home folder.
-    pub fn path(&self, typed: &str) -> PathBuf {
+    pub(super) fn path(&self, typed: &str) -> PathBuf {
         expand_home(typed, self.home.as_deref())
     }
 
     /// A path as it is shown: short where it lies here or at home. Not escaped.
-    pub fn shown(&self, path: &Path) -> String {
+    pub(super) fn shown(&self, path: &Path) -> String {
         if let Ok(here) = path.strip_prefix(&self.folder)
             && !here.as_os_str().is_empty()
         {

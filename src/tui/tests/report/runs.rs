@@ -17,7 +17,7 @@ use sparktune_runlog::{
 };
 
 /// An event log being written, with a clock of its own.
-pub struct Log {
+pub(crate) struct Log {
     run: RunDir,
     attempt: u32,
     seq: u64,
@@ -26,36 +26,36 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn of(run: &RunDir) -> Self {
+    pub(crate) fn of(run: &RunDir) -> Self {
         Log { run: run.clone(), attempt: 0, seq: 0, time_us: 1_795_190_400_000_000, lines: String::new() }
     }
 
     /// Begins an attempt; the one before has ended as it stands.
-    pub fn start(&mut self, started: RunStarted) {
+    pub(crate) fn start(&mut self, started: RunStarted) {
         (self.attempt, self.seq) = (self.attempt + 1, 0);
         self.lines.clear();
         self.emit(Kind::RunStarted(started));
     }
 
-    pub fn emit(&mut self, kind: Kind) {
+    pub(crate) fn emit(&mut self, kind: Kind) {
         self.seq += 1;
         let (attempt, seq, time_us) = (self.attempt, self.seq, self.time_us);
         self.lines.push_str(&Event { attempt, seq, time_us, kind }.to_line().unwrap());
     }
 
     /// Puts the attempt's events into the run folder.
-    pub fn save(&self) {
+    pub(crate) fn save(&self) {
         fs::write(self.run.event_file(self.attempt), &self.lines).unwrap();
     }
 }
 
 /// Noise between -1 and 1, the same each time.
-pub fn noise(n: u64) -> f64 {
+pub(crate) fn noise(n: u64) -> f64 {
     let mixed = (n ^ (n >> 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
 }
 
-pub const STEPS: u64 = 1240;
+pub(crate) const STEPS: u64 = 1240;
 
 /// A step of an attempt; the first attempt runs away after step 600.
 fn step(attempt: u32, n: u64) -> Step {
@@ -146,7 +146,7 @@ fn train(log: &mut Log, from: u64, to: u64) {
 }
 
 /// The machine at a step; it falls into its slow state for a while.
-pub fn reading(n: u64) -> DeviceSample {
+pub(crate) fn reading(n: u64) -> DeviceSample {
     let slow = (880..960).contains(&n);
     let around = |value: f64, by: f64| value + by * noise(n + value as u64);
     let gpu = GpuSample {
@@ -165,7 +165,7 @@ pub fn reading(n: u64) -> DeviceSample {
 }
 
 /// A plan of the 2B model on a Spark, with all its reasons.
-pub fn plan() -> Plan {
+pub(crate) fn plan() -> Plan {
     let lengths = lengths();
     let width = 128;
     let total: u64 = lengths.iter().map(|n| u64::from(*n)).sum();
@@ -220,7 +220,7 @@ fn lengths() -> Vec<u32> {
 }
 
 /// What was found in the data of the realistic run.
-pub fn data() -> Report {
+pub(crate) fn data() -> Report {
     let lengths = LengthReport::new(Unit::Tokens, &mut lengths()).unwrap();
     let place = |line| Place { file: "train.jsonl".into(), line };
     let rejection = |kind, field: &str, reason: &str, fix: &str| Rejection {
@@ -281,7 +281,7 @@ pub fn data() -> Report {
 }
 
 /// Crashed after step 760, resumed from 600, finished; NaN, a spike, a slow stretch.
-pub fn realistic(root: &RunsRoot) -> RunDir {
+pub(crate) fn realistic(root: &RunsRoot) -> RunDir {
     let run = root.create("qwen3.5-2b", "lora").unwrap();
     let mut log = Log::of(&run);
     log.start(started(None));
@@ -323,7 +323,7 @@ pub fn realistic(root: &RunsRoot) -> RunDir {
 }
 
 /// A run in which every text is `evil`; the trainer crashed.
-pub fn hostile(root: &RunsRoot, evil: &str) -> RunDir {
+pub(crate) fn hostile(root: &RunsRoot, evil: &str) -> RunDir {
     let run = root.create("m", "lora").unwrap();
     let text = || evil.to_owned();
     let mut log = Log::of(&run);
