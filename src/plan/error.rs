@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::answers::Setting;
+use crate::setting::Setting;
 use crate::units::bytes;
 
 /// One answer that nobody gave and that no rule can supply.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::answers::{Answer, Answers, Origin, Setting};
+use crate::answer::{Answer, Origin};
 use crate::error::PlanError;
+use crate::setting::Setting;
+use crate::settings::Answers;
 use crate::units::escape;
 
 /// A shipped preset.
@@ -16,10 +18,6 @@ pub struct Preset {
     /// Its text, with comments.
     pub toml: &'static str,
 }
-
-/// Names of the answers that say what a run is made from, not how: presets of the user leave them out.
-pub const OF_ONE_RUN: [&str; 9] =
-    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
 
 /// All shipped presets, in the order they are listed.
 pub const PRESETS: &[Preset] = &[

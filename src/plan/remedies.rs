@@ -1,12 +1,12 @@
 //! What would fit, when a plan does not.
 
-use crate::answers::Setting;
 use crate::catalog::Catalog;
 use crate::choices::{MethodKind, PackStrategy};
 use crate::cost::Work;
 use crate::error::Remedy;
 use crate::fit::{Fit, Wish, up_to_128};
 use crate::plan::Plan;
+use crate::setting::Setting;
 use crate::units::count;
 
 /// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.

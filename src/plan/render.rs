@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::memory::Memory;
 use crate::plan::{Advice, DurationPlan, Explained, Method, Plan, RateBasis, Time};
 pub use crate::units::{bytes, count, duration, escape, flops, is_active, parameters, percent, tokens_per_s};

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
+use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -15,6 +15,8 @@ use crate::fit::{Fit, Wish};
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::rows::Lengths;
+use crate::setting::Setting;
+use crate::settings::{Answers, SETTINGS};
 use crate::units::{bytes, count, escape, parameters, percent};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.

@@ -1,6 +1,6 @@
 //! Batch, duration, optimizer, checkpoints and evaluations: what happens at which step.
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::choices::{MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::eta;

@@ -1,6 +1,6 @@
 //! Method, rank, pack length and recompute: the decisions that memory and time are made of.
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::choices::{Device, MethodKind, Mtp, PackStrategy};
 use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Fit, Wish};
