@@ -5,17 +5,17 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::files::create_private_folder;
+use sparktune_base::units::{count, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, ThinkPolicy, Unit, prepare,
 };
-use sparktune_plan::render::{count, percent};
 use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Setting, Think};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
-use crate::folders::create_private_folder;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
 

@@ -3,14 +3,14 @@
 //! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the
 //! process while it reads the run folder, as every other interface does. Nothing is shown here.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use sparktune_base::files::private_file;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunView};
 use sparktune_telemetry::device_failure;
@@ -156,7 +156,7 @@ impl Following {
 
 fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure> {
     let path = run.trainer_log(attempt);
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let log = private_file().append(true).create(true).open(&path);
     let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
     let _ = writeln!(log, "sparktune {}, attempt {attempt}", env!("CARGO_PKG_VERSION"));
     let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
 use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
-use sparktune_plan::render::escape;
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};

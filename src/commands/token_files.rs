@@ -4,11 +4,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
 };
+use sparktune_tui::bytes;
 use sparktune_tui::output::{print, print_json};
-use sparktune_tui::{bytes, count, escape};
 
 /// Defects that are listed on the screen; `--json` has them all.
 const LISTED: usize = 20;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::{bytes, duration};
 
-use crate::units::{bytes, duration};
 use crate::values::Value;
 
 macro_rules! choice {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use sparktune_base::units::bytes;
+
 use crate::answers::Setting;
-use crate::units::bytes;
 
 /// One answer that nobody gave and that no rule can supply.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,7 +29,6 @@ mod resolve;
 pub mod rows;
 mod schedule;
 mod sizing;
-mod units;
 mod values;
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+
 use crate::answers::{Answer, Answers, Origin, Setting};
 use crate::error::PlanError;
-use crate::units::escape;
 
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,13 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
+
 use crate::answers::{Answer, Answers};
 use crate::error::PlanError;
 use crate::facts::{Facts, ModelFacts};
 use crate::resolve::setting;
-use crate::units::{count, escape};
 
 fn in_range<T: PartialOrd + Display + Copy>(
     key: &'static str,

@@ -2,14 +2,15 @@
 
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::shell::run_argument;
+use sparktune_base::escape::escape;
+use sparktune_base::units::{UNKNOWN, clock, count, loss, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
     RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
-use crate::escape::escape;
-use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::state::outcome_word;
 
 /// Characters of a generation that are shown; the log has all of it.

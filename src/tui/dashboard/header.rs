@@ -4,13 +4,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, loss, or_unknown};
 use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
-use crate::escape::escape;
 use crate::plain::standing;
-use crate::quantity::{bytes, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::{cut, wrap};
@@ -203,7 +204,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
         0.0..10.0 => format!("{ms:.1} ms"),
         10.0..10_000.0 => format!("{ms:.0} ms"),
         10_000.0..1e12 => format!("{:.1} s", ms / 1e3),
-        _ => crate::quantity::UNKNOWN.to_owned(),
+        _ => sparktune_base::units::UNKNOWN.to_owned(),
     }
 }
 

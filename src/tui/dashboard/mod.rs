@@ -44,6 +44,7 @@ use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
 use reading::{Known, Reading};
+use sparktune_base::escape::escape;
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
 use zoom::Zoom;
 
@@ -179,7 +180,7 @@ impl Dashboard {
                     || "its log was not read to the end".to_owned(),
                     |liveness| standing(&self.here.argument, liveness, &self.here.known.view),
                 );
-                format!("{}: {words}", crate::escape(&self.here.name))
+                format!("{}: {words}", escape(&self.here.name))
             }
         }
     }

@@ -4,13 +4,13 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_runlog::Liveness;
 
 use super::keys::KEYS;
 use super::shelf::Look;
 use super::{RunsList, detail, table};
-use crate::escape::escape;
-use crate::quantity::count;
 use crate::screen::{Role, Theme, help, hints, rows};
 use crate::wrap::{cut, cut_to, wrap};
 

@@ -5,11 +5,11 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::draft::Draft;
+use sparktune_base::escape::escape;
 
 use super::keys::Keys;
 use super::lines::{fit, fit_end, inked, wrapped};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Popup, Role, Theme, action, key};
 
 /// A question about the wizard itself.

@@ -7,12 +7,12 @@ use ratatui::text::Line;
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::machine::MachineFound;
 use sparktune_app::questions::model::DEMO;
+use sparktune_base::escape::escape;
 use unicode_width::UnicodeWidthStr;
 
 use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
