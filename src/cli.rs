@@ -9,24 +9,31 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use sparktune_base::program_name;
 use sparktune_bench::Section;
 use sparktune_plan::{Answer, Answers, Origin, SETTINGS, Setting};
 
-const AFTER_HELP: &str = "\
+fn after_help() -> String {
+    format!(
+        "\
 Begin:
-  sparktune                                                 the wizard: one question at a time, all answered already
-  sparktune --demo                                          the whole job on a shipped tiny model
-  sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
-  sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
-  sparktune watch                                           look at the newest run; leaving never touches it
-  sparktune runs                                            all runs: watch, resume, export, delete
+  {program}                       the wizard: one question at a time, all answered already
+  {program} --demo                the whole job on a tiny model that is included
+  {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
+  {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+  {program} watch                 follow the newest run; leaving never touches it
+  {program} runs                  all runs: watch, resume, export, delete
 
 Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere. Exit codes:
-0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.";
+0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.",
+        program = program_name()
+    )
+}
 
 /// Fine-tune small language models on the machine under your desk.
 #[derive(Debug, Parser)]
-#[command(name = "sparktune", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(name = "sparktune", bin_name = program_name(), version, about, after_help = after_help())]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -393,7 +400,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Compare each step's loss with transformers and peft, on your model and data
-    #[command(after_help = LOSSLESS_HELP)]
+    #[command(after_help = lossless_help())]
     Lossless(Box<LosslessArgs>),
     /// Make optimizer steps as asked on standard input, by the protocol of tests/peers/train_steps.py
     #[command(hide = true)]
@@ -410,11 +417,16 @@ pub enum BenchCommand {
     },
 }
 
-const LOSSLESS_HELP: &str = "\
-Both sides make the same optimizer steps (30, or --max-steps) on the packs that `sparktune train` would train on, from the
-same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `sparktune train` can be
+fn lossless_help() -> String {
+    format!(
+        "\
+Both sides make the same optimizer steps (30, or --max-steps) on the packs that `{program} train` would train on, from the
+same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `{program} train` can be
 given. Exit code: 0 when the losses of every step lie within the bound, 70 when they do not. The bound, relative to the
-peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.";
+peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
+        program = program_name()
+    )
+}
 
 /// `bench lossless`.
 #[derive(Debug, Args)]

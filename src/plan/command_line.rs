@@ -1,6 +1,8 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
+use sparktune_base::program_name;
+
 use crate::answers::{Answers, Origin, SETTINGS, Setting};
 use crate::error::PlanError;
 use crate::values::Value;
@@ -35,7 +37,7 @@ pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
             }
         }
     }
-    let program = "sparktune train --non-interactive".to_owned();
+    let program = format!("{} train --non-interactive", program_name());
     Ok(variables.into_iter().chain([program]).chain(flags).collect::<Vec<_>>().join(" "))
 }
 
