@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sparktune_app::{presets, runs as existing_runs};
+use sparktune_base::program_name;
 use sparktune_commands::request::Style;
 use sparktune_plan::{Catalog, Setting};
 
@@ -26,22 +27,27 @@ pub(crate) use crate::cli::runs::RunName;
 use crate::cli::runs::{ExportArgs, ReportArgs, StopArgs};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 
-const AFTER_HELP: &str = "\
+fn after_help() -> String {
+    format!(
+        "\
 Begin:
-  sparktune                                                 the wizard: one question at a time, all answered already
-  sparktune --demo                                          the whole job on a shipped tiny model
-  sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
-  sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
-  sparktune watch                                           look at the newest run; leaving never touches it
-  sparktune runs                                            all runs: watch, resume, export, delete
+  {program}                       the wizard: one question at a time, all answered already
+  {program} --demo                the whole job on a tiny model that is included
+  {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
+  {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+  {program} watch                 follow the newest run; leaving never touches it
+  {program} runs                  all runs: watch, resume, export, delete
 
 Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere. `--help-all`
 lists all settings. Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable,
-70 bug in sparktune.";
+70 bug in sparktune.",
+        program = program_name()
+    )
+}
 
 /// Fine-tune small language models on the machine under your desk.
 #[derive(Debug, Parser)]
-#[command(name = "sparktune", version, about, after_help = AFTER_HELP)]
+#[command(name = "sparktune", bin_name = program_name(), version, about, after_help = after_help())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
+use sparktune_base::set_program_name;
 use sparktune_commands::request::{Given, RunName, Style};
 use sparktune_commands::{self as commands, crash};
 use sparktune_tui::output;
@@ -19,7 +20,11 @@ use crate::cli::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The variable by which `run.sh` says how it was called.
+const CALLED_AS: &str = "SPARKTUNE_COMMAND";
+
 fn main() -> ExitCode {
+    set_program_name(std::env::var_os(CALLED_AS));
     if std::env::args_os().len() == 1 && !output::can_ask() {
         return commands::welcome().into();
     }

@@ -5,17 +5,18 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::files::create_private_folder;
+use sparktune_base::program_name;
+use sparktune_base::units::{count, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, ThinkPolicy, Unit, prepare,
 };
-use sparktune_plan::render::{count, percent};
 use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Think};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
-use crate::folders::create_private_folder;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
 
@@ -260,8 +261,10 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
-    Err(Failure::new(refusal.exit, text)
-        .hint("Correct the lines (`sparktune check` shows each with its fix), or raise --max-rejected"))
+    Err(Failure::new(refusal.exit, text).hint(format!(
+        "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
+        program_name()
+    )))
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is

@@ -1,7 +1,8 @@
 //! Rows of the result: a measured value, the target that it is held to, and whether the target was met.
 
 use serde::Serialize;
-use sparktune_tui::{bytes, count};
+use sparktune_base::units::count;
+use sparktune_tui::bytes;
 
 /// What a value has to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use sparktune_base::program_name;
 use sparktune_bench::Section;
 use sparktune_commands::request::{self, Given};
 
 use crate::cli::settings::SettingFlags;
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
@@ -44,7 +44,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Compare each step's loss with transformers and peft, on your model and data
-    #[command(after_help = LOSSLESS_HELP)]
+    #[command(after_help = lossless_help())]
     Lossless(Box<LosslessArgs>),
     /// Make optimizer steps as asked on standard input, by the protocol of tests/peers/train_steps.py
     #[command(hide = true)]
@@ -61,11 +61,16 @@ pub(crate) enum BenchCommand {
     },
 }
 
-const LOSSLESS_HELP: &str = "\
-Both sides make the same optimizer steps (30, or --max-steps) on the packs that `sparktune train` would train on, from the
-same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `sparktune train` can be
+fn lossless_help() -> String {
+    format!(
+        "\
+Both sides make the same optimizer steps (30, or --max-steps) on the packs that `{program} train` would train on, from the
+same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `{program} train` can be
 given. Exit code: 0 when the losses of every step lie within the bound, 70 when they do not. The bound, relative to the
-peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.";
+peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
+        program = program_name()
+    )
+}
 
 /// `bench lossless`.
 #[derive(Debug, Args)]

@@ -8,9 +8,9 @@ use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::data::{self, Checked, refusal};
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
 use sparktune_data::{Rejected, Report};
 use sparktune_plan::Answers;
-use sparktune_tui::escape;
 use sparktune_tui::output::{print, print_json, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 

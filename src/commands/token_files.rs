@@ -4,11 +4,14 @@ use std::path::Path;
 
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::count;
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
 };
+use sparktune_tui::bytes;
 use sparktune_tui::output::{print, print_json};
-use sparktune_tui::{bytes, count, escape};
 
 /// Defects that are listed on the screen; `--json` has them all.
 const LISTED: usize = 20;
@@ -133,9 +136,10 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
             count(saved.recovered_tokens),
             escape(&output.display().to_string())
         )),
-        _ if defects > 0 => text.push_str(
-            "Make the file again from its source, or save its intact examples with `sparktune verify FILE --rebuild OUT`\n",
-        ),
+        _ if defects > 0 => text.push_str(&format!(
+            "Make the file again from its source, or save its intact examples with `{} verify FILE --rebuild OUT`\n",
+            program_name()
+        )),
         _ => {}
     }
     text

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::{bytes, duration};
 
 use crate::setting::{Kind, one_of};
-use crate::units::{bytes, duration};
 use crate::values::Value;
 
 macro_rules! choice {

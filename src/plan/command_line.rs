@@ -1,6 +1,8 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
+use sparktune_base::program_name;
+
 use crate::answer::Origin;
 use crate::error::PlanError;
 use crate::setting::Setting;
@@ -14,7 +16,7 @@ use crate::settings::{Answers, SETTINGS};
 /// [`PlanError::NotWritable`] naming an answer that a command line cannot hold: a path that is not UTF-8, a
 /// NUL.
 pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
-    let mut line = "sparktune train --non-interactive".to_owned();
+    let mut line = format!("{} train --non-interactive", program_name());
     for setting in SETTINGS {
         let Some(origin) = answers.origin(setting.key) else { continue };
         if origin != Origin::Flag && !setting.of_one_run {

@@ -32,7 +32,6 @@ mod schedule;
 pub mod setting;
 mod settings;
 mod sizing;
-mod units;
 mod values;
 
 #[cfg(test)]

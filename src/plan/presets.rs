@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+
 use crate::answer::{Answer, Origin};
 use crate::error::PlanError;
 use crate::setting::Setting;
 use crate::settings::Answers;
-use crate::units::escape;
 
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::count;
+
 use crate::answer::Answer;
 use crate::error::PlanError;
 use crate::facts::{Facts, ModelFacts};
 use crate::setting::{Limit, Number, Setting};
 use crate::settings::{Answers, SETTINGS};
-use crate::units::{count, escape};
 
 /// Tokens the model can take at most, as far as a plan can write them.
 pub(crate) fn model_limit(model: &ModelFacts) -> u32 {
@@ -66,14 +69,23 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
         return Err(PlanError::Data {
             key: "data.train",
             what: "the data holds no usable example".into(),
-            fix: "Run `sparktune check` on it: it names each rejected line with its reason and fix".into(),
+            fix: format!(
+                "Run `{} check` on it: it names each rejected line with its reason and fix",
+                program_name()
+            ),
         });
     }
     if data.target_tokens == 0 {
         return Err(PlanError::Data {
             key: "data.train",
-            what: format!("none of the {} tokens carries loss: there is nothing to learn from", count(data.total_tokens)),
-            fix: "Every conversation needs an assistant turn with content; `sparktune check` shows what was read".into(),
+            what: format!(
+                "none of the {} tokens carries loss: there is nothing to learn from",
+                count(data.total_tokens)
+            ),
+            fix: format!(
+                "Every conversation needs an assistant turn with content; `{} check` shows what was read",
+                program_name()
+            ),
         });
     }
     Ok(())

@@ -4,10 +4,12 @@
 
 use std::fmt::Write as _;
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, duration, percent, tokens_per_s};
+
 use crate::answer::Origin;
 use crate::memory::Memory;
 use crate::plan::{Advice, DurationPlan, Explained, Method, Plan, RateBasis, Time};
-pub use crate::units::{bytes, count, duration, escape, flops, is_active, parameters, percent, tokens_per_s};
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -6,6 +6,9 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, parameters, percent};
+
 use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::{Missing, PlanError};
@@ -17,7 +20,6 @@ use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::rows::Lengths;
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
-use crate::units::{bytes, count, escape, parameters, percent};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.
 pub fn missing(answers: &Answers) -> Vec<Missing> {

@@ -1,5 +1,7 @@
 //! Batch, duration, optimizer, checkpoints and evaluations: what happens at which step.
 
+use sparktune_base::units::{bytes, count, duration as time_in_words, tokens_per_s};
+
 use crate::answer::Origin;
 use crate::choices::{MethodKind, Mtp};
 use crate::error::PlanError;
@@ -8,7 +10,6 @@ use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
 use crate::resolve::Resolver;
-use crate::units::{bytes, count, duration as time_in_words, tokens_per_s};
 
 impl Resolver<'_> {
     pub(crate) fn batch(

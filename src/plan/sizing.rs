@@ -1,5 +1,8 @@
 //! Method, rank, pack length and recompute: the decisions that memory and time are made of.
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, parameters, percent};
+
 use crate::answer::Origin;
 use crate::choices::{Device, MethodKind, Mtp, PackStrategy};
 use crate::error::{PlanError, Remedy};
@@ -8,7 +11,6 @@ use crate::memory::Memory;
 use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
 use crate::resolve::{Resolver, setting};
-use crate::units::{bytes, count, escape, parameters, percent};
 
 /// Full fine-tuning is recommended from this many examples …
 const FULL_EXAMPLES: u64 = 100_000;

@@ -2,14 +2,16 @@
 
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::shell::run_argument;
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{UNKNOWN, clock, count, loss, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
     RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
-use crate::escape::escape;
-use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::state::outcome_word;
 
 /// Characters of a generation that are shown; the log has all of it.
@@ -206,11 +208,12 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
 /// terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
+    let program = program_name();
     let resume = || match view.checkpoints.back() {
         Some(checkpoint) => {
-            format!("`sparktune resume {run}` continues from step {}", count(checkpoint.step))
+            format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
         }
-        None => format!("`sparktune resume {run}` starts again; there was no checkpoint yet"),
+        None => format!("`{program} resume {run}` starts again; there was no checkpoint yet"),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),

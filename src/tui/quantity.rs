@@ -1,9 +1,6 @@
-//! Numbers as people read them. What nobody measured is `–`.
+//! Bytes and durations as the screens show them.
 
-pub use sparktune_plan::render::count;
-
-/// Shown where there is no value.
-pub(crate) const UNKNOWN: &str = "–";
+use sparktune_base::units::UNKNOWN;
 
 /// `3.1 GiB`
 pub fn bytes(n: u64) -> String {
@@ -31,22 +28,6 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A loss with four decimals; `NaN`, `inf` and `-inf` by name.
-pub fn loss(nats: f64) -> String {
-    format!("{nats:.4}")
-}
-
-/// `12:34:56` UTC of microseconds since the Unix epoch.
-pub(crate) fn clock(time_us: u64) -> String {
-    let s = time_us / 1_000_000 % 86_400;
-    format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-}
-
-/// The value through `show`, or `–`.
-pub(crate) fn or_unknown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| UNKNOWN.to_owned(), show)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,7 +51,5 @@ mod tests {
         for no_duration in [f64::NAN, f64::INFINITY, -1.0] {
             assert_eq!(duration(no_duration), UNKNOWN);
         }
-        assert_eq!([loss(1.0), loss(f64::NAN), loss(f64::INFINITY)], ["1.0000", "NaN", "inf"]);
-        assert_eq!(clock(1_763_645_250_000_000), "13:27:30");
     }
 }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use sparktune_base::escape::escape;
+use sparktune_base::units::{UNKNOWN, count, loss, or_unknown};
 use sparktune_runlog::{Liveness, Result, RunDir, RunView};
 use unicode_width::UnicodeWidthStr;
 
-use crate::escape::escape;
-use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::state::State;
 
 /// What is known of a run at a glance; serialises for `runs --json`.

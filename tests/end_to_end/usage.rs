@@ -15,6 +15,38 @@ fn the_bare_name_says_what_to_type_and_is_no_success() {
 }
 
 #[test]
+fn hints_name_the_program_as_the_user_called_it() {
+    let place = Place::new();
+    let said = |called_as: Option<&str>, arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        called_as.map(|name| command.env("SPARKTUNE_COMMAND", name));
+        let said = done(&mut command);
+        (said.code, said.out + &said.err)
+    };
+    for (arguments, code, hint) in [
+        (&[][..], 2, "NAME --demo"),
+        (&["--help"], 0, "NAME watch"),
+        (&["check", "--help"], 0, "Usage: NAME check"),
+        (&["watch"], 2, "`NAME train`"),
+        (&["watch", "nothing"], 2, "`NAME runs`"),
+        (&["runs"], 0, "`NAME train` starts one"),
+    ] {
+        for name in ["./run.sh", "./run.sh --docker", r"/my\ folder/run.sh"] {
+            let (found, text) = said(Some(name), arguments);
+            assert!(
+                found == Some(code) && text.contains(&hint.replace("NAME", name)),
+                "{arguments:?}:\n{text}"
+            );
+            assert!(!text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
+        }
+        for unusable in [None, Some(""), Some("\u{1b}[2J")] {
+            let text = said(unusable, arguments).1;
+            assert!(text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
+        }
+    }
+}
+
+#[test]
 fn help_lists_every_command_and_the_exit_codes() {
     let said = Place::new().sparktune(["--help"]).exits(0);
     for word in [

@@ -1,6 +1,8 @@
 //! What a curve measures, and how its values are written.
 
-use crate::quantity::{UNKNOWN, bytes, count, loss};
+use sparktune_base::units::{UNKNOWN, count, loss};
+
+use crate::quantity::bytes;
 
 /// What a curve measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

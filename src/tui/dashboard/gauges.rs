@@ -3,12 +3,13 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
+use sparktune_base::units::or_unknown;
 use sparktune_runlog::{Bucket, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::header::{bar, row};
 use crate::chart::{Unit, sparkline};
-use crate::quantity::{bytes, or_unknown};
+use crate::quantity::bytes;
 use crate::screen::{Role, Theme};
 
 /// Least columns of a gauge.

@@ -4,13 +4,15 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{count, loss, or_unknown};
 use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
-use crate::escape::escape;
 use crate::plain::standing;
-use crate::quantity::{bytes, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::{cut, wrap};
@@ -203,7 +205,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
         0.0..10.0 => format!("{ms:.1} ms"),
         10.0..10_000.0 => format!("{ms:.0} ms"),
         10_000.0..1e12 => format!("{:.1} s", ms / 1e3),
-        _ => crate::quantity::UNKNOWN.to_owned(),
+        _ => sparktune_base::units::UNKNOWN.to_owned(),
     }
 }
 
@@ -280,7 +282,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
-                format!("; if it does not answer, end {trainer} and `sparktune resume {run}`")
+                format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
             Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))

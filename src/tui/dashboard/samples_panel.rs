@@ -1,10 +1,10 @@
 //! What the model writes during training, newest first. All of it is untrusted text.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{clock, count};
 
 use super::Known;
-use crate::escape::escape;
-use crate::quantity::{clock, count};
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 

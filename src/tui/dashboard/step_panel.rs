@@ -1,11 +1,11 @@
 //! Where the time of a step goes.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::units::{UNKNOWN, count, or_unknown};
 use sparktune_runlog::StepParts;
 
 use super::Known;
 use super::header::{bar, milliseconds};
-use crate::quantity::{UNKNOWN, count, or_unknown};
 use crate::screen::{Role, Theme};
 
 /// The parts in lines of `width` columns.

@@ -8,10 +8,10 @@ use sparktune_app::presets::{self, Saved};
 use sparktune_app::questions::mtp::{self, MtpQuestion};
 use sparktune_app::questions::page::Page;
 use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, PlanAction, check_preset_name};
+use sparktune_base::escape::escape;
 use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 
 use super::{Interview, width};
-use crate::escape::escape;
 use crate::output::note;
 
 /// What to do next.

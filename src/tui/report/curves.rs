@@ -1,6 +1,6 @@
 //! The curves of a run: the loss large, the others side by side.
 
-use sparktune_plan::render;
+use sparktune_base::units::{self, count};
 use sparktune_runlog::{Charts, Series};
 
 use super::axis::figure;
@@ -8,7 +8,6 @@ use super::chart::{Base, Chart, LARGE, Mark, SMALL, Trace, Unit};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
-use crate::quantity::count;
 
 /// A side chart: title, unit, where its axis begins, its line, and its curve.
 type Side = (&'static str, Unit, Base, Trace, fn(&Charts) -> &Series);
@@ -93,7 +92,7 @@ fn span(run: &ReportInput) -> Option<(u64, u64)> {
 fn checkpoints(run: &ReportInput) -> Vec<Mark> {
     let title = |c: &sparktune_runlog::CheckpointCommitted| {
         let best = if c.best { ", the best so far" } else { "" };
-        format!("checkpoint at step {}, {}{best}", count(c.step), render::bytes(c.bytes))
+        format!("checkpoint at step {}, {}{best}", count(c.step), units::bytes(c.bytes))
     };
     run.view.checkpoints.iter().map(|c| Mark { step: c.step, title: title(c) }).collect()
 }
@@ -113,7 +112,7 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
     let parts: Vec<bars::Part> = all
         .filter(|(_, ms)| *ms > 0.0)
         .map(|(name, ms)| {
-            let shown = format!("{} ({})", milliseconds(mean(ms)), render::percent(ms / times.step_ms));
+            let shown = format!("{} ({})", milliseconds(mean(ms)), units::percent(ms / times.step_ms));
             bars::Part { name, size: ms, shown }
         })
         .collect();

@@ -4,9 +4,9 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
 use sparktune_runlog::{Checkpoints, RunDir};
 
-use crate::escape::escape;
 use crate::quantity::bytes;
 use crate::screen::{Popup, Role, TextInput, Theme};
 use crate::wrap::wrap;

@@ -4,11 +4,11 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Padding, Paragraph};
+use sparktune_base::escape::escape;
 
 use super::curve;
 use super::shelf::Look;
 use super::table::when;
-use crate::escape::escape;
 use crate::quantity::bytes;
 use crate::screen::{Role, Theme};
 use crate::state::State;

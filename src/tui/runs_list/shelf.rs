@@ -3,11 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, loss};
 use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot};
 
 use super::ask::outputs;
-use crate::escape::escape;
-use crate::quantity::{count, duration, loss};
+use crate::quantity::duration;
 use crate::runs_table::{RunRow, glance};
 use crate::state::{State, outcome_word};
 

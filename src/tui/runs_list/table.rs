@@ -3,11 +3,12 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use sparktune_base::units::{UNKNOWN, count, loss, or_unknown};
 use unicode_width::UnicodeWidthStr;
 
 use super::shelf::Look;
 use super::{Order, curve};
-use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
+use crate::quantity::{bytes, duration};
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::cut_to;

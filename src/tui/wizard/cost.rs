@@ -1,7 +1,7 @@
 //! What a plan costs, drawn: memory by part, time with its formula, and the curve over pack lengths.
 
 use ratatui::text::Line;
-use sparktune_plan::render::{bytes, count, duration, percent, tokens_per_s};
+use sparktune_base::units::{bytes, count, duration, percent, tokens_per_s};
 use sparktune_plan::{CostPoint, Memory, Plan, RateBasis, Time};
 use unicode_width::UnicodeWidthStr;
 

@@ -6,8 +6,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, format_position};
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_data::{Format, Report};
-use sparktune_plan::render::count;
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
@@ -19,7 +20,6 @@ use super::rejected::RejectedList;
 use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Colours, Role, Theme, action, key};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use ratatui::text::Line;
 use sparktune_app::model::Cached;
-use sparktune_plan::render::{bytes, count, tokens_per_s};
+use sparktune_base::units::{bytes, count, tokens_per_s};
 use sparktune_plan::{CatalogModel, MethodOutlook, RateBasis};
 
 use super::lines::{inked, left, right};

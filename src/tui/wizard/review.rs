@@ -5,7 +5,8 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::questions::plan::PlanAction;
-use sparktune_plan::render::{bytes, count, parameters};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, parameters};
 use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
@@ -16,7 +17,6 @@ use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, 
 use super::recommendation::not_yet;
 use super::settings::origin_word;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, hint_line, key};
 
 #[derive(Debug, Default)]

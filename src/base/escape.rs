@@ -1,10 +1,46 @@
-//! Untrusted text made safe for a terminal.
+//! Untrusted text made safe for a terminal or a page.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-pub use sparktune_plan::render::escape;
-use sparktune_plan::render::is_active;
+/// A character that a terminal, or the bidirectional algorithm, would obey instead of showing, or that hides.
+pub fn is_active(c: char) -> bool {
+    c.is_control() // C0, DEL and C1 (which some terminals take for ESC sequences)
+        || matches!(c,
+            '\u{ad}'                      // soft hyphen
+            | '\u{61c}'                   // Arabic letter mark
+            | '\u{180e}'                  // Mongolian vowel separator
+            | '\u{200b}'                  // zero-width space
+            | '\u{200e}' | '\u{200f}'     // left-to-right and right-to-left marks
+            | '\u{2028}' | '\u{2029}'     // line and paragraph separators
+            | '\u{202a}'..='\u{202e}'     // bidi embeddings and overrides
+            | '\u{2060}'..='\u{206f}'     // invisible operators, bidi isolates, deprecated formats
+            | '\u{feff}'                  // byte order mark
+            | '\u{fff9}'..='\u{fffb}'     // interlinear annotation
+            | '\u{e0000}'..='\u{e007f}'   // tags, which spell invisible text
+        )
+    // Zero-width joiner and non-joiner (200c, 200d) stay: Persian, Indic scripts and emoji need them.
+}
+
+/// The text with active characters spelled out: `\n`, `\t`, `\u{1b}`.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_active) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => safe.push_str("\\n"),
+            '\r' => safe.push_str("\\r"),
+            '\t' => safe.push_str("\\t"),
+            c if is_active(c) => {
+                let _ = write!(safe, "\\u{{{:x}}}", u32::from(c)); // a String takes everything
+            }
+            c => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
 
 /// One line of valid JSON with the same value and no active character: they become `\u` escapes, which is
 /// where JSON allows them (inside strings); outside strings only white space is possible.

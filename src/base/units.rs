@@ -1,9 +1,7 @@
-//! Figures as a person reads them, and text from outside made safe to show.
-//!
-//! Imported by every other file; it imports none of them.
+//! Figures as people read them. What nobody measured is `–`.
 
-use std::borrow::Cow;
-use std::fmt::Write as _;
+/// Shown where there is no value.
+pub const UNKNOWN: &str = "–";
 
 /// Bytes with a decimal unit: `4.4 GB`.
 pub fn bytes(n: u64) -> String {
@@ -71,7 +69,7 @@ pub fn percent(share: f64) -> String {
 /// A duration in its two largest units: `10 h 25 min`.
 pub fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
-        return "–".to_owned();
+        return UNKNOWN.to_owned();
     }
     let s = seconds.round() as u64;
     match s {
@@ -82,43 +80,20 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A character that a terminal, or the bidirectional algorithm, would obey instead of showing, or that hides.
-pub fn is_active(c: char) -> bool {
-    c.is_control() // C0, DEL and C1 (which some terminals take for ESC sequences)
-        || matches!(c,
-            '\u{ad}'                      // soft hyphen
-            | '\u{61c}'                   // Arabic letter mark
-            | '\u{180e}'                  // Mongolian vowel separator
-            | '\u{200b}'                  // zero-width space
-            | '\u{200e}' | '\u{200f}'     // left-to-right and right-to-left marks
-            | '\u{2028}' | '\u{2029}'     // line and paragraph separators
-            | '\u{202a}'..='\u{202e}'     // bidi embeddings and overrides
-            | '\u{2060}'..='\u{206f}'     // invisible operators, bidi isolates, deprecated formats
-            | '\u{feff}'                  // byte order mark
-            | '\u{fff9}'..='\u{fffb}'     // interlinear annotation
-            | '\u{e0000}'..='\u{e007f}'   // tags, which spell invisible text
-        )
-    // Zero-width joiner and non-joiner (200c, 200d) stay: Persian, Indic scripts and emoji need them.
+/// A loss with four decimals; `NaN`, `inf` and `-inf` by name.
+pub fn loss(nats: f64) -> String {
+    format!("{nats:.4}")
 }
 
-/// The text with active characters spelled out: `\n`, `\t`, `\u{1b}`.
-pub fn escape(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_active) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '\n' => safe.push_str("\\n"),
-            '\r' => safe.push_str("\\r"),
-            '\t' => safe.push_str("\\t"),
-            c if is_active(c) => {
-                let _ = write!(safe, "\\u{{{:x}}}", u32::from(c)); // a String takes everything
-            }
-            c => safe.push(c),
-        }
-    }
-    Cow::Owned(safe)
+/// `12:34:56` UTC of microseconds since the Unix epoch.
+pub fn clock(time_us: u64) -> String {
+    let s = time_us / 1_000_000 % 86_400;
+    format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+}
+
+/// The value through `show`, or `–`.
+pub fn or_unknown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), show)
 }
 
 #[cfg(test)]
@@ -141,5 +116,7 @@ mod tests {
         assert_eq!(percent(0.02), "2.0 %");
         assert_eq!(duration(37_500.0), "10 h 25 min");
         assert_eq!(duration(f64::NAN), "–");
+        assert_eq!([loss(1.0), loss(f64::NAN), loss(f64::INFINITY)], ["1.0000", "NaN", "inf"]);
+        assert_eq!(clock(1_763_645_250_000_000), "13:27:30");
     }
 }
