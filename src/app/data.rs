@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
-use sparktune_base::units::{count, percent};
+use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
@@ -241,9 +241,9 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         return Some(Failure::new(Exit::Data, "there is no example: every line is blank, or there is none"));
     }
     let text = format!(
-        "{} of {} lines were rejected; the limit is {}",
+        "{} of {} were rejected; the limit is {}",
         count(report.rejected),
-        count(report.rejected + report.examples),
+        counted(report.rejected + report.examples, "line"),
         percent(limit)
     );
     Some(Failure::new(Exit::Data, text))

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::escape::escape;
-use sparktune_base::units::{bytes, count, parameters, percent};
+use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
@@ -424,9 +424,9 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{} examples, {} tokens, mean {:.0}, p99 {}, longest {}; {} carry loss",
-            count(data.examples),
-            count(data.total_tokens),
+            "{}, {}, mean {:.0}, p99 {}, longest {}; {} carry loss",
+            counted(data.examples, "example"),
+            counted(data.total_tokens, "token"),
             data.mean(),
             count(data.p99.into()),
             count(data.max.into()),

@@ -288,7 +288,7 @@ fn a_stalled_run_is_named_with_what_to_do() {
     dashboard.here.known.trainer = Some("process 4711 on spark".into());
     let screen = text(&mut dashboard);
     for words in
-        ["stalled", "no work for 7m00s", "end process 4711 on spark", "sparktune resume", "trainer-0001.log"]
+        ["stalled", "no work for 7 min", "end process 4711 on spark", "sparktune resume", "trainer-0001.log"]
     {
         assert!(screen.contains(words), "{words}: {screen}");
     }
