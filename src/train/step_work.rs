@@ -177,6 +177,8 @@ fn mixer(parts: &mut Parts, layer: &LayerSpec, calls: usize, tokens: usize, leng
         }
         MixerSpec::Attention(of) => {
             let (heads, kv_heads, d) = (of.num_attention_heads, of.num_key_value_heads, of.head_dim);
+            // An example without a window in which tokens see as many tokens.
+            let length = 2.0 * of.mean_context(length);
             let attention = work::packed_attention(tokens, length, heads, kv_heads, d);
             parts.add_as("packed_attention", "packed_attention", calls, attention, share::ATTENTION);
             let gated = of.output_gate;

@@ -232,6 +232,17 @@ impl MtpSpec {
     }
 }
 
+impl AttentionSpec {
+    /// How many tokens a token sees, itself included, on average over an example of `length` tokens.
+    pub fn mean_context(&self, length: f64) -> f64 {
+        match self.sliding_window.map(|window| window as f64) {
+            // The first tokens see half the window on average, all behind them the whole of it.
+            Some(window) if window < length => window - window * window / (2.0 * length),
+            Some(_) | None => length / 2.0,
+        }
+    }
+}
+
 impl DeltaNetSpec {
     /// Channels of all query heads, and of all key heads.
     pub fn key_dim(&self) -> usize {
