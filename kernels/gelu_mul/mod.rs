@@ -89,8 +89,6 @@ impl Op<2> for GeluMul {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Tensor;
-
     use super::*;
     use crate::check::{agrees_with_reference, random};
 

@@ -188,5 +188,7 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
-    } expects "qwen3_5, qwen3, qwen2, llama or mistral"
+        /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
+        Gemma3 = "gemma3",
+    } expects "qwen3_5, qwen3, qwen2, llama, mistral or gemma3"
 }
