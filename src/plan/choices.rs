@@ -190,5 +190,7 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
+        /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
+        Gemma3 = "gemma3",
     }
 }

@@ -63,8 +63,8 @@ pub(crate) fn check_wide(name: &str, app: &mut dyn App) {
     check(name, app);
 }
 
-/// Compares what has changed on the screen with a snapshot: a popup without the page below it, or the rows from
-/// the first that differs to the last.
+/// Compares what has changed on the screen with a snapshot: a popup without the page below it, or the rows
+/// from the first that differs to the last.
 #[track_caller]
 pub(crate) fn check_change(name: &str, before: &Buffer, after: &Buffer) {
     check_text(name, &text_in(after, changed(before, after)));

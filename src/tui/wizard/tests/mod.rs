@@ -201,8 +201,8 @@ impl Rig {
         text(&drawn(&mut self.wizard, 100, 32, &NO_COLOUR))
     }
 
-    /// Shows the plan of a file, whatever the present rules would plan, so that a snapshot of a screen changes
-    /// only when the screen does.
+    /// Shows the plan of a file, whatever the present rules would plan, so that a snapshot of a screen
+    /// changes only when the screen does.
     fn pose(&mut self) {
         let plan = Plan::from_toml(include_str!("plan.toml"), "plan.toml").unwrap();
         self.wizard.state.planner.plan = Some(plan);
