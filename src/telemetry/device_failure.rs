@@ -107,7 +107,7 @@ fn memory(message: &str) -> Option<String> {
     out.then(|| {
         format!(
             "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {}; else start a new run \
-             with a smaller --pack-length, with SPARKTUNE_RECOMPUTE=true, or with --method lora",
+             with a smaller --pack-length, with --recompute true, or with --method lora",
             for_what.unwrap_or_default(),
             resume()
         )

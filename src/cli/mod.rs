@@ -1,8 +1,8 @@
 //! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or
 //! decided here.
 //!
-//! The flags of a plan come from the plan's own table (`cli/settings.rs`), and a shell's completions from
-//! what is declared here (`cli/complete.rs`).
+//! The flags of a plan come from the plan's own table (`settings`), and a shell's completions from what is
+//! declared here (`complete`).
 
 mod bench;
 mod complete;
