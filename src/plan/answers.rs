@@ -8,8 +8,9 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::{PackStrategy, Think};
 
-use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::values::{Value, spoken, written};
 

@@ -1,6 +1,8 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
+use sparktune_base::shell;
+
 use crate::answers::{Answers, Origin, SETTINGS, Setting};
 use crate::error::PlanError;
 use crate::values::Value;
@@ -54,9 +56,8 @@ fn values(answers: &Answers, setting: &Setting) -> Result<Vec<String>, PlanError
 }
 
 fn quoted(setting: &Setting, word: &str) -> Result<String, PlanError> {
-    shlex::try_quote(word)
-        .map(|word| word.into_owned())
-        .map_err(|_| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
+    shell::quoted(word)
+        .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
 }
 
 #[cfg(test)]
