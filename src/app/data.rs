@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use sparktune_base::choices::Think;
 use sparktune_base::files::create_private_folder;
+use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
@@ -14,7 +15,7 @@ use sparktune_data::{
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
 use sparktune_plan::plan::DataPlan;
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Setting};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
@@ -108,14 +109,6 @@ pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
 }
 
-/// Whether a setting decides what becomes tokens, or where they are kept, so that data has to be read again
-/// when it changes.
-pub fn reads_data(setting: &Setting) -> bool {
-    let is_about_data =
-        setting.key.starts_with("data.") && !matches!(setting.name, "max-rejected" | "crc-drop");
-    is_about_data || setting.name == "runs-dir"
-}
-
 /// What a check of data has found.
 pub struct Checked {
     /// The report on all lines.
@@ -127,14 +120,14 @@ pub struct Checked {
 }
 
 /// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a
-/// model among the answers, tokens are counted too; `eval_data` is checked and compared with the data.
+/// model among the answers, tokens are counted too; evaluation data among them is checked and compared with
+/// the data.
 ///
 /// # Errors
-/// Inputs or a model that cannot be read, or a limit that is not a share. Refused data is no error.
+/// Inputs or a model that cannot be read. Refused data is no error.
 pub fn check(
     answers: &Answers,
     inputs: &[PathBuf],
-    eval_data: Vec<PathBuf>,
     rejected: PathBuf,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
@@ -144,15 +137,10 @@ pub fn check(
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: mask_policy(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
-        eval_data,
+        eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
-    if !(0.0..=1.0).contains(&max_rejected) {
-        return Err(Failure::usage(format!(
-            "--max-rejected is a share from 0 to 1 (0.01 is 1 %), not {max_rejected}"
-        )));
-    }
     let report = sparktune_data::check(inputs, &options, listener)?;
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
 }
@@ -266,8 +254,10 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
-    Err(Failure::new(refusal.exit, text)
-        .hint("Correct the lines (`sparktune check` shows each with its fix), or raise --max-rejected"))
+    Err(Failure::new(refusal.exit, text).hint(format!(
+        "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
+        program_name()
+    )))
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is

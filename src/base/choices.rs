@@ -3,7 +3,7 @@
 /// Defines an enum of a setting's choices, with the word of each for users and files.
 #[macro_export]
 macro_rules! choice {
-    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
+    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ }) => {
         $(#[$about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ::serde::Serialize, ::serde::Deserialize)]
         pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
@@ -13,8 +13,6 @@ macro_rules! choice {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
             /// Their words, in the same order.
             pub const WORDS: &[&str] = &[$($word),+];
-            /// The words as a phrase: `lora or full`.
-            pub const EXPECTS: &str = $expects;
 
             /// The word a user types.
             pub const fn word(self) -> &'static str {
@@ -32,10 +30,22 @@ macro_rules! choice {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", $expects)) }
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("expected {}", $crate::choices::one_of(Self::WORDS))),
+                }
             }
         }
     };
+}
+
+/// The words as a phrase: `bfd or stream`.
+pub fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).into(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
 }
 
 choice! {
@@ -47,7 +57,7 @@ choice! {
         /// Examples one after another, cut wherever a pack is full, as the original recipe does. The pieces of
         /// a cut example do not see each other.
         Stream = "stream",
-    } expects "bfd or stream"
+    }
 }
 
 choice! {
@@ -57,7 +67,7 @@ choice! {
         Train = "train",
         /// It is context: the model learns the answer, and nothing about thinking.
         Skip = "skip",
-    } expects "train or skip"
+    }
 }
 
 #[cfg(test)]

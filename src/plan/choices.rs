@@ -4,14 +4,14 @@ use sparktune_base::choice;
 use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::units::{bytes, duration};
 
+use crate::setting::Kind;
 use crate::values::Value;
 
 /// Makes choices values of settings.
 macro_rules! values {
     ($($name:ident),+) => {
         $(impl Value for $name {
-            const EXPECTS: &'static str = $name::EXPECTS;
-            const CHOICES: &'static [&'static str] = $name::WORDS;
+            const KIND: Kind = Kind::Choice(Self::WORDS);
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
                 Self::from_text(value.as_str()?)
@@ -41,7 +41,7 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
-    } expects "lora or full"
+    }
 }
 
 choice! {
@@ -53,7 +53,7 @@ choice! {
         Default = "default",
         /// Left out of the output.
         None = "none",
-    } expects "trained, default or none"
+    }
 }
 
 impl Mtp {
@@ -99,7 +99,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU.
         Cuda = "cuda",
-    } expects "cpu, cuda or auto"
+    }
 }
 
 choice! {
@@ -109,7 +109,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
         Cuda = "cuda",
-    } expects "cpu or cuda"
+    }
 }
 
 choice! {
@@ -125,7 +125,7 @@ choice! {
         Alpaca = "alpaca",
         /// `prompt` and `completion`.
         PromptCompletion = "prompt-completion",
-    } expects "auto, messages, sharegpt, alpaca or prompt-completion"
+    }
 }
 
 choice! {
@@ -141,5 +141,5 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
-    } expects "qwen3_5, qwen3, qwen2, llama or mistral"
+    }
 }

@@ -10,7 +10,7 @@ use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
+use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -19,6 +19,8 @@ use crate::fit::{Fit, Wish};
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::rows::Lengths;
+use crate::setting::Setting;
+use crate::settings::{Answers, SETTINGS};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.
 pub fn missing(answers: &Answers) -> Vec<Missing> {

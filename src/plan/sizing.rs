@@ -4,7 +4,7 @@ use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::choices::{Device, MethodKind, Mtp};
 use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Fit, Wish};
