@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
+use sparktune_base::program_name;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunView};
 use sparktune_telemetry::device_failure;
@@ -106,7 +107,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             run.name(),
             run.outputs().display()
         ))
-        .hint(format!("`sparktune export {}` writes the outputs again", run_argument(run)))),
+        .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))),
         _ => Ok(()),
     }
 }
@@ -191,7 +192,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         let cause = if is_kill { " (often the system, when memory runs out)" } else { "" };
         let exit = if from_outside { Exit::Stopped } else { Exit::Bug };
         let text = format!("the trainer was ended by signal {signal}{cause}. Its log is {}", log.display());
-        let hint = format!("`sparktune resume {}` continues the run", run_argument(run));
+        let hint = format!("`{} resume {}` continues the run", program_name(), run_argument(run));
         return failed(Failure::new(exit, text).hint(hint));
     }
     let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
-use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};
+use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 
 use crate::failure::{Exit, Failure};
 use crate::job::Job;
@@ -50,7 +51,7 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     if plan.device != Device::Cuda {
         return Ok(());
     }
-    let checks = cuda_checks(&MachineFacts::gather(), true);
+    let checks = cuda_checks(&Machine::gather(), true);
     let failed: Vec<_> = checks.into_iter().filter(|check| check.verdict == Verdict::Failed).collect();
     if failed.is_empty() {
         return Ok(());
@@ -60,8 +61,10 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
         format!("this machine cannot train on its GPU yet\n  {}", found.collect::<Vec<_>>().join("\n  "));
     let fixes = failed.into_iter().filter_map(|check| check.fix).map(|fix| escape(&fix).into_owned());
     let failure = fixes.fold(Failure::new(Exit::Device, text), Failure::hint);
-    Err(failure
-        .hint("`sparktune doctor` shows every check; --device cpu trains small models without the GPU"))
+    Err(failure.hint(format!(
+        "`{} doctor` shows every check; --device cpu trains small models without the GPU",
+        program_name()
+    )))
 }
 
 /// Writes the folder of the weights into the plan: it is known only now.
@@ -102,7 +105,7 @@ pub struct Provenance {
     model_commit: Option<String>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
-    machine: MachineFacts,
+    machine: Machine,
 }
 
 impl Provenance {
@@ -128,8 +131,8 @@ impl Provenance {
 
 /// The machine without the other users of its GPU: a run folder is handed on, and they are none of its
 /// readers' business.
-fn machine_without_gpu_users() -> MachineFacts {
-    let mut machine = MachineFacts::gather();
+fn machine_without_gpu_users() -> Machine {
+    let mut machine = Machine::gather();
     for gpu in &mut machine.gpus {
         gpu.users = None;
     }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sparktune_app::failure::Exit;
 use sparktune_base::files::private_file;
+use sparktune_base::program_name;
 use sparktune_tui::output::note;
 
 /// Where the report goes, and after a panic where it went. `None` where it could not be written.
@@ -63,7 +64,8 @@ pub fn report_panic() -> Exit {
     }
     note(&format!(
         "error: a bug in sparktune ended this command. {place}: please send it to the developers; a run can be continued \
-         with `sparktune resume`"
+         with `{program} resume`",
+        program = program_name()
     ));
     Exit::Bug
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::{bytes, count, counted};
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
@@ -133,9 +134,10 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
             counted(saved.recovered_tokens, "token"),
             escape(&output.display().to_string())
         )),
-        _ if defects > 0 => text.push_str(
-            "Make the file again from its source, or save its intact examples with `sparktune verify FILE --rebuild OUT`\n",
-        ),
+        _ if defects > 0 => text.push_str(&format!(
+            "Make the file again from its source, or save its intact examples with `{} verify FILE --rebuild OUT`\n",
+            program_name()
+        )),
         _ => {}
     }
     text

@@ -1,46 +1,17 @@
 //! The closed choices of a plan, each with the words that flags, TOML and the environment use for it.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use sparktune_base::choice;
+use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::units::{bytes, duration};
 
+use crate::setting::Kind;
 use crate::values::Value;
 
-macro_rules! choice {
-    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
-        $(#[$about])+
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
-
-        impl $name {
-            /// All of them, in the order they are offered.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The word a user types.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", $expects)) }
-            }
-        }
-
-        impl Value for $name {
-            const EXPECTS: &'static str = $expects;
-            const CHOICES: &'static [&'static str] = &[$($word),+];
+/// Makes choices values of settings.
+macro_rules! values {
+    ($($name:ident),+) => {
+        $(impl Value for $name {
+            const KIND: Kind = Kind::Choice(Self::WORDS);
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
                 Self::from_text(value.as_str()?)
@@ -57,9 +28,11 @@ macro_rules! choice {
             fn to_text(&self) -> Option<String> {
                 Some(self.word().into())
             }
-        }
+        })+
     };
 }
+
+values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
     /// What is trained.
@@ -68,17 +41,7 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
-    } expects "lora or full"
-}
-
-choice! {
-    /// How examples share a row.
-    PackStrategy {
-        /// Best-fit decreasing; no example is cut.
-        Bfd = "bfd",
-        /// Examples in a line, cut at `pack_length`, as the original recipe does.
-        Stream = "stream",
-    } expects "bfd or stream"
+    }
 }
 
 choice! {
@@ -90,7 +53,7 @@ choice! {
         Default = "default",
         /// Left out of the output.
         None = "none",
-    } expects "trained, default or none"
+    }
 }
 
 impl Mtp {
@@ -136,7 +99,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU.
         Cuda = "cuda",
-    } expects "cpu, cuda or auto"
+    }
 }
 
 choice! {
@@ -146,17 +109,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
         Cuda = "cuda",
-    } expects "cpu or cuda"
-}
-
-choice! {
-    /// Whether the empty `<think></think>` that a chat template inserts carries loss.
-    Think {
-        /// The inserted block is a target like the rest of the answer.
-        Train = "train",
-        /// The inserted block is context only.
-        Skip = "skip",
-    } expects "train or skip"
+    }
 }
 
 choice! {
@@ -172,7 +125,7 @@ choice! {
         Alpaca = "alpaca",
         /// `prompt` and `completion`.
         PromptCompletion = "prompt-completion",
-    } expects "auto, messages, sharegpt, alpaca or prompt-completion"
+    }
 }
 
 choice! {
@@ -188,5 +141,5 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
-    } expects "qwen3_5, qwen3, qwen2, llama or mistral"
+    }
 }

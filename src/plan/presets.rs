@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use sparktune_base::escape::escape;
 
-use crate::answers::{Answer, Answers, Origin, Setting};
+use crate::answer::{Answer, Origin};
 use crate::error::PlanError;
+use crate::setting::Setting;
+use crate::settings::Answers;
 
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +19,6 @@ pub struct Preset {
     /// Its text, with comments.
     pub toml: &'static str,
 }
-
-/// Names of the answers that say what a run is made from, not how: presets of the user leave them out.
-pub const OF_ONE_RUN: [&str; 9] =
-    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
 
 /// All shipped presets, in the order they are listed.
 pub const PRESETS: &[Preset] = &[

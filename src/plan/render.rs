@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, duration, percent, tokens_per_s};
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::memory::Memory;
 use crate::plan::{Advice, DurationPlan, Explained, Method, Plan, RateBasis, Time};
 

@@ -2,7 +2,7 @@
 
 use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
 
-use crate::answers::Origin;
+use crate::answer::Origin;
 use crate::choices::{MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::eta;

@@ -3,6 +3,7 @@
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::{
     bytes, clock, count, counted, duration, loss, milliseconds, or_unknown, tokens_per_s,
 };
@@ -206,11 +207,12 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
 /// terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
+    let program = program_name();
     let resume = || match view.checkpoints.back() {
         Some(checkpoint) => {
-            format!("`sparktune resume {run}` continues from step {}", count(checkpoint.step))
+            format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
         }
-        None => format!("`sparktune resume {run}` starts again; there was no checkpoint yet"),
+        None => format!("`{program} resume {run}` starts again; there was no checkpoint yet"),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),

@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::{bytes, count, counted, duration, loss, milliseconds, or_unknown};
 use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
@@ -270,7 +271,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
-                format!("; if it does not answer, end {trainer} and `sparktune resume {run}`")
+                format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
             Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))

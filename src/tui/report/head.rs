@@ -1,5 +1,6 @@
 //! The head of the page: what run this is, how it stands, and its figures.
 
+use sparktune_base::program_name;
 use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 use sparktune_plan::Method;
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
@@ -41,15 +42,16 @@ fn state(page: &mut Markup, run: &ReportInput) {
         Liveness::NotStarted | Liveness::Finished { .. } => "pill",
     };
     let argument = clip(&run.argument, LINE_CHARS);
+    let program = program_name();
     let next = match liveness {
-        Liveness::NotStarted => format!("`sparktune resume {argument}` starts it."),
+        Liveness::NotStarted => format!("`{program} resume {argument}` starts it."),
         Liveness::Running => {
-            format!("`sparktune watch {argument}` shows it live; this page does not change by itself.")
+            format!("`{program} watch {argument}` shows it live; this page does not change by itself.")
         }
-        Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
+        Liveness::Finished { outcome: Outcome::Completed } => "See the outputs below.".to_owned(),
         Liveness::Stalled { .. } => format!(
-            "Look into logs/ in the run folder; `sparktune stop {argument}` asks the trainer to save and end. \
-             If it does not react, end its process; `sparktune resume {argument}` then continues."
+            "Look into logs/ in the run folder; `{program} stop {argument}` asks the trainer to save and end. \
+             If it does not react, end its process; `{program} resume {argument}` then continues."
         ),
         _ => String::new(),
     };

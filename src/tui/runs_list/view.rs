@@ -5,6 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::{count, counted};
 use sparktune_runlog::Liveness;
 
@@ -103,7 +104,7 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
     } else if list.shelf.looks.is_empty() {
         vec![
             Line::styled("no runs here yet", theme.style(Role::Title)),
-            Line::raw("`sparktune` starts one; --runs-dir names another folder"),
+            Line::raw(format!("`{}` starts one; --runs-dir names another folder", program_name())),
         ]
     } else {
         vec![

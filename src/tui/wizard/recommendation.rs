@@ -206,7 +206,7 @@ impl PlanPage {
                 KeyCode::Char(c) if c.is_ascii_digit() || c == '.' || c == '-' => {
                     let alone =
                         event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT) == KeyModifiers::NONE;
-                    if !alone || !setting.choices.is_empty() {
+                    if !alone || !setting.choices().is_empty() {
                         return KeyResult::Ignored;
                     }
                     self.begin(c.to_string(), state);
@@ -259,7 +259,7 @@ impl PlanPage {
         let setting = self.setting();
         let value = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
         let Some(next) = stepped(setting, &value, up) else {
-            return state.say(Role::Dim, format!("e types a value: {}", setting.expects));
+            return state.say(Role::Dim, format!("e types a value: {}", setting.expects()));
         };
         if let Err(problem) = state.planner.try_answer(setting, &next) {
             state.say(Role::Bad, format!("not {next}: {}", problem.text));
@@ -520,7 +520,7 @@ impl PlanPage {
         let reason = reason.strip_prefix(&format!("recommended was {recommended}: ")).unwrap_or(reason);
         lines.extend(wrapped(theme, Role::Text, reason, width));
         lines.extend(wrapped(theme, Role::Dim, setting.about, width));
-        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects), width));
+        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects()), width));
         lines
     }
 }
