@@ -134,11 +134,6 @@ impl Report {
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0 || self.rejected_share() > max_rejected
     }
-
-    /// Rejected lines of a kind.
-    pub fn rejected_as(&self, kind: Kind) -> u64 {
-        self.rejections.iter().find(|r| r.kind == kind).map_or(0, |r| r.count)
-    }
 }
 
 impl fmt::Display for Place {

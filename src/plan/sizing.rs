@@ -1,10 +1,11 @@
 //! Method, rank, pack length and recompute: the decisions that memory and time are made of.
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::Origin;
-use crate::choices::{Device, MethodKind, Mtp, PackStrategy};
+use crate::choices::{Device, MethodKind, Mtp};
 use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Fit, Wish};
 use crate::memory::Memory;

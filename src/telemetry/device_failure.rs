@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::program_name;
 use sparktune_base::units::bytes;
+
 /// What a message means; `None` where it does not speak of the device.
 pub fn device_failure(message: &str) -> Option<String> {
     library(message)

@@ -1,7 +1,7 @@
 //! The head of the page: what run this is, how it stands, and its figures.
 
-use sparktune_base::units::{UNKNOWN, count, loss, milliseconds, or_unknown};
-use sparktune_base::{program_name, units};
+use sparktune_base::program_name;
+use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 use sparktune_plan::Method;
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
 
