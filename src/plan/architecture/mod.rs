@@ -21,12 +21,11 @@ pub use fields::ConfigError;
 use fields::FieldLists;
 pub(crate) use fields::Fields;
 pub use rope::{Llama3Scaling, Rope, RopeScaling};
+use serde_json::{Map, Value};
 pub use table::{
     Activation, AttentionSpec, DecoderSpec, DeltaNetSpec, LayerSpec, LinearSpec, MixerSpec, MtpSpec,
     NormSpec, Part, Place, Reads, TensorSpec, parameters,
 };
-
-use serde_json::{Map, Value};
 
 use crate::choices::Architecture;
 
