@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::byte_bpe::ByteBpe;
-use crate::conversation::{Chat, Conversation, Message};
+use crate::conversation::{Chat, Conversation};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
@@ -77,7 +77,7 @@ impl ChatTokenizer {
                     DataError::model(
                         &path,
                         format!("the chat template cannot be used: {problem}"),
-                        "Replace it by a template that writes each message in one loop, or report it",
+                        "Replace it with a template that writes each message in one loop, or report it",
                     )
                 };
                 template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
@@ -122,7 +122,7 @@ impl ChatTokenizer {
                     return Err(Rejection::new(
                         Kind::NothingToTrain,
                         "messages",
-                        "no token of it would be trained",
+                        "none of its tokens would be trained",
                         "Give an assistant turn some text",
                     ));
                 }
@@ -270,7 +270,7 @@ impl ChatTokenizer {
             return Err(Rejection::new(
                 Kind::NothingToTrain,
                 "completion",
-                "no token of it would be trained",
+                "none of its tokens would be trained",
                 "Give the prompt or the completion more text",
             ));
         }

@@ -61,15 +61,13 @@ impl Mtp {
     pub const fn benefit(self) -> &'static str {
         match self {
             Self::Trained => {
-                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
-                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
+                "After the main training, one more pass over the data trains the head on the tuned model, whose weights stay as they are. Its guesses then match what the tuned model writes, so most of them are accepted and serving stays fast."
             }
             Self::Default => {
-                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
-                 model has moved from it, the fewer guesses are accepted."
+                "The base model's head is kept unchanged. It guesses what the base model would have written: the further the tuned model has moved away, the fewer guesses are accepted."
             }
             Self::None => {
-                "The head is left out: for servers that do not use it. It can be had again only by training anew."
+                "The head is left out, for servers that do not use it. You can only get it back by training again."
             }
         }
     }
@@ -79,13 +77,11 @@ impl Mtp {
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
-                format!("costs {}, within the memory of the plan", duration(seconds))
+                format!("takes {} more and no more memory", duration(seconds))
             }
-            (Self::Trained, None) => {
-                "costs one more pass over the data, within the memory of the plan".to_owned()
-            }
-            (Self::Default, _) => "costs no time".to_owned(),
-            (Self::None, _) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
+            (Self::Trained, None) => "takes one more pass over the data and no more memory".to_owned(),
+            (Self::Default, _) => "takes no time".to_owned(),
+            (Self::None, _) => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
     }
 }

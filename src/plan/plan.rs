@@ -280,7 +280,7 @@ impl Default for LogPlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
-    /// Pack length by the original recipe's rule: mean length rounded to a multiple of 128.
+    /// Pack length by the Qwen3.5 recipe's rule: mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
     /// Memory by part, of the stage that needs most.
     pub memory: Memory,
@@ -345,7 +345,7 @@ pub enum RateBasis {
     MeasuredHere,
     /// The GPU tests with this model on such a device.
     Measured,
-    /// What the original recipe, another program, measured on such a machine.
+    /// What the Qwen3.5 recipe, another program, measured on such a machine.
     OriginalRecipe,
     /// FLOPs divided by an assumed speed of the device.
     Estimate,

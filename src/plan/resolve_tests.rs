@@ -110,7 +110,7 @@ fn tiny_model() -> ModelFacts {
     .unwrap()
 }
 
-/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
+/// The Qwen3.5 recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
 /// targets.
 fn recipe_facts(model: &str) -> Facts {
     Facts {
@@ -381,7 +381,7 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
     assert_eq!(plan.pack.mtp_length, Some(8192));
-    assert!(reason(&plan, "pack.mtp_length").starts_with("the original recipe's rows for the head"));
+    assert!(reason(&plan, "pack.mtp_length").starts_with("as in the Qwen3.5 recipe"));
     // Its steps have as many tokens as those of the main training.
     let head = plan.for_head();
     assert_eq!((head.pack.length, head.batch.micro_batch_packs), (8192, 1));
@@ -468,7 +468,7 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     let time = |facts: &Facts| plan(facts).advice.unwrap().time;
     let recipe = time(&facts);
     assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3568.0)));
-    assert!(recipe.formula.contains("the original recipe measured 3,568"), "{}", recipe.formula);
+    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,568"), "{}", recipe.formula);
     let measured = plan(&facts).measured(5000.0).unwrap();
     let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
     let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
@@ -492,7 +492,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert_eq!(time.basis, RateBasis::Measured);
     let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
-    assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
+    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,568"), "{}", time.formula);
 
     facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
@@ -554,7 +554,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     };
     let words = refused(&facts, &asked("cpu"));
     assert!(
-        words.starts_with("--fp8 is true, but only GPUs have fp8, and this run trains on the CPU. Leave"),
+        words.starts_with("--fp8 is true, but fp8 needs a GPU, and this run trains on the CPU. Leave"),
         "{words}"
     );
     facts.machine.gpus[0].compute_capability = Some((8, 6));

@@ -157,7 +157,7 @@ impl TensorBoard {
                 // Once for each time that writing begins to fail.
                 (self.unsaid == records).then(|| {
                     format!(
-                        "cannot write {} for TensorBoard: {}; training goes on, its charts get a gap",
+                        "cannot write {} for TensorBoard: {}; training continues, its charts get a gap",
                         self.path.display(),
                         in_words(&error)
                     )
@@ -173,7 +173,8 @@ impl TensorBoard {
     }
 
     /// Records that could not be written.
-    pub(crate) fn lost(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn lost(&self) -> u64 {
         self.lost
     }
 }
