@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use sparktune_base::units::bytes;
-use sparktune_telemetry::{Check, GpuFacts, GpuUser, MachineFacts, Verdict, cuda_checks, out_of_reach};
+use sparktune_telemetry::{Check, GpuFacts, GpuUser, Machine, Verdict, cuda_checks, out_of_reach};
 
 const GIB: u64 = 1 << 30;
 /// A desktop's share of a GPU: less memory than this is not worth a remark.
@@ -70,7 +70,7 @@ impl From<Check> for Finding {
 /// Returns everything there is to say about a machine. `has_cuda`: this build can train on a GPU.
 /// `disk_free_bytes`: the space that is free where the runs are kept, `runs_dir`.
 pub fn findings(
-    facts: &MachineFacts,
+    facts: &Machine,
     has_cuda: bool,
     runs_dir: &Path,
     disk_free_bytes: Option<u64>,
@@ -92,7 +92,7 @@ pub fn findings(
 
 /// Returns the same without what was not looked at, for those who did not ask for a diagnosis.
 pub fn at_a_glance(
-    facts: &MachineFacts,
+    facts: &Machine,
     has_cuda: bool,
     runs_dir: &Path,
     disk_free_bytes: Option<u64>,
@@ -106,7 +106,7 @@ fn known(value: &Option<String>) -> &str {
     value.as_deref().unwrap_or("unknown")
 }
 
-fn memory(facts: &MachineFacts) -> Finding {
+fn memory(facts: &Machine) -> Finding {
     let mut found =
         format!("{} of {} available", bytes(facts.mem_available_bytes), bytes(facts.mem_total_bytes));
     if facts.mem_limit_bytes.is_some() {
@@ -138,7 +138,7 @@ fn memory(facts: &MachineFacts) -> Finding {
     finding
 }
 
-fn swap(facts: &MachineFacts) -> Option<Finding> {
+fn swap(facts: &Machine) -> Option<Finding> {
     let (total, used) = facts.swap_total_bytes.zip(facts.swap_used_bytes)?;
     if total == 0 {
         return Some(Finding::good("swap", "none"));
@@ -185,7 +185,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     })
 }
 
-fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
+fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
     const FIX: &str = "fix what failed, or train a small model with --device cpu";
     let found = match (has_cuda, facts.gpus.is_empty()) {
         (true, true) => "CPU. This build has CUDA, but no GPU was found",
@@ -236,8 +236,8 @@ mod tests {
         })
     }
 
-    fn spark() -> MachineFacts {
-        MachineFacts {
+    fn spark() -> Machine {
+        Machine {
             arch: "aarch64".into(),
             cores_usable: 20,
             mem_total_bytes: 120 * GIB,
@@ -261,15 +261,15 @@ mod tests {
                 users: Some(Vec::new()),
                 ..GpuFacts::default()
             }],
-            ..MachineFacts::default()
+            ..Machine::default()
         }
     }
 
-    fn of(facts: &MachineFacts, has_cuda: bool) -> Vec<Finding> {
+    fn of(facts: &Machine, has_cuda: bool) -> Vec<Finding> {
         findings(facts, has_cuda, Path::new("runs"), Some(900 * GIB))
     }
 
-    fn one(facts: &MachineFacts, what: &str) -> Finding {
+    fn one(facts: &Machine, what: &str) -> Finding {
         of(facts, true).into_iter().find(|finding| finding.what == what).unwrap()
     }
 
@@ -283,12 +283,12 @@ mod tests {
 
     #[test]
     fn whatever_is_not_in_order_says_what_to_do() {
-        let worst = |facts: &MachineFacts, what: &str| {
+        let worst = |facts: &Machine, what: &str| {
             let finding = one(facts, what);
             assert!(finding.advice.is_some(), "{finding:?}");
             (finding.severity, finding.advice.unwrap())
         };
-        let none = MachineFacts { cuda_headers: None, ..spark() };
+        let none = Machine { cuda_headers: None, ..spark() };
         let (severity, advice) = worst(&none, "CUDA headers");
         assert!(severity == Severity::Problem && advice.contains("cuda-cudart-dev-13-0"), "{advice}");
         assert_eq!(worst(&none, "trains on").0, Severity::Problem);
@@ -303,12 +303,9 @@ mod tests {
         let mut pressed = spark();
         pressed.mem_pressure = Some(Pressure { some_percent: 30.0, full_percent: 10.0 });
         assert_eq!(worst(&pressed, "memory").0, Severity::Problem);
-        assert_eq!(worst(&MachineFacts { mem_pressure: None, ..spark() }, "memory").0, Severity::Note);
-        assert_eq!(
-            worst(&MachineFacts { swap_used_bytes: Some(8 * GIB), ..spark() }, "swap").0,
-            Severity::Note
-        );
-        assert_eq!(worst(&MachineFacts { gpus: Vec::new(), ..spark() }, "trains on").0, Severity::Note);
+        assert_eq!(worst(&Machine { mem_pressure: None, ..spark() }, "memory").0, Severity::Note);
+        assert_eq!(worst(&Machine { swap_used_bytes: Some(8 * GIB), ..spark() }, "swap").0, Severity::Note);
+        assert_eq!(worst(&Machine { gpus: Vec::new(), ..spark() }, "trains on").0, Severity::Note);
         let without = of(&spark(), false).into_iter().find(|finding| finding.what == "trains on").unwrap();
         assert!(without.severity == Severity::Problem && without.found.contains("./run.sh"));
         let full = findings(&spark(), true, Path::new("runs"), Some(5));
@@ -317,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_at_is_for_the_doctor_alone() {
-        let none = MachineFacts { gpus: Vec::new(), ..spark() };
+        let none = Machine { gpus: Vec::new(), ..spark() };
         let skipped = |findings: Vec<Finding>| {
             findings.iter().filter(|finding| finding.severity == Severity::Skipped).count()
         };

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::byte_bpe::ByteBpe;
-use crate::conversation::{Chat, Conversation, Message};
+use crate::conversation::{Chat, Conversation};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};

@@ -173,6 +173,7 @@ impl TensorBoard {
     }
 
     /// Records that could not be written.
+    #[cfg(test)]
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
