@@ -174,7 +174,7 @@ impl TensorBoard {
 
     /// Records that could not be written.
     #[cfg(test)]
-    pub(super) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 }
