@@ -250,6 +250,11 @@ pub fn silu_mul(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 
+/// `gelu(gate) · up`.
+pub fn gelu_mul(tokens: usize, width: usize) -> Work {
+    streams(tokens * width, 3.0, 5.0)
+}
+
 /// RMSNorm.
 pub fn rms_norm(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 2.0, 3.0)

@@ -12,7 +12,7 @@ use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
-use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};
+use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 
 use crate::failure::{Exit, Failure};
 use crate::job::Job;
@@ -51,7 +51,7 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     if plan.device != Device::Cuda {
         return Ok(());
     }
-    let checks = cuda_checks(&MachineFacts::gather(), true);
+    let checks = cuda_checks(&Machine::gather(), true);
     let failed: Vec<_> = checks.into_iter().filter(|check| check.verdict == Verdict::Failed).collect();
     if failed.is_empty() {
         return Ok(());
@@ -105,7 +105,7 @@ pub struct Provenance {
     model_commit: Option<String>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
-    machine: MachineFacts,
+    machine: Machine,
 }
 
 impl Provenance {
@@ -131,8 +131,8 @@ impl Provenance {
 
 /// The machine without the other users of its GPU: a run folder is handed on, and they are none of its
 /// readers' business.
-fn machine_without_gpu_users() -> MachineFacts {
-    let mut machine = MachineFacts::gather();
+fn machine_without_gpu_users() -> Machine {
+    let mut machine = Machine::gather();
     for gpu in &mut machine.gpus {
         gpu.users = None;
     }

@@ -8,34 +8,30 @@
 use std::ops::Range;
 
 use minijinja::Error;
+use sparktune_base::choices::Think;
 
 use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered};
 
-/// Whether the empty thinking block that a template inserts before an answer without reasoning is trained.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ThinkPolicy {
-    /// It is a target like the answer: the model learns not to think.
-    #[default]
-    Train,
-    /// It is context: the model learns the answer, and nothing about thinking.
-    Skip,
-}
-
 /// What of a conversation is trained. Part of the fingerprint of token files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MaskPolicy {
     /// The inserted empty thinking block.
-    pub think: ThinkPolicy,
+    pub think: Think,
     /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the
     /// template does by itself.
     pub preserve_thinking: Option<bool>,
 }
 
-impl From<ThinkPolicy> for MaskPolicy {
-    fn from(think: ThinkPolicy) -> Self {
+impl Default for MaskPolicy {
+    fn default() -> Self {
+        Think::Train.into()
+    }
+}
+
+impl From<Think> for MaskPolicy {
+    fn from(think: Think) -> Self {
         Self { think, preserve_thinking: None }
     }
 }
@@ -145,7 +141,7 @@ impl TurnShape {
         chat: &Chat<'_>,
         rendered: &Rendered,
         has_generation_marks: bool,
-        think: ThinkPolicy,
+        think: Think,
     ) -> Result<Vec<Range<usize>>, Rejection> {
         let mut targets = Vec::new();
         let mut previous_end = 0;
@@ -186,9 +182,9 @@ impl TurnShape {
         Ok(targets)
     }
 
-    fn without_empty_block(&self, text: &str, target: Range<usize>, think: ThinkPolicy) -> Range<usize> {
+    fn without_empty_block(&self, text: &str, target: Range<usize>, think: Think) -> Range<usize> {
         match &self.empty_block {
-            Some(block) if think == ThinkPolicy::Skip && text[target.clone()].starts_with(block.as_str()) => {
+            Some(block) if think == Think::Skip && text[target.clone()].starts_with(block.as_str()) => {
                 target.start + block.len()..target.end
             }
             _ => target,

@@ -90,11 +90,6 @@ impl DownloadPlan {
     pub fn bytes_missing(&self) -> u64 {
         self.files.iter().map(|file| file.missing).sum()
     }
-
-    /// Whether the disk is known to be too small.
-    pub fn is_too_large_for_disk(&self) -> bool {
-        self.disk_available.is_some_and(|free| self.bytes_missing() > free)
-    }
 }
 
 /// A repository of the hub at one commit.

@@ -96,6 +96,7 @@ pub enum ModelError {
         dtype: String,
     },
     /// The adapter files do not fit the model.
+    #[cfg(test)]
     #[error("{path}: {reason}. The adapter was trained on another model or with other targets")]
     Adapter {
         /// The folder.

@@ -293,10 +293,16 @@ impl AdjustedConfig {
             serde_json::from_str(base.config_text()).expect("was parsed when the base was opened");
         let mut set = |key: &str, to: serde_json::Value| {
             let inner = config.get("text_config").is_some().then_some("/text_config").into_iter();
+            let mut was_there = false;
             for pointer in std::iter::once("").chain(inner) {
                 if let Some(field) = config.pointer_mut(pointer).and_then(|map| map.get_mut(key)) {
                     *field = to.clone();
+                    was_there = true;
                 }
+            }
+            // A config that relies on the family's default has to say now what differs from it.
+            if !was_there {
+                config[key] = to;
             }
         };
         if drop_mtp {

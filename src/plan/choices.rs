@@ -1,47 +1,16 @@
 //! The closed choices of a plan, each with the words that flags, TOML and the environment use for it.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use sparktune_base::choice;
+use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::units::{bytes, duration};
 
-use crate::setting::{Kind, one_of};
+use crate::setting::Kind;
 use crate::values::Value;
 
-macro_rules! choice {
-    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ }) => {
-        $(#[$about])+
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
-
-        impl $name {
-            /// All of them, in the order they are offered.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            const WORDS: &'static [&'static str] = &[$($word),+];
-
-            /// The word a user types.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", one_of(Self::WORDS))) }
-            }
-        }
-
-        impl Value for $name {
+/// Makes choices values of settings.
+macro_rules! values {
+    ($($name:ident),+) => {
+        $(impl Value for $name {
             const KIND: Kind = Kind::Choice(Self::WORDS);
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
@@ -59,9 +28,11 @@ macro_rules! choice {
             fn to_text(&self) -> Option<String> {
                 Some(self.word().into())
             }
-        }
+        })+
     };
 }
+
+values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
     /// What is trained.
@@ -70,16 +41,6 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
-    }
-}
-
-choice! {
-    /// How examples share a row.
-    PackStrategy {
-        /// Best-fit decreasing; no example is cut.
-        Bfd = "bfd",
-        /// Examples in a line, cut at `pack_length`, as the original recipe does.
-        Stream = "stream",
     }
 }
 
@@ -152,16 +113,6 @@ choice! {
 }
 
 choice! {
-    /// Whether the empty `<think></think>` that a chat template inserts carries loss.
-    Think {
-        /// The inserted block is a target like the rest of the answer.
-        Train = "train",
-        /// The inserted block is context only.
-        Skip = "skip",
-    }
-}
-
-choice! {
     /// The shape of a data file's lines.
     DataFormat {
         /// Decided for each file from its first lines.
@@ -190,5 +141,7 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
+        /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
+        Gemma3 = "gemma3",
     }
 }

@@ -2,6 +2,7 @@
 //! be started by a script.
 
 use sparktune_base::program_name;
+use sparktune_base::shell;
 
 use crate::answer::Origin;
 use crate::error::PlanError;
@@ -40,9 +41,8 @@ pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
 }
 
 fn quoted(setting: &Setting, word: &str) -> Result<String, PlanError> {
-    shlex::try_quote(word)
-        .map(|word| word.into_owned())
-        .map_err(|_| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
+    shell::quoted(word)
+        .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! nothing fits.
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::PackStrategy;
 
-use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::choices::{Device, MethodKind};
 use crate::cost::{Speed, Treatment, Work};
 use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};

@@ -31,6 +31,8 @@ pub struct ModelConfig {
     pub layers: Vec<LayerSpec>,
     /// The norm after the last layer.
     pub norm: NormSpec,
+    /// Embeddings are multiplied by this number, rounded to the type of their table.
+    pub embedding_scale: Option<f64>,
     /// How the family builds an MTP head, where it has such heads.
     pub mtp: Option<MtpSpec>,
     /// How many layers the MTP head has; 0 without one.
@@ -95,6 +97,8 @@ impl ModelConfig {
             .or_else(|| wrapper.text("model_type"))
             .ok_or_else(|| ConfigError::field("model_type", "is missing"))?;
         let architecture = family(model_type, options.computed_as)?;
+        let complete = architecture.with_defaults(inner.unwrap_or(outer));
+        let config = Fields::new(&complete);
         architecture.check_fields(&config, inner.map(|_| &wrapper), &options.ignored_fields)?;
 
         let sizes = Sizes::read(&config)?;
@@ -110,6 +114,7 @@ impl ModelConfig {
             max_position_embeddings: config.size("max_position_embeddings")?,
             layers: decoder.layers,
             norm: decoder.norm,
+            embedding_scale: decoder.embedding_scale,
             mtp: decoder.mtp,
             mtp_num_hidden_layers: config.optional_size("mtp_num_hidden_layers")?.unwrap_or(0),
             dtype: config

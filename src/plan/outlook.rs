@@ -5,9 +5,10 @@
 //! [`Outlook`] for a row of a table. The figures are those that `resolve` would come to, without disk and
 //! without answers.
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::{bytes, count};
 
-use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::choices::{Device, MethodKind};
 use crate::eta;
 use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
 use crate::fit::{Choice, Fit, Wish};

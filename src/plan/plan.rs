@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::{PackStrategy, Think};
 
 use crate::answer::Origin;
-use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -130,6 +131,13 @@ pub struct DataPlan {
     pub max_rejected: f64,
     /// Share of packets dropped at random.
     pub crc_drop: f64,
+}
+
+impl DataPlan {
+    /// What is trained of an inserted empty think block where no answer says it.
+    pub const THINK: Think = Think::Skip;
+    /// The share of rejected lines above which data is refused where no answer names another.
+    pub const MAX_REJECTED: f64 = 0.01;
 }
 
 /// What is trained.
@@ -397,11 +405,5 @@ impl Plan {
             batch: BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 },
             ..self.clone()
         }
-    }
-
-    /// The same plan without reasons and estimates: only what the trainer needs.
-    #[must_use]
-    pub fn without_advice(self) -> Self {
-        Self { advice: None, ..self }
     }
 }

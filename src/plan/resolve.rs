@@ -6,11 +6,12 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{bytes, count, parameters, percent};
+use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
-use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -424,9 +425,9 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{} examples, {} tokens, mean {:.0}, p99 {}, longest {}; {} carry loss",
-            count(data.examples),
-            count(data.total_tokens),
+            "{}, {}, mean {:.0}, p99 {}, longest {}; {} carry loss",
+            counted(data.examples, "example"),
+            counted(data.total_tokens, "token"),
             data.mean(),
             count(data.p99.into()),
             count(data.max.into()),
@@ -478,7 +479,7 @@ impl Resolver<'_> {
         let think = self.pick(
             "data.think",
             &answers.think,
-            Think::Skip,
+            DataPlan::THINK,
             "an empty think block that the template inserts stands in the prompt when the model is served, so it is context",
         );
         let over = if data.max > limit { "; longer ones are rejected" } else { "; none is longer" };
@@ -491,7 +492,7 @@ impl Resolver<'_> {
         let max_rejected = self.pick(
             "data.max_rejected",
             &answers.max_rejected,
-            0.01,
+            DataPlan::MAX_REJECTED,
             "more rejected lines than that mean wrong data",
         );
         let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");

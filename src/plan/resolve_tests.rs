@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use sparktune_base::choices::PackStrategy;
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
-use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
+use crate::choices::{Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 use crate::measured::{Measured, Probe};
@@ -22,6 +23,11 @@ use crate::settings::{Answers, SETTINGS};
 use crate::values::Value;
 
 /// The length report of lengths, as the data stage makes it.
+/// What the trainer is given of a plan.
+fn without_advice(plan: Plan) -> Plan {
+    Plan { advice: None, ..plan }
+}
+
 fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
     lengths.sort_unstable();
     let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share) as usize];
@@ -536,7 +542,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     // Its speed is no basis for plans without it, and theirs none for its own.
     assert!(advice.time.formula.contains("fp8 is not counted"), "{}", advice.time.formula);
     assert!(plan.measured(5000.0).is_none());
-    let text = plan.without_advice().to_toml().unwrap();
+    let text = without_advice(plan).to_toml().unwrap();
     assert!(Plan::from_toml(&text, "plan.toml").unwrap().fp8);
     let older = text.replace("fp8 = true\n", "");
     assert!(older != text && !Plan::from_toml(&older, "plan.toml").unwrap().fp8);
@@ -560,7 +566,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
 
 #[test]
 fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothing_was() {
-    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    let plan = without_advice(resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap());
     assert!(!plan.to_toml().unwrap().contains("ignored_fields"));
     assert_eq!(plan.model.config_options(), ConfigOptions::default());
     let answers = with(ask("Qwen/Qwen3.5-2B"), &[("ignore-config-field", "new_scale,use_new_thing")]);
@@ -576,7 +582,7 @@ fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothin
 #[test]
 fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
-    let plan = resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    let plan = without_advice(resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap());
     assert!(!plan.log.tensorboard);
     let text = plan.to_toml().unwrap();
     let older = text.replace("[log]\ntensorboard = false\n", "");
@@ -779,11 +785,11 @@ fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     prop_assert_eq!(&Plan::from_toml(&text, "plan.toml").unwrap(), &plan);
     let json = serde_json::to_string(&plan).unwrap();
     prop_assert!(serde_json::from_str::<Plan>(&json).is_ok(), "{json}");
-    let bare = plan.clone().without_advice();
+    let bare = without_advice(plan.clone());
     prop_assert_eq!(&Plan::from_toml(&bare.to_toml().unwrap(), "plan.toml").unwrap(), &bare);
     // A plan is itself a preset, and resolves to itself.
     let again = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
-    prop_assert_eq!(resolve(&again, facts).unwrap().without_advice(), bare);
+    prop_assert_eq!(without_advice(resolve(&again, facts).unwrap()), bare);
     Ok(true)
 }
 

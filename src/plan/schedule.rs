@@ -1,6 +1,6 @@
 //! Batch, duration, optimizer, checkpoints and evaluations: what happens at which step.
 
-use sparktune_base::units::{bytes, count, duration as time_in_words, tokens_per_s};
+use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
 
 use crate::answer::Origin;
 use crate::choices::{MethodKind, Mtp};
@@ -110,9 +110,9 @@ impl Resolver<'_> {
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
         let reason = if quarter < 200 {
-            format!("four to a run of {} steps", count(steps))
+            format!("four to a run of {}", counted(steps, "step"))
         } else {
-            format!("of {} steps", count(steps))
+            format!("of {}", counted(steps, "step"))
         };
         let save_steps = self.pick("checkpoint.save_steps", &answers.save_steps, quarter.min(200), reason);
         let save_minutes = self.pick(

@@ -103,7 +103,8 @@ impl EventWriter {
     }
 
     /// Records that could not be written for TensorBoard so far.
-    pub fn tensorboard_lost(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn tensorboard_lost(&self) -> u64 {
         self.log().tensorboard.as_ref().map_or(0, TensorBoard::lost)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_base::program_name;
+use sparktune_base::units::bytes;
 
 /// What a message means; `None` where it does not speak of the device.
 pub fn device_failure(message: &str) -> Option<String> {
@@ -103,7 +104,7 @@ fn memory(message: &str) -> Option<String> {
     let out = size.is_some()
         || message.contains("An out-of-memory error happened during launch")
         || status(message) == Some("CUDA_ERROR_OUT_OF_MEMORY");
-    let for_what = size.map(|bytes| format!(" ({} more MiB were asked for)", bytes.div_ceil(1 << 20)));
+    let for_what = size.map(|size| format!(" ({} more were asked for)", bytes(size)));
     out.then(|| {
         format!(
             "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {}; else start a new run \
@@ -306,9 +307,9 @@ mod tests {
         ),
         (
             "An IO error happened\nCaused by:\n  out of device memory allocating 2147483648 bytes\n   0: cubecl_environment::backtrace::BackTrace::capture\n",
-            "2048 more MiB",
+            "2.1 GB more",
         ),
-        ("can't allocate buffer of size: 1\n", "1 more MiB"),
+        ("can't allocate buffer of size: 1\n", "1 B more"),
         ("a stream could not be created: cuStreamCreate failed with status 2", "memory ran out"),
         (
             "Unknown error happened during execution: CUDA memcpy_htod_async failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\"); shape [1], strides [1], elem_size 4, pitch None",

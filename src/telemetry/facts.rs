@@ -13,7 +13,7 @@ use crate::sampler::Sampler;
 /// The machine in numbers, for the plan, for provenance and for `doctor`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MachineFacts {
+pub struct Machine {
     /// Operating system in words.
     pub os: Option<String>,
     /// Kernel version.
@@ -112,14 +112,14 @@ pub struct GpuUser {
     pub mem_used_bytes: Option<u64>,
 }
 
-impl MachineFacts {
+impl Machine {
     /// Looks at this machine.
     pub fn gather() -> Self {
         let mut sampler = Sampler::new();
         let (memory, cpu_model) = (sampler.memory(), sampler.cpu_model());
         let swap = sampler.swap();
         let gpus = sampler.gpus();
-        MachineFacts {
+        Machine {
             os: sysinfo::System::long_os_version(),
             kernel: sysinfo::System::kernel_version(),
             arch: std::env::consts::ARCH.to_owned(),
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn the_facts_of_this_machine_hold_together_and_survive_json() {
-        let facts = MachineFacts::gather();
+        let facts = Machine::gather();
         assert!(facts.cores_usable >= 1);
         assert!(facts.mem_available_bytes > 0 && facts.mem_available_bytes <= facts.mem_total_bytes);
         assert!(facts.swap_used_bytes <= facts.swap_total_bytes);
         let json = serde_json::to_string(&facts).unwrap();
-        assert_eq!(serde_json::from_str::<MachineFacts>(&json).unwrap(), facts);
+        assert_eq!(serde_json::from_str::<Machine>(&json).unwrap(), facts);
     }
 
     #[test]

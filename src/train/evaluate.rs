@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_data::ChatTokenizer;
-use sparktune_data::packing::{PackStrategy, Packing, Packs};
+use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use sparktune_base::choices::Think;
 use sparktune_data::Report;
-use sparktune_plan::{Answers, DataFormat, Think};
+use sparktune_plan::{Answers, DataFormat};
 
 use crate::data::{limit_that_accepts, refusal, think};
 use crate::files::expand_home;

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
 
 use super::partial::PartialFile;
 use super::v1::{self, Unfit};
@@ -242,7 +243,7 @@ fn for_each_json_line(
             path: input.to_path_buf(),
             line,
             field: "line",
-            reason: super::v2::printable(&e.to_string()),
+            reason: escape(&e.to_string()).into_owned(),
         })?;
         each(line, parsed)?;
     }

@@ -276,9 +276,20 @@ impl FieldLists {
         let outer = wrapper.map(|fields| fields.map).into_iter().flatten().filter(asks);
         unknown.extend(outer.map(|(name, _)| name).filter(|name| !outside(name)).map(|name| shortened(name)));
         for outer in ["rope_parameters", "rope_scaling"] {
-            let inner = config.map(outer).into_iter().flatten().filter(asks);
-            let strange = inner.filter(|(name, _)| !super::rope::INNER.contains(&name.as_str()));
-            unknown.extend(strange.map(|(name, _)| format!("{outer}.{}", shortened(name))));
+            for (name, value) in config.map(outer).into_iter().flatten().filter(asks) {
+                let path = format!("{outer}.{}", shortened(name));
+                // The parameters of a kind of layer, which lie one level deeper.
+                let of_kind = value.as_object().filter(|_| used(&path));
+                let strange = |(name, _): &(&String, &Value)| !super::rope::INNER.contains(&name.as_str());
+                match of_kind {
+                    Some(inner) => {
+                        let inner = inner.iter().filter(asks).filter(strange);
+                        unknown.extend(inner.map(|(name, _)| format!("{path}.{}", shortened(name))));
+                    }
+                    None if strange(&(name, value)) => unknown.push(path),
+                    None => {}
+                }
+            }
         }
         if unknown.is_empty() { Ok(()) } else { Err(ConfigError::UnknownFields { fields: unknown, family }) }
     }

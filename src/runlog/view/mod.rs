@@ -290,23 +290,6 @@ impl RunView {
         marks
     }
 
-    /// The loss curve in at most `columns` means, for a list; `None` where no loss was finite. After
-    /// [`RunView::glance`] it covers what the glance saw.
-    pub fn spark(&self, columns: usize) -> Vec<Option<f64>> {
-        let buckets = self.charts.loss.buckets();
-        let width = buckets.len().div_ceil(columns.max(1)).max(1);
-        let mean = |column: &[Bucket]| {
-            let (sum, count) = column.iter().fold((0.0, 0), |(sum, n), b| (sum + b.sum, n + b.count));
-            (count > 0).then(|| sum / count as f64)
-        };
-        buckets.chunks(width).map(mean).collect()
-    }
-
-    /// For how long no work was logged, at the time `now_us`.
-    pub fn silent_for(&self, now_us: u64) -> Option<Duration> {
-        self.last_work_us.map(|last| Duration::from_micros(now_us.saturating_sub(last)))
-    }
-
     /// Whether the run is alive, from this view and the lease.
     ///
     /// # Errors

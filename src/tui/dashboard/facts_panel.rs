@@ -3,7 +3,7 @@
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{self, clock, count, loss, or_unknown};
+use sparktune_base::units::{self, clock, count, counted, loss, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Device, Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
@@ -56,8 +56,8 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
     }
     let best = known.view.best_eval();
     page.text(&format!(
-        "{} checkpoints; best eval {}",
-        count(known.view.checkpoints.len() as u64),
+        "{}; best eval {}",
+        counted(known.view.checkpoints.len() as u64, "checkpoint"),
         or_unknown(best, |best| format!("{} at step {}", loss(best.loss_nats), count(best.step)))
     ));
     page.title("plan");

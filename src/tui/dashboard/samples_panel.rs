@@ -2,7 +2,7 @@
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{clock, count};
+use sparktune_base::units::{clock, count, counted};
 
 use super::Known;
 use crate::screen::{Role, Theme};
@@ -21,7 +21,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
         let mut head = vec![
             Span::styled(format!("step {}", count(sample.what.step)), theme.style(Role::Title)),
             Span::styled(
-                format!("  {} tokens  {}", count(sample.what.tokens), clock(sample.time_us)),
+                format!("  {}  {}", counted(sample.what.tokens, "token"), clock(sample.time_us)),
                 theme.style(Role::Dim),
             ),
         ];

@@ -195,9 +195,9 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
 
 fn in_words(point: &CostPoint) -> String {
     format!(
-        "{} tokens: {:.0} % of the fastest, {} empty, {}{}{}",
+        "{} tokens: {} of the fastest, {} empty, {}{}{}",
         count(point.pack_length.into()),
-        point.tokens_per_s_relative * 100.0,
+        units::percent(point.tokens_per_s_relative),
         units::percent(point.waste),
         units::bytes(point.needed_bytes),
         if point.recompute { ", recompute" } else { "" },

@@ -1,9 +1,8 @@
 //! The curves of a run: the loss large, the others side by side.
 
-use sparktune_base::units::{self, count};
+use sparktune_base::units::{self, count, counted, milliseconds};
 use sparktune_runlog::{Charts, Series};
 
-use super::axis::figure;
 use super::chart::{Base, Chart, LARGE, Mark, SMALL, Trace, Unit};
 use super::input::ReportInput;
 use super::markup::Markup;
@@ -118,19 +117,10 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
         .collect();
     page.leaf("h3", &[], "Where the time of a step goes");
     let words = format!(
-        "{} a step on average, measured over {} steps of all attempts.",
+        "{} a step on average, measured over {} of all attempts.",
         milliseconds(mean(times.step_ms)),
-        count(times.steps)
+        counted(times.steps, "step")
     );
     page.leaf("p", &[("class", "note")], &words);
     bars::stacked(page, "Time of a step by part", &parts, times.step_ms.max(measured), None);
-}
-
-/// `0.04 ms`, `118 ms`, `2.34 s`
-pub(super) fn milliseconds(ms: f64) -> String {
-    if ms >= 999.5 {
-        return format!("{} s", figure(ms / 1e3));
-    }
-    let digits = if ms < 9.995 { 2 } else { usize::from(ms < 99.95) };
-    format!("{ms:.digits$} ms")
 }

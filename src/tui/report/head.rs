@@ -1,9 +1,7 @@
 //! The head of the page: what run this is, how it stands, and its figures.
 
 use sparktune_base::program_name;
-use sparktune_base::units::{
-    UNKNOWN, count, loss, or_unknown, {self},
-};
+use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 use sparktune_plan::Method;
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
 
@@ -95,7 +93,7 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let mut all =
         vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
     if let Some(eta) = view.eta().filter(|_| run.is_live()) {
-        let how = format!("{:.0} ms a step over the last {}", eta.ms_per_step, count(eta.over_steps));
+        let how = format!("{} a step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
         all.push(("Time left", units::duration(eta.seconds), how));
     }
     let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));

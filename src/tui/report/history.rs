@@ -1,6 +1,6 @@
 //! What happened on the way: warnings, checkpoints, attempts.
 
-use sparktune_base::units::{self, UNKNOWN, count, loss, or_unknown};
+use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 
 use super::input::ReportInput;
 use super::markup::Markup;
@@ -49,7 +49,7 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
             said(page, "td", "key", &checkpoint.name);
             page.leaf("td", &[("class", "number")], &count(checkpoint.step));
             page.leaf("td", &[("class", "number")], &units::bytes(checkpoint.bytes));
-            let saved = or_unknown(checkpoint.commit_ms, super::curves::milliseconds);
+            let saved = or_unknown(checkpoint.commit_ms, milliseconds);
             page.leaf("td", &[("class", "number")], &saved);
             let notes = [(checkpoint.best, "best when saved"), (!there, "not kept")];
             let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();

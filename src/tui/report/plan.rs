@@ -1,6 +1,6 @@
 //! The plan: what it would take, as estimated and as measured, and every value with its reason.
 
-use sparktune_base::units::{self, UNKNOWN, count, or_unknown};
+use sparktune_base::units::{self, UNKNOWN, count, milliseconds, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis};
 
@@ -63,15 +63,11 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
         page.text(&super::markup::clip(&time.formula, super::LINE_CHARS));
         page.text(". Measured is by the clock over all attempts, evaluations and checkpoints included; speed by steps alone.");
     });
-    let phases: Vec<String> = times.phases.iter().map(|(name, s)| format!("{name} {}", short(*s))).collect();
+    let phases: Vec<String> =
+        times.phases.iter().map(|(name, s)| format!("{name} {}", milliseconds(*s * 1e3))).collect();
     if !phases.is_empty() {
         said(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
     }
-}
-
-/// Phases may take less than a second.
-fn short(seconds: f64) -> String {
-    if seconds < 9.95 { format!("{seconds:.1} s") } else { units::duration(seconds) }
 }
 
 fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_base::units::count;
+use sparktune_base::units::{count, counted};
 use sparktune_runlog::Liveness;
 
 use super::keys::KEYS;
@@ -65,7 +65,7 @@ fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, t
     let live = looks.iter().filter(|look| look.liveness().is_some_and(Liveness::is_live)).count();
     let unread = looks.iter().filter(|look| look.row.is_none()).count();
     let mut facts = vec![if shown.len() == looks.len() {
-        format!("{} run{}", number(looks.len()), if looks.len() == 1 { "" } else { "s" })
+        counted(looks.len() as u64, "run")
     } else {
         format!("{} of {} runs", number(shown.len()), number(looks.len()))
     }];

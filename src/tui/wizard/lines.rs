@@ -86,11 +86,6 @@ pub(super) fn selected(line: &Line<'_>, width: usize, theme: &Theme) -> Line<'st
     inked(theme, Role::Selected, left(&line.to_string(), width, theme))
 }
 
-/// A share as a percentage; what is there is never said to be 0.
-pub(super) fn percent(share: f64) -> String {
-    if share > 0.0 && share < 0.0005 { "under 0.1 %".into() } else { sparktune_base::units::percent(share) }
-}
-
 /// The stretch of `length` rows that is shown of a list, so that `selected` is in sight.
 pub(super) fn window(selected: usize, length: usize, rows: usize) -> std::ops::Range<usize> {
     let from = selected.saturating_sub(rows / 2).min(length.saturating_sub(rows));
