@@ -38,9 +38,9 @@ Begin:
   {program} watch                 follow the newest run; leaving never touches it
   {program} runs                  all runs: watch, resume, export, delete
 
-Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere. `--help-all`
-lists all settings. Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable,
-70 bug in sparktune.",
+Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere.
+
+Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.",
         program = program_name()
     )
 }
