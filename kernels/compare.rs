@@ -1,6 +1,7 @@
 //! Numbers to try an op with, and how far a result lies from what was expected.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use sparktune_base::random::{GAMMA, SplitMix64};
 
 /// As many numbers as are different before they repeat, so that a large tensor is soon made. A prime: rows
 /// differ.
@@ -13,15 +14,8 @@ pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
 
 /// What `f` makes of such numbers.
 pub(crate) fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
-    // splitmix64
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5
-    };
+    let mut bits = SplitMix64::new(seed.wrapping_mul(GAMMA));
+    let mut next = || (bits.next_u64() >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5;
     let count = rows * columns;
     let mut numbers = Vec::with_capacity(count);
     numbers.extend((0..count.min(PERIOD)).map(|_| f(next())));

@@ -5,17 +5,18 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::files::create_private_folder;
+use sparktune_base::program_name;
+use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, ThinkPolicy, Unit, prepare,
 };
-use sparktune_plan::render::{count, percent};
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Setting, Think};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Think};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
-use crate::folders::create_private_folder;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
 
@@ -115,14 +116,6 @@ pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value)
 }
 
-/// Whether a setting decides what becomes tokens, or where they are kept, so that data has to be read again
-/// when it changes.
-pub fn reads_data(setting: &Setting) -> bool {
-    let is_about_data =
-        setting.key.starts_with("data.") && !matches!(setting.name, "max-rejected" | "crc-drop");
-    is_about_data || setting.name == "runs-dir"
-}
-
 /// What a check of data has found.
 pub struct Checked {
     /// The report on all lines.
@@ -134,14 +127,14 @@ pub struct Checked {
 }
 
 /// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a
-/// model among the answers, tokens are counted too; `eval_data` is checked and compared with the data.
+/// model among the answers, tokens are counted too; evaluation data among them is checked and compared with
+/// the data.
 ///
 /// # Errors
-/// Inputs or a model that cannot be read, or a limit that is not a share. Refused data is no error.
+/// Inputs or a model that cannot be read. Refused data is no error.
 pub fn check(
     answers: &Answers,
     inputs: &[PathBuf],
-    eval_data: Vec<PathBuf>,
     rejected: PathBuf,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
@@ -151,15 +144,10 @@ pub fn check(
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: mask_policy(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
-        eval_data,
+        eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
-    if !(0.0..=1.0).contains(&max_rejected) {
-        return Err(Failure::usage(format!(
-            "--max-rejected is a share from 0 to 1 (0.01 is 1 %), not {max_rejected}"
-        )));
-    }
     let report = sparktune_data::check(inputs, &options, listener)?;
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
 }
@@ -253,9 +241,9 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         return Some(Failure::new(Exit::Data, "there is no example: every line is blank, or there is none"));
     }
     let text = format!(
-        "{} of {} lines were rejected; the limit is {}",
+        "{} of {} were rejected; the limit is {}",
         count(report.rejected),
-        count(report.rejected + report.examples),
+        counted(report.rejected + report.examples, "line"),
         percent(limit)
     );
     Some(Failure::new(Exit::Data, text))
@@ -273,8 +261,10 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
-    Err(Failure::new(refusal.exit, text)
-        .hint("Correct the lines (`sparktune check` shows each with its fix), or raise --max-rejected"))
+    Err(Failure::new(refusal.exit, text).hint(format!(
+        "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
+        program_name()
+    )))
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use sparktune_plan::presets::OF_ONE_RUN;
-use sparktune_plan::{Answers, Origin, PlanError};
+use sparktune_plan::{Answers, Origin, PlanError, Setting};
 
 use crate::failure::Failure;
 use crate::folders::{state_folder, write_private_file};
@@ -27,9 +26,9 @@ pub struct Draft {
 impl Draft {
     /// Keeps what is worth keeping of the answers: the user's own, and what the run is made from.
     pub fn new(page: Page, answers: &Answers) -> Self {
-        let is_left_out = |origin, name: &str| match origin {
+        let is_left_out = |origin, setting: &Setting| match origin {
             Origin::Flag => false,
-            Origin::Preset => !OF_ONE_RUN.contains(&name),
+            Origin::Preset => !setting.of_one_run,
             _ => true,
         };
         Self { page, answers: answers.without(is_left_out) }

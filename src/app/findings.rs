@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sparktune_plan::render::bytes;
+use sparktune_base::units::bytes;
 use sparktune_telemetry::{Check, GpuFacts, GpuUser, MachineFacts, Verdict, cuda_checks, out_of_reach};
 
 const GIB: u64 = 1 << 30;

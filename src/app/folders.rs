@@ -1,9 +1,9 @@
 //! The folders of the user and of the program, and files that are written for the user alone.
 
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use sparktune_base::files::private_folder;
 
 use crate::failure::Failure;
 
@@ -43,21 +43,11 @@ pub fn demo_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("model/config.json").is_file())
 }
 
-/// Makes a folder that only the user can read: tokens and rejected lines are the user's text. One that exists
-/// stays as it is.
-pub(crate) fn create_private_folder(folder: &Path) -> io::Result<()> {
-    folder.parent().map_or(Ok(()), fs::create_dir_all)?;
-    match fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
 /// Replaces a file as a whole, in a folder that only the user can read.
 pub(crate) fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::io("write", path, &error);
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    private_folder().recursive(true).create(folder).map_err(failed)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;

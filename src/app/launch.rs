@@ -3,14 +3,15 @@
 //! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the
 //! process while it reads the run folder, as every other interface does. Nothing is shown here.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use sparktune_base::files::private_file;
+use sparktune_base::program_name;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunView};
 use sparktune_telemetry::device_failure;
@@ -106,7 +107,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             run.name(),
             run.outputs().display()
         ))
-        .hint(format!("`sparktune export {}` writes the outputs again", run_argument(run)))),
+        .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))),
         _ => Ok(()),
     }
 }
@@ -156,7 +157,7 @@ impl Following {
 
 fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure> {
     let path = run.trainer_log(attempt);
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let log = private_file().append(true).create(true).open(&path);
     let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
     let _ = writeln!(log, "sparktune {}, attempt {attempt}", env!("CARGO_PKG_VERSION"));
     let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;
@@ -191,7 +192,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         let cause = if is_kill { " (often the system, when memory runs out)" } else { "" };
         let exit = if from_outside { Exit::Stopped } else { Exit::Bug };
         let text = format!("the trainer was ended by signal {signal}{cause}. Its log is {}", log.display());
-        let hint = format!("`sparktune resume {}` continues the run", run_argument(run));
+        let hint = format!("`{} resume {}` continues the run", program_name(), run_argument(run));
         return failed(Failure::new(exit, text).hint(hint));
     }
     let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sparktune_base::units::counted;
 pub use sparktune_data::{Phase, Progress as DataProgress, Step};
 pub use sparktune_hub::{Event as DownloadEvent, Progress as DownloadProgress};
-use sparktune_plan::render::count;
 
 /// Receives everything that happens between the answers and a run, and may stop it.
 pub trait Listener: DownloadProgress + DataProgress {
@@ -166,7 +166,7 @@ impl<F: Fn(Progress) + Sync> DataProgress for Reporter<F> {
                 done: step.bytes_done,
                 total: Some(step.bytes_total),
                 unit: Unit::Bytes,
-                note: (step.examples > 0).then(|| format!("{} examples", count(step.examples))),
+                note: (step.examples > 0).then(|| counted(step.examples, "example")),
             };
         });
     }

@@ -5,7 +5,6 @@
 //! nobody and opens no file.
 
 use sparktune_data::Report;
-use sparktune_plan::presets::OF_ONE_RUN;
 use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
 
 use crate::data::limit_that_accepts;
@@ -166,8 +165,7 @@ impl Planner {
 
     /// Takes back all answers of the user but those that say what the run is made from.
     pub fn take_back_all(&mut self) {
-        self.answers =
-            self.answers.without(|origin, name| origin == Origin::Flag && !OF_ONE_RUN.contains(&name));
+        self.answers = self.answers.without(|origin, setting| origin == Origin::Flag && !setting.of_one_run);
         self.fall_back();
         self.replan();
     }
@@ -184,14 +182,14 @@ impl Planner {
     /// A preset that cannot be read or does not hold answers. Then nothing has changed.
     pub fn use_preset(&mut self, preset: &Preset) -> Result<Overriding, Failure> {
         let answers = preset.answers()?;
-        let is_of_last = |origin, name: &str| origin == Origin::Preset && !OF_ONE_RUN.contains(&name);
+        let is_of_last = |origin, setting: &Setting| origin == Origin::Preset && !setting.of_one_run;
         self.underlying = answers.merge(self.underlying.without(is_of_last));
         self.answers = self.answers.without(is_of_last);
         self.fall_back();
         self.answers.preset = Some(Answer::flag(preset.name.clone()));
         self.replan();
         let is_own = |setting: &&Setting| {
-            self.answers.origin(setting.key) == Some(Origin::Flag) && !OF_ONE_RUN.contains(&setting.name)
+            self.answers.origin(setting.key) == Some(Origin::Flag) && !setting.of_one_run
         };
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }

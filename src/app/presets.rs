@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use sparktune_plan::presets::{self, OF_ONE_RUN, PRESETS, PresetSource, UserPresets};
+use sparktune_plan::presets::{self, PRESETS, PresetSource, UserPresets};
 use sparktune_plan::{Answer, Answers, Method, Origin, Plan};
 
 use crate::failure::Failure;
@@ -128,7 +128,7 @@ pub fn save(name: &str, toml: &str, replace: bool) -> Result<Saved, Failure> {
 /// # Errors
 /// An answer that TOML cannot hold.
 pub fn text(answers: &Answers, plan: Option<&Plan>) -> Result<String, Failure> {
-    let answers = answers.without(|_, name| OF_ONE_RUN.contains(&name));
+    let answers = answers.without(|_, setting| setting.of_one_run);
     Ok(presets::text(&about(plan), &answers)?)
 }
 

@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
-use sparktune_plan::render::escape;
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};
@@ -60,8 +61,10 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
         format!("this machine cannot train on its GPU yet\n  {}", found.collect::<Vec<_>>().join("\n  "));
     let fixes = failed.into_iter().filter_map(|check| check.fix).map(|fix| escape(&fix).into_owned());
     let failure = fixes.fold(Failure::new(Exit::Device, text), Failure::hint);
-    Err(failure
-        .hint("`sparktune doctor` shows every check; --device cpu trains small models without the GPU"))
+    Err(failure.hint(format!(
+        "`{} doctor` shows every check; --device cpu trains small models without the GPU",
+        program_name()
+    )))
 }
 
 /// Writes the folder of the weights into the plan: it is known only now.

@@ -22,6 +22,15 @@ pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failur
     Ok(RunsRoot::new(runs_dir(runs_dir_flag)?).resolve(name)?)
 }
 
+/// Lists the names of all runs, the newest first, for completing one that is being typed.
+///
+/// # Errors
+/// A folder that cannot be listed, or answers that cannot be read.
+pub fn names(runs_dir_flag: Option<PathBuf>) -> Result<Vec<String>, Failure> {
+    let runs = RunsRoot::new(runs_dir(runs_dir_flag)?).list()?;
+    Ok(runs.iter().rev().map(|run| run.name().to_owned()).collect())
+}
+
 /// A running trainer that was asked to save a checkpoint and end.
 pub struct Stopping {
     run: RunDir,

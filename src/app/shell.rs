@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sparktune_plan::render::escape;
+use sparktune_base::escape::escape;
 use sparktune_runlog::RunDir;
 
 /// Where `sparktune` looks for a run by its name alone.

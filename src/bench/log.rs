@@ -8,11 +8,11 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sparktune_base::units::{bytes, count};
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, EventTailer, EventWriter, GpuSample, Kind, Lease, Limit,
     RunDir, RunStarted, RunView, RunsRoot, Sample, Step,
 };
-use sparktune_tui::{bytes, count};
 
 use crate::section::Context;
 use crate::{BenchError, Row, Target};

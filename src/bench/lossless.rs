@@ -159,7 +159,7 @@ impl Comparison {
         let mut text = format!(
             "{method} on {}, {} parameters trained; peer: {}\n{:>4}  {:>12}  {:>12}  {:>10}\n",
             self.device,
-            sparktune_tui::count(self.trained_parameters),
+            sparktune_base::units::count(self.trained_parameters),
             self.peer,
             "step",
             "sparktune",

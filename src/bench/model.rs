@@ -7,6 +7,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use sparktune_base::random::SplitMix64;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 use sparktune_plan::{MethodKind, ModelConfig, Plan};
 
@@ -78,16 +79,10 @@ pub(crate) fn pack() -> Result<PackedSequence, BenchError> {
     Ok(PackedSequence::single(&random_ids(1, TOKENS, vocabulary)))
 }
 
-/// Token ids by splitmix64.
+/// Random token ids.
 pub(crate) fn random_ids(seed: u64, count: usize, vocabulary: usize) -> Vec<u32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..count).map(|_| (next() % vocabulary as u64) as u32).collect()
+    let mut numbers = SplitMix64::new(seed);
+    (0..count).map(|_| (numbers.next_u64() % vocabulary as u64) as u32).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Rows of the result: a measured value, the target that it is held to, and whether the target was met.
 
 use serde::Serialize;
-use sparktune_tui::{bytes, count};
+use sparktune_base::units::{bytes, count, milliseconds};
 
 /// What a value has to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -98,15 +98,11 @@ impl Row {
             format!("target: {}, {}", target.in_words(self.unit), if met { "met" } else { "missed" })
         });
         let timing = self.timing.map(|Timing { seconds, cpu_seconds }| {
-            format!("{}, {} of CPU time", seconds_in_words(seconds), seconds_in_words(cpu_seconds))
+            format!("{}, {} of CPU time", milliseconds(seconds * 1e3), milliseconds(cpu_seconds * 1e3))
         });
         let note = (!self.note.is_empty()).then(|| self.note.clone());
         [target, timing, note].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
-}
-
-fn seconds_in_words(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
 /// A value with its unit, with as many digits as say something.

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
+use sparktune_base::units::count;
 use sparktune_data::{ChatTokenizer, CheckOptions, Conversation, Format, MaskPolicy, check, parse_line};
-use sparktune_tui::count;
 use tokenizers::Tokenizer;
 
 use crate::median::median;

@@ -7,6 +7,7 @@ use sparktune_app::launch::{Following, launch};
 use sparktune_app::program::Program;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
+use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView};
 use sparktune_tui::output::{note, print_json, report};
 use sparktune_tui::screen::can_fill_the_screen;
@@ -98,7 +99,8 @@ fn follow_to_the_end(
         Some(exit) => exit,
         None => {
             note(&format!(
-                "detached: the trainer saves a checkpoint and ends. `sparktune watch {}` shows it",
+                "detached: the trainer saves a checkpoint and ends. `{} watch {}` shows it",
+                program_name(),
                 run_argument(&run)
             ));
             Exit::Stopped
@@ -158,7 +160,11 @@ fn report_ending(following: &mut Following, view: &RunView) -> Option<Exit> {
 }
 
 fn note_that_it_goes_on(run: &RunDir) {
-    note(&format!("training continues in the background; `sparktune watch {}` shows it", run_argument(run)));
+    note(&format!(
+        "training continues in the background; watch it with `{} watch {}`",
+        program_name(),
+        run_argument(run)
+    ));
 }
 
 fn note_outputs(run: &RunDir, view: &RunView) {

@@ -15,7 +15,7 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{BenchError, Options, Section, predicted, section, stepper, table};
+use sparktune_bench::{BenchError, Options, predicted, section, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
@@ -29,8 +29,9 @@ use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 /// # Errors
 /// Too little room for the samples, a section that fails, or a peer that does not do its part.
 pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
+    let json = args.json;
     match args.command.take() {
-        Some(BenchCommand::Lossless(args)) => return lossless(program, *args),
+        Some(BenchCommand::Lossless(args)) => return lossless(program, *args, json),
         Some(BenchCommand::Stepper { plan, packs, adapter }) => {
             let training = stepper::Training { plan, packs, adapter };
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(failure)?;
@@ -45,17 +46,8 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
 }
 
 /// The sections that need no GPU.
-fn sections(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
-    if let Some(Some(file)) = &args.json {
-        // `--json train`: a section, and no file to write.
-        let section = file.to_str().and_then(Section::from_name).ok_or_else(|| {
-            Failure::usage(format!(
-                "--json takes a file only with --gpu. Redirect the output to {} instead",
-                file.display()
-            ))
-        })?;
-        args.sections.push(section);
-    }
+fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
+    let mut file = output_file(&args)?;
     let options = Options {
         program: program.path()?.to_owned(),
         tokenizer: args.model.or_else(|| demo_folder().map(|folder| folder.join("model"))),
@@ -63,7 +55,10 @@ fn sections(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
         quick: args.quick,
     };
     let rows = section::measure(&args.sections, &options, &note).map_err(failure)?;
-    if args.json.is_some() {
+    if let Some((file, path)) = file.as_mut().zip(args.output.as_ref()) {
+        put(file, &rows).map_err(|error| Failure::io("write", path, &error))?;
+    }
+    if args.json {
         print_json(&rows)?;
     } else {
         print(&table(&rows))?;
@@ -79,7 +74,7 @@ struct Compared<'a> {
 }
 
 /// `sparktune bench lossless`: exit code 70 where a step is further from the peer's than the bound allows.
-fn lossless(program: &Program, args: LosslessArgs) -> Result<Exit, Failure> {
+fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let given = gather(args.given.flags, args.given.demo)?;
@@ -105,13 +100,13 @@ fn lossless(program: &Program, args: LosslessArgs) -> Result<Exit, Failure> {
             }
             failure(error)
         })?;
-        if !args.json {
+        if !json {
             print(&format!("{}\n", comparison.table()))?;
         }
         comparisons.push(comparison);
     }
     let within_bound = comparisons.iter().all(|comparison| comparison.within_bound);
-    if args.json {
+    if json {
         print_json(&Compared { within_bound, comparisons: &comparisons })?;
     }
     Ok(if within_bound { Exit::Done } else { Exit::Bug })
@@ -142,10 +137,10 @@ enum Stopped {
     Failed(Failure),
 }
 
-/// The file that `--json` names.
-fn json_file(args: &BenchArgs) -> Result<Option<File>, Failure> {
+/// The file that `--output` names.
+fn output_file(args: &BenchArgs) -> Result<Option<File>, Failure> {
     let create = |path: &Path| File::create(path).map_err(|error| Failure::io("write", path, &error));
-    args.json.as_ref().and_then(Option::as_deref).map(create).transpose()
+    args.output.as_deref().map(create).transpose()
 }
 
 /// Writes one object on a line of its own.
@@ -155,7 +150,7 @@ fn put(file: &mut File, row: &impl Serialize) -> io::Result<()> {
 
 /// `bench --gpu model`.
 fn predict(args: &BenchArgs) -> Result<Exit, Failure> {
-    let mut file = json_file(args)?;
+    let mut file = output_file(args)?;
     let (predictions, summary) = predicted::predict();
     for prediction in predictions {
         if let Some(file) = &mut file {
@@ -178,7 +173,7 @@ fn measured(_: GpuSection, _: &BenchArgs) -> Result<Exit, Stopped> {
 fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     use sparktune_bench::gpu::{Bench, Row, line};
 
-    let mut file = json_file(args).map_err(Stopped::Failed)?;
+    let mut file = output_file(args).map_err(Stopped::Failed)?;
     let mut unwritten = None;
     let mut report = |row: Row| {
         let written = file.as_mut().map_or(Ok(()), |file| put(file, &row)).and_then(|()| print(&line(&row)));
@@ -199,7 +194,7 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
         }
         GpuSection::Model => unreachable!("needs no device"),
     }
-    match (unwritten, args.json.as_ref().and_then(Option::as_deref)) {
+    match (unwritten, args.output.as_deref()) {
         (None, _) => Ok(Exit::Done),
         (Some(error), Some(path)) => Err(Stopped::Failed(Failure::io("write", path, &error))),
         (Some(error), None) => Err(Stopped::Failed(error.into())),

@@ -8,9 +8,9 @@ use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::data::{self, Checked, refusal};
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
 use sparktune_data::{Rejected, Report};
 use sparktune_plan::Answers;
-use sparktune_tui::escape;
 use sparktune_tui::output::{print, print_json, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 
@@ -31,18 +31,12 @@ struct CheckReport<'a> {
 ///
 /// # Errors
 /// Inputs or a model that cannot be read. Refused data is not an error but the exit code 3.
-pub fn check(
-    flags: Answers,
-    inputs: &[PathBuf],
-    eval_data: Vec<PathBuf>,
-    rejected: &Path,
-    json: bool,
-) -> Result<Exit, Failure> {
+pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
     let Checked { report, max_rejected, accepted } =
-        data::check(&answers, inputs, eval_data, rejected.to_owned(), &listener)?;
+        data::check(&answers, inputs, rejected.to_owned(), &listener)?;
 
     let rejected_path = (report.rejected > 0).then_some(rejected);
     if json {

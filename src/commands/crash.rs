@@ -2,13 +2,14 @@
 //! backtrace on the screen.
 
 use std::backtrace::Backtrace;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sparktune_app::failure::Exit;
+use sparktune_base::files::private_file;
+use sparktune_base::program_name;
 use sparktune_tui::output::note;
 
 /// Where the report goes, and after a panic where it went. `None` where it could not be written.
@@ -37,8 +38,7 @@ pub fn install() {
         // Appended, because a second thread may crash because of the first; never through a link that someone
         // else made.
         let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-        let file =
-            OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(nofollow).open(&*path);
+        let file = private_file().append(true).create(true).custom_flags(nofollow).open(&*path);
         if file.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
             note(&format!("{panic}"));
             *at = None;
@@ -64,7 +64,8 @@ pub fn report_panic() -> Exit {
     }
     note(&format!(
         "error: a bug in sparktune ended this command. {place}: please send it to the developers; a run can be continued \
-         with `sparktune resume`"
+         with `{program} resume`",
+        program = program_name()
     ));
     Exit::Bug
 }

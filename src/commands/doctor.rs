@@ -9,6 +9,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::findings::{Finding, Severity, findings};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
 use sparktune_app::program::Program;
+use sparktune_base::program_name;
 use sparktune_telemetry::{Check, MachineFacts, Verdict, cuda_checks, disk_free_bytes, out_of_reach};
 use sparktune_train::TrainError;
 use sparktune_tui::finding_text;
@@ -131,10 +132,15 @@ fn on_device(model: &Path, suffix: &str, device: &Device) -> Result<Vec<Check>, 
     let tests = sparktune_train::self_test(model, device)?.into_iter();
     let checks = tests.map(|test| {
         let name = format!("{}{suffix}", test.name);
-        if test.passed { Check::ok(&name, test.found) } else { Check::failed(&name, test.found, NOT_EXACT) }
+        if test.passed { Check::ok(&name, test.found) } else { Check::failed(&name, test.found, not_exact()) }
     });
     Ok(checks.collect())
 }
 
-const NOT_EXACT: &str = "do not train there before this is understood: run it again, and if it fails again, send the output of \
-                         `sparktune doctor --json` to the developers";
+fn not_exact() -> String {
+    format!(
+        "do not train there until this is understood: run it again, and if it fails again, send the output of \
+         `{} doctor --json` to the developers",
+        program_name()
+    )
+}

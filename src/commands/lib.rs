@@ -25,6 +25,7 @@ pub use doctor::doctor;
 pub use report::report;
 pub use runs::{export, list, resume, stop, watch};
 use sparktune_app::failure::Exit;
+use sparktune_base::program_name;
 use sparktune_tui::output::note;
 pub use token_files::{pack, unpack, verify};
 pub use train::{plan, train};
@@ -32,15 +33,16 @@ pub use trainer::trainer;
 
 /// What the program says when it is started without arguments where nobody can be asked.
 pub fn welcome() -> Exit {
-    note(
+    let program = program_name();
+    note(&format!(
         "\
 sparktune fine-tunes small language models on this machine. On a terminal, its name alone opens the wizard.
 
-  sparktune --demo                                          see the whole job on a shipped tiny model
-  sparktune check train.jsonl --model Qwen/Qwen3.5-0.8B     is my data good?
-  sparktune plan --model Qwen/Qwen3.5-0.8B --data train.jsonl --explain
-  sparktune train --model Qwen/Qwen3.5-0.8B --data train.jsonl
-  sparktune --help                                          everything else",
-    );
+see the whole job on a shipped tiny model   {program} --demo
+check your data                             {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
+see how it would train, and why             {program} plan --model Qwen/Qwen3.5-0.8B --data train.jsonl --explain
+train                                       {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+everything else                             {program} --help"
+    ));
     Exit::Usage
 }

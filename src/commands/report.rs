@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_tui::escape;
+use sparktune_base::escape::escape;
 use sparktune_tui::output::{print, print_json};
 use sparktune_tui::report::{ReportInput, html, write_page};
 

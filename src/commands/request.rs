@@ -56,8 +56,10 @@ pub struct BenchArgs {
     pub command: Option<BenchCommand>,
     /// These sections; without any, all.
     pub sections: Vec<Section>,
-    /// JSON instead of a table; with `gpu` into this file.
-    pub json: Option<Option<PathBuf>>,
+    /// JSON instead of a table.
+    pub json: bool,
+    /// The file for the rows, as JSON; with `gpu` one object on a line, as soon as each is known.
+    pub output: Option<PathBuf>,
     /// A few seconds in all, and less exact.
     pub quick: bool,
     /// The Python that runs the peers.
@@ -93,6 +95,4 @@ pub struct LosslessArgs {
     pub given: Given,
     /// The Python that runs the peer.
     pub peers: PathBuf,
-    /// The losses of every step as one JSON object.
-    pub json: bool,
 }

@@ -11,6 +11,7 @@ use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
 use sparktune_app::runs::{find, request_stop};
 use sparktune_app::summary::Summary;
+use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screens::Screens;
@@ -59,7 +60,7 @@ pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> 
     if style.json {
         print_json(&rows)?;
     } else if rows.is_empty() {
-        note(&format!("no runs in {}; `sparktune train` starts one", root.path().display()));
+        note(&format!("no runs yet in {}; `{} train` starts one", root.path().display(), program_name()));
     } else {
         print(&runs_table(&rows, now_us()))?;
     }

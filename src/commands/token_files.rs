@@ -4,11 +4,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{bytes, count, counted};
 use sparktune_data::token_file::{
     self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
 };
 use sparktune_tui::output::{print, print_json};
-use sparktune_tui::{bytes, count, escape};
 
 /// Defects that are listed on the screen; `--json` has them all.
 const LISTED: usize = 20;
@@ -62,9 +64,9 @@ fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut text = format!(
-        "{} examples, {} tokens, {} of them targets\n",
-        count(done.examples),
-        count(done.tokens),
+        "{}, {}, {} of them targets\n",
+        counted(done.examples, "example"),
+        counted(done.tokens, "token"),
         count(done.target_tokens)
     );
     for line in &done.notes {
@@ -108,16 +110,15 @@ pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Ex
 fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path)>) -> String {
     let defects = report.defects.len() as u64 + report.defects_not_listed;
     let mut text = format!(
-        "{}: format v{}, {}, {} examples and {} tokens intact, {}\n",
+        "{}: format v{}, {}, {} and {} intact, {}\n",
         escape(&file.display().to_string()),
         report.format,
         bytes(report.bytes),
-        count(report.intact_examples),
-        count(report.intact_tokens),
+        counted(report.intact_examples, "example"),
+        counted(report.intact_tokens, "token"),
         match defects {
             0 => "no defect".to_owned(),
-            1 => "1 defect".to_owned(),
-            n => format!("{} defects", count(n)),
+            n => counted(n, "defect"),
         }
     );
     for defect in report.defects.iter().take(LISTED) {
@@ -128,14 +129,15 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
     }
     match rebuilt {
         Some((saved, output)) => text.push_str(&format!(
-            "saved {} examples, {} tokens, in {}\n",
-            count(saved.recovered_examples),
-            count(saved.recovered_tokens),
+            "saved {}, {}, in {}\n",
+            counted(saved.recovered_examples, "example"),
+            counted(saved.recovered_tokens, "token"),
             escape(&output.display().to_string())
         )),
-        _ if defects > 0 => text.push_str(
-            "Make the file again from its source, or save its intact examples with `sparktune verify FILE --rebuild OUT`\n",
-        ),
+        _ if defects > 0 => text.push_str(&format!(
+            "Make the file again from its source, or save its intact examples with `{} verify FILE --rebuild OUT`\n",
+            program_name()
+        )),
         _ => {}
     }
     text

@@ -7,6 +7,7 @@ use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
+use sparktune_base::program_name;
 use sparktune_plan::{Answers, Plan, render};
 use sparktune_tui::interview::Interview;
 use sparktune_tui::output::{can_ask, columns, note, print, print_json};
@@ -72,7 +73,8 @@ fn start(
     let run = create_run(program, job, &listener)?;
     note(&format!("run   {}", run.path().display()));
     if interrupts.count() > 0 {
-        note(&format!("stopped before the first step; `sparktune resume {}` starts it", run_argument(&run)));
+        let (program, run) = (program_name(), run_argument(&run));
+        note(&format!("stopped before the first step; `{program} resume {run}` starts it"));
         return Ok(Exit::Stopped);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
@@ -83,7 +85,10 @@ fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {
     match Screens::open()?.wizard(program, answers)? {
         WizardEnd::Started(run) => note_how_it_stands(&run),
         WizardEnd::DraftKept => {
-            note("nothing was started; the answers are kept, and the next `sparktune` offers to continue");
+            note(&format!(
+                "nothing was started; your answers are kept, and the next `{}` offers to continue",
+                program_name()
+            ));
             Ok(Exit::Done)
         }
         WizardEnd::Left => Ok(Exit::Done),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::count;
 
 /// Lengths of all accepted examples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -100,13 +101,24 @@ impl fmt::Display for LengthReport {
         writeln!(
             f,
             "length in {unit}: mean {:.1}  p50 {}  p90 {}  p99 {}  max {}  (total {})",
-            self.mean, self.p50, self.p90, self.p99, self.max, self.total
+            self.mean,
+            count(self.p50.into()),
+            count(self.p90.into()),
+            count(self.p99.into()),
+            count(self.max.into()),
+            count(self.total)
         )?;
         let most = self.histogram.iter().map(|b| b.count).max().unwrap_or(0).max(1);
         for bin in &self.histogram {
             let halves = (2 * WIDTH * bin.count).div_ceil(most);
             let bar = "█".repeat((halves / 2) as usize) + if halves % 2 == 1 { "▌" } else { "" };
-            writeln!(f, "{:>9} – {:<9} {:>9}  {bar}", bin.from, bin.to - 1, bin.count)?;
+            writeln!(
+                f,
+                "{:>9} – {:<9} {:>9}  {bar}",
+                count(bin.from.into()),
+                count((bin.to - 1).into()),
+                count(bin.count)
+            )?;
         }
         Ok(())
     }

@@ -3,11 +3,11 @@
 //! What a folder holds is current exactly when the header its token files would get today equals the header
 //! they have: same tokenizer, template, policy and source bytes. Then nothing is tokenised again.
 
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::create_private_folder;
 
 use crate::check::examine_all;
 use crate::examine::Examiner;
@@ -93,7 +93,8 @@ pub fn prepare(
     if let Some(prepared) = current(out_dir, &header)? {
         return Ok(prepared);
     }
-    private_folder(out_dir).map_err(DataError::io("create", out_dir))?;
+    // Tokens and rejected lines are the user's data: nobody else looks into the folder.
+    create_private_folder(out_dir).map_err(DataError::io("create", out_dir))?;
     // The report is written last: a folder without one is not prepared.
     remove_if_there(&out_dir.join(REPORT))?;
 
@@ -215,17 +216,6 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
 fn prepared(out_dir: &Path, report: Report, reused: bool) -> Prepared {
     let rejected = (report.rejected > 0).then(|| out_dir.join(REJECTED));
     Prepared { train: out_dir.join(TRAIN), eval: out_dir.join(EVAL), report, rejected, reused }
-}
-
-/// Tokens and rejected lines are the user's data: nobody else looks into the folder.
-fn private_folder(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn write_report(out_dir: &Path, report: &Report) -> Result<(), DataError> {

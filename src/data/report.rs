@@ -3,6 +3,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, counted, percent};
 
 use crate::format::Format;
 use crate::lengths::LengthReport;
@@ -139,20 +141,9 @@ impl Report {
     }
 }
 
-/// Text from data and file names, made harmless for a terminal: control characters and bidi overrides become
-/// escapes.
-pub(crate) fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        let overrides = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-        if c.is_control() || overrides { out.extend(c.escape_unicode()) } else { out.push(c) }
-    }
-    out
-}
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", printable(&self.file), self.line)
+        write!(f, "{}:{}", escape(&self.file), self.line)
     }
 }
 
@@ -162,25 +153,29 @@ impl fmt::Display for Report {
         for file in &self.files {
             let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", eval" } else { "" };
-            writeln!(f, "{} ({format}{side}): {} lines", printable(&file.name), file.lines)?;
+            writeln!(f, "{} ({format}{side}): {}", escape(&file.name), counted(file.lines, "line"))?;
         }
-        write!(f, "{} examples accepted, {} lines rejected", self.examples, self.rejected)?;
+        let (accepted, rejected) = (counted(self.examples, "example"), counted(self.rejected, "line"));
+        write!(f, "{accepted} accepted, {rejected} rejected")?;
         if self.rejected > 0 {
-            write!(f, " ({:.2} %)", 100.0 * self.rejected_share())?;
+            write!(f, " ({})", percent(self.rejected_share()))?;
         }
-        writeln!(f, ", {} blank", self.blank_lines)?;
+        writeln!(f, ", {} blank", count(self.blank_lines))?;
         for r in &self.rejections {
-            writeln!(f, "  {:>8} × {}: {}", r.count, r.first, printable(&r.example.to_string()))?;
+            let first = if r.count > 1 { "first " } else { "" };
+            let example = r.example.to_string();
+            writeln!(f, "  {}, {first}{}: {}", counted(r.count, "line"), r.first, escape(&example))?;
         }
         for line in self.findings() {
             writeln!(f, "{line}")?;
         }
         if let Some(tokens) = &self.tokens {
-            let share = 100.0 * tokens.target_share;
-            writeln!(f, "{} tokens, {} of them carry loss ({share:.1} %)", tokens.total, tokens.targets)?;
+            let share = percent(tokens.target_share);
+            let (total, targets) = (counted(tokens.total, "token"), count(tokens.targets));
+            writeln!(f, "{total}, {targets} of them trained ({share})")?;
         }
         if let Some(split) = &self.split {
-            writeln!(f, "{} train, {} eval", split.train_examples, split.eval_examples)?;
+            writeln!(f, "{} train, {} eval", count(split.train_examples), count(split.eval_examples))?;
         }
         match &self.lengths {
             Some(lengths) => write!(f, "{lengths}"),
@@ -194,11 +189,11 @@ impl Report {
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let findings = [
-            ("exact copies of an earlier example", Some(&self.duplicates)),
-            ("eval examples that are also trained on", Some(&self.in_train_and_eval)),
-            ("examples with an empty assistant turn", Some(&self.empty_assistant_turns)),
-            ("examples with an unusual order of turns", Some(&self.unusual_order)),
-            ("examples with special tokens in their text", self.special_tokens_in_text.as_ref()),
+            ("same as an earlier example", Some(&self.duplicates)),
+            ("both trained on and in the eval set", Some(&self.in_train_and_eval)),
+            ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
+            ("with an unusual order of turns", Some(&self.unusual_order)),
+            ("with special tokens in the text", self.special_tokens_in_text.as_ref()),
         ];
         let present = findings.iter().filter_map(|(what, finding)| Some((what, (*finding)?)));
         present
@@ -206,7 +201,7 @@ impl Report {
             .map(|(what, finding)| {
                 let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({note})"));
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
-                format!("{:>10} {what}{note}{first}", finding.examples)
+                format!("{} {what}{note}{first}", counted(finding.examples, "example"))
             })
             .collect()
     }

@@ -7,11 +7,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use safetensors::{Dtype, View};
+use sparktune_base::files::sync;
 
 use crate::linear::Linear;
 use crate::numbers::narrow;
@@ -100,7 +101,7 @@ pub fn export(
         Ok(accounting) => {
             fs::rename(&partial, out).map_err(ModelError::io(out))?;
             if let Some(parent) = out.parent() {
-                sync(parent)?;
+                sync(parent).map_err(ModelError::io(parent))?;
             }
             Ok(accounting)
         }
@@ -174,7 +175,7 @@ fn write_and_compare(
         untied: by_stored_name.contains_key("lm_head.weight"),
     };
     carry_small_files(base, dir, adjusted)?;
-    sync(dir)?;
+    sync(dir).map_err(ModelError::io(dir))?;
 
     let written = Checkpoint::open_with(dir, base.options())?;
     for (name, info) in base.tensors().iter().filter(|(name, _)| kept(name)) {
@@ -348,9 +349,4 @@ fn logits_distance(
         }
         _ => plain,
     })
-}
-
-/// Flushes a file or folder to the disk.
-fn sync(path: &Path) -> Result<(), ModelError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(ModelError::io(path))
 }

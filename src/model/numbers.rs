@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use safetensors::Dtype;
+use sparktune_base::random::{GAMMA, SplitMix64};
 
 /// The numbers of a float type, from little-endian bytes; `None` for other types.
 pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
@@ -29,12 +30,6 @@ pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f3
     let hash = name
         .bytes()
         .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-    let mut state = hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..count).map(|_| (((next() >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0) * bound) as f32).collect()
+    let mut numbers = SplitMix64::new(hash ^ seed.wrapping_mul(GAMMA));
+    (0..count).map(|_| ((numbers.next_f64() * 2.0 - 1.0) * bound) as f32).collect()
 }

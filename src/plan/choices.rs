@@ -4,12 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::{bytes, duration};
 
-use crate::units::{bytes, duration};
+use crate::setting::{Kind, one_of};
 use crate::values::Value;
 
 macro_rules! choice {
-    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ } expects $expects:literal) => {
+    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ }) => {
         $(#[$about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
@@ -17,6 +18,8 @@ macro_rules! choice {
         impl $name {
             /// All of them, in the order they are offered.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            const WORDS: &'static [&'static str] = &[$($word),+];
 
             /// The word a user types.
             pub const fn word(self) -> &'static str {
@@ -34,13 +37,12 @@ macro_rules! choice {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", $expects)) }
+                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", one_of(Self::WORDS))) }
             }
         }
 
         impl Value for $name {
-            const EXPECTS: &'static str = $expects;
-            const CHOICES: &'static [&'static str] = &[$($word),+];
+            const KIND: Kind = Kind::Choice(Self::WORDS);
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
                 Self::from_text(value.as_str()?)
@@ -68,7 +70,7 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
-    } expects "lora or full"
+    }
 }
 
 choice! {
@@ -78,7 +80,7 @@ choice! {
         Bfd = "bfd",
         /// Examples in a line, cut at `pack_length`, as the original recipe does.
         Stream = "stream",
-    } expects "bfd or stream"
+    }
 }
 
 choice! {
@@ -90,7 +92,7 @@ choice! {
         Default = "default",
         /// Left out of the output.
         None = "none",
-    } expects "trained, default or none"
+    }
 }
 
 impl Mtp {
@@ -136,7 +138,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU.
         Cuda = "cuda",
-    } expects "cpu, cuda or auto"
+    }
 }
 
 choice! {
@@ -146,7 +148,7 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
         Cuda = "cuda",
-    } expects "cpu or cuda"
+    }
 }
 
 choice! {
@@ -156,7 +158,7 @@ choice! {
         Train = "train",
         /// The inserted block is context only.
         Skip = "skip",
-    } expects "train or skip"
+    }
 }
 
 choice! {
@@ -172,7 +174,7 @@ choice! {
         Alpaca = "alpaca",
         /// `prompt` and `completion`.
         PromptCompletion = "prompt-completion",
-    } expects "auto, messages, sharegpt, alpaca or prompt-completion"
+    }
 }
 
 choice! {
@@ -190,5 +192,5 @@ choice! {
         Mistral = "mistral",
         /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
         Gemma3 = "gemma3",
-    } expects "qwen3_5, qwen3, qwen2, llama, mistral or gemma3"
+    }
 }

@@ -1,56 +1,42 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
-use crate::answers::{Answers, Origin, SETTINGS, Setting};
+use sparktune_base::program_name;
+
+use crate::answer::Origin;
 use crate::error::PlanError;
-use crate::values::Value;
+use crate::setting::Setting;
+use crate::settings::{Answers, SETTINGS};
 
-/// What a line that stands alone must name, wherever the answer came from.
-const ALWAYS: [&str; 4] = ["preset", "name", "model.id", "data.train"];
-
-/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), the
-/// preset, the name, the model and the data; settings that have no flag stand before it as variables.
-/// Everything else is decided again from the same files and variables. Words are quoted for a POSIX shell.
+/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), and with
+/// what the run is made from, wherever that was said. Everything else is decided again from the same files
+/// and variables. Words are quoted for a POSIX shell.
 ///
 /// # Errors
 /// [`PlanError::NotWritable`] naming an answer that a command line cannot hold: a path that is not UTF-8, a
 /// NUL.
 pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
-    let (mut variables, mut flags) = (Vec::new(), Vec::new());
+    let mut line = format!("{} train --non-interactive", program_name());
     for setting in SETTINGS {
         let Some(origin) = answers.origin(setting.key) else { continue };
-        if origin != Origin::Flag && !ALWAYS.contains(&setting.key) {
+        if origin != Origin::Flag && !setting.of_one_run {
             continue;
         }
-        for value in values(answers, setting)? {
-            if setting.has_flag {
-                // A value that looks like a flag is held to its own.
-                if value.starts_with('-') {
-                    flags.push(quoted(setting, &format!("--{}={value}", setting.name))?)
-                } else {
-                    flags.push(format!("--{} {}", setting.name, quoted(setting, &value)?))
-                }
+        let words = answers
+            .words(setting.key)
+            .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` has no text", setting.key)))?;
+        for word in words {
+            // A value that looks like a flag is held to its own.
+            let flag = if word.starts_with('-') {
+                quoted(setting, &format!("--{}={word}", setting.name))?
             } else {
-                variables.push(format!("{}={}", setting.env(), quoted(setting, &value)?));
-            }
+                format!("--{} {}", setting.name, quoted(setting, &word)?)
+            };
+            line.push(' ');
+            line.push_str(&flag);
         }
     }
-    let program = "sparktune train --non-interactive".to_owned();
-    Ok(variables.into_iter().chain([program]).chain(flags).collect::<Vec<_>>().join(" "))
-}
-
-/// The values of one answer: each path of a list is a flag of its own.
-fn values(answers: &Answers, setting: &Setting) -> Result<Vec<String>, PlanError> {
-    let paths = match setting.key {
-        "data.train" => answers.data.as_ref(),
-        "data.eval" => answers.eval_data.as_ref(),
-        _ => None,
-    };
-    match paths {
-        Some(paths) => paths.value.iter().map(Value::to_text).collect::<Option<_>>(),
-        None => answers.get(setting.name).map(|(text, _)| vec![text]),
-    }
-    .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` has no text", setting.key)))
+    Ok(line)
 }
 
 fn quoted(setting: &Setting, word: &str) -> Result<String, PlanError> {
@@ -65,36 +51,28 @@ mod tests {
 
     use super::*;
 
-    /// Reads a line the way the program's flags and variables are read.
+    /// Reads a line the way the program's flags are read.
     fn read(words: impl IntoIterator<Item = String>) -> Answers {
-        let mut answers = Answers::default();
         let mut words = words.into_iter();
-        let mut paths = Vec::new();
-        for word in words.by_ref().take_while(|word| word != "sparktune") {
-            let (variable, value) = word.split_once('=').unwrap();
-            let setting = SETTINGS.iter().find(|setting| setting.env() == variable).unwrap();
-            assert!(!setting.has_flag, "{variable}");
-            answers.set(setting.name, value, Origin::Flag).unwrap();
-        }
-        assert_eq!(words.by_ref().take(2).collect::<Vec<_>>(), ["train", "--non-interactive"]);
+        let program: Vec<String> = words.by_ref().take(3).collect();
+        assert_eq!(program, ["sparktune", "train", "--non-interactive"]);
+        let mut given: Vec<(String, Vec<String>)> = Vec::new();
         while let Some(flag) = words.next() {
             let flag = flag.strip_prefix("--").unwrap();
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name.to_owned(), value.to_owned()),
                 None => (flag.to_owned(), words.next().filter(|word| !word.starts_with('-')).unwrap()),
             };
-            assert!(Setting::named(&name).unwrap().has_flag, "{name}");
-            match name.as_str() {
-                "data" | "eval-data" => paths.push((name, value.into())),
-                name => answers.set(name, &value, Origin::Flag).unwrap(),
+            match given.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, values)) => values.push(value),
+                None => given.push((name, vec![value])),
             }
         }
-        let of = |name: &str| {
-            let paths: Vec<_> =
-                paths.iter().filter(|(n, _)| n == name).map(|(_, path)| path).cloned().collect();
-            (!paths.is_empty()).then(|| crate::Answer::flag(paths))
-        };
-        Answers { data: of("data"), eval_data: of("eval-data"), ..answers }
+        given.iter().fold(Answers::default(), |mut answers, (name, values)| {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            answers.set_words(name, &values, Origin::Flag).unwrap();
+            answers
+        })
     }
 
     fn said(pairs: &[(&str, &str)]) -> Answers {
@@ -115,7 +93,7 @@ mod tests {
         answers.set("name", "demo", Origin::Preset).unwrap();
         assert_eq!(
             command_line(&answers).unwrap(),
-            "SPARKTUNE_RECOMPUTE=true sparktune train --non-interactive --preset quick --name demo --model Qwen/Qwen3.5-2B \
+            "sparktune train --non-interactive --preset quick --recompute true --name demo --model Qwen/Qwen3.5-2B \
              --data 'a b.jsonl' --data c.jsonl --rank 16 --learning-rate 2e-4"
         );
     }
@@ -135,10 +113,9 @@ mod tests {
             "größe 模型",
         ];
         for value in odd {
-            let answers = said(&[("model", value), ("model-path", value), ("data", value)]);
+            let answers = said(&[("model", value), ("data", value)]);
             let line = command_line(&answers).unwrap();
-            let line = line
-                .replace("sparktune train", "sh -c 'printf \"%s\\0\" \"$SPARKTUNE_MODEL_PATH\" \"$@\"' x");
+            let line = line.replace("sparktune train", "sh -c 'printf \"%s\\0\" \"$@\"' x");
             let shell = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
             let out = String::from_utf8(shell.stdout).unwrap();
             let words: Vec<&str> = out.split_terminator('\0').collect();
@@ -149,7 +126,7 @@ mod tests {
                     vec![format!("--{flag}"), value.to_owned()]
                 }
             };
-            let expected: Vec<String> = [value.into(), "--non-interactive".into()]
+            let expected: Vec<String> = ["--non-interactive".into()]
                 .into_iter()
                 .chain(joined("model"))
                 .chain(joined("data"))
@@ -180,7 +157,7 @@ mod tests {
             let mut answers = Answers::default();
             for (which, text, number) in given {
                 let setting = &SETTINGS[which];
-                let choice = setting.choices.get(number as usize % setting.choices.len().max(1));
+                let choice = setting.choices().get(number as usize % setting.choices().len().max(1));
                 let texts = [text, number.to_string(), format!("{}e-3", number), choice.unwrap_or(&"x").to_string()];
                 for text in texts {
                     let _ = answers.set(setting.name, &text, Origin::Flag);

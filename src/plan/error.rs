@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::answers::Setting;
-use crate::units::bytes;
+use sparktune_base::program_name;
+use sparktune_base::units::bytes;
+
+use crate::setting::Setting;
 
 /// One answer that nobody gave and that no rule can supply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +104,8 @@ pub enum PlanError {
     },
     /// The device asked for cannot be used.
     #[error(
-        "{place} asks for cuda, but {why}. Use --device cpu (or auto), or run `sparktune doctor` for what is missing"
+        "{place} asks for cuda, but {why}. Use --device cpu (or auto), or run `{program} doctor` to see what is missing",
+        program = program_name()
     )]
     Device {
         /// Where it was asked for.

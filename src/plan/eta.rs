@@ -1,11 +1,12 @@
 //! How long a run takes: tokens divided by a speed, with the kind of speed always said.
 
+use sparktune_base::units::{count, duration, flops, tokens_per_s};
+
 use crate::catalog::Catalog;
 use crate::choices::{Device, MethodKind};
 use crate::facts::Rates;
 use crate::fit::{Choice, Fit, Wish};
 use crate::plan::{RateBasis, Time};
-use crate::units::{count, duration, flops, tokens_per_s};
 
 /// What the time depends on.
 pub(crate) struct Run<'a> {

@@ -5,7 +5,8 @@
 //! [`PlanError`] that says what would work. Pure: nothing here opens a file, asks a device or knows a screen;
 //! the same input gives the same plan.
 
-pub mod answers;
+mod answer;
+mod answers;
 pub mod architecture;
 pub mod catalog;
 pub mod choices;
@@ -28,14 +29,17 @@ pub mod render;
 mod resolve;
 pub mod rows;
 mod schedule;
+pub mod setting;
+mod settings;
 mod sizing;
-mod units;
 mod values;
 
 #[cfg(test)]
+mod reference_tests;
+#[cfg(test)]
 mod resolve_tests;
 
-pub use answers::{Answer, Answers, Origin, SETTINGS, Setting};
+pub use answer::{Answer, Origin};
 pub use catalog::{Catalog, CatalogModel};
 pub use choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 pub use command_line::command_line;
@@ -48,3 +52,5 @@ pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks};
 pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};
+pub use setting::Setting;
+pub use settings::{Answers, SETTINGS};

@@ -8,10 +8,10 @@
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::{flops, tokens_per_s};
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
-use crate::units::{flops, tokens_per_s};
 
 /// The shipped page as text.
 const RESULTS_MD: &str = include_str!("../../kernels/RESULTS.md");

@@ -6,6 +6,7 @@
 //! the steps that follow it: [`copies_beside_checkpoint`].
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::bytes;
 
 use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
@@ -13,7 +14,6 @@ use crate::cost::Work;
 use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
-use crate::units::bytes;
 
 /// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH`
 /// in `kernels/linear_cross_entropy/slabs.rs`).

@@ -5,6 +5,8 @@
 //! [`Outlook`] for a row of a table. The figures are those that `resolve` would come to, without disk and
 //! without answers.
 
+use sparktune_base::units::{bytes, count};
+
 use crate::choices::{Device, MethodKind, PackStrategy};
 use crate::eta;
 use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
@@ -13,7 +15,6 @@ use crate::memory::Memory;
 use crate::plan::RateBasis;
 use crate::remedies::{smaller_ranks, usual_rank};
 use crate::rows::Lengths;
-use crate::units::{bytes, count};
 
 /// The data set that is assumed while none is known: chats of ordinary length.
 fn assumed_data() -> DataFacts {

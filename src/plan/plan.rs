@@ -7,13 +7,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::{Answers, Origin};
+use crate::answer::Origin;
 use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
 use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
+use crate::settings::Answers;
 
 /// Every value of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

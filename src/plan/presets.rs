@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::answers::{Answer, Answers, Origin, Setting};
+use sparktune_base::escape::escape;
+
+use crate::answer::{Answer, Origin};
 use crate::error::PlanError;
-use crate::units::escape;
+use crate::setting::Setting;
+use crate::settings::Answers;
 
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +19,6 @@ pub struct Preset {
     /// Its text, with comments.
     pub toml: &'static str,
 }
-
-/// Names of the answers that say what a run is made from, not how: presets of the user leave them out.
-pub const OF_ONE_RUN: [&str; 9] =
-    ["preset", "name", "model", "revision", "model-path", "architecture", "data", "eval-data", "runs-dir"];
 
 /// All shipped presets, in the order they are listed.
 pub const PRESETS: &[Preset] = &[

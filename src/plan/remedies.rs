@@ -1,13 +1,14 @@
 //! What would fit, when a plan does not.
 
-use crate::answers::Setting;
+use sparktune_base::units::count;
+
 use crate::catalog::Catalog;
 use crate::choices::{MethodKind, PackStrategy};
 use crate::cost::Work;
 use crate::error::Remedy;
 use crate::fit::{Fit, Wish, up_to_128};
 use crate::plan::Plan;
-use crate::units::count;
+use crate::setting::Setting;
 
 /// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.
 pub(crate) fn usual_rank(hidden_size: usize) -> u32 {

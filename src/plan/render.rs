@@ -4,10 +4,12 @@
 
 use std::fmt::Write as _;
 
-use crate::answers::Origin;
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, counted, duration, percent, tokens_per_s};
+
+use crate::answer::Origin;
 use crate::memory::Memory;
 use crate::plan::{Advice, DurationPlan, Explained, Method, Plan, RateBasis, Time};
-pub use crate::units::{bytes, count, duration, escape, flops, is_active, parameters, percent, tokens_per_s};
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -121,9 +123,9 @@ pub fn cost_curve(plan: &Plan) -> String {
         ];
         let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();
         let line = format!(
-            "{mark} {:>11} {:>7.0} % {:>7} {:>10} {:>9} {:>10}  {}",
+            "{mark} {:>11} {:>8} {:>7} {:>10} {:>9} {:>10}  {}",
             count(point.pack_length.into()),
-            point.tokens_per_s_relative * 100.0,
+            percent(point.tokens_per_s_relative),
             percent(point.waste),
             count(point.rows),
             count(point.own_rows),
@@ -139,8 +141,7 @@ pub fn cost_curve(plan: &Plan) -> String {
 pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
     let an_epoch = count(time.steps_per_epoch);
     let whole = time.steps_per_epoch.saturating_mul(duration.epochs.into());
-    let epochs =
-        if duration.epochs == 1 { "1 epoch".to_owned() } else { format!("{} epochs", duration.epochs) };
+    let epochs = counted(duration.epochs.into(), "epoch");
     if time.steps >= whole {
         return format!("{an_epoch} an epoch, {epochs}");
     }

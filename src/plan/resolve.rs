@@ -6,7 +6,10 @@
 
 use std::path::PathBuf;
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS, Setting};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, counted, parameters, percent};
+
+use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -15,7 +18,8 @@ use crate::fit::{Fit, Wish};
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::rows::Lengths;
-use crate::units::{bytes, count, escape, parameters, percent};
+use crate::setting::Setting;
+use crate::settings::{Answers, SETTINGS};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.
 pub fn missing(answers: &Answers) -> Vec<Missing> {
@@ -420,9 +424,9 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{} examples, {} tokens, mean {:.0}, p99 {}, longest {}; {} carry loss",
-            count(data.examples),
-            count(data.total_tokens),
+            "{}, {}, mean {:.0}, p99 {}, longest {}; {} carry loss",
+            counted(data.examples, "example"),
+            counted(data.total_tokens, "token"),
             data.mean(),
             count(data.p99.into()),
             count(data.max.into()),

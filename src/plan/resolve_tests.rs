@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use crate::answers::{Answer, Answers, Origin, SETTINGS};
+use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
 use crate::error::PlanError;
@@ -18,6 +18,7 @@ use crate::plan::{Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
+use crate::settings::{Answers, SETTINGS};
 use crate::values::Value;
 
 /// The length report of lengths, as the data stage makes it.
@@ -337,7 +338,8 @@ fn an_answer_out_of_range_names_its_place_and_the_range() {
         resolve(&with(ask("tiny"), &[(name, value)]), &facts).unwrap_err().to_string()
     };
     assert!(
-        text("pack-length", "9999").contains("--pack-length is `9999`: expected a value from 16 to 4096")
+        text("pack-length", "9999")
+            .contains("--pack-length is `9999`: expected a whole number from 16 to 4096")
     );
     assert!(text("learning-rate", "0").contains("--learning-rate"));
     assert!(text("name", "../elsewhere").contains("--name"));
@@ -430,7 +432,7 @@ fn what_is_said_of_a_head_that_is_not_there_is_refused_from_the_user_and_passed_
     let plan = resolve(&preset.merge(with(ask("tiny"), &[("mtp", "none")])), &facts).unwrap();
     assert_eq!((plan.draft_vocab, plan.pack.mtp_length), (None, None));
     let text = tiny(&[("draft-vocab", "4096")]).unwrap_err().to_string();
-    assert!(text.contains("--draft-vocab is `4096`: expected a value from 1 to 2048"), "{text}");
+    assert!(text.contains("--draft-vocab is `4096`: expected a whole number from 1 to 2048"), "{text}");
 }
 
 #[test]
@@ -517,10 +519,6 @@ fn one_table_gives_each_setting_a_key_a_name_and_a_variable_of_its_own() {
         for other in &SETTINGS[..i] {
             assert!(setting.key != other.key && setting.env() != other.env(), "{}", setting.key);
         }
-    }
-    // The flags that scripts may rely on.
-    for flag in "model data eval-data preset method rank pack-length pack-strategy epochs max-steps save-steps learning-rate seed mtp runs-dir name device".split(' ') {
-        assert!(SETTINGS.iter().any(|setting| setting.name == flag && setting.has_flag), "--{flag}");
     }
 }
 

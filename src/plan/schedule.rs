@@ -1,6 +1,8 @@
 //! Batch, duration, optimizer, checkpoints and evaluations: what happens at which step.
 
-use crate::answers::Origin;
+use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
+
+use crate::answer::Origin;
 use crate::choices::{MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::eta;
@@ -8,7 +10,6 @@ use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
 use crate::resolve::Resolver;
-use crate::units::{bytes, count, duration as time_in_words, tokens_per_s};
 
 impl Resolver<'_> {
     pub(crate) fn batch(
@@ -109,9 +110,9 @@ impl Resolver<'_> {
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
         let reason = if quarter < 200 {
-            format!("four to a run of {} steps", count(steps))
+            format!("four to a run of {}", counted(steps, "step"))
         } else {
-            format!("of {} steps", count(steps))
+            format!("of {}", counted(steps, "step"))
         };
         let save_steps = self.pick("checkpoint.save_steps", &answers.save_steps, quarter.min(200), reason);
         let save_minutes = self.pick(

@@ -1,6 +1,9 @@
 //! Method, rank, pack length and recompute: the decisions that memory and time are made of.
 
-use crate::answers::Origin;
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, counted, parameters, percent};
+
+use crate::answer::Origin;
 use crate::choices::{Device, MethodKind, Mtp, PackStrategy};
 use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Fit, Wish};
@@ -8,7 +11,6 @@ use crate::memory::Memory;
 use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
 use crate::resolve::{Resolver, setting};
-use crate::units::{bytes, count, escape, parameters, percent};
 
 /// Full fine-tuning is recommended from this many examples …
 const FULL_EXAMPLES: u64 = 100_000;
@@ -23,7 +25,8 @@ impl Resolver<'_> {
     /// The recommended method with its reason.
     fn recommended_method(&self, fit: &Fit, free: Wish) -> (MethodKind, String) {
         let data = &self.facts.data;
-        let size = format!("{} examples and {} tokens", count(data.examples), count(data.total_tokens));
+        let size =
+            format!("{} and {}", counted(data.examples, "example"), counted(data.total_tokens, "token"));
         if self.answers.rank.is_some() && self.answers.method.is_none() {
             return (MethodKind::Lora, "a rank was given".to_owned());
         }
@@ -204,8 +207,8 @@ impl Resolver<'_> {
             let together = fit.together(&free, alone.clone(), best);
             format!(
                 "the most of 4, 2 and 1 that fit without recompute: weights are read, and the head's gradient is added to, once for \
-                 {best} rows, by the estimate {:.1} % faster, for {} more of activations",
-                (alone.epoch_s / together.epoch_s - 1.0) * 100.0,
+                 {best} rows, by the estimate {} faster, for {} more of activations",
+                percent(alone.epoch_s / together.epoch_s - 1.0),
                 bytes(together.memory.needed_bytes().saturating_sub(alone.memory.needed_bytes())),
             )
         } else if wish.method == MethodKind::Lora {
@@ -241,7 +244,7 @@ impl Resolver<'_> {
         );
         let own = choice.rows.own_rows.round() as u64;
         let longer = if own > 0 {
-            format!("; {} longer examples get a row of their own", count(own))
+            format!("; {} longer than that get a row of their own", counted(own, "example"))
         } else {
             String::new()
         };

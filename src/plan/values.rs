@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
+use crate::setting::Kind;
+
 /// A type that an answer can have.
 pub(crate) trait Value: Sized + PartialEq {
-    /// What is accepted, as the end of the sentence "expected …".
-    const EXPECTS: &'static str;
-    /// The words that are accepted, where there are only these; in the order they are offered.
-    const CHOICES: &'static [&'static str] = &[];
+    /// What kind of value it is.
+    const KIND: Kind;
     /// From a TOML value of the right type.
     fn from_toml(value: &toml::Value) -> Option<Self>;
     /// From text.
@@ -19,6 +19,24 @@ pub(crate) trait Value: Sized + PartialEq {
     fn to_toml(&self) -> Option<toml::Value>;
     /// As text that [`from_text`](Self::from_text) may read; the caller looks whether it does.
     fn to_text(&self) -> Option<String>;
+
+    /// From the words after a flag: one, except where several make one value.
+    fn from_words(words: &[&str]) -> Option<Self> {
+        match words {
+            [text] => Self::from_text(text),
+            _ => None,
+        }
+    }
+
+    /// As words that [`from_words`](Self::from_words) reads.
+    fn to_words(&self) -> Option<Vec<String>> {
+        spoken(self).map(|text| vec![text])
+    }
+
+    /// As a number, where it is one.
+    fn number(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// The TOML value that reads back as this one; `None` for what TOML cannot hold (a path that is not UTF-8).
@@ -32,7 +50,7 @@ pub(crate) fn spoken<T: Value>(value: &T) -> Option<String> {
 }
 
 impl Value for String {
-    const EXPECTS: &'static str = "text";
+    const KIND: Kind = Kind::Text;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         Self::from_text(value.as_str()?)
@@ -52,7 +70,7 @@ impl Value for String {
 }
 
 impl Value for PathBuf {
-    const EXPECTS: &'static str = "a path";
+    const KIND: Kind = Kind::Path;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         Self::from_text(value.as_str()?)
@@ -72,7 +90,7 @@ impl Value for PathBuf {
 }
 
 impl Value for Vec<PathBuf> {
-    const EXPECTS: &'static str = "a path, or a list of them: [\"a.jsonl\", \"b.jsonl\"]";
+    const KIND: Kind = Kind::Paths;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         match value {
@@ -95,6 +113,16 @@ impl Value for Vec<PathBuf> {
             _ => Some(self.to_toml()?.to_string()),
         }
     }
+
+    /// Each path is a word as it stands, also one that begins with a bracket.
+    fn from_words(words: &[&str]) -> Option<Self> {
+        let paths: Vec<PathBuf> = words.iter().map(|word| PathBuf::from_text(word)).collect::<Option<_>>()?;
+        (!paths.is_empty()).then_some(paths)
+    }
+
+    fn to_words(&self) -> Option<Vec<String>> {
+        self.iter().map(spoken).collect()
+    }
 }
 
 /// A list of paths in TOML's brackets. A file may have such a name too; then it stands in a list of one.
@@ -111,7 +139,7 @@ fn listed(text: &str) -> Option<Vec<PathBuf>> {
 }
 
 impl Value for Vec<String> {
-    const EXPECTS: &'static str = "a name, or several with commas in between";
+    const KIND: Kind = Kind::Names;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         match value {
@@ -137,11 +165,14 @@ impl Value for Vec<String> {
     fn to_text(&self) -> Option<String> {
         Some(self.join(","))
     }
+
+    fn from_words(words: &[&str]) -> Option<Self> {
+        Self::from_text(&words.join(","))
+    }
 }
 
 impl Value for bool {
-    const EXPECTS: &'static str = "true or false";
-    const CHOICES: &'static [&'static str] = &["true", "false"];
+    const KIND: Kind = Kind::Switch;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         value.as_bool()
@@ -161,7 +192,7 @@ impl Value for bool {
 }
 
 impl Value for u32 {
-    const EXPECTS: &'static str = "a whole number";
+    const KIND: Kind = Kind::Whole;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         value.as_integer()?.try_into().ok()
@@ -178,10 +209,14 @@ impl Value for u32 {
     fn to_text(&self) -> Option<String> {
         Some(self.to_string())
     }
+
+    fn number(&self) -> Option<f64> {
+        Some(f64::from(*self))
+    }
 }
 
 impl Value for u64 {
-    const EXPECTS: &'static str = "a whole number below 2^63";
+    const KIND: Kind = Kind::Whole;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         value.as_integer()?.try_into().ok()
@@ -199,10 +234,14 @@ impl Value for u64 {
     fn to_text(&self) -> Option<String> {
         Some(self.to_string())
     }
+
+    fn number(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
 }
 
 impl Value for f64 {
-    const EXPECTS: &'static str = "a number";
+    const KIND: Kind = Kind::Number;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         value.as_float().or_else(|| value.as_integer().map(|n| n as Self)).filter(|x| x.is_finite())
@@ -220,6 +259,10 @@ impl Value for f64 {
         // Both forms are the shortest that read back the same; a learning rate reads better as 2e-4.
         let scientific = *self != 0.0 && !(1e-2..1e15).contains(&self.abs());
         Some(if scientific { format!("{self:e}") } else { self.to_string() })
+    }
+
+    fn number(&self) -> Option<f64> {
+        Some(*self)
     }
 }
 

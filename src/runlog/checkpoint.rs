@@ -12,18 +12,18 @@
 //! as proof.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use sparktune_base::files::{private_file, private_folder, sync};
 
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
 use crate::manifest::{Damage, MANIFEST, Manifest};
-use crate::run_dir::{RunDir, private_file, random_hex, sync_folder};
+use crate::run_dir::{RunDir, random_hex};
 
 const TEMP: &str = ".tmp-";
 const ASIDE: &str = ".aside-";
@@ -126,7 +126,7 @@ impl Checkpoints {
     pub fn begin(&mut self, step: u64, lease: &Lease) -> Result<CheckpointWriter<'_>> {
         self.assert_leased(lease);
         let temp = self.folder.join(format!("{TEMP}{}-{}", folder_name(step), random_hex::<4>()));
-        DirBuilder::new().mode(0o700).create(&temp).doing("create", &temp)?;
+        private_folder().create(&temp).doing("create", &temp)?;
         Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
     }
 
@@ -249,7 +249,7 @@ impl Checkpoints {
         let path = self.path_of(step);
         match renameat_with(CWD, temp, CWD, &path, RenameFlags::EXCHANGE) {
             Ok(()) => {
-                sync_folder(&self.folder)?;
+                sync(&self.folder).doing("flush to disk", &self.folder)?;
                 self.delete(temp)
             }
             // Some network file systems cannot exchange: two renames, which `clean` completes after a kill.
@@ -257,7 +257,7 @@ impl Checkpoints {
                 let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
                 fs::rename(&path, &aside).doing("replace", &path)?;
                 fs::rename(temp, &path).doing("commit", &path)?;
-                sync_folder(&self.folder)?;
+                sync(&self.folder).doing("flush to disk", &self.folder)?;
                 self.delete(&aside)
             }
             Err(e) => Err(e).doing("replace", path),
@@ -293,7 +293,7 @@ impl CheckpointWriter<'_> {
         let mut file =
             private_file().create_new(true).open(&manifest_path).doing("create", &manifest_path)?;
         file.write_all(&manifest.to_json()).and_then(|()| file.sync_all()).doing("write", &manifest_path)?;
-        sync_folder(&temp)?;
+        sync(&temp).doing("flush to disk", &temp)?;
         let path = self.checkpoints.path_of(step);
         // An empty folder would be replaced by a plain rename; NOREPLACE is not everywhere, so ask first.
         // Nobody else creates one meanwhile: we hold the lease.
@@ -301,7 +301,8 @@ impl CheckpointWriter<'_> {
             self.checkpoints.replace(&temp, step)?;
         } else {
             fs::rename(&temp, &path).doing("commit", &path)?;
-            sync_folder(&self.checkpoints.folder)?;
+            let folder = &self.checkpoints.folder;
+            sync(folder).doing("flush to disk", folder)?;
         }
         self.committed = true;
         self.checkpoints.sound.insert(step);

@@ -10,11 +10,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::private_file;
 
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
 use crate::now_us;
-use crate::run_dir::{RunDir, private_file, random_hex};
+use crate::run_dir::{RunDir, random_hex};
 
 /// What can be asked of a trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use sparktune_base::program_name;
+
 use crate::lease::Holder;
 use crate::manifest::Damage;
 
@@ -23,13 +25,16 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no run at all under the root.
-    #[error("no runs in {}; start one with `sparktune train`, or name another folder with --runs-dir", .root.display())]
+    #[error(
+        "there are no runs in {} yet; start one with `{program} train`, or name another folder with --runs-dir",
+        .root.display(), program = program_name()
+    )]
     NoRuns {
         /// The folder that holds runs.
         root: PathBuf,
     },
     /// Nothing has this name.
-    #[error("no run named '{name}' in {}; `sparktune runs` lists them", .root.display())]
+    #[error("no run named '{name}' in {}; `{program} runs` lists them", .root.display(), program = program_name())]
     NoSuchRun {
         /// What was asked for.
         name: String,
@@ -37,7 +42,7 @@ pub enum Error {
         root: PathBuf,
     },
     /// A prefix that fits several runs.
-    #[error("'{name}' fits {} runs; type more of one of these names:\n  {}", .candidates.len(), .candidates.join("\n  "))]
+    #[error("'{name}' matches {} runs; type more of one of these names:\n  {}", .candidates.len(), .candidates.join("\n  "))]
     Ambiguous {
         /// What was asked for.
         name: String,
@@ -45,15 +50,18 @@ pub enum Error {
         candidates: Vec<String>,
     },
     /// The folder exists but is not a run.
-    #[error("{} is not a run folder: it has no events/ inside; `sparktune runs` lists the runs", .path.display())]
+    #[error(
+        "{} is not a run folder: it has no events/ inside; `{program} runs` lists the runs",
+        .path.display(), program = program_name()
+    )]
     NotARun {
         /// The folder.
         path: PathBuf,
     },
     /// A second trainer wanted the run.
     #[error(
-        "{} is already being trained by {holder}; watch it with `sparktune watch`, or end it with `sparktune stop`",
-        .run.display()
+        "{} is already being trained by {holder}; watch it with `{program} watch`, or end it with `{program} stop`",
+        .run.display(), program = program_name()
     )]
     AlreadyRunning {
         /// The run folder.
@@ -62,7 +70,10 @@ pub enum Error {
         holder: Holder,
     },
     /// A request to a run that nobody trains.
-    #[error("no trainer is running in {}; there is nothing to ask. `sparktune resume` continues it", .run.display())]
+    #[error(
+        "no trainer is running in {}, so there is nothing to stop. `{program} resume` continues a run that has not finished",
+        .run.display(), program = program_name()
+    )]
     NotRunning {
         /// The run folder.
         run: PathBuf,
@@ -107,7 +118,10 @@ pub enum Error {
         known: u32,
     },
     /// A checkpoint that was asked for by its step is not whole.
-    #[error("checkpoint {} is damaged: {damage}; an earlier one can be used with `sparktune resume`", .path.display())]
+    #[error(
+        "checkpoint {} is damaged: {damage}; `{program} resume` continues from an earlier one",
+        .path.display(), program = program_name()
+    )]
     DamagedCheckpoint {
         /// The checkpoint folder.
         path: PathBuf,

@@ -4,15 +4,15 @@
 //! What is written inside the file is for people; nothing is decided by a PID.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::private_file;
 
 use crate::error::{Doing, Error, Result};
 use crate::now_us;
@@ -60,12 +60,10 @@ impl Lease {
     /// [`Error::AlreadyRunning`] while another process holds it.
     pub fn acquire(run: &RunDir) -> Result<Self> {
         let path = run.lease_lock();
-        let mut file = OpenOptions::new()
+        let mut file = private_file()
             .read(true)
-            .write(true)
             .create(true)
             .truncate(false) // the holder's words must outlive a refused second trainer
-            .mode(0o600)
             .open(&path)
             .doing("open", &path)?;
         let mut tries = 0;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::sync;
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
@@ -172,7 +173,7 @@ fn walk(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<(), (PathBuf, io::Err
         let (path, kind) = (entry.path(), entry.file_type().map_err(at)?);
         if kind.is_dir() {
             walk(&path, paths)?;
-            File::open(&path).and_then(|f| f.sync_all()).map_err(|e| (path, e))?;
+            sync(&path).map_err(|e| (path, e))?;
         } else if kind.is_file() {
             paths.push(path);
         } else {

@@ -2,10 +2,11 @@
 //!
 //! Folders are 0700 and files 0600: a run holds the user's training data.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use sparktune_base::files::{private_file, private_folder, sync};
 
 use crate::error::{Doing, Error, Result};
 
@@ -38,14 +39,13 @@ impl RunDir {
 
     /// Creates the folder itself and its parts; fails when the folder exists.
     pub(crate) fn create(path: PathBuf) -> Result<Self> {
-        let mut private = DirBuilder::new();
-        private.mode(0o700);
-        private.create(&path).doing("create", &path)?;
+        let builder = private_folder();
+        builder.create(&path).doing("create", &path)?;
         let run = RunDir { path };
         // `events` last: its presence is what makes the folder a run.
         let parts = [run.control(), run.data(), run.checkpoints(), run.logs(), run.outputs(), run.events()];
         for part in parts {
-            private.create(&part).doing("create", &part)?;
+            builder.create(&part).doing("create", &part)?;
         }
         Ok(run)
     }
@@ -191,18 +191,6 @@ impl RunDir {
     }
 }
 
-/// Options for a new file that only its owner may read.
-pub(crate) fn private_file() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    options
-}
-
-/// Makes the names in `folder` survive a power cut.
-pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|f| f.sync_all()).doing("flush to disk", folder)
-}
-
 fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = match private_file().create_new(true).open(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -215,7 +203,8 @@ fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
         let _ = fs::remove_file(path);
         return Err(Error::io("write", path, e));
     }
-    sync_folder(path.parent().expect("a record lies in its run folder"))
+    let folder = path.parent().expect("a record lies in its run folder");
+    sync(folder).doing("flush to disk", folder)
 }
 
 /// `bytes` random bytes in hexadecimal: enough to tell two runs, or two requests, of the same moment apart.

@@ -9,11 +9,12 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sparktune_base::files::{private_file, sync};
+
 use crate::error::{Doing, Result, in_words};
 use crate::event::{Event, Kind, Warning};
 use crate::lease::Lease;
 use crate::now_us;
-use crate::run_dir::{private_file, sync_folder};
 use crate::tensorboard::TensorBoard;
 
 /// Writer of the event file of this attempt; shared by the threads of the trainer.
@@ -39,7 +40,8 @@ impl EventWriter {
         let attempt = lease.run().next_attempt()?;
         let path = lease.run().event_file(attempt);
         let file = private_file().append(true).create_new(true).open(&path).doing("create", &path)?;
-        sync_folder(&lease.run().events())?;
+        let events = lease.run().events();
+        sync(&events).doing("flush to disk", &events)?;
         let log = Log { lines: Lines::new(file, attempt), tensorboard: None };
         Ok(EventWriter { attempt, path, log: Mutex::new(log) })
     }

@@ -9,6 +9,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sparktune_base::program_name;
+use sparktune_base::units::bytes;
 /// What a message means; `None` where it does not speak of the device.
 pub fn device_failure(message: &str) -> Option<String> {
     library(message)
@@ -40,8 +42,14 @@ pub fn heard() -> Option<String> {
     first.as_ref().filter(|(at, _)| at.elapsed() <= RECENT).map(|(_, words)| words.clone())
 }
 
-const DOCTOR: &str = "`sparktune doctor` says what to install";
-const RESUME: &str = "`sparktune resume` continues from the last checkpoint";
+fn doctor() -> String {
+    format!("`{} doctor` says what to install", program_name())
+}
+
+fn resume() -> String {
+    format!("`{} resume` continues from the last checkpoint", program_name())
+}
+
 const REPORT: &str =
     "this is a bug in sparktune or in a library under it: please report it with the crash report";
 
@@ -63,23 +71,26 @@ fn library(message: &str) -> Option<String> {
         }
         None => return None,
     };
-    Some(format!("{what}. {DOCTOR}"))
+    Some(format!("{what}. {}", doctor()))
 }
 
 fn compilation(message: &str) -> Option<String> {
+    let doctor = doctor();
     let log = message.split_once("[Compilation Error]")?.1;
     let log = log.split("[Source]").next().unwrap_or(log);
     Some(if let Some(header) = between(log, "cannot open source file \"", "\"") {
-        format!("the CUDA header {header} was not found, which a kernel needs. {DOCTOR}")
+        format!("the CUDA header {header} was not found, which a kernel needs. {doctor}")
     } else if log.contains("libnvrtc-builtins") {
         return library("failed to open libnvrtc-builtins");
     } else if log.contains("--gpu-architecture") {
-        format!("NVRTC is too old to know this GPU. {DOCTOR}")
+        format!("NVRTC is too old to know this GPU. {doctor}")
     } else {
         let line =
             log.lines().map(str::trim).find(|line| line.contains("error")).unwrap_or("no reason given");
         format!(
-            "a kernel does not compile on this machine ({line}); {REPORT}. `sparktune doctor` looks whether CUDA's parts fit"
+            "a kernel does not compile on this machine ({line}); {REPORT}. `{program} doctor` checks whether the parts of CUDA \
+             fit together",
+            program = program_name()
         )
     })
 }
@@ -92,12 +103,13 @@ fn memory(message: &str) -> Option<String> {
     let out = size.is_some()
         || message.contains("An out-of-memory error happened during launch")
         || status(message) == Some("CUDA_ERROR_OUT_OF_MEMORY");
-    let for_what = size.map(|bytes| format!(" ({} more MiB were asked for)", bytes.div_ceil(1 << 20)));
+    let for_what = size.map(|size| format!(" ({} more were asked for)", bytes(size)));
     out.then(|| {
         format!(
-            "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {RESUME}; else start a new run \
-             with a smaller --pack-length, with SPARKTUNE_RECOMPUTE=true, or with --method lora",
-            for_what.unwrap_or_default()
+            "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {}; else start a new run \
+             with a smaller --pack-length, with --recompute true, or with --method lora",
+            for_what.unwrap_or_default(),
+            resume()
         )
     })
 }
@@ -141,13 +153,14 @@ const NUMBERS: [(u32, &str); 22] = [
 ];
 
 fn of_status(name: &str) -> Option<String> {
+    let (doctor, resume) = (doctor(), resume());
     Some(match name.strip_prefix("CUDA_ERROR_")? {
         "NO_DEVICE" | "INVALID_DEVICE" => {
             format!(
                 "the driver shows no GPU to this process ({name}). In a container start it with --gpus all; else look at CUDA_VISIBLE_DEVICES and `nvidia-smi`"
             )
         }
-        "STUB_LIBRARY" => format!("a stub of libcuda was loaded instead of the driver's ({name}). {DOCTOR}"),
+        "STUB_LIBRARY" => format!("a stub of libcuda was loaded instead of the driver's ({name}). {doctor}"),
         "SYSTEM_DRIVER_MISMATCH" => {
             format!(
                 "libcuda and the driver in the kernel are of different versions ({name}): the driver was updated; reboot"
@@ -165,15 +178,15 @@ fn of_status(name: &str) -> Option<String> {
         }
         "DEVICE_UNAVAILABLE" => {
             format!(
-                "another program has the GPU for itself ({name}): end it (`nvidia-smi` lists them), then {RESUME}"
+                "another program has the GPU for itself ({name}): end it (`nvidia-smi` lists them), then {resume}"
             )
         }
         "UNSUPPORTED_PTX_VERSION" => {
-            format!("NVRTC is newer than the driver, which refuses what it compiled ({name}). {DOCTOR}")
+            format!("NVRTC is newer than the driver, which refuses what it compiled ({name}). {doctor}")
         }
         "NO_BINARY_FOR_GPU" | "INVALID_PTX" => {
             format!(
-                "the driver does not take the kernels that NVRTC compiled for this GPU ({name}). {DOCTOR}"
+                "the driver does not take the kernels that NVRTC compiled for this GPU ({name}). {doctor}"
             )
         }
         "JIT_COMPILER_NOT_FOUND" => {
@@ -183,12 +196,12 @@ fn of_status(name: &str) -> Option<String> {
         }
         "ECC_UNCORRECTABLE" => {
             format!(
-                "the GPU's memory has an error that could not be corrected ({name}). {RESUME}; if it happens again, the GPU is to be replaced (`nvidia-smi -q -d ECC`)"
+                "the GPU's memory has an error that could not be corrected ({name}). {resume}; if it happens again, the GPU is to be replaced (`nvidia-smi -q -d ECC`)"
             )
         }
         "LAUNCH_TIMEOUT" => {
             format!(
-                "a kernel took longer than the driver allows a GPU that draws a screen ({name}). {RESUME} with the screen on another GPU, or without a desktop"
+                "a kernel took longer than the driver allows a GPU that draws a screen ({name}). {resume} with the screen on another GPU, or without a desktop"
             )
         }
         "ILLEGAL_ADDRESS"
@@ -201,12 +214,14 @@ fn of_status(name: &str) -> Option<String> {
         | "INVALID_PC"
         | "LAUNCH_FAILED" => {
             format!(
-                "a kernel failed on the GPU ({name}), and nothing runs on it any more in this process. {RESUME}. If it fails at the same \
+                "a kernel failed on the GPU ({name}), and nothing runs on it any more in this process. {resume}. If it fails at the same \
                  step again, {REPORT}; if at another, the GPU may be unwell (`sudo dmesg | grep -i xid`)"
             )
         }
         _ => format!(
-            "the GPU's driver failed ({name}). {RESUME}; if it happens again, `sparktune doctor` looks at driver and libraries, and `sudo dmesg | grep -i xid` at the GPU"
+            "the GPU's driver failed ({name}). {resume}; if it happens again, `{program} doctor` checks driver and libraries, and \
+             `sudo dmesg | grep -i xid` the GPU",
+            program = program_name()
         ),
     })
 }
@@ -226,7 +241,7 @@ fn other(message: &str) -> Option<String> {
         ("A launch error happened", "a kernel could not be started on the GPU"),
     ];
     let (_, what) = signs.iter().find(|(sign, _)| message.contains(sign))?;
-    Some(format!("{what}. {RESUME}; if it happens again, {REPORT}"))
+    Some(format!("{what}. {}; if it happens again, {REPORT}", resume()))
 }
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
@@ -291,9 +306,9 @@ mod tests {
         ),
         (
             "An IO error happened\nCaused by:\n  out of device memory allocating 2147483648 bytes\n   0: cubecl_environment::backtrace::BackTrace::capture\n",
-            "2048 more MiB",
+            "2.1 GB more",
         ),
-        ("can't allocate buffer of size: 1\n", "1 more MiB"),
+        ("can't allocate buffer of size: 1\n", "1 B more"),
         ("a stream could not be created: cuStreamCreate failed with status 2", "memory ran out"),
         (
             "Unknown error happened during execution: CUDA memcpy_htod_async failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\"); shape [1], strides [1], elem_size 4, pitch None",

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::program_name;
 use sparktune_data::packing::PackingError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_model::ModelError;
@@ -18,9 +19,9 @@ pub enum TrainError {
     Tokens(#[from] TokenFileError),
     #[error(transparent)]
     Packing(#[from] PackingError),
-    #[error("plan.toml of this run cannot be read: {0}. Start a new run with `sparktune train`")]
+    #[error("plan.toml of this run cannot be read: {0}. Start a new run with `{program} train`", program = program_name())]
     Plan(String),
-    #[error("the plan names no model folder. Start a new run with `sparktune train`")]
+    #[error("the plan names no model folder. Start a new run with `{program} train`", program = program_name())]
     NoModelFolder,
     #[error(
         "{path}: no token carries loss, so there is nothing to learn. Check that the data has assistant turns, and the think policy"
@@ -33,7 +34,8 @@ pub enum TrainError {
     #[error("{path}: {defect}. Start a new run: the tokens are then made again from the data")]
     DamagedTokens { path: PathBuf, defect: String },
     #[error(
-        "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or look at the examples of this step; `sparktune export` writes what the last checkpoint holds"
+        "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or look at the examples of this step; `{program} export` writes what the last checkpoint holds",
+        program = program_name()
     )]
     NotFinite { what: &'static str, value: f64, step: u64 },
     #[error(
@@ -46,19 +48,20 @@ pub enum TrainError {
     ForeignCheckpoint { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so none is the best. Export without --best")]
     NoBest,
-    #[error("the run has no usable checkpoint to export. Run `sparktune resume` first")]
+    #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
         "the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
     )]
     NoDevice(String),
     #[error(
-        "training is not exact on {on} ({failed}), so the run was not started there. Look at what `sparktune doctor` finds: if it fails again, send the output of `sparktune doctor --json` to the developers; a new run with --device cpu does not need this device"
+        "training is not exact on {on} ({failed}), so the run was not started there. Look at what `{program} doctor` finds: if it fails again, send the output of `{program} doctor --json` to the developers; a new run with --device cpu does not need this device",
+        program = program_name()
     )]
     Inexact { on: String, failed: String },
     #[error("{what}. Details are in {details}")]
     Device { what: String, details: PathBuf },
-    #[error("{path}: {source}. Check space and permissions of the run folder, then `sparktune resume`")]
+    #[error("{path}: {source}. Check space and permissions of the run folder, then run `{program} resume`", program = program_name())]
     Io { path: PathBuf, source: std::io::Error },
 }
 

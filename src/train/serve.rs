@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use sparktune_base::units::{bytes, count, percent};
 use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
-use sparktune_plan::render::{bytes, count, percent};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
 /// The longest draft that is measured.

@@ -5,6 +5,8 @@
 
 use std::time::Instant;
 
+use sparktune_base::program_name;
+
 use crate::control::ControlRequests;
 use crate::cuda::tuning;
 use crate::due::{Due, Evaluated, Intervals, StageEnd};
@@ -138,7 +140,11 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         if end == StageEnd::EarlyStop {
             let evaluations = self.steps.state.evals_without_gain;
             self.session.warn(
-                format!("stopping early: {evaluations} evaluations in a row were no better than the best; the outputs hold the last weights, `sparktune export --best` writes the best"),
+                format!(
+                    "stopping early: {evaluations} evaluations in a row were no better than the best; the outputs hold the last \
+                     weights, `{} export --best` writes the best",
+                    program_name()
+                ),
                 Some(self.steps.state.step),
             );
         }

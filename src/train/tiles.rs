@@ -6,12 +6,12 @@
 //! Nothing of the run enters or leaves, and no tile changes a bit of a result, so a run goes the same way
 //! with and without measuring. Without CUDA there is nothing to measure.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
+use sparktune_base::files::private_file;
 
 use crate::cuda::tuning::{Problem, learn, learned};
 use crate::session::Session;
@@ -99,11 +99,9 @@ impl TileFile {
         let text = format!("{}\n{}{last_line}", self.on, learned());
         // Renamed into place, because another run may read or write the file at the same time.
         let partial = self.path.with_extension(std::process::id().to_string());
-        let written = OpenOptions::new()
-            .write(true)
+        let written = private_file()
             .create(true)
             .truncate(true)
-            .mode(0o600)
             .open(&partial)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| fs::rename(&partial, &self.path));

@@ -5,8 +5,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use indicatif::{DecimalBytes, MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use sparktune_app::listener::{DownloadEvent as Event, DownloadProgress};
+use sparktune_base::units::{bytes, counted};
 
 use crate::output::stderr_can_redraw;
 
@@ -106,7 +107,7 @@ impl<W: Write + Send> DownloadProgress for Lines<W> {
                 let now = tenth(*have + count);
                 *have += count;
                 if now > before && now < 10 {
-                    self.say(&format!("{name}: {}0 % of {}", now, DecimalBytes(*size)));
+                    self.say(&format!("{name}: {}0 % of {}", now, bytes(*size)));
                 }
                 return;
             }
@@ -125,21 +126,18 @@ impl<W: Write + Send> DownloadProgress for Lines<W> {
 fn line_for(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is in the cache"),
-        Event::Begin { repo, files: 1, bytes } => {
-            format!("{repo}: fetching 1 file, {}", DecimalBytes(*bytes))
+        Event::Begin { repo, files, bytes: size } => {
+            format!("{repo}: fetching {}, {}", counted(*files as u64, "file"), bytes(*size))
         }
-        Event::Begin { repo, files, bytes } => {
-            format!("{repo}: fetching {files} files, {}", DecimalBytes(*bytes))
-        }
-        Event::File { name, have: 0, size } => format!("{name}: {}", DecimalBytes(*size)),
+        Event::File { name, have: 0, size } => format!("{name}: {}", bytes(*size)),
         Event::File { name, have, size } => {
-            format!("{name}: continues at {} of {}", DecimalBytes(*have), DecimalBytes(*size))
+            format!("{name}: continues at {} of {}", bytes(*have), bytes(*size))
         }
         Event::Retry { name, wait, why } => {
             format!("{name}: {why}; next attempt in {} s", wait.as_secs_f32().ceil())
         }
         Event::Waiting { name } => format!("{name}: another process is fetching it, waiting"),
-        Event::Done { name, size } => format!("{name}: done, {}", DecimalBytes(*size)),
+        Event::Done { name, size } => format!("{name}: done, {}", bytes(*size)),
         _ => return None,
     })
 }

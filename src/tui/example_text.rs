@@ -1,9 +1,9 @@
 //! An example as the model will see it, as lines of text: what is trained is named in front, without colour
 //! or cursor.
 
+use sparktune_base::escape::escape;
 use sparktune_data::Rendering;
 
-use crate::escape::escape;
 use crate::wrap::wrap;
 
 /// The example in lines of about `width` columns: `context | …` and `trained | …` wherever that changes. What

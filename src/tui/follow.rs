@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use sparktune_app::failure::Failure;
+use sparktune_base::escape::{escape, escape_json};
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView};
 
-use crate::escape::{escape, escape_json};
 use crate::plain::{event_line, how_it_stands};
 
 // Four times a second: quick enough for a person, light enough for SSH and many watchers.

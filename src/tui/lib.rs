@@ -19,7 +19,6 @@
 mod chart;
 pub mod dashboard;
 mod downloads;
-mod escape;
 mod example_text;
 mod follow;
 pub mod interview;
@@ -27,7 +26,6 @@ pub mod output;
 mod plain;
 pub mod progress;
 pub mod prompts;
-mod quantity;
 pub mod report;
 pub mod runs_list;
 mod runs_table;
@@ -37,9 +35,7 @@ mod state;
 pub mod wizard;
 mod wrap;
 
-pub use escape::{escape, escape_json};
 pub use example_text::example_lines;
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, finding_text, how_it_stands};
-pub use quantity::{bytes, count, duration, loss};
 pub use runs_table::{RunRow, runs_table};

@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
-
-use crate::escape::{escape, escape_json};
+use sparktune_base::escape::{escape, escape_json};
 
 /// Prints a result. A reader that went away comes back as [`io::ErrorKind::BrokenPipe`].
 ///

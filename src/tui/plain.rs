@@ -2,14 +2,17 @@
 
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::shell::run_argument;
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{
+    bytes, clock, count, counted, duration, loss, milliseconds, or_unknown, tokens_per_s,
+};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
     RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
-use crate::escape::escape;
-use crate::quantity::{UNKNOWN, bytes, clock, count, duration, loss, or_unknown};
 use crate::state::outcome_word;
 
 /// Characters of a generation that are shown; the log has all of it.
@@ -19,7 +22,7 @@ const SAMPLE_CHARS: usize = 300;
 /// time left.
 pub fn event_line(event: &Event, view: &RunView) -> String {
     let (kind, words) = event_words(event, view);
-    format!("{} {kind:<10} {words}", clock(event.time_us))
+    format!("{} UTC {kind:<10} {words}", clock(event.time_us))
 }
 
 /// The event's kind in one word, and what it says, escaped.
@@ -52,8 +55,10 @@ fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
     let mut parts = vec![format!("attempt {attempt}")];
     let texts = [&started.model, &started.method, &started.device];
     parts.extend(texts.into_iter().filter(|t| !t.is_empty()).map(|t| escape(t).into_owned()));
-    parts.extend(started.total_steps.map(|steps| format!("{} steps", count(steps))));
-    parts.extend(started.epochs.map(|epochs| format!("{epochs} epochs")));
+    parts.extend(started.total_steps.map(|steps| counted(steps, "step")));
+    parts.extend(
+        started.epochs.map(|epochs| format!("{epochs} epoch{}", if epochs == 1.0 { "" } else { "s" })),
+    );
     parts.extend(started.resumed_from_step.map(|step| format!("resumed from step {}", count(step))));
     if !started.sparktune.is_empty() {
         parts.push(format!("sparktune {}", escape(&started.sparktune)));
@@ -83,15 +88,11 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
         format!("loss {}{average}", loss(step.loss_nats)),
         format!("lr {}", or_unknown(step.lr, |lr| format!("{lr:.2e}"))),
         format!("grad {}", or_unknown(step.grad_norm, |norm| format!("{norm:.3}"))),
-        format!("{} ms", or_unknown(step.step_ms, |ms| format!("{ms:.0}"))),
-        format!("{} tok/s", or_unknown(step.tokens_per_s, rate)),
+        format!("took {}", or_unknown(step.step_ms, milliseconds)),
+        format!("{} tok/s", or_unknown(step.tokens_per_s, tokens_per_s)),
         format!("mem {}", or_unknown(step.mem_used_bytes, bytes)),
         format!("left {}", or_unknown(view.eta(), |eta| duration(eta.seconds))),
     ]
-}
-
-fn rate(per_second: f64) -> String {
-    if (0.0..1e15).contains(&per_second) { count(per_second.round() as u64) } else { UNKNOWN.to_owned() }
 }
 
 fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
@@ -99,9 +100,9 @@ fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
     vec![
         format!("step {}", count(eval.step)),
         format!("loss {}{}", loss(eval.loss_nats), if best { " (best)" } else { "" }),
-        format!("{} examples", count(eval.examples)),
-        format!("{} target tokens", count(eval.target_tokens)),
-        format!("{} ms", or_unknown(eval.eval_ms, |ms| format!("{ms:.0}"))),
+        counted(eval.examples, "example"),
+        counted(eval.target_tokens, "target token"),
+        format!("took {}", or_unknown(eval.eval_ms, milliseconds)),
     ]
 }
 
@@ -134,7 +135,7 @@ fn checkpoint_parts(checkpoint: &CheckpointCommitted) -> Vec<String> {
     let mut parts = vec![
         escape(&checkpoint.name).into_owned(),
         bytes(checkpoint.bytes),
-        format!("{} ms", or_unknown(checkpoint.commit_ms, |ms| format!("{ms:.0}"))),
+        format!("took {}", or_unknown(checkpoint.commit_ms, milliseconds)),
     ];
     if checkpoint.best {
         parts.push("best".to_owned());
@@ -176,7 +177,7 @@ fn gpu_words(gpu: &GpuSample) -> String {
 fn run_finished(finished: &RunFinished) -> Vec<String> {
     let mut parts = vec![outcome_word(finished.outcome).to_owned()];
     parts.extend(finished.reason.as_deref().map(|reason| escape(reason).into_owned()));
-    parts.push(format!("{} steps", count(finished.step)));
+    parts.push(counted(finished.step, "step"));
     parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
     parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
     if let Some((predicted, peak)) = finished.mem_predicted_bytes.zip(finished.mem_peak_bytes) {
@@ -206,11 +207,12 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
 /// terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
+    let program = program_name();
     let resume = || match view.checkpoints.back() {
         Some(checkpoint) => {
-            format!("`sparktune resume {run}` continues from step {}", count(checkpoint.step))
+            format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
         }
-        None => format!("`sparktune resume {run}` starts again; there was no checkpoint yet"),
+        None => format!("`{program} resume {run}` starts again; there was no checkpoint yet"),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),
@@ -224,7 +226,9 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
             resume()
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),
-        Liveness::Finished { outcome: Outcome::Completed } => format!("completed, {step} steps"),
+        Liveness::Finished { outcome: Outcome::Completed } => {
+            format!("completed, {}", counted(view.steps_done(), "step"))
+        }
         Liveness::Finished { outcome } => {
             let reason =
                 view.finished().and_then(|f| f.reason.as_deref()).map(|r| format!(" ({})", escape(r)));
@@ -353,21 +357,21 @@ mod tests {
             lines.push(log.line(kind));
         }
         let expected = "\
-13:27:30 start      attempt 1 · Qwen/Qwen3.5-2B · lora · cpu, 2 cores · 1,200 steps · 3 epochs · sparktune 0.1.0
-13:27:31 phase      train · 2 epochs left
-13:27:31 progress   tokenise 1,500 of 3,000 (50 %) examples
-13:27:32 progress   load 1.0 GiB of 4.0 GiB (25 %)
-13:27:32 step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · – ms · – tok/s · mem – · left –
-13:27:33 step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · 412 ms · 4,966 tok/s · mem 3.0 GiB · left 9m59s
-13:27:33 step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · – ms · – tok/s · mem – · left 9m59s
-13:27:34 eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · 80 ms
-13:27:34 fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
-13:27:35 fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
-13:27:35 checkpoint step-000003 · 12.0 MiB · 34 ms · best
-13:27:36 device     mem 1.0 GiB of 128.0 GiB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
-13:27:36 control    stop carried out at step 3
-13:27:37 finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
-13:27:37 other      'weather', written by a newer sparktune";
+13:27:30 UTC start      attempt 1 · Qwen/Qwen3.5-2B · lora · cpu, 2 cores · 1,200 steps · 3 epochs · sparktune 0.1.0
+13:27:31 UTC phase      train · 2 epochs left
+13:27:31 UTC progress   tokenise 1,500 of 3,000 (50 %) examples
+13:27:32 UTC progress   load 1.1 GB of 4.3 GB (25 %)
+13:27:32 UTC step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · took – · – tok/s · mem – · left –
+13:27:33 UTC step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · took 412 ms · 4,966 tok/s · mem 3.2 GB · left 9 min 59 s
+13:27:33 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
+13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · took 80 ms
+13:27:34 UTC fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
+13:27:35 UTC fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
+13:27:35 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
+13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
+13:27:36 UTC control    stop carried out at step 3
+13:27:37 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:37 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use sparktune_app::listener::{
     DataProgress, DownloadEvent, DownloadProgress, Listener, Phase, Step, phase_in_words,
 };
+use sparktune_base::units::{bytes, counted};
 
 use crate::downloads;
 use crate::output::{note, stderr_can_redraw};
@@ -86,11 +87,11 @@ impl DataProgress for Reading {
         let tenth = step.bytes_done * 10 / step.bytes_total.max(1);
         let mark = step.phase as u64 * 16 + tenth;
         if self.noted.swap(mark, Ordering::Relaxed) < mark && (1..10).contains(&tenth) {
-            let total = DecimalBytes(step.bytes_total);
+            let total = bytes(step.bytes_total);
             note(&format!(
-                "{}: {tenth}0 % of {total}, {} examples",
+                "{}: {tenth}0 % of {total}, {}",
                 phase_in_words(step.phase),
-                step.examples
+                counted(step.examples, "example")
             ));
         }
     }

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sparktune_app::failure::Failure;
 use sparktune_app::files::{self, common_beginning, completions, expand_home, split_typed};
+use sparktune_base::escape::escape;
 
-use crate::escape::escape;
 use crate::output::{columns, note, stderr_can_redraw};
 
 /// Choices shown at a time.

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use sparktune_base::escape::escape;
+use sparktune_base::units::{UNKNOWN, bytes, count, loss, or_unknown, rough_duration};
 use sparktune_runlog::{Liveness, Result, RunDir, RunView};
 use unicode_width::UnicodeWidthStr;
 
-use crate::escape::escape;
-use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
 use crate::state::State;
 
 /// What is known of a run at a glance; serialises for `runs --json`.
@@ -118,7 +118,7 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
 }
 
 fn age(at_us: u64, now_us: u64) -> String {
-    if at_us > now_us { UNKNOWN.to_owned() } else { duration((now_us - at_us) as f64 / 1e6) }
+    if at_us > now_us { UNKNOWN.to_owned() } else { rough_duration((now_us - at_us) as f64 / 1e6) }
 }
 
 #[cfg(test)]
@@ -150,9 +150,9 @@ mod tests {
         let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
         let expected = "\
 NAME        STATE        STEP     LOSS    LAST EVENT  SIZE
-long-name   completed    1,200/–  1.2500  1m00s ago   1.0 MiB
-b           not started  –        –       –           1.0 MiB
-c\\u{1b}[0m  unreadable   1,200/–  1.2500  1m00s ago   1.0 MiB
+long-name   completed    1,200/–  1.2500  1 min ago   1.0 MB
+b           not started  –        –       –           1.0 MB
+c\\u{1b}[0m  unreadable   1,200/–  1.2500  1 min ago   1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000), expected);

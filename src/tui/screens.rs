@@ -11,12 +11,12 @@ use sparktune_app::draft::kept_draft;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
 use sparktune_app::{launch, runs};
+use sparktune_base::escape::escape;
+use sparktune_base::units::bytes;
 use sparktune_plan::Answers;
 use sparktune_runlog::{RunDir, RunsRoot};
 
 use crate::dashboard::Dashboard;
-use crate::escape::escape;
-use crate::quantity::bytes;
 use crate::runs_list::{RunsList, Wish};
 use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use crate::wizard::backend::Backend;

@@ -70,6 +70,7 @@ pub(crate) fn cut_to(text: &str, width: usize, end: usize, dots: &str) -> String
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sparktune_base::escape::escape;
 
     use super::*;
 
@@ -107,7 +108,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_but_spaces_is_lost_and_no_line_is_too_wide(text in any::<String>(), width in 8_usize..40) {
-            let text = crate::escape(&text).into_owned();
+            let text = escape(&text).into_owned();
             let lines = wrap(&text, width);
             prop_assert!(lines.iter().all(|line| line.width() <= width), "{lines:?}");
             let solid = |text: &str| text.replace(' ', "");

@@ -1,6 +1,6 @@
 //! Wrong usage, help, completions: what a first-time user and a script meet.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::sparktune::{Place, checkpoint, done};
 
@@ -12,6 +12,38 @@ fn the_bare_name_says_what_to_type_and_is_no_success() {
         "{}",
         said.err
     );
+}
+
+#[test]
+fn hints_name_the_program_as_the_user_called_it() {
+    let place = Place::new();
+    let said = |called_as: Option<&str>, arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        called_as.map(|name| command.env("SPARKTUNE_COMMAND", name));
+        let said = done(&mut command);
+        (said.code, said.out + &said.err)
+    };
+    for (arguments, code, hint) in [
+        (&[][..], 2, "NAME --demo"),
+        (&["--help"], 0, "NAME watch"),
+        (&["check", "--help"], 0, "Usage: NAME check"),
+        (&["watch"], 2, "`NAME train`"),
+        (&["watch", "nothing"], 2, "`NAME runs`"),
+        (&["runs"], 0, "`NAME train` starts one"),
+    ] {
+        for name in ["./run.sh", "./run.sh --docker", r"/my\ folder/run.sh"] {
+            let (found, text) = said(Some(name), arguments);
+            assert!(
+                found == Some(code) && text.contains(&hint.replace("NAME", name)),
+                "{arguments:?}:\n{text}"
+            );
+            assert!(!text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
+        }
+        for unusable in [None, Some(""), Some("\u{1b}[2J")] {
+            let text = said(unusable, arguments).1;
+            assert!(text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
+        }
+    }
 }
 
 #[test]
@@ -47,7 +79,9 @@ fn a_wrong_flag_or_value_names_itself_and_ends_with_2() {
     let said = place.sparktune(["train", "--modle", "x"]).exits(2);
     assert!(said.err.contains("--model"), "the nearest flag is named: {}", said.err);
     let said = place.sparktune(["train", "--method", "magic"]).exits(2);
-    assert!(said.err.contains("lora or full"), "{}", said.err);
+    assert!(said.err.contains("lora, full"), "{}", said.err);
+    let said = place.sparktune(["train", "--warmup-ratio", "3"]).exits(2);
+    assert!(said.err.contains("--warmup-ratio") && said.err.contains("from 0 to 0.9"), "{}", said.err);
     let said = place.sparktune(["train", "--preset", "defualt", "--model", "x", "--data", "y"]).exits(2);
     assert!(said.err.contains("default, quick, recipe, demo"), "{}", said.err);
 }
@@ -100,11 +134,60 @@ fn a_reader_that_goes_away_is_success() {
 }
 
 #[test]
+fn global_flags_are_accepted_by_commands_that_never_ask() {
+    let place = Place::new();
+    for args in [&["resume", "--non-interactive"][..], &["--non-interactive", "--json", "resume"]] {
+        let said = place.sparktune(args).exits(2);
+        assert!(said.err.contains("no runs") || said.err.contains("no run"), "{}", said.err);
+    }
+    let listed = place.sparktune(["--json", "runs", "--plain", "--non-interactive"]).exits(0);
+    assert!(listed.last().as_array().unwrap().is_empty());
+    place.chats(4);
+    let checked = place.sparktune(["--json", "check", "train.jsonl", "--max-example-tokens", "99"]).exits(0);
+    assert_eq!(checked.last()["accepted"], true);
+}
+
+/// What a real bash offers for the last of these words.
+fn completed_by_bash(place: &Place, words: &[&str]) -> Vec<String> {
+    let script = r#"
+        source <("$SPARKTUNE" completions bash)
+        COMP_WORDS=("$SPARKTUNE" "$@") COMP_CWORD=$#
+        _sparktune "$SPARKTUNE"
+        for word in "${COMPREPLY[@]}"; do echo "$word"; done"#;
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, "bash"]).args(words).current_dir(place.path()).env_clear();
+    bash.envs([("PATH", "/usr/bin:/bin"), ("SPARKTUNE", env!("CARGO_BIN_EXE_sparktune"))]);
+    let said = done(bash.env("HOME", place.path())).exits(0);
+    assert!(said.err.is_empty(), "{}", said.err);
+    said.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_words_presets_runs_and_files() {
+    let place = Place::new();
+    place.chats(4);
+    std::fs::create_dir_all(place.join(".config/sparktune/presets")).unwrap();
+    place.write(".config/sparktune/presets/quiet.toml", "seed = 1\n");
+    for run in ["runs/20261120T130000Z-chat-lora", "elsewhere/20261121T130000Z-other-full"] {
+        std::fs::create_dir_all(place.join(run).join("events")).unwrap();
+    }
+    let offered = |words: &[&str]| completed_by_bash(&place, words);
+    assert_eq!(offered(&["tr"]), ["train"], "and not the hidden trainer");
+    assert_eq!(offered(&["train", "--method", ""]), ["lora", "full"]);
+    assert_eq!(offered(&["train", "--method", "=", "fu"]), ["full"]);
+    assert_eq!(offered(&["train", "--early"]), ["--early-stop-patience"]);
+    assert_eq!(offered(&["plan", "--preset", "qui"]), ["quick", "quiet"]);
+    assert_eq!(offered(&["check", "tra"]), ["train.jsonl"]);
+    assert_eq!(offered(&["resume", "2026"]), ["20261120T130000Z-chat-lora"]);
+    assert_eq!(offered(&["--runs-dir", "elsewhere", "watch", "2026"]), ["20261121T130000Z-other-full"]);
+}
+
+#[test]
 fn completions_are_printed_for_every_shell() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
         let said = place.sparktune(["completions", shell]).exits(0);
-        assert!(said.out.contains("sparktune") && said.out.contains("resume"), "{shell}");
+        assert!(said.out.contains("sparktune") && said.out.contains("complete --"), "{shell}");
     }
 }
 

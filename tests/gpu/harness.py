@@ -32,7 +32,8 @@ class Part:
     section: str
     # Its share of the time, seconds when all sections run.
     weight: int
-    # Arguments; `BINARY`, `OURS` (rows of the part before) and `LIMIT` (seconds) are put in. `--json FILE` is added.
+    # Arguments; `BINARY`, `OURS` (rows of the part before) and `LIMIT` (seconds) are put in. `--json FILE` is added, for
+    # sparktune `--output FILE`.
     command: tuple
     # Where a section has two: which of them this is.
     by: str = ""
@@ -148,7 +149,8 @@ def perform(parts, folder, here, no_device, seconds):
         known = {BINARY: str(binary), OURS: str(folder / f"{place - 1}.jsonl"), LIMIT: f"{limit:.0f}"}
         command = [known.get(word, str(here / word) if word.endswith(".py") else word) for word in part.command]
         began = time.monotonic()
-        code, last = run([*command, "--json", str(file)], limit)
+        output = "--output" if BINARY in part.command[:1] else "--json"
+        code, last = run([*command, output, str(file)], limit)
         took = time.monotonic() - began
         came_of_it = judged(part, code, last, took, limit, rows.read(file))
         say(f"{part}: {came_of_it['status']} in {took:.0f} s")

@@ -38,7 +38,7 @@ def main():
     rows = Rows(asked.json)
     for tool, what in TOOLS.items():
         with tempfile.TemporaryDirectory() as folder:
-            kernels = [asked.binary, "bench", "--gpu", "kernels", "--quick", "--json", f"{folder}/kernels.json"]
+            kernels = [asked.binary, "bench", "--gpu", "kernels", "--quick", "--output", f"{folder}/kernels.json"]
             done = subprocess.run([sanitizer, "--tool", tool, *kernels], capture_output=True, text=True, check=False)
         output = done.stdout + done.stderr
         if "Device not supported" in output:

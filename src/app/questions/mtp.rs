@@ -1,6 +1,6 @@
 //! What becomes of the multi-token-prediction head, and what each choice costs and is good for.
 
-use sparktune_plan::render::parameters;
+use sparktune_base::units::parameters;
 use sparktune_plan::{Mtp, Setting};
 
 use crate::planner::Planner;

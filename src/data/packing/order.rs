@@ -1,68 +1,37 @@
-//! The random choices of an epoch, from random numbers that never change.
+//! The random choices of an epoch, which never change: a resumed run must see the same batches.
 //!
-//! A library's generator may change with its version and would then change the batches of a resumed run. So:
-//! the state is the first 8 bytes of BLAKE3 over purpose, seed and epoch; the sequence is SplitMix64 (Steele,
-//! Lea, Flood 2014); numbers below a bound are drawn by multiplication with rejection (Lemire 2019);
-//! permutations are Fisher–Yates from the end. Golden values in the tests hold this in place.
+//! Each sequence of random numbers starts at the first 8 bytes of BLAKE3 over purpose, seed and epoch. Golden
+//! values in the tests hold it in place.
 
-const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+use sparktune_base::random::{GAMMA, SplitMix64, mix};
 
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn of(purpose: &str, seed: u64, epoch: u64) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("sparktune packing v1");
-        hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(purpose.as_bytes());
-        let hash = hasher.finalize();
-        let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
-        Self(u64::from_le_bytes(*first))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
-        mix(self.0)
-    }
-
-    /// Uniform in `0..bound`.
-    fn below(&mut self, bound: u32) -> u32 {
-        let reject_below = bound.wrapping_neg() % bound;
-        loop {
-            let product = (self.next() >> 32) * u64::from(bound);
-            if product as u32 >= reject_below {
-                return (product >> 32) as u32;
-            }
-        }
-    }
-
-    fn permutation(&mut self, len: usize) -> Vec<u32> {
-        let len = u32::try_from(len).expect("examples and rows are counted in 32 bits");
-        let mut order: Vec<u32> = (0..len).collect();
-        for last in (1..len).rev() {
-            order.swap(last as usize, self.below(last + 1) as usize);
-        }
-        order
-    }
+/// The state that a sequence of this purpose starts at.
+fn state(purpose: &str, seed: u64, epoch: u64) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("sparktune packing v1");
+    hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(purpose.as_bytes());
+    let hash = hasher.finalize();
+    let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+    u64::from_le_bytes(*first)
 }
 
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+fn permutation(len: usize, state: u64) -> Vec<u32> {
+    let len = u32::try_from(len).expect("examples and rows are counted in 32 bits");
+    SplitMix64::new(state).permutation(len)
 }
 
 /// The examples `0..examples` in the random order of one epoch.
 pub fn epoch_order(examples: usize, seed: u64, epoch: u64) -> Vec<u32> {
-    SplitMix64::of("examples", seed, epoch).permutation(examples)
+    permutation(examples, state("examples", seed, epoch))
 }
 
 /// The order in which an epoch's rows are trained.
 pub(super) fn row_order(rows: usize, seed: u64, epoch: u64) -> Vec<u32> {
-    SplitMix64::of("rows", seed, epoch).permutation(rows)
+    permutation(rows, state("rows", seed, epoch))
 }
 
 /// Which examples `epoch` leaves out when `share` of all are. Independent for each example and epoch.
 pub fn dropped(share: f64, seed: u64, epoch: u64) -> impl Fn(u32) -> bool {
-    let SplitMix64(key) = SplitMix64::of("drop", seed, epoch);
+    let key = state("drop", seed, epoch);
     // 53 bits are an f64's worth.
     let below = share * (1u64 << 53) as f64;
     move |example| {
@@ -84,13 +53,6 @@ mod tests {
         assert_eq!(hash(epoch_order(100_000, 7, 3)), "d10d600973c3616b");
         let dropped: Vec<u32> = (0..40).filter(|&i| dropped(0.25, 42, 0)(i)).collect();
         assert_eq!(dropped, [2, 4, 7, 9, 14, 17, 26, 27, 28, 33, 34, 37]);
-    }
-
-    #[test]
-    fn splitmix64_gives_the_published_sequence() {
-        let mut rng = SplitMix64(1_234_567);
-        let sequence = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
-        assert_eq!([rng.next(), rng.next(), rng.next()], sequence);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
 
 use super::partial::PartialFile;
 use super::v1::{self, Unfit};
@@ -86,7 +87,9 @@ pub fn pack_file(
 ) -> Result<Conversion, TokenFileError> {
     let mut start = Vec::new();
     open(input)?.take(1 << 20).read_to_end(&mut start).map_err(TokenFileError::io(input))?;
-    let refuse = |found, fix| Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix });
+    let refuse = |found, fix: &str| {
+        Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix: fix.into() })
+    };
     if start.starts_with(&FILE_MAGIC) {
         refuse("it is v2 already, there is nothing to convert", "Use it as it is")
     } else if json_text(&start).starts_with(b"{") {
@@ -240,7 +243,7 @@ fn for_each_json_line(
             path: input.to_path_buf(),
             line,
             field: "line",
-            reason: super::v2::printable(&e.to_string()),
+            reason: escape(&e.to_string()).into_owned(),
         })?;
         each(line, parsed)?;
     }

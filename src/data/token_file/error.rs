@@ -13,7 +13,7 @@ pub enum TokenFileError {
     Io { path: PathBuf, source: io::Error },
 
     #[error("{}: not a v2 token file: {found}. {fix}", path.display())]
-    NotTokenFile { path: PathBuf, found: &'static str, fix: &'static str },
+    NotTokenFile { path: PathBuf, found: &'static str, fix: String },
 
     #[error(
         "{}: token file format version {version}, this program reads version 2. Make the file again from its source",

@@ -8,6 +8,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use sparktune_base::files::sync;
+
 use super::TokenFileError;
 
 pub(super) struct PartialFile {
@@ -64,7 +66,7 @@ impl PartialFile {
         fs::rename(&self.partial, &self.target).map_err(TokenFileError::io(&self.target))?;
         self.committed = true;
         let folder = self.folder();
-        File::open(folder).and_then(|f| f.sync_all()).map_err(TokenFileError::io(folder))
+        sync(folder).map_err(TokenFileError::io(folder))
     }
 }
 

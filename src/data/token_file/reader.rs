@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
+use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
 use super::v2::{
@@ -115,10 +116,11 @@ impl TokenFile {
             |what: &str| TokenFileError::Truncated { path: path.to_path_buf(), what: what.into() };
         let Some(map) = map(path)? else { return Err(truncated("the file is empty")) };
         if map[..map.len().min(8)] != FILE_MAGIC[..map.len().min(8)] && !has_footer(&map) {
+            let program = program_name();
             let (found, fix) = if v1::looks_like(&map) {
-                ("it holds v1 packets", "Convert it with `sparktune pack`")
+                ("it holds v1 packets", format!("Convert it with `{program} pack`"))
             } else {
-                ("its first bytes are not a token file's", "Give a file made by `sparktune pack`")
+                ("its first bytes are not a token file's", format!("Give a file made by `{program} pack`"))
             };
             return Err(TokenFileError::NotTokenFile { path: path.to_path_buf(), found, fix });
         }

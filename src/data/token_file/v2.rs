@@ -41,6 +41,7 @@
 //! aligned pages.
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
 
 use super::damage::{Defect, Part};
 
@@ -115,7 +116,7 @@ impl Header {
     /// `train.jsonl:812`, with control characters escaped: file names are data.
     pub fn describe(&self, origin: Origin) -> String {
         let name = match self.sources.get(origin.file as usize) {
-            Some(source) => printable(&source.name),
+            Some(source) => escape(&source.name).into_owned(),
             None => format!("source {}", origin.file),
         };
         format!("{name}:{}", origin.line)
@@ -328,20 +329,4 @@ impl IndexLayout {
         let end = column(source_file, 4)?;
         Some(Self { offset: start, source_line, length, target_count, source_file, end })
     }
-}
-
-/// Escapes what a terminal would act on: control characters and the marks that reorder text.
-pub(super) fn printable(text: &str) -> String {
-    let acts = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        if acts(c) {
-            out.extend(c.escape_unicode())
-        } else {
-            out.push(c)
-        }
-        out
-    })
 }

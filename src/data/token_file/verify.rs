@@ -4,6 +4,7 @@ use std::path::Path;
 
 use memmap2::Mmap;
 use serde::Serialize;
+use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
 use super::reader::{IndexEntry, has_footer, map, release};
@@ -84,7 +85,7 @@ pub fn verify(path: &Path) -> Result<VerifyReport, TokenFileError> {
         return Err(TokenFileError::NotTokenFile {
             path: path.to_path_buf(),
             found: "no packet of either format was found",
-            fix: "Give a file made by `sparktune pack`",
+            fix: format!("Give a file made by `{} pack`", program_name()),
         });
     }
     verify_v1(path, &map)

@@ -11,6 +11,8 @@
 
 use std::collections::VecDeque;
 
+use sparktune_base::program_name;
+
 use crate::event::{DeviceSample, Step, Warning};
 
 /// Steps that an attempt needs to find its speed: kernels are chosen and memory is laid out.
@@ -86,11 +88,12 @@ impl DriftWatch {
             return format!(
                 "the GPU is in a slow state: SM clock {} MHz of {} for {} s while {busy_percent} % busy{}{throttle}. Let it cool, \
                  check its power adapter (GB10 wants its own), look at `nvidia-smi -q -d PERFORMANCE`; if nothing is found, \
-                 `sparktune stop`, unplug the box for a minute and `sparktune resume`",
+                 `{program} stop`, unplug the box for a minute and `{program} resume`",
                 count(f64::from(*mhz)),
                 count(f64::from(*max_mhz)),
                 self.clock.span_us() / 1_000_000,
                 rate.map(|rate| format!("; {rate}")).unwrap_or_default(),
+                program = program_name(),
             );
         }
         let clock = match &self.clock.last {

@@ -9,6 +9,8 @@
 //! One bad reading is no sign but at the very end: an optimizer step or a checkpoint takes memory for a
 //! moment. What nobody measured is no sign either.
 
+use sparktune_base::units;
+
 /// Shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`], and
 /// when it stops at once. The reserve counts the program itself and its driver, so most of it is in use in a
 /// run that fits exactly.
@@ -145,7 +147,8 @@ impl PressureWatch {
         }
         if self.warned && roomy_us.is_some_and(|us| us >= ROOMY_US) {
             self.warned = false;
-            let (available, total) = (gb(reading.available_bytes), gb(reading.total_bytes));
+            let (available, total) =
+                (units::bytes(reading.available_bytes), units::bytes(reading.total_bytes));
             return Some(Relief::Warn(format!("memory is roomy again: {available} of {total} available")));
         }
         None
@@ -153,14 +156,14 @@ impl PressureWatch {
 
     /// The figures, in words.
     fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
-        let reserve = gb(self.reserve as u64);
+        let reserve = units::bytes(self.reserve as u64);
         let mut words = format!(
             "{} of {} available, and {reserve} should stay free",
-            gb(reading.available_bytes),
-            gb(reading.total_bytes)
+            units::bytes(reading.available_bytes),
+            units::bytes(reading.total_bytes)
         );
         if grown > 0 {
-            words.push_str(&format!("; swap in use grew by {}", gb(grown)));
+            words.push_str(&format!("; swap in use grew by {}", units::bytes(grown)));
         }
         if let Some(percent) = reading.full_percent.filter(|percent| *percent >= 1.0) {
             words.push_str(&format!("; all programs waited for memory for {percent:.0} % of the last 10 s"));
@@ -169,10 +172,13 @@ impl PressureWatch {
         }
         if let Some(own) = reading.own_bytes {
             let gpu = if reading.unified { ", not counting what it holds for the GPU" } else { "" };
-            words.push_str(&format!("; the trainer holds {}{gpu}", gb(own)));
+            words.push_str(&format!("; the trainer holds {}{gpu}", units::bytes(own)));
         }
         if let Some(MemoryUser { name, pid, bytes }) = largest {
-            words.push_str(&format!("; the largest other program is {name} ({pid}) with {}", gb(bytes)));
+            words.push_str(&format!(
+                "; the largest other program is {name} ({pid}) with {}",
+                units::bytes(bytes)
+            ));
         }
         words
     }
@@ -196,11 +202,6 @@ impl Since {
         self.0 = holds.then(|| self.0.unwrap_or(time_us));
         self.0.map(|since| time_us.saturating_sub(since))
     }
-}
-
-fn gb(bytes: u64) -> String {
-    let gb = bytes as f64 / 1e9;
-    if gb < 99.95 { format!("{gb:.1} GB") } else { format!("{gb:.0} GB") }
 }
 
 #[cfg(test)]

@@ -9,17 +9,18 @@
 //! cannot be written is counted and told in words; training never waits for it, and a record that was written
 //! by half is cut off again, because TensorBoard would stop reading there.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use sparktune_base::files::{create_private_folder, private_file};
 
 use crate::error::{Doing, Result, in_words};
 use crate::event::{DeviceSample, Kind, Sample, Step};
 use crate::now_us;
 use crate::proto::{Message, record};
-use crate::run_dir::{RunDir, private_file};
+use crate::run_dir::RunDir;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
@@ -44,10 +45,7 @@ impl TensorBoard {
     /// Creates the attempt's file, and the folder where there is none.
     pub(crate) fn create(run: &RunDir, attempt: u32) -> Result<Self> {
         let folder = run.tensorboard();
-        match DirBuilder::new().mode(0o700).create(&folder) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            created => created.doing("create", &folder)?,
-        }
+        create_private_folder(&folder).doing("create", &folder)?;
         let now_us = now_us();
         // TensorBoard reads the files of a folder in the order of their names.
         let path =

@@ -8,6 +8,7 @@
 //! a newer CUDA than its own; and NVRTC must know the GPU.
 
 use serde::Serialize;
+use sparktune_base::units::bytes;
 
 use crate::facts::{DriverFault, GpuFacts, MachineFacts};
 
@@ -184,8 +185,8 @@ fn gpu(gpu: &GpuFacts) -> Check {
     let name = format!("GPU {}", gpu.index);
     let memory = match (gpu.mem_total_bytes, gpu.mem_free_bytes) {
         (None, _) => "shares the system's memory".to_owned(),
-        (Some(total), None) => gib(total),
-        (Some(total), Some(free)) => format!("{} of {} free", gib(free), gib(total)),
+        (Some(total), None) => bytes(total),
+        (Some(total), Some(free)) => format!("{} of {} free", bytes(free), bytes(total)),
     };
     let mut found = format!(
         "{}, compute {}, {memory}",
@@ -221,11 +222,6 @@ fn gpu(gpu: &GpuFacts) -> Check {
             ),
         },
     }
-}
-
-fn gib(bytes: u64) -> String {
-    let gib = bytes as f64 / (1_u64 << 30) as f64;
-    format!("{gib:.1} GiB")
 }
 
 fn libcuda(facts: &MachineFacts) -> Check {

@@ -526,11 +526,7 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     };
     // Before the first step there is nothing to keep …
     assert_eq!((out_of_memory().outcome, out_of_memory().steps), (Outcome::Stopped, 0));
-    assert!(
-        why().1.contains("memory ran out") && why().1.contains("SPARKTUNE_RECOMPUTE=true"),
-        "{:?}",
-        why()
-    );
+    assert!(why().1.contains("memory ran out") && why().1.contains("--recompute true"), "{:?}", why());
     assert_eq!(std::fs::read_dir(parts.checkpoints()).map_or(0, Iterator::count), 0);
     // … and in the middle of a later one, the steps before it are kept.
     assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().steps, 1);

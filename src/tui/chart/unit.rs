@@ -1,6 +1,6 @@
 //! What a curve measures, and how its values are written.
 
-use crate::quantity::{UNKNOWN, bytes, count, loss};
+use sparktune_base::units::{UNKNOWN, bytes, count, loss};
 
 /// What a curve measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,17 +61,11 @@ impl Unit {
     /// What the labels of an axis up to `largest` are counted in, and its letter.
     pub(super) fn scale(self, largest: f64) -> (f64, &'static str) {
         let scales: &[(f64, &str)] = match self {
-            Unit::Bytes => &[
-                (1_125_899_906_842_624.0, "P"),
-                (1_099_511_627_776.0, "T"),
-                (1_073_741_824.0, "G"),
-                (1_048_576.0, "M"),
-                (1024.0, "k"),
-            ],
+            Unit::Bytes => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
             _ => &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
         };
         // Below ten thousand, thousands are read more easily in full.
-        let least = if self == Unit::Bytes { 1024.0 } else { 1e4 };
+        let least = if self == Unit::Bytes { 1e3 } else { 1e4 };
         scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
     }
 }
@@ -130,8 +124,7 @@ mod tests {
             let largest = ticks.iter().copied().fold(0.0, f64::max);
             assert_eq!(super::labels(ticks, step, unit.scale(largest)), written, "{unit:?}");
         }
-        let gib = 1_073_741_824.0;
-        assert_eq!(labels(&[61.0 * gib], gib, Unit::Bytes.scale(61.0 * gib)), ["61G"]);
+        assert_eq!(labels(&[61e9], 1e9, Unit::Bytes.scale(61e9)), ["61G"]);
     }
 
     #[test]
@@ -140,7 +133,7 @@ mod tests {
         assert_eq!(Unit::Nats.say(f64::NAN), "NaN");
         assert_eq!(Unit::TokensPerSecond.say(4966.4), "4,966");
         assert_eq!(Unit::TokensPerSecond.say(-1.0), "–");
-        assert_eq!(Unit::Bytes.say(1_073_741_824.0), "1.0 GiB");
+        assert_eq!(Unit::Bytes.say(61.3e9), "61.3 GB");
         assert_eq!(Unit::Celsius.say(71.2), "71 °C");
         assert_eq!(step_label(1_200_000, 200_000), "1,200k");
         assert_eq!(step_label(3_000_000, 1_000_000), "3M");

@@ -1,9 +1,9 @@
 //! What was asked of the trainer, and what became of it.
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_runlog::{Action, ControlApplied, Error, Liveness, RunDir, request};
 
-use crate::escape::escape;
-use crate::quantity::count;
 use crate::screen::Role;
 
 /// One request.

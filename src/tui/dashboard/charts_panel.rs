@@ -3,12 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, loss, or_unknown};
 use sparktune_runlog::{Charts, Mark as RunMark, Series};
 
 use super::{Dashboard, Known};
 use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Unit, Window, summary};
-use crate::escape::escape;
-use crate::quantity::{count, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::wrap::cut;
 

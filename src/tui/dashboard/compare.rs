@@ -4,9 +4,9 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
+use sparktune_base::escape::escape;
 use sparktune_runlog::{RunDir, RunsRoot};
 
-use crate::escape::escape;
 use crate::screen::{Popup, Role, Theme};
 use crate::wrap::cut;
 

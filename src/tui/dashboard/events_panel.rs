@@ -2,9 +2,9 @@
 //! itself.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::units::{UNKNOWN, clock};
 
 use super::Known;
-use crate::quantity::{UNKNOWN, clock};
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 

@@ -2,13 +2,13 @@
 //! measured.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{self, clock, count, counted, loss, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Device, Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
 use super::Known;
-use crate::escape::escape;
-use crate::quantity::{clock, count, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::state::outcome_word;
 use crate::wrap::wrap;
@@ -56,8 +56,8 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
     }
     let best = known.view.best_eval();
     page.text(&format!(
-        "{} checkpoints; best eval {}",
-        count(known.view.checkpoints.len() as u64),
+        "{}; best eval {}",
+        counted(known.view.checkpoints.len() as u64, "checkpoint"),
         or_unknown(best, |best| format!("{} at step {}", loss(best.loss_nats), count(best.step)))
     ));
     page.title("plan");
@@ -126,7 +126,7 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
     let predicted = advice.memory.training_bytes();
     let words = peak.map(|peak| peak_in_words(predicted, peak));
-    let words = words.unwrap_or_else(|| format!("predicted {}, not measured yet", render::bytes(predicted)));
+    let words = words.unwrap_or_else(|| format!("predicted {}, not measured yet", units::bytes(predicted)));
     page.text(&format!("memory  {words}"));
     let rate = |rate: f64| count(rate.round().max(0.0) as u64);
     page.text(&format!(

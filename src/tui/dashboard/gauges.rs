@@ -3,12 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
+use sparktune_base::units::{bytes, or_unknown};
 use sparktune_runlog::{Bucket, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::header::{bar, row};
 use crate::chart::{Unit, sparkline};
-use crate::quantity::{bytes, or_unknown};
 use crate::screen::{Role, Theme};
 
 /// Least columns of a gauge.
@@ -65,7 +65,7 @@ fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     gauges
 }
 
-/// `47.5 of 119.2 GiB`: a unit both share is written once.
+/// `47.5 of 99.2 GB`: a unit both share is written once.
 fn of(used: &str, total: &str) -> String {
     let unit = |text: &str| text.rsplit_once(' ').map(|(_, unit)| unit.to_owned());
     let short = used.split(' ').next().filter(|_| unit(used) == unit(total));

@@ -4,13 +4,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{bytes, count, counted, duration, loss, milliseconds, or_unknown};
 use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
-use crate::escape::escape;
 use crate::plain::standing;
-use crate::quantity::{bytes, count, duration, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::{cut, wrap};
@@ -163,8 +164,8 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
     } else if let (Some(eta), true) = (view.eta(), trains(view)) {
         let over = format!(" (last {})", count(eta.over_steps));
         let formula = format!(
-            " = {} steps × {}{}",
-            count(eta.steps_left),
+            " = {} × {}{}",
+            counted(eta.steps_left, "step"),
             milliseconds(eta.ms_per_step),
             if area.width < NARROW { "" } else { &over }
         );
@@ -195,16 +196,6 @@ fn drift(eta: &Eta, narrow: bool, theme: &Theme) -> Span<'static> {
     let (word, role) = if drift > 0.0 { ("later", Role::Warn) } else { ("sooner", Role::Good) };
     let than = if narrow { "" } else { " than first told" };
     Span::styled(format!(", {} {word}{than}", duration(drift.abs())), theme.style(role))
-}
-
-/// `412 ms`, `9.5 s`
-pub(super) fn milliseconds(ms: f64) -> String {
-    match ms {
-        0.0..10.0 => format!("{ms:.1} ms"),
-        10.0..10_000.0 => format!("{ms:.0} ms"),
-        10_000.0..1e12 => format!("{:.1} s", ms / 1e3),
-        _ => crate::quantity::UNKNOWN.to_owned(),
-    }
 }
 
 /// The panels by number; the open one is marked, new warnings are counted.
@@ -280,7 +271,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
-                format!("; if it does not answer, end {trainer} and `sparktune resume {run}`")
+                format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
             Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))

@@ -3,12 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, or_unknown};
 use sparktune_runlog::{DeviceSample, GpuSample};
 
 use super::charts_panel::{SIDES, Side, grid};
 use super::{Dashboard, Known};
-use crate::escape::escape;
-use crate::quantity::{bytes, or_unknown};
 use crate::screen::{Role, Theme};
 
 pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {

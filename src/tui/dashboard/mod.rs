@@ -16,6 +16,8 @@
 //! file in it (`ask`). Leaves: a frame, and only when something to see has changed. Leaving never touches the
 //! run.
 
+use sparktune_base::program_name;
+
 mod ask;
 mod charts_panel;
 mod compare;
@@ -44,6 +46,7 @@ use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
 use reading::{Known, Reading};
+use sparktune_base::escape::escape;
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
 use zoom::Zoom;
 
@@ -179,7 +182,7 @@ impl Dashboard {
                     || "its log was not read to the end".to_owned(),
                     |liveness| standing(&self.here.argument, liveness, &self.here.known.view),
                 );
-                format!("{}: {words}", crate::escape(&self.here.name))
+                format!("{}: {words}", escape(&self.here.name))
             }
         }
     }
@@ -494,8 +497,8 @@ fn inside(area: Rect) -> Rect {
 fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
     let lines = vec![
         Line::raw("It writes a checkpoint and ends; nothing is lost."),
-        Line::raw("`sparktune resume` goes on from there, with the"),
-        Line::raw("same losses as if it had never been stopped."),
+        Line::raw(format!("`{} resume` continues from there,", program_name())),
+        Line::raw("with the same losses as if it had never stopped."),
     ];
     Popup { title: "stop this run?", role: Role::Warn, lines, keys: "y stop   n go on" }
         .draw(frame, area, theme);

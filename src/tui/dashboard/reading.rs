@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sparktune_app::shell::run_argument;
+use sparktune_base::escape::escape;
 use sparktune_runlog::{
     ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView,
 };
 
-use crate::escape::escape;
 use crate::plain::event_words;
 use crate::screen::Role;
 

@@ -1,10 +1,10 @@
 //! What the model writes during training, newest first. All of it is untrusted text.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{clock, count, counted};
 
 use super::Known;
-use crate::escape::escape;
-use crate::quantity::{clock, count};
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
@@ -21,7 +21,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
         let mut head = vec![
             Span::styled(format!("step {}", count(sample.what.step)), theme.style(Role::Title)),
             Span::styled(
-                format!("  {} tokens  {}", count(sample.what.tokens), clock(sample.time_us)),
+                format!("  {}  {}", counted(sample.what.tokens, "token"), clock(sample.time_us)),
                 theme.style(Role::Dim),
             ),
         ];

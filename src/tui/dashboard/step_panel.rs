@@ -1,11 +1,11 @@
 //! Where the time of a step goes.
 
 use ratatui::text::{Line, Span};
+use sparktune_base::units::{UNKNOWN, count, milliseconds, or_unknown, percent};
 use sparktune_runlog::StepParts;
 
 use super::Known;
-use super::header::{bar, milliseconds};
-use crate::quantity::{UNKNOWN, count, or_unknown};
+use super::header::bar;
 use crate::screen::{Role, Theme};
 
 /// The parts in lines of `width` columns.
@@ -30,7 +30,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
             Span::styled(format!("{} ", segment(i, theme).0), theme.style(segment(i, theme).1)),
             Span::raw(format!("{name:<10}")),
             Span::raw(format!("{:>10}", or_unknown(ms, milliseconds))),
-            Span::raw(format!("{:>7}  ", or_unknown(share, |s| format!("{:.0} %", s * 100.0)))),
+            Span::raw(format!("{:>7}  ", or_unknown(share, |s| percent(s)))),
         ];
         let room = usize::from(width).saturating_sub(33);
         if width >= 100 {

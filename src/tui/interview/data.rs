@@ -11,14 +11,14 @@ use sparktune_app::questions::data::{
     DataAction, PATH_HELP, actions, check_path, format_position, other_think,
 };
 use sparktune_app::questions::page::Page;
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_data::Prepared;
 use sparktune_plan::{Answer, Answers, DataFormat, Think, resolve};
 
 use super::{Interview, width};
-use crate::escape::escape;
 use crate::example_text::example_lines;
 use crate::output::note;
-use crate::quantity::count;
 
 /// Rejected lines that are listed at once; the file has all of them.
 const LISTED: usize = 20;

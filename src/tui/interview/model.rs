@@ -8,7 +8,8 @@ use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_
 use sparktune_app::planner::drop_model;
 use sparktune_app::questions::model::{DEMO, ModelQuestion, OTHER, Offer, UnknownFamily, check_name};
 use sparktune_app::questions::page::Page;
-use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin, render};
+use sparktune_base::units;
+use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
 
 use super::Interview;
 use crate::output::note;
@@ -84,7 +85,7 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
         _ => "to fetch",
     };
     let label = |model: &CatalogModel| {
-        let size = render::bytes(model.weight_bytes);
+        let size = units::bytes(model.weight_bytes);
         format!("{:24} {size:>8} {:11}  {}", model.id, here(&model.id), model.note)
     };
     let catalog = question.offers.iter().filter_map(|offer| offer.catalog);
@@ -111,5 +112,5 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
 }
 
 fn longest_pack(outlook: &MethodOutlook) -> String {
-    outlook.longest_row.map_or_else(|| "no".to_owned(), |tokens| render::count(tokens.into()))
+    outlook.longest_row.map_or_else(|| "no".to_owned(), |tokens| units::count(tokens.into()))
 }

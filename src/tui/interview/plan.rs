@@ -1,6 +1,6 @@
 //! The plan: the MTP head, every value with its reason, presets, the command line, and whether to start.
 
-use sparktune_app::data::{accept, reads_data};
+use sparktune_app::data::accept;
 use sparktune_app::failure::Failure;
 use sparktune_app::job::Job;
 use sparktune_app::planner::{Planner, Problem};
@@ -8,10 +8,10 @@ use sparktune_app::presets::{self, Saved};
 use sparktune_app::questions::mtp::{self, MtpQuestion};
 use sparktune_app::questions::page::Page;
 use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, PlanAction, check_preset_name};
-use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render};
+use sparktune_base::escape::escape;
+use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 
 use super::{Interview, width};
-use crate::escape::escape;
 use crate::output::note;
 
 /// What to do next.
@@ -112,8 +112,8 @@ fn report(taken: Result<(), Problem>) -> bool {
 
 /// Changes one value; the plan follows, or says why it cannot.
 fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Failure> {
-    // Model and data decide everything else, and are questions of their own.
-    let settings = SETTINGS.iter().filter(|setting| !matches!(setting.name, "model" | "revision" | "data"));
+    // What has a page of its own is a question of its own here too.
+    let settings = SETTINGS.iter().filter(|setting| setting.page != setting::Page::Own);
     let choices: Vec<(&'static Setting, String)> = settings
         .map(|setting| {
             let value = planner.value(setting);
@@ -123,7 +123,7 @@ fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Fai
     let setting = interview.choose("Which?", &choices, 0)?;
     let before = planner.value(setting);
     let question = format!("{}:", setting.name);
-    let answer = match setting.choices {
+    let answer = match setting.choices() {
         [] => {
             let help = format!("{} Empty: decided by the plan.", setting.about);
             let check = move |text: &str| match text.trim() {
@@ -141,7 +141,7 @@ fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Fai
     if answer == before || !report(planner.answer_as_typed(setting, &answer)) {
         return Ok(After::Ask);
     }
-    Ok(if reads_data(setting) { After::StartOver } else { After::Ask })
+    Ok(if setting.reads_data { After::StartOver } else { After::Ask })
 }
 
 /// Puts a preset in the place of the last one; what the user said in other ways overrides it.
@@ -171,7 +171,7 @@ fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After
         return Ok(After::Ask);
     }
     let differs = |setting: &Setting| planner.answers.get(setting.name) != changed.answers.get(setting.name);
-    let reads_again = SETTINGS.iter().any(|setting| reads_data(setting) && differs(setting));
+    let reads_again = SETTINGS.iter().any(|setting| setting.reads_data && differs(setting));
     *planner = changed;
     Ok(if reads_again { After::StartOver } else { After::Ask })
 }

@@ -1,7 +1,7 @@
 //! Axes: from the range of the values to a place between 0 and 1, and ticks at 1, 2 and 5 times a power of
 //! ten.
 
-use crate::quantity::UNKNOWN;
+use sparktune_base::units::UNKNOWN;
 
 /// A scale with its ticks.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,7 +168,7 @@ pub(super) fn reading(value: f64) -> String {
 fn grouped(decimal: &str) -> String {
     let (sign, rest) = decimal.strip_prefix('-').map_or(("", decimal), |rest| ("-", rest));
     let (whole, part) = rest.split_once('.').map_or((rest, None), |(whole, part)| (whole, Some(part)));
-    let whole = whole.parse().map_or_else(|_| whole.to_owned(), crate::quantity::count);
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), sparktune_base::units::count);
     let part = part.map(|part| format!(".{part}")).unwrap_or_default();
     format!("{sign}{whole}{part}")
 }

@@ -1,13 +1,13 @@
 //! What is no curve over steps: stacked bars, the lengths of the examples, the cost of each pack length.
 
+use sparktune_base::units::{self, count};
 use sparktune_data::LengthReport;
-use sparktune_plan::{Advice, CostPoint, render};
+use sparktune_plan::{Advice, CostPoint};
 
 use super::axis::{Axis, as_f64};
 use super::curve::line;
 use super::drawing::{label_below, percent, places, stretched, values};
 use super::markup::Markup;
-use crate::quantity::count;
 
 /// Points of the cost curve that are drawn, at most.
 const MOST_POINTS: usize = 200;
@@ -195,11 +195,11 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
 
 fn in_words(point: &CostPoint) -> String {
     format!(
-        "{} tokens: {:.0} % of the fastest, {} empty, {}{}{}",
+        "{} tokens: {} of the fastest, {} empty, {}{}{}",
         count(point.pack_length.into()),
-        point.tokens_per_s_relative * 100.0,
-        render::percent(point.waste),
-        render::bytes(point.needed_bytes),
+        units::percent(point.tokens_per_s_relative),
+        units::percent(point.waste),
+        units::bytes(point.needed_bytes),
         if point.recompute { ", recompute" } else { "" },
         if point.fits { "" } else { ", does not fit" },
     )

@@ -1,13 +1,12 @@
 //! One chart over steps: what is shown of a series, on which axes, with which words.
 
-use sparktune_plan::render;
+use sparktune_base::units::{self, UNKNOWN, count};
 use sparktune_runlog::Series;
 
 use super::axis::{Axis, figure, reading};
 use super::curve::{Column, columns};
 use super::drawing::{Drawing, key};
 use super::markup::Markup;
-use crate::quantity::{UNKNOWN, count};
 
 /// What the values are.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +34,7 @@ impl Unit {
     /// A value as text, beside a caption that names the unit.
     pub(super) fn show(self, value: f64) -> String {
         match self {
-            Unit::Bytes => render::bytes(value.max(0.0) as u64),
+            Unit::Bytes => units::bytes(value.max(0.0) as u64),
             Unit::Of(_) => figure(value),
             Unit::Reading(_) => reading(value),
         }

@@ -1,14 +1,12 @@
 //! The curves of a run: the loss large, the others side by side.
 
-use sparktune_plan::render;
+use sparktune_base::units::{self, count, counted, milliseconds};
 use sparktune_runlog::{Charts, Series};
 
-use super::axis::figure;
 use super::chart::{Base, Chart, LARGE, Mark, SMALL, Trace, Unit};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
-use crate::quantity::count;
 
 /// A side chart: title, unit, where its axis begins, its line, and its curve.
 type Side = (&'static str, Unit, Base, Trace, fn(&Charts) -> &Series);
@@ -93,7 +91,7 @@ fn span(run: &ReportInput) -> Option<(u64, u64)> {
 fn checkpoints(run: &ReportInput) -> Vec<Mark> {
     let title = |c: &sparktune_runlog::CheckpointCommitted| {
         let best = if c.best { ", the best so far" } else { "" };
-        format!("checkpoint at step {}, {}{best}", count(c.step), render::bytes(c.bytes))
+        format!("checkpoint at step {}, {}{best}", count(c.step), units::bytes(c.bytes))
     };
     run.view.checkpoints.iter().map(|c| Mark { step: c.step, title: title(c) }).collect()
 }
@@ -113,25 +111,16 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
     let parts: Vec<bars::Part> = all
         .filter(|(_, ms)| *ms > 0.0)
         .map(|(name, ms)| {
-            let shown = format!("{} ({})", milliseconds(mean(ms)), render::percent(ms / times.step_ms));
+            let shown = format!("{} ({})", milliseconds(mean(ms)), units::percent(ms / times.step_ms));
             bars::Part { name, size: ms, shown }
         })
         .collect();
     page.leaf("h3", &[], "Where the time of a step goes");
     let words = format!(
-        "{} a step on average, measured over {} steps of all attempts.",
+        "{} a step on average, measured over {} of all attempts.",
         milliseconds(mean(times.step_ms)),
-        count(times.steps)
+        counted(times.steps, "step")
     );
     page.leaf("p", &[("class", "note")], &words);
     bars::stacked(page, "Time of a step by part", &parts, times.step_ms.max(measured), None);
-}
-
-/// `0.04 ms`, `118 ms`, `2.34 s`
-pub(super) fn milliseconds(ms: f64) -> String {
-    if ms >= 999.5 {
-        return format!("{} s", figure(ms / 1e3));
-    }
-    let digits = if ms < 9.995 { 2 } else { usize::from(ms < 99.95) };
-    format!("{ms:.digits$} ms")
 }

@@ -1,12 +1,11 @@
 //! What was found in the data.
 
+use sparktune_base::units::{self, UNKNOWN, count, counted};
 use sparktune_data::{Report, Unit};
-use sparktune_plan::render;
 
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{MOST_ROWS, absent, bars, figures, left_out, said, section, table};
-use crate::quantity::{UNKNOWN, count};
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Data", |page| match &run.data {
@@ -37,16 +36,12 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 }
 
 fn numbers(report: &Report) -> Vec<(&'static str, String, String)> {
-    let mut all = vec![("Examples", count(report.examples), format!("of {} lines", count(report.lines)))];
-    let share = if report.rejected > 0 { render::percent(report.rejected_share()) } else { String::new() };
+    let mut all = vec![("Examples", count(report.examples), format!("of {}", counted(report.lines, "line")))];
+    let share = if report.rejected > 0 { units::percent(report.rejected_share()) } else { String::new() };
     all.push(("Rejected", count(report.rejected), share));
     if let Some(tokens) = &report.tokens {
         all.push(("Tokens", count(tokens.total), String::new()));
-        all.push((
-            "Carry loss",
-            render::percent(tokens.target_share),
-            format!("{} tokens", count(tokens.targets)),
-        ));
+        all.push(("Carry loss", units::percent(tokens.target_share), counted(tokens.targets, "token")));
     }
     if let Some(split) = &report.split {
         all.push((

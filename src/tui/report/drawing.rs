@@ -4,11 +4,12 @@
 //! markers keep their size on any screen; the curves lie in an inner SVG that is stretched. Pointing shows
 //! the values: each slice of the chart carries them as its `<title>`.
 
+use sparktune_base::units::count;
+
 use super::axis::{Axis, as_f64, figure};
 use super::chart::{Chart, Mark, Trace, steps};
 use super::curve::{Column, HEIGHT, WIDTH, band, line, stretches};
 use super::markup::Markup;
-use crate::quantity::count;
 
 /// What is drawn, brought down to columns, with its axes.
 pub(super) struct Drawing {

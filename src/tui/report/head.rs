@@ -1,6 +1,8 @@
 //! The head of the page: what run this is, how it stands, and its figures.
 
-use sparktune_plan::{Method, render};
+use sparktune_base::units::{UNKNOWN, count, loss, milliseconds, or_unknown};
+use sparktune_base::{program_name, units};
+use sparktune_plan::Method;
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
 
 use super::axis::as_f64;
@@ -10,7 +12,6 @@ use super::markup::{Markup, clip};
 use super::times::moment;
 use super::{LINE_CHARS, absent, figures, said};
 use crate::plain::{fp8_loss, standing};
-use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 use crate::state::State;
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
@@ -41,15 +42,16 @@ fn state(page: &mut Markup, run: &ReportInput) {
         Liveness::NotStarted | Liveness::Finished { .. } => "pill",
     };
     let argument = clip(&run.argument, LINE_CHARS);
+    let program = program_name();
     let next = match liveness {
-        Liveness::NotStarted => format!("`sparktune resume {argument}` starts it."),
+        Liveness::NotStarted => format!("`{program} resume {argument}` starts it."),
         Liveness::Running => {
-            format!("`sparktune watch {argument}` shows it live; this page does not change by itself.")
+            format!("`{program} watch {argument}` shows it live; this page does not change by itself.")
         }
-        Liveness::Finished { outcome: Outcome::Completed } => "What came out stands below.".to_owned(),
+        Liveness::Finished { outcome: Outcome::Completed } => "See the outputs below.".to_owned(),
         Liveness::Stalled { .. } => format!(
-            "Look into logs/ in the run folder; `sparktune stop {argument}` asks the trainer to save and end. \
-             If it does not react, end its process; `sparktune resume {argument}` then continues."
+            "Look into logs/ in the run folder; `{program} stop {argument}` asks the trainer to save and end. \
+             If it does not react, end its process; `{program} resume {argument}` then continues."
         ),
         _ => String::new(),
     };
@@ -91,8 +93,8 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let mut all =
         vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
     if let Some(eta) = view.eta().filter(|_| run.is_live()) {
-        let how = format!("{:.0} ms a step over the last {}", eta.ms_per_step, count(eta.over_steps));
-        all.push(("Time left", render::duration(eta.seconds), how));
+        let how = format!("{} a step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
+        all.push(("Time left", units::duration(eta.seconds), how));
     }
     let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));
     let average = view.loss_ema.map(|ema| format!("average {}", loss(ema))).unwrap_or_default();
@@ -108,15 +110,15 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
         ));
     }
     let speed = run.times.tokens_per_s().or(view.tokens_per_s());
-    all.push(("Tokens per second", or_unknown(speed, render::tokens_per_s), "mean, measured".into()));
+    all.push(("Tokens per second", or_unknown(speed, units::tokens_per_s), "mean, measured".into()));
     let memory = view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
     if memory.is_finite() {
-        all.push(("Memory", render::bytes(memory.max(0.0) as u64), "at most".into()));
+        all.push(("Memory", units::bytes(memory.max(0.0) as u64), "at most".into()));
     }
     let seconds: f64 = run.times.phases.iter().map(|(_, seconds)| seconds).sum();
     all.push((
         "Time",
-        render::duration(seconds),
+        units::duration(seconds),
         attempts_in_words(view.attempts.back().map_or(0, |a| a.number)),
     ));
     all

@@ -1,12 +1,11 @@
 //! What happened on the way: warnings, checkpoints, attempts.
 
-use sparktune_plan::render;
+use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::times::moment;
 use super::{MOST_ROWS, absent, left_out, said, section, table};
-use crate::quantity::{UNKNOWN, count, loss, or_unknown};
 use crate::state::outcome_word;
 
 /// The warnings, newest first.
@@ -49,8 +48,8 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
         page.element("tr", &[("class", if there { "now" } else { "old" })], |page| {
             said(page, "td", "key", &checkpoint.name);
             page.leaf("td", &[("class", "number")], &count(checkpoint.step));
-            page.leaf("td", &[("class", "number")], &render::bytes(checkpoint.bytes));
-            let saved = or_unknown(checkpoint.commit_ms, super::curves::milliseconds);
+            page.leaf("td", &[("class", "number")], &units::bytes(checkpoint.bytes));
+            let saved = or_unknown(checkpoint.commit_ms, milliseconds);
             page.leaf("td", &[("class", "number")], &saved);
             let notes = [(checkpoint.best, "best when saved"), (!there, "not kept")];
             let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();

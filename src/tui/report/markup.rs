@@ -8,8 +8,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::escape::escape;
-use crate::quantity::count;
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 
 /// Attributes: name and unescaped value.
 pub(super) type Attrs<'a> = &'a [(&'static str, &'a str)];

@@ -129,6 +129,6 @@ fn figures(page: &mut Markup, of: &[(&'static str, String, String)]) {
 /// Words about the rows that are not shown.
 fn left_out(page: &mut Markup, all: usize, shown: usize) {
     if all > shown {
-        absent(page, &format!("{} more are not shown.", crate::quantity::count((all - shown) as u64)));
+        absent(page, &format!("{} more are not shown.", sparktune_base::units::count((all - shown) as u64)));
     }
 }

@@ -1,7 +1,7 @@
 //! What came out and how to serve it, and what the run was made from.
 
 use serde_json::Value;
-use sparktune_plan::render;
+use sparktune_base::units;
 
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
@@ -25,7 +25,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                     page.element("tr", &[], |page| {
                         said(page, "td", "key", &output.name);
                         page.leaf("td", &[], what_it_is(&output.name));
-                        page.leaf("td", &[("class", "number")], &render::bytes(output.bytes));
+                        page.leaf("td", &[("class", "number")], &units::bytes(output.bytes));
                     });
                 },
             );
@@ -94,7 +94,7 @@ fn flatten(place: &str, value: &Value, rows: &mut Vec<(String, String)>) {
 
 fn plain(value: &Value) -> String {
     match value {
-        Value::Null => crate::quantity::UNKNOWN.to_owned(),
+        Value::Null => sparktune_base::units::UNKNOWN.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }

@@ -1,12 +1,12 @@
 //! The plan: what it would take, as estimated and as measured, and every value with its reason.
 
+use sparktune_base::units::{self, UNKNOWN, count, milliseconds, or_unknown};
 use sparktune_plan::memory::peak_in_words;
-use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis, render};
+use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis};
 
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{MOST_ROWS, absent, bars, left_out, said, section, table};
-use crate::quantity::{UNKNOWN, count, or_unknown};
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Plan", |page| match &run.plan {
@@ -37,8 +37,8 @@ fn basis(advice: &Advice) -> &'static str {
 fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
     let (time, times) = (&advice.time, &run.times);
     page.leaf("h3", &[], "Planned and measured");
-    let duration = |seconds: Option<f64>| or_unknown(seconds, render::duration);
-    let speed = |rate: Option<f64>| or_unknown(rate, render::tokens_per_s);
+    let duration = |seconds: Option<f64>| or_unknown(seconds, units::duration);
+    let speed = |rate: Option<f64>| or_unknown(rate, units::tokens_per_s);
     let rows = [
         ("Tokens per second", speed(time.tokens_per_s), speed(times.tokens_per_s())),
         ("Optimizer steps", count(time.steps), count(run.view.steps_done())),
@@ -63,23 +63,19 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
         page.text(&super::markup::clip(&time.formula, super::LINE_CHARS));
         page.text(". Measured is by the clock over all attempts, evaluations and checkpoints included; speed by steps alone.");
     });
-    let phases: Vec<String> = times.phases.iter().map(|(name, s)| format!("{name} {}", short(*s))).collect();
+    let phases: Vec<String> =
+        times.phases.iter().map(|(name, s)| format!("{name} {}", milliseconds(*s * 1e3))).collect();
     if !phases.is_empty() {
         said(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
     }
-}
-
-/// Phases may take less than a second.
-fn short(seconds: f64) -> String {
-    if seconds < 9.95 { format!("{seconds:.1} s") } else { render::duration(seconds) }
 }
 
 fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
     page.leaf("h3", &[], "Memory by part");
     let of = format!(
         "{} of {} {} (estimate).",
-        render::bytes(memory.needed_bytes()),
-        render::bytes(memory.available_bytes),
+        units::bytes(memory.needed_bytes()),
+        units::bytes(memory.available_bytes),
         memory.budget
     );
     let most = run.view.charts.mem_used_bytes.buckets().iter().map(|b| b.max).fold(f64::NAN, f64::max);
@@ -91,7 +87,7 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
         None => String::new(),
     };
     said(page, "p", "note", &format!("{of}{measured}"));
-    let part = |name, bytes: u64| bars::Part { name, size: bytes as f64, shown: render::bytes(bytes) };
+    let part = |name, bytes: u64| bars::Part { name, size: bytes as f64, shown: units::bytes(bytes) };
     let parts: Vec<bars::Part> = memory.parts().into_iter().map(|(name, bytes)| part(name, bytes)).collect();
     let whole = memory.available_bytes.max(memory.needed_bytes()).max(1) as f64;
     bars::stacked(page, "Memory by part", &parts, whole, Some(part("free", memory.spare_bytes())));

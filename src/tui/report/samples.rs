@@ -1,11 +1,11 @@
 //! What the model said during training: the same question, answered again and again.
 
+use sparktune_base::units::count;
 use sparktune_runlog::{Sample, Seen};
 
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::section;
-use crate::quantity::count;
 
 const PROMPT_CHARS: usize = 800;
 const ANSWER_CHARS: usize = 2000;

@@ -1,10 +1,9 @@
 //! What the clock says of a run, added up over all its attempts: phases, and the parts of a step.
 
+use sparktune_base::units::UNKNOWN;
 use sparktune_runlog::{Event, Kind, Step};
 use time::OffsetDateTime;
 use time::macros::format_description;
-
-use crate::quantity::UNKNOWN;
 
 /// Phases that are told apart.
 const MOST_PHASES: usize = 40;

@@ -4,10 +4,10 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, counted};
 use sparktune_runlog::{Checkpoints, RunDir};
 
-use crate::escape::escape;
-use crate::quantity::bytes;
 use crate::screen::{Popup, Role, TextInput, Theme};
 use crate::wrap::wrap;
 
@@ -56,8 +56,8 @@ impl Ask {
         let checkpoints = Checkpoints::new(run).steps().map_or(0, |steps| steps.len());
         let outputs = outputs(run);
         let outputs = if outputs.is_empty() { "no outputs".to_owned() } else { outputs.join(", ") };
-        let s = if checkpoints == 1 { "" } else { "s" };
-        let loss = format!("{} with {checkpoints} checkpoint{s} and {outputs}", bytes(size_bytes));
+        let checkpoints = counted(checkpoints as u64, "checkpoint");
+        let loss = format!("{} with {checkpoints} and {outputs}", bytes(size_bytes));
         Ask { run: run.clone(), stage: Stage::Delete(loss) }
     }
 

@@ -4,12 +4,12 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Padding, Paragraph};
+use sparktune_base::escape::escape;
+use sparktune_base::units::bytes;
 
 use super::curve;
 use super::shelf::Look;
 use super::table::when;
-use crate::escape::escape;
-use crate::quantity::bytes;
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::wrap;

@@ -5,6 +5,8 @@
 //! and shows the list again. Only a request to stop is written from here: it is a file in the run's own
 //! folder.
 
+use sparktune_base::escape::escape;
+
 mod ask;
 mod curve;
 mod detail;
@@ -25,7 +27,6 @@ use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunsRoot, now_u
 use self::ask::{Answer, Ask};
 use self::keys::{Do, KEYS};
 use self::shelf::{Look, Shelf};
-use crate::escape::escape;
 use crate::screen::{App, Input, Next, TextInput, Theme, action};
 use crate::state::State;
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, counted, duration, loss, milliseconds, tokens_per_s};
 use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot};
 
 use super::ask::outputs;
-use crate::escape::escape;
-use crate::quantity::{count, duration, loss};
 use crate::runs_table::{RunRow, glance};
 use crate::state::{State, outcome_word};
 
@@ -168,7 +168,12 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
     let outputs = outputs(run);
     let rate = view.tokens_per_s().filter(|rate| rate.is_finite() && *rate >= 0.0);
     let eta = view.eta().filter(|_| liveness.is_live()).map(|eta| {
-        format!("{} ({} steps at {:.0} ms)", duration(eta.seconds), count(eta.steps_left), eta.ms_per_step)
+        format!(
+            "{} ({} at {})",
+            duration(eta.seconds),
+            counted(eta.steps_left, "step"),
+            milliseconds(eta.ms_per_step)
+        )
     });
     let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
     let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
@@ -183,7 +188,7 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
         ("loss", view.loss_ema.map(|ema| format!("{} (moving average)", loss(ema)))),
         ("last eval", view.last_eval.as_ref().map(eval)),
         ("best eval", view.best_eval().map(eval)),
-        ("speed", rate.map(|rate| format!("{} tokens/s", count(rate.round() as u64)))),
+        ("speed", rate.map(|rate| format!("{} tokens/s", tokens_per_s(rate)))),
         ("checkpoint", Some(checkpoints.unwrap_or_else(|| "none yet".to_owned()))),
         ("outputs", (!outputs.is_empty()).then(|| outputs.join(", "))),
         ("warning", view.warnings.back().map(|warning| escape(&warning.what.message).into_owned())),

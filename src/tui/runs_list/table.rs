@@ -3,11 +3,11 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use sparktune_base::units::{UNKNOWN, bytes, count, duration, loss, or_unknown, rough_duration};
 use unicode_width::UnicodeWidthStr;
 
 use super::shelf::Look;
 use super::{Order, curve};
-use crate::quantity::{UNKNOWN, bytes, count, duration, loss, or_unknown};
 use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::cut_to;
@@ -150,7 +150,9 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
         Column::Share => {
             let share = row.step.zip(row.total_steps).filter(|(_, total)| *total > 0);
             (
-                or_unknown(share, |(step, total)| format!("{}%", u128::from(step) * 100 / u128::from(total))),
+                or_unknown(share, |(step, total)| {
+                    format!("{} %", u128::from(step) * 100 / u128::from(total))
+                }),
                 Role::Text,
             )
         }
@@ -170,18 +172,8 @@ pub(super) fn when(look: &Look, now_us: u64) -> String {
     let Some(row) = &look.row else { return String::new() };
     match (look.left_s, row.last_event_us) {
         (Some(left_s), _) => format!("{} left", duration(left_s)),
-        (None, Some(at)) if at <= now_us => format!("{} ago", age((now_us - at) / 1_000_000)),
+        (None, Some(at)) if at <= now_us => format!("{} ago", rough_duration((now_us - at) as f64 / 1e6)),
         _ => UNKNOWN.to_owned(),
-    }
-}
-
-/// One unit is enough to find a run by.
-fn age(s: u64) -> String {
-    match s {
-        0..60 => format!("{s}s"),
-        60..3600 => format!("{}m", s / 60),
-        3600..172_800 => format!("{}h", s / 3600),
-        _ => format!("{}d", s / 86_400),
     }
 }
 
@@ -213,11 +205,5 @@ mod tests {
                 assert_eq!(place(text, wide, true).width(), wide, "{text} in {wide}");
             }
         }
-    }
-
-    #[test]
-    fn an_age_has_one_unit() {
-        let ages: Vec<String> = [0, 59, 61, 3599, 3600, 172_799, 172_800].map(age).to_vec();
-        assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "47h", "2d"]);
     }
 }

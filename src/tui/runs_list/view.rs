@@ -4,13 +4,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::{count, counted};
 use sparktune_runlog::Liveness;
 
 use super::keys::KEYS;
 use super::shelf::Look;
 use super::{RunsList, detail, table};
-use crate::escape::escape;
-use crate::quantity::count;
 use crate::screen::{Role, Theme, help, hints, rows};
 use crate::wrap::{cut, cut_to, wrap};
 
@@ -64,7 +65,7 @@ fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, t
     let live = looks.iter().filter(|look| look.liveness().is_some_and(Liveness::is_live)).count();
     let unread = looks.iter().filter(|look| look.row.is_none()).count();
     let mut facts = vec![if shown.len() == looks.len() {
-        format!("{} run{}", number(looks.len()), if looks.len() == 1 { "" } else { "s" })
+        counted(looks.len() as u64, "run")
     } else {
         format!("{} of {} runs", number(shown.len()), number(looks.len()))
     }];
@@ -103,7 +104,7 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
     } else if list.shelf.looks.is_empty() {
         vec![
             Line::styled("no runs here yet", theme.style(Role::Title)),
-            Line::raw("`sparktune` starts one; --runs-dir names another folder"),
+            Line::raw(format!("`{}` starts one; --runs-dir names another folder", program_name())),
         ]
     } else {
         vec![

@@ -2,11 +2,11 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::text::{Line, Span};
+use sparktune_base::escape::escape;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 use super::theme::{Role, Theme};
-use crate::escape::escape;
 
 /// Text with a cursor that moves by what a person takes for a character.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::files::{Entry, EntryKind, Listing};
 use sparktune_app::questions::data::PATH_HELP;
-use sparktune_plan::render::bytes;
+use sparktune_base::escape::escape;
+use sparktune_base::units::bytes;
 
 use super::keys::{Keys, down, enter, first, last, up};
 use super::lines::{draw, fit_end, ink, inked, left, right, selected, window, wrapped};
@@ -18,7 +19,6 @@ use super::loading::Loading;
 use super::path_line::PathLine;
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
 /// Recently used files that are offered.

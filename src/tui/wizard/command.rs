@@ -5,10 +5,9 @@
 
 use std::borrow::Cow;
 
+use sparktune_base::escape::escape;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
-
-use crate::escape::escape;
 
 /// The command in rows of at most `width` columns, and whether it is exact: it is not where a name in it
 /// would move the cursor and had to be spelled out.

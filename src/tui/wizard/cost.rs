@@ -1,7 +1,7 @@
 //! What a plan costs, drawn: memory by part, time with its formula, and the curve over pack lengths.
 
 use ratatui::text::Line;
-use sparktune_plan::render::{bytes, count, duration, percent, tokens_per_s};
+use sparktune_base::units::{bytes, count, duration, percent, tokens_per_s};
 use sparktune_plan::{CostPoint, Memory, Plan, RateBasis, Time};
 use unicode_width::UnicodeWidthStr;
 
@@ -78,7 +78,7 @@ pub(super) fn time_lines(
     let speed =
         time.tokens_per_s.map_or_else(String::new, |rate| format!(" at {} tokens/s", tokens_per_s(rate)));
     let steps = changed(was.map(|was| count(was.steps)), &count(time.steps), theme);
-    let steps = format!("        {steps} steps{speed}");
+    let steps = format!("        {steps} step{}{speed}", if time.steps == 1 { "" } else { "s" });
     lines.push(inked(theme, Role::Dim, fit(&steps, width, theme)));
     if formula_rows > 0 {
         let mut formula = wrap(&time.formula, width);
@@ -212,7 +212,7 @@ impl Columns {
     }
 
     fn row(&self, point: &CostPoint, chosen: bool, is_recipe: bool, theme: &Theme) -> Line<'static> {
-        let speed = format!("{:.0} %", point.tokens_per_s_relative.clamp(0.0, 9.99) * 100.0);
+        let speed = percent(point.tokens_per_s_relative.clamp(0.0, 9.99));
         let full = bar(point.tokens_per_s_relative, self.bar, theme);
         let gap = self.bar.saturating_sub(full.width());
         let rows =

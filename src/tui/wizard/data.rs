@@ -6,20 +6,20 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, format_position};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, counted, percent};
 use sparktune_data::{Format, Report};
-use sparktune_plan::render::count;
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
 use super::histogram;
 use super::keys::{KeyResult, Keys, down, enter, up};
-use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, percent, wrap, wrapped};
+use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, wrap, wrapped};
 use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
 use super::rejected::RejectedList;
 use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Colours, Role, Theme, action, key};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -373,7 +373,7 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     let mut lines = files(report, width, theme);
     let ok = report.rejected == 0;
     let (role, glyph) = if ok { (Role::Good, theme.glyph("✓", "ok")) } else { (Role::Warn, "!") };
-    let mut words = format!("{} examples accepted", count(report.examples));
+    let mut words = format!("{} accepted", counted(report.examples, "example"));
     if !ok {
         words.push_str(&format!(
             ", {} rejected ({}): w shows them",
@@ -394,8 +394,8 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     }
     let facts = &data.facts;
     let words = format!(
-        "{} tokens, {} of them trained ({})",
-        count(facts.total_tokens),
+        "{}, {} of them trained ({})",
+        counted(facts.total_tokens, "token"),
         count(facts.target_tokens),
         percent(facts.target_share())
     );
@@ -435,13 +435,17 @@ fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
         .map(|file| {
             let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", evaluation" } else { "" };
-            let about = format!("  {format}{side}, {} lines", count(file.lines));
+            let about = format!("  {format}{side}, {}", counted(file.lines, "line"));
             let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
             Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)])
         })
         .collect();
     if report.files.len() > SHOWN {
-        lines.push(inked(theme, Role::Dim, format!("and {} more files", report.files.len() - SHOWN)));
+        lines.push(inked(
+            theme,
+            Role::Dim,
+            format!("and {} in all", counted(report.files.len() as u64, "file")),
+        ));
     }
     lines
 }

@@ -4,13 +4,13 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect, Size};
 use ratatui::text::Line;
+use sparktune_base::escape::escape;
 use unicode_width::UnicodeWidthStr;
 
 use super::Page;
 use super::lines::{fit_end, ink, inked, wrapped};
 use super::mtp::MtpPage;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Role, Theme, hint_line};
 
 /// From this height on there is room for air.

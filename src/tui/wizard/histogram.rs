@@ -1,9 +1,9 @@
 //! The lengths of the examples as bars, with the chosen pack length drawn into them.
 
 use ratatui::text::Line;
+use sparktune_base::units::count;
 use sparktune_data::{Bin, LengthReport, Unit};
 use sparktune_plan::Plan;
-use sparktune_plan::render::count;
 use unicode_width::UnicodeWidthStr;
 
 use super::lines::{bar, fit, ink, right, wrapped};

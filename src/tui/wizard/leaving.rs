@@ -5,11 +5,12 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::draft::Draft;
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 
 use super::keys::Keys;
 use super::lines::{fit, fit_end, inked, wrapped};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Popup, Role, Theme, action, key};
 
 /// A question about the wizard itself.
@@ -131,10 +132,12 @@ impl Leaving {
             }
             Self::Leave { answered, starting } => {
                 let mut words = match answered {
-                    true => "Your answers are kept: the next `sparktune` offers to continue here.",
-                    false => "Nothing was answered yet, so there is nothing to keep.",
-                }
-                .to_owned();
+                    true => {
+                        let program = program_name();
+                        format!("Your answers are kept: the next `{program}` offers to continue here.")
+                    }
+                    false => "Nothing has been answered yet, so there is nothing to keep.".to_owned(),
+                };
                 if *starting {
                     words.push_str(
                         "\nWhat is being fetched is ended; what is here stays, and the next start goes on there.",

@@ -4,10 +4,10 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use sparktune_base::escape::escape;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use crate::escape::escape;
 use crate::screen::{Role, Theme};
 use crate::wrap::cut_to;
 
@@ -84,11 +84,6 @@ pub(super) fn wrapped(theme: &Theme, role: Role, text: &str, width: usize) -> Ve
 /// The line under the cursor: one look for all of it, to the end of the row.
 pub(super) fn selected(line: &Line<'_>, width: usize, theme: &Theme) -> Line<'static> {
     inked(theme, Role::Selected, left(&line.to_string(), width, theme))
-}
-
-/// A share as a percentage; what is there is never said to be 0.
-pub(super) fn percent(share: f64) -> String {
-    if share > 0.0 && share < 0.0005 { "under 0.1 %".into() } else { sparktune_plan::render::percent(share) }
 }
 
 /// The stretch of `length` rows that is shown of a list, so that `selected` is in sight.

@@ -135,8 +135,8 @@ impl Wait {
     pub(super) fn amount(&self) -> Option<String> {
         let progress = self.progress.as_ref()?;
         let shown = |n| match progress.unit {
-            Unit::Bytes => sparktune_plan::render::bytes(n),
-            Unit::Count => sparktune_plan::render::count(n),
+            Unit::Bytes => sparktune_base::units::bytes(n),
+            Unit::Count => sparktune_base::units::count(n),
         };
         Some(match progress.total {
             Some(total) => format!("{} of {}", shown(progress.done), shown(total)),

@@ -7,12 +7,13 @@ use ratatui::text::Line;
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::machine::MachineFound;
 use sparktune_app::questions::model::DEMO;
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use unicode_width::UnicodeWidthStr;
 
 use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
@@ -78,7 +79,10 @@ impl MachinePage {
             lines.extend(wrapped(
                 theme,
                 Role::Text,
-                "Without it nothing can be planned. u looks again; `sparktune doctor` says more.",
+                &format!(
+                    "Without it nothing can be planned. u looks again; `{} doctor` shows every check.",
+                    program_name()
+                ),
                 width,
             ));
         } else if let Some(found) = state.machine.ready() {

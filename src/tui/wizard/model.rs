@@ -6,7 +6,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::model::ModelFound;
 use sparktune_app::questions::model::{ModelQuestion, OTHER, OTHER_ABOUT, UnknownFamily};
-use sparktune_plan::render::{bytes, parameters};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, parameters};
 use sparktune_plan::{Catalog, CatalogModel};
 
 use super::keys::{KeyResult, Keys, down, enter, first, last, up};
@@ -16,7 +17,6 @@ use super::path_line::PathLine;
 use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
 #[derive(Default)]

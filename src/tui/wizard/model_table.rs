@@ -2,7 +2,7 @@
 
 use ratatui::text::Line;
 use sparktune_app::model::Cached;
-use sparktune_plan::render::{bytes, count, tokens_per_s};
+use sparktune_base::units::{bytes, count, percent, tokens_per_s};
 use sparktune_plan::{CatalogModel, MethodOutlook, RateBasis};
 
 use super::lines::{inked, left, right};
@@ -74,7 +74,7 @@ pub(super) fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) ->
         Cached::Whole { .. } => missing_cell(0, theme),
         Cached::Partial { bytes: part } => {
             let share = (part as f64 / model.weight_bytes.max(1) as f64).min(0.99);
-            format!("{:.0} % here", share * 100.0)
+            format!("{} here", percent(share))
         }
         Cached::Nothing => missing_cell(model.weight_bytes, theme),
     }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::text::Line;
 use sparktune_app::files::{Listing, common_beginning, completions, split_typed};
+use sparktune_base::escape::escape;
 
 use super::lines::{fit, inked};
 use super::loading::Loading;
 use super::request::{Request, Ticket};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Role, TextInput, Theme};
 
 /// What is typed, and what it may become.

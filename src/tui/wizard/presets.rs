@@ -6,13 +6,13 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::presets::{Preset, Saved, text};
 use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, check_preset_name};
+use sparktune_base::escape::escape;
 
 use super::keys::{Keys, down, enter, up};
 use super::lines::{fit, ink, inked, left, selected, window, wrapped};
 use super::loading::Loading;
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Popup, Role, TextInput, Theme, action, key};
 
 #[derive(Debug, Clone, Copy)]

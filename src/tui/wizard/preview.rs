@@ -7,8 +7,9 @@ use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, other_think};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{count, counted};
 use sparktune_data::{Pick, Previewed, Rendering};
-use sparktune_plan::render::count;
 use sparktune_plan::{Answer, Think};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
@@ -16,7 +17,6 @@ use unicode_width::UnicodeWidthStr;
 use super::keys::{Keys, down, page_down, page_up, up};
 use super::lines::{draw, fit, from_row, ink, inked};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
@@ -153,12 +153,12 @@ impl Preview {
             targets => format!("{} trained", count(targets.into())),
         };
         let first = format!(
-            "example {} of {}{pick}: {}:{}, {} tokens, {trains}",
+            "example {} of {}{pick}: {}:{}, {}, {trains}",
             self.example + 1,
             data.preview.examples.len(),
             escape(&example.place.file),
             example.place.line,
-            count(example.tokens.into()),
+            counted(example.tokens.into(), "token"),
         );
         let policy = policy_in_words(data, think(state));
         vec![

@@ -5,6 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::questions::plan::PlanAction;
+use sparktune_base::escape::escape;
 use sparktune_plan::{Answers, Origin, Setting};
 use unicode_width::UnicodeWidthStr;
 
@@ -13,7 +14,6 @@ use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use super::settings::{Now, explained, listed, name, now, origin_word, stepped};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
 #[derive(Default)]
@@ -206,7 +206,7 @@ impl PlanPage {
                 KeyCode::Char(c) if c.is_ascii_digit() || c == '.' || c == '-' => {
                     let alone =
                         event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT) == KeyModifiers::NONE;
-                    if !alone || !setting.choices.is_empty() {
+                    if !alone || !setting.choices().is_empty() {
                         return KeyResult::Ignored;
                     }
                     self.begin(c.to_string(), state);
@@ -259,7 +259,7 @@ impl PlanPage {
         let setting = self.setting();
         let value = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
         let Some(next) = stepped(setting, &value, up) else {
-            return state.say(Role::Dim, format!("e types a value: {}", setting.expects));
+            return state.say(Role::Dim, format!("e types a value: {}", setting.expects()));
         };
         if let Err(problem) = state.planner.try_answer(setting, &next) {
             state.say(Role::Bad, format!("not {next}: {}", problem.text));
@@ -520,7 +520,7 @@ impl PlanPage {
         let reason = reason.strip_prefix(&format!("recommended was {recommended}: ")).unwrap_or(reason);
         lines.extend(wrapped(theme, Role::Text, reason, width));
         lines.extend(wrapped(theme, Role::Dim, setting.about, width));
-        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects), width));
+        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects()), width));
         lines
     }
 }
@@ -531,7 +531,7 @@ fn view_curve(plan: &sparktune_plan::Plan, frame: &mut Frame<'_>, area: Rect, th
     let words = format!(
         "Longer rows: fewer of them, so less fixed cost; but more attention, more memory, fewer steps. empty: share of a row \
          that no example fills. The recipe's rule, the mean length rounded to 128, is {}.",
-        sparktune_plan::render::count(rule.into())
+        sparktune_base::units::count(rule.into())
     );
     let mut lines = vec![block(theme, "cost of pack lengths", width)];
     lines.extend(wrapped(theme, Role::Dim, &words, width));

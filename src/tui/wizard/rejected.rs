@@ -5,15 +5,15 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::data::RejectedPage;
+use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_data::{KeptLine, Rejected};
-use sparktune_plan::render::count;
 
 use super::keys::{Keys, down, first, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, selected, window, wrap, wrapped};
 use super::loading::Loading;
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 /// Lines that are asked for at once.

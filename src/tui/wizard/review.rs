@@ -5,7 +5,8 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::questions::plan::PlanAction;
-use sparktune_plan::render::{bytes, count, parameters};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, counted, parameters};
 use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
@@ -16,7 +17,6 @@ use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, 
 use super::recommendation::not_yet;
 use super::settings::origin_word;
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, hint_line, key};
 
 #[derive(Debug, Default)]
@@ -199,7 +199,11 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     // A line break in a name is none on the screen.
     let paths: Vec<_> = plan.data.train.iter().map(|path| escape(&state.shown(path)).into_owned()).collect();
     let examples = state.data.ready().map_or_else(String::new, |data| {
-        format!(", {} examples, {} tokens", count(data.facts.examples), count(data.facts.total_tokens))
+        format!(
+            ", {}, {}",
+            counted(data.facts.examples, "example"),
+            counted(data.facts.total_tokens, "token")
+        )
     });
     lines.extend(line("data", Role::Title, &format!("{}{examples}", paths.join(", "))));
     let method = match plan.method {
@@ -207,16 +211,17 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         Method::Full => "full fine-tuning".to_owned(),
     };
     let how = format!(
-        "{method}; {} epochs of rows of {} tokens, {} a step; MTP head {}",
-        plan.duration.epochs,
+        "{method}; {} of rows of {} tokens, {} a step; MTP head {}",
+        counted(plan.duration.epochs.into(), "epoch"),
         count(plan.pack.length.into()),
-        plan.batch.packs_per_step(),
+        count(plan.batch.packs_per_step()),
         plan.mtp.word()
     );
     lines.extend(line("method", Role::Text, &how));
     if let Some(advice) = &plan.advice {
         let time = &advice.time;
-        let words = format!("{} for {} steps: {}", shown_s(total_s(time)), count(time.steps), basis(time));
+        let words =
+            format!("{} for {}: {}", shown_s(total_s(time)), counted(time.steps, "step"), basis(time));
         lines.extend(line("time", Role::Accent, &words));
         let rows = if height >= 24 {
             3

@@ -1,40 +1,18 @@
 //! The settings as a list: which are shown, what each is now, and how far an arrow key moves it.
 
+use sparktune_plan::setting::{Kind, Page, Step};
 use sparktune_plan::{Answers, Explained, Origin, Plan, SETTINGS, Setting};
 
-/// The settings that matter most, in the order of their weight.
-const ESSENTIAL: [&str; 11] = [
-    "method.kind",
-    "pack.length",
-    "method.rank",
-    "duration.epochs",
-    "batch.grad_accum_steps",
-    "optimizer.learning_rate",
-    "recompute",
-    "pack.strategy",
-    "data.eval_fraction",
-    "duration.max_steps",
-    "checkpoint.save_steps",
-];
-
-/// Settings that have a page of their own.
-const ELSEWHERE: [&str; 7] = [
-    "preset",
-    "model.id",
-    "model.revision",
-    "model.path",
-    "model.architecture",
-    "model.ignored_fields",
-    "data.train",
-];
-
-/// The settings to be listed.
+/// The settings to be listed: the essential ones in the order of their weight, then, with `all`, the others.
 pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
-    let essential = ESSENTIAL.iter().filter_map(|key| Setting::of(key));
-    let others = SETTINGS
-        .iter()
-        .filter(|setting| !ESSENTIAL.contains(&setting.key) && !ELSEWHERE.contains(&setting.key));
-    if all { essential.chain(others).collect() } else { essential.collect() }
+    let is_listed = |setting: &&Setting| match setting.page {
+        Page::Essential(_) => true,
+        Page::AllSettings => all,
+        Page::Own => false,
+    };
+    let mut listed: Vec<_> = SETTINGS.iter().filter(is_listed).collect();
+    listed.sort_by_key(|setting| setting.page);
+    listed
 }
 
 /// What a setting is called in a list: its name on the command line, in words.
@@ -78,72 +56,25 @@ pub(super) fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// How an arrow key moves a value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Step {
-    /// To the next multiple.
-    By(f64),
-    /// Twice, half.
-    Double,
-    /// 1, 2, 5, 10, ….
-    OneTwoFive,
-}
-
-fn step_of(key: &str) -> Option<Step> {
-    Some(match key {
-        "pack.length" | "pack.mtp_length" => Step::By(128.0),
-        "method.rank" | "method.alpha" | "data.max_example_tokens" | "draft_vocab" => Step::Double,
-        "optimizer.learning_rate" | "optimizer.eps" | "optimizer.weight_decay" | "duration.max_steps" => {
-            Step::OneTwoFive
-        }
-        "data.eval_fraction" | "data.max_rejected" | "data.crc_drop" | "optimizer.warmup_ratio" => {
-            Step::By(0.01)
-        }
-        "optimizer.min_lr_ratio" | "optimizer.beta1" => Step::By(0.05),
-        "optimizer.beta2" => Step::By(0.005),
-        "optimizer.clip_norm" => Step::By(0.1),
-        "checkpoint.save_steps" | "eval.every_steps" => Step::By(50.0),
-        "checkpoint.save_minutes" => Step::By(5.0),
-        "eval.sample_max_tokens" => Step::By(32.0),
-        "seed"
-        | "duration.epochs"
-        | "batch.micro_batch_packs"
-        | "batch.grad_accum_steps"
-        | "checkpoint.keep"
-        | "eval.early_stop_patience"
-        | "eval.sample_count" => Step::By(1.0),
-        _ => return None,
-    })
-}
-
-/// Where a value starts that is not set.
-fn start_of(key: &str) -> Option<&'static str> {
-    Some(match key {
-        "duration.max_steps" => "1000",
-        "eval.early_stop_patience" => "3",
-        "draft_vocab" => "32768",
-        _ => return None,
-    })
-}
-
 /// The next value up or down; `None` where arrows mean nothing.
 pub(super) fn stepped(setting: &Setting, value: &str, up: bool) -> Option<String> {
-    if !setting.choices.is_empty() {
-        let n = setting.choices.len();
-        let at = setting.choices.iter().position(|choice| *choice == value);
+    let choices = setting.choices();
+    if !choices.is_empty() {
+        let n = choices.len();
+        let at = choices.iter().position(|choice| *choice == value);
         let next = match (at, up) {
             (None, _) => 0,
             (Some(at), true) => (at + 1) % n,
             (Some(at), false) => (at + n - 1) % n,
         };
-        return Some(setting.choices[next].to_owned());
+        return Some(choices[next].to_owned());
     }
-    let step = step_of(setting.key)?;
+    let range = setting.number?;
     if value.is_empty() {
-        return start_of(setting.key).map(str::to_owned);
+        return range.start.map(str::to_owned);
     }
     let number: f64 = value.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)?;
-    let next = match step {
+    let next = match range.step {
         // A hair's breadth keeps 0.3 from being 2.9999 steps.
         Step::By(by) if up => ((number / by + 1e-9).floor() + 1.0) * by,
         Step::By(by) => (((number / by - 1e-9).ceil() - 1.0) * by).max(0.0),
@@ -156,9 +87,7 @@ pub(super) fn stepped(setting: &Setting, value: &str, up: bool) -> Option<String
         }
         Step::OneTwoFive => one_two_five(number, up),
     };
-    let is_whole = !value.contains(['.', 'e']) && !matches!(step, Step::By(by) if by.fract() != 0.0);
-    let is_whole = is_whole && setting.key != "optimizer.weight_decay";
-    Some(if is_whole { format!("{}", next.floor()) } else { shown(next) })
+    Some(if setting.kind == Kind::Whole { format!("{}", next.floor()) } else { shown(next) })
 }
 
 /// A number with four digits and no trailing noise; small ones as powers of ten, as the plan writes them.
@@ -217,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_is_on_a_page_and_the_essential_ones_exist() {
-        assert_eq!(listed(false).len(), ESSENTIAL.len());
-        assert_eq!(listed(true).len() + ELSEWHERE.len(), SETTINGS.len());
-        for key in ELSEWHERE {
-            assert!(Setting::of(key).is_some(), "{key}");
-        }
+    fn the_essential_settings_come_first_in_the_order_of_their_places() {
+        let essential: Vec<_> = listed(false).iter().map(|setting| setting.page).collect();
+        let places: Vec<_> = (1..=essential.len() as u8).map(Page::Essential).collect();
+        assert_eq!(essential, places);
+        assert_eq!(listed(true)[..places.len()], listed(false));
+        assert!(listed(true).len() > places.len());
     }
 }

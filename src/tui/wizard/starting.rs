@@ -7,7 +7,8 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::listener::Unit;
-use sparktune_plan::render::{bytes, count, duration};
+use sparktune_base::escape::escape;
+use sparktune_base::units::{bytes, count, duration};
 use unicode_width::UnicodeWidthStr;
 
 use super::keys::{KeyResult, Keys};
@@ -15,7 +16,6 @@ use super::lines::{bar, draw, fit, ink, inked, wrapped};
 use super::loading::{Loading, Wait};
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::escape::escape;
 use crate::screen::{Binding, Role, Theme, action, key};
 
 /// The start of a run, while it is under way.

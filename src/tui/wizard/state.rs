@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use ratatui::layout::Size;
-use sparktune_app::data::{DataFound, reads_data, refusal};
+use sparktune_app::data::{DataFound, refusal};
 use sparktune_app::files::expand_home;
 use sparktune_app::listener::Progress;
 use sparktune_app::machine::MachineFound;
@@ -16,7 +16,7 @@ use sparktune_app::model::{Cached, CachedModel, ModelFound};
 use sparktune_app::planner::Planner;
 use sparktune_app::questions::page::Page;
 use sparktune_app::runs::Recent;
-use sparktune_plan::{Answer, Answers, ConfigOptions, Facts, Setting};
+use sparktune_plan::{Answer, Answers, ConfigOptions, Facts};
 
 use super::loading::{Loading, Wait};
 use super::request::{Request, Response, Ticket, Ticketed};
@@ -206,8 +206,7 @@ impl State {
     }
 
     fn answers_data_is_read_by(&self) -> Answers {
-        let is_left_out = |_, name: &str| !Setting::named(name).is_some_and(reads_data);
-        self.planner.answers.without(is_left_out)
+        self.planner.answers.without(|_, setting| !setting.reads_data)
     }
 
     /// Reads the data again in the background, where an answer that it is read by has changed.

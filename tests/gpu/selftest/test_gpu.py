@@ -32,7 +32,7 @@ import table  # noqa: E402
 
 RECORDED = json.loads((HERE / "recorded.json").read_text(encoding="utf-8"))
 
-# A stand-in for `sparktune bench --gpu SECTION --json FILE`.
+# A stand-in for `sparktune bench --gpu SECTION --output FILE`.
 SPARKTUNE = r"""#!/bin/sh
 case $3 in
 good) printf '{"name": "a", "error": 0.001, "tolerance": 0.01}\n' >"$5" ;;

@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use proptest::prelude::*;
+use sparktune_base::escape::escape;
 use sparktune_plan::Plan;
 use sparktune_runlog::{Event, EventWriter, Kind, Lease, RunStarted, RunsRoot, Step};
-use sparktune_tui::escape;
 use sparktune_tui::report::{ReportInput, html, write_page};
 
 use crate::runs::{self, Log, noise};

@@ -1,0 +1,77 @@
+//! Folders and files that only their owner can read, and names that survive a power cut.
+//!
+//! Training data is private: token files, rejected lines, checkpoints and logs can all contain it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// A builder for a folder with mode 0700.
+pub fn private_folder() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    builder
+}
+
+/// Options for writing a file; one that is created has mode 0600.
+pub fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+/// Creates a folder with mode 0700, and its parents with the usual mode. A folder that exists stays as it is.
+///
+/// # Errors
+/// When a folder cannot be created, or when `path` is something other than a folder.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match private_folder().create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Flushes a file, or the names in a folder, to the disk.
+///
+/// # Errors
+/// When it cannot be opened or flushed.
+pub fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_created_can_be_read_by_its_owner_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("new/private");
+        create_private_folder(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        private_file().create_new(true).open(path.join("file")).unwrap();
+        assert_eq!(mode(&path.join("file")), 0o600);
+        sync(&path).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_exists_is_kept_and_a_file_in_its_place_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let before = mode(root.path());
+        create_private_folder(root.path()).unwrap();
+        assert_eq!(mode(root.path()), before);
+        let path = root.path().join("file");
+        fs::write(&path, "").unwrap();
+        assert_eq!(create_private_folder(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+}

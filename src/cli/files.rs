@@ -1,0 +1,53 @@
+//! Flags of the commands about data and token files.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::settings::CheckFlags;
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Files (.jsonl, .jsonl.gz, .jsonl.zst) and folders
+    #[arg(required = true)]
+    pub data: Vec<PathBuf>,
+    #[command(flatten)]
+    pub settings: CheckFlags,
+    /// Where rejected lines are kept
+    #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
+    pub rejected: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// v1 packets, or JSON Lines with input_ids and, optionally, loss_mask and source_line
+    pub input: PathBuf,
+    /// The token file to write
+    pub output: PathBuf,
+    /// Leave damaged packets out and list them, instead of stopping at the first
+    #[arg(long)]
+    pub skip_damaged: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpackArgs {
+    /// A token file
+    pub input: PathBuf,
+    /// The file to write
+    pub output: PathBuf,
+    /// `v1` packets (tokens only) or `jsonl`
+    #[arg(long, default_value = "jsonl", value_parser = ["v1", "jsonl"])]
+    pub to: String,
+    /// Leave damaged examples out and list them, instead of stopping at the first
+    #[arg(long)]
+    pub skip_damaged: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The token file
+    pub file: PathBuf,
+    /// Write its intact examples into a new token file
+    #[arg(long, value_name = "FILE")]
+    pub rebuild: Option<PathBuf>,
+}

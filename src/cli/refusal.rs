@@ -1,0 +1,52 @@
+//! What is said about a command line that cannot be read, where clap alone would say too little or too much.
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use sparktune_plan::SETTINGS;
+
+/// The error with the nearest setting for a name that other programs use, and without hidden commands among
+/// what is similar.
+pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Error {
+    if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
+        let name = flag.trim_start_matches('-');
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.nearest_to.contains(&name)) {
+            let tip = format!("the nearest setting is '--{}': {}", setting.name, setting.about);
+            error.remove(ContextKind::SuggestedArg);
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+        }
+    }
+    let similar = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.clone(),
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        _ => return error,
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    let hidden = hidden_commands(command);
+    let similar: Vec<String> = similar.into_iter().filter(|name| !hidden.contains(&name.as_str())).collect();
+    if !similar.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
+    }
+    error
+}
+
+fn hidden_commands(command: &Command) -> Vec<&str> {
+    let own = command.get_subcommands().filter(|sub| sub.is_hide_set()).map(Command::get_name);
+    own.chain(command.get_subcommands().flat_map(hidden_commands)).collect()
+}
+
+/// Refuses flags before a command's name that only apply without a command: they would be passed over.
+pub(super) fn flags_before_a_command(matches: &ArgMatches, command: &Command) -> Result<(), clap::Error> {
+    let Some((name, of_command)) = matches.subcommand() else { return Ok(()) };
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let is_misplaced = |arg: &&Arg| !arg.is_global_set() && is_given(arg.get_id().as_str());
+    let misplaced = command.get_arguments().filter(|arg| !arg.is_positional()).find(is_misplaced);
+    if let Some(arg) = misplaced {
+        let flag = arg.get_long().unwrap_or_default();
+        let text = format!("--{flag} stands before `{name}`: flags of a command stand after `{name}`\n");
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text).with_cmd(command));
+    }
+    let sub = command.find_subcommand(name).expect("clap found it");
+    flags_before_a_command(of_command, sub)
+}

@@ -1,0 +1,40 @@
+//! Flags of the commands about a run that exists.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Which run.
+#[derive(Debug, Args)]
+pub(crate) struct RunName {
+    /// Folder, unique beginning of the name, or `latest`
+    #[arg(default_value = "latest")]
+    pub run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// Ask and return at once
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// The checkpoint with the lowest evaluation loss instead of the newest
+    #[arg(long)]
+    pub best: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// The page to write, instead of report.html in the run folder
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}

@@ -1,0 +1,206 @@
+//! Flags made from the table of settings, so that a setting has one name, one help text and one reader.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint};
+use sparktune_plan::setting::{Completes, Kind};
+use sparktune_plan::{Answers, Origin, SETTINGS, Setting};
+
+/// The flag that lists all settings.
+pub(crate) const HELP_ALL: &str = "help-all";
+
+/// The heading of what every command takes.
+pub(crate) const GLOBAL: &str = "For every command";
+
+/// The setting that is a flag of every command.
+const RUNS_DIR: &str = "runs-dir";
+
+/// The settings that say how `check` reads data.
+const OF_CHECK: [&str; 10] = [
+    "model",
+    "revision",
+    "model-path",
+    "architecture",
+    "ignore-config-field",
+    "eval-data",
+    "format",
+    "think",
+    "max-example-tokens",
+    "max-rejected",
+];
+
+/// All settings as flags; those that are not common are listed by `--help-all` only.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SettingFlags(pub Answers);
+
+/// The settings of `check` as flags, all of them listed by `--help`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CheckFlags(pub Answers);
+
+impl Args for SettingFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let mut settings: Vec<_> = SETTINGS.iter().collect();
+        settings.sort_by_key(|setting| setting.heading);
+        let help_all = Arg::new(HELP_ALL)
+            .long(HELP_ALL)
+            .action(ArgAction::SetTrue)
+            .help("Print help with all settings; presets/README.md lists them too");
+        command.arg(help_all).args(settings.into_iter().map(|setting| flag(setting).hide(!setting.is_common)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        answers(matches, SETTINGS.iter()).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for CheckFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(OF_CHECK.into_iter().filter_map(Setting::named).map(flag))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for CheckFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = OF_CHECK.into_iter().chain([RUNS_DIR]);
+        answers(matches, names.filter_map(Setting::named)).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The flag of a setting.
+fn flag(setting: &'static Setting) -> Arg {
+    let arg = Arg::new(setting.name)
+        .long(setting.name)
+        .aliases(setting.aliases)
+        .value_name(value_name(setting))
+        .value_hint(hint(setting.completes))
+        .help(setting.about.trim_end_matches('.'))
+        .help_heading(setting.heading.title());
+    let arg = match setting.choices() {
+        [] => arg.value_parser(move |text: &str| checked(setting, text)),
+        // The value's name shows the words already.
+        words => arg.value_parser(PossibleValuesParser::new(words)).hide_possible_values(true),
+    };
+    if setting.is_list() {
+        arg.action(ArgAction::Append).num_args(1..)
+    } else if setting.kind == Kind::Switch {
+        arg.num_args(0..=1).default_missing_value("true")
+    } else if setting.name == RUNS_DIR {
+        arg.global(true).help_heading(GLOBAL)
+    } else {
+        arg
+    }
+}
+
+/// A value that the setting takes; else what it expects.
+fn checked(setting: &Setting, text: &str) -> Result<String, String> {
+    let is_taken = Answers::default().set(setting.name, text, Origin::Flag);
+    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects()))
+}
+
+fn value_name(setting: &Setting) -> String {
+    match (setting.kind, setting.completes) {
+        (Kind::Switch | Kind::Choice(_), _) => setting.choices().join("|"),
+        (_, Completes::Models) => "MODEL".into(),
+        (_, Completes::Folders) => "FOLDER".into(),
+        (Kind::Paths | Kind::Path, _) => "FILE".into(),
+        (Kind::Whole | Kind::Number, _) => "N".into(),
+        (Kind::Text | Kind::Names, _) => "NAME".into(),
+    }
+}
+
+const fn hint(completes: Completes) -> ValueHint {
+    match completes {
+        Completes::Nothing => ValueHint::Other,
+        Completes::Folders | Completes::Models => ValueHint::DirPath,
+        Completes::Files | Completes::Presets => ValueHint::AnyPath,
+    }
+}
+
+/// The answers that were given as flags.
+fn answers(
+    matches: &ArgMatches,
+    settings: impl Iterator<Item = &'static Setting>,
+) -> Result<Answers, clap::Error> {
+    let mut answers = Answers::default();
+    for setting in settings {
+        let Some(values) = matches.get_many::<String>(setting.name) else { continue };
+        let values: Vec<&str> = values.map(String::as_str).collect();
+        answers.set_words(setting.name, &values, Origin::Flag).map_err(|error| {
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n"))
+        })?;
+    }
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(words: &[&str]) -> Result<Answers, clap::Error> {
+        let command = SettingFlags::augment_args(clap::Command::new("sparktune"));
+        let matches = command.try_get_matches_from(["sparktune"].iter().chain(words))?;
+        Ok(SettingFlags::from_arg_matches(&matches)?.0)
+    }
+
+    #[test]
+    fn every_setting_is_a_flag_and_names_of_other_programs_mean_the_same() {
+        let command = SettingFlags::augment_args(clap::Command::new("sparktune"));
+        for setting in SETTINGS {
+            assert!(
+                command.get_arguments().any(|arg| arg.get_long() == Some(setting.name)),
+                "{}",
+                setting.name
+            );
+        }
+        assert_eq!(
+            given(&["--lr", "1e-4", "--lora-rank", "8"]).unwrap(),
+            given(&["--learning-rate", "1e-4", "--rank", "8"]).unwrap()
+        );
+    }
+
+    #[test]
+    fn every_setting_of_check_exists() {
+        for name in OF_CHECK.into_iter().chain([RUNS_DIR]) {
+            assert!(Setting::named(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_with_the_range() {
+        let error = given(&["--rank", "0"]).unwrap_err().to_string();
+        assert!(error.contains("--rank") && error.contains("a whole number from 1 to 65536"), "{error}");
+        let error = given(&["--max-rejected", "2"]).unwrap_err().to_string();
+        assert!(error.contains("a number from 0 to 1"), "{error}");
+    }
+
+    #[test]
+    fn a_switch_may_stand_alone() {
+        assert_eq!(given(&["--recompute", "--rank", "4"]).unwrap().recompute.unwrap().value, true);
+        assert_eq!(given(&["--recompute", "false"]).unwrap().recompute.unwrap().value, false);
+    }
+
+    #[test]
+    fn fields_to_ignore_may_be_given_one_by_one_or_together() {
+        let answers = given(&["--ignore-config-field", "a", "b", "--ignore-config-field", "c,d"]).unwrap();
+        assert_eq!(answers.ignore_config_field.unwrap().value, ["a", "b", "c", "d"]);
+    }
+}

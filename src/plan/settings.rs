@@ -1,0 +1,320 @@
+//! The table of settings: each has one row, and everything about it stands there.
+//!
+//! A row gives its field in [`Answers`], its type, its place in TOML (the same as in `plan.toml`, so that the
+//! plan of an old run is itself a preset), its name as a flag, what it decides, and how interfaces treat it.
+//! Heading and page are required; the other fields of [`Setting`] may be left out where [`Setting::BARE`] is
+//! right. How values look as text is in `values`; how layers of answers are read and joined, in `answers`.
+
+use std::path::PathBuf;
+
+use crate::answer::{Answer, Origin};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::setting::Page::{AllSettings, Essential, Own};
+use crate::setting::Step::{By, Double, OneTwoFive};
+use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
+use crate::values::{Value, spoken, written};
+
+/// How an answer was given.
+pub(crate) enum Given<'a> {
+    /// In a file.
+    Toml(&'a toml::Value),
+    /// As one text.
+    Text(&'a str),
+    /// As the words after a flag.
+    Words(&'a [&'a str]),
+}
+
+impl Given<'_> {
+    fn read<T: Value>(&self) -> Option<T> {
+        match self {
+            Self::Toml(value) => T::from_toml(value),
+            Self::Text(text) => T::from_text(text),
+            Self::Words(words) => T::from_words(words),
+        }
+    }
+}
+
+macro_rules! settings {
+    ($(
+        $field:ident: $type:ty = $key:literal, $name:literal, $about:literal {
+            heading: $heading:expr, page: $page:expr $(, $more:ident: $value:expr)* $(,)?
+        }
+    )+) => {
+        /// Everything a user may say. What is not said, the plan decides.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct Answers { $(#[doc = $about] pub $field: Option<Answer<$type>>,)+ }
+
+        /// Every setting there is, in the order of `plan.toml`.
+        pub const SETTINGS: &[Setting] = &[$(
+            Setting {
+                key: $key, name: $name, about: $about, kind: <$type as Value>::KIND,
+                heading: $heading, page: $page, $($more: $value,)* ..Setting::BARE
+            }.checked(),
+        )+];
+
+        impl Answers {
+            /// Lays `above` over these answers: the higher origin wins, and `above` wins among equals.
+            #[must_use]
+            pub fn merge(self, above: Self) -> Self {
+                Self { $($field: stronger(self.$field, above.$field),)+ }
+            }
+
+            /// Where the answer at this place comes from, when there is one.
+            pub fn origin(&self, key: &str) -> Option<Origin> {
+                match key { $($key => self.$field.as_ref().map(|answer| answer.origin),)+ _ => None }
+            }
+
+            /// The answer at this place as a number, where it is one.
+            pub(crate) fn number(&self, key: &str) -> Option<f64> {
+                match key { $($key => self.$field.as_ref()?.value.number(),)+ _ => None }
+            }
+
+            pub(crate) fn text(&self, key: &str) -> Option<String> {
+                match key { $($key => spoken(&self.$field.as_ref()?.value),)+ _ => None }
+            }
+
+            /// The answer at this place as the words after its flag.
+            pub(crate) fn words(&self, key: &str) -> Option<Vec<String>> {
+                match key { $($key => self.$field.as_ref()?.value.to_words(),)+ _ => None }
+            }
+
+            pub(crate) fn toml(&self, key: &str) -> Option<toml::Value> {
+                match key { $($key => written(&self.$field.as_ref()?.value),)+ _ => None }
+            }
+
+            pub(crate) fn forget(&mut self, key: &str) {
+                match key { $($key => self.$field = None,)+ _ => {} }
+            }
+
+            /// Takes an answer; false where it cannot be read or is out of the setting's range.
+            pub(crate) fn store(&mut self, setting: &Setting, given: Given<'_>, origin: Origin) -> bool {
+                match setting.key {
+                    $($key => match given.read::<$type>() {
+                        Some(value) if setting.allows(value.number()) => {
+                            self.$field = Some(Answer::new(value, origin));
+                        }
+                        _ => return false,
+                    },)+
+                    _ => return false,
+                }
+                true
+            }
+        }
+    };
+}
+
+fn stronger<T>(below: Option<Answer<T>>, above: Option<Answer<T>>) -> Option<Answer<T>> {
+    match (below, above) {
+        (Some(below), Some(above)) if below.origin > above.origin => Some(below),
+        (below, above) => above.or(below),
+    }
+}
+
+impl Setting {
+    /// What a row leaves out.
+    const BARE: Self = Self {
+        key: "",
+        name: "",
+        about: "",
+        kind: Kind::Text,
+        number: None,
+        heading: In::Run,
+        page: AllSettings,
+        is_common: false,
+        completes: Completes::Nothing,
+        aliases: &[],
+        nearest_to: &[],
+        reads_data: false,
+        of_one_run: false,
+    };
+
+    /// The setting at this place in TOML.
+    pub fn of(key: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.key == key)
+    }
+
+    /// The setting of this command-line name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// The largest seed: TOML integers end below.
+const SEEDS: f64 = (1u64 << 63) as f64;
+/// More steps than anybody takes.
+const STEPS: f64 = (1u64 << 40) as f64;
+/// More tokens than any model takes at once; also the largest 32-bit figure that is a power of two.
+const TOKENS: f64 = (1u32 << 30) as f64;
+
+settings! {
+    preset: String = "preset", "preset", "Preset to start from: a name from the list, or the path of a TOML file." {
+        heading: In::Run, page: Own, is_common: true, completes: Completes::Presets, of_one_run: true,
+    }
+    seed: u64 = "seed", "seed", "Seed of shuffling and of the initial adapters; the evaluation split is the same for every seed." {
+        heading: In::Run, page: AllSettings, is_common: true, number: Some(Number::between(0.0, SEEDS, By(1.0))),
+    }
+    device: DeviceChoice = "device", "device", "Where to train; auto takes a usable GPU, else the CPU." {
+        heading: In::Device, page: AllSettings, is_common: true,
+    }
+    recompute: bool = "recompute", "recompute", "Save memory by computing activations again in the backward pass instead of keeping them." {
+        heading: In::Device, page: Essential(7), aliases: &["gradient-checkpointing", "grad-checkpointing"],
+    }
+    fp8: bool = "fp8", "fp8", "Multiply in fp8 (e4m3) in wide linear layers, on GPUs of compute capability 8.9 and newer; lossy." {
+        heading: In::Device, page: AllSettings,
+    }
+    mtp: Mtp = "mtp", "mtp", "Train the MTP head, keep the base's, or leave it out." {
+        heading: In::Mtp, page: AllSettings, is_common: true,
+    }
+    draft_vocab: u32 = "draft_vocab", "draft-vocab", "Let the MTP head draft only this many tokens, the most frequent of the training data; all by default." {
+        heading: In::Mtp, page: AllSettings,
+        number: Some(Number::between(1.0, TOKENS, Double).within(Limit::Vocabulary).starting_at("32768")),
+    }
+    runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder that holds the runs." {
+        heading: In::Run, page: AllSettings, is_common: true, completes: Completes::Folders,
+        nearest_to: &["output-dir", "output"], reads_data: true, of_one_run: true,
+    }
+    name: String = "name", "name", "Name of the run's folder." {
+        heading: In::Run, page: AllSettings, is_common: true, aliases: &["run-name"], of_one_run: true,
+    }
+    model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
+        heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
+        aliases: &["base-model", "model-name", "model-name-or-path"], of_one_run: true,
+    }
+    revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
+        heading: In::Model, page: Own, of_one_run: true,
+    }
+    model_path: PathBuf = "model.path", "model-path", "Folder of the model's files, where the id alone does not say it." {
+        heading: In::Model, page: Own, completes: Completes::Folders, of_one_run: true,
+    }
+    architecture: Architecture = "model.architecture", "architecture", "Treat a model of an unknown family as one of this family." {
+        heading: In::Model, page: Own, of_one_run: true,
+    }
+    ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several may be given." {
+        heading: In::Model, page: Own,
+    }
+    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files or folders of them." {
+        heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
+        aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true,
+    }
+    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Evaluation data, instead of a share of the training data." {
+        heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,
+        aliases: &["eval-file", "validation-data", "validation-file"], reads_data: true, of_one_run: true,
+    }
+    eval_fraction: f64 = "data.eval_fraction", "eval-fraction", "Share of the examples set aside for evaluation (0.02 = 2 %)." {
+        heading: In::Data, page: Essential(9), number: Some(Number::between(0.0, 0.5, By(0.01))),
+        nearest_to: &["val-size", "test-size", "val-set-size"], reads_data: true,
+    }
+    format: DataFormat = "data.format", "format", "Format of the data; auto recognises it in each file." {
+        heading: In::Data, page: AllSettings, reads_data: true,
+    }
+    think: Think = "data.think", "think", "Train on the empty <think> block that the chat template adds, or skip it." {
+        heading: In::Data, page: AllSettings, reads_data: true,
+    }
+    max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Reject examples with more tokens than this." {
+        heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
+        reads_data: true,
+    }
+    max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
+        heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
+    }
+    crc_drop: f64 = "data.crc_drop", "crc-drop", "Share of packets dropped at random, as augmentation." {
+        heading: In::Data, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),
+    }
+    method: MethodKind = "method.kind", "method", "What to train: LoRA adapters or all weights." {
+        heading: In::Method, page: Essential(1), is_common: true,
+    }
+    rank: u32 = "method.rank", "rank", "LoRA rank." {
+        heading: In::Method, page: Essential(3), is_common: true,
+        number: Some(Number::between(1.0, 65_536.0, Double).within(Limit::HiddenSize)), aliases: &["lora-rank", "lora-r"],
+    }
+    alpha: f64 = "method.alpha", "alpha", "LoRA alpha; the adapters are scaled by alpha / rank." {
+        heading: In::Method, page: AllSettings, is_common: true, number: Some(Number::between(1e-6, 1e6, Double)),
+        aliases: &["lora-alpha"],
+    }
+    rslora: bool = "method.rslora", "rslora", "Scale the adapters by alpha / sqrt(rank) instead." {
+        heading: In::Method, page: AllSettings, aliases: &["use-rslora"],
+    }
+    pack_length: u32 = "pack.length", "pack-length", "Tokens of a pack, the sequence that several examples share." {
+        heading: In::Batch, page: Essential(2), is_common: true,
+        number: Some(Number::between(16.0, TOKENS, By(128.0)).within(Limit::Context)),
+        nearest_to: &["max-seq-length", "max-seq-len", "max-length", "cutoff-len", "seq-length", "sequence-len"],
+    }
+    mtp_pack_length: u32 = "pack.mtp_length", "mtp-pack-length", "Tokens of a pack while the MTP head is trained." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(16.0, TOKENS, By(128.0)).within(Limit::Context)),
+    }
+    pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", "How examples share a pack: bfd never splits one, stream cuts at the end of each pack." {
+        heading: In::Batch, page: Essential(8), nearest_to: &["packing", "sample-packing"],
+    }
+    micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", "Packs that pass through the model together." {
+        heading: In::Batch, page: AllSettings, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
+        nearest_to: &["micro-batch-size", "per-device-train-batch-size"],
+    }
+    grad_accum_steps: u32 = "batch.grad_accum_steps", "grad-accum-steps", "Micro-batches per optimizer step." {
+        heading: In::Batch, page: Essential(5), is_common: true, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
+        aliases: &["gradient-accumulation-steps", "grad-accum"], nearest_to: &["batch-size", "train-batch-size"],
+    }
+    learning_rate: f64 = "optimizer.learning_rate", "learning-rate", "Highest learning rate of the schedule." {
+        heading: In::Optimizer, page: Essential(6), is_common: true, number: Some(Number::between(1e-12, 1.0, OneTwoFive)),
+        aliases: &["lr"],
+    }
+    min_lr_ratio: f64 = "optimizer.min_lr_ratio", "min-lr-ratio", "Learning rate at the end of the cosine, as a share of the highest." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 1.0, By(0.05))), nearest_to: &["min-lr"],
+    }
+    warmup_ratio: f64 = "optimizer.warmup_ratio", "warmup-ratio", "Share of the steps in which the learning rate rises." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),
+        nearest_to: &["warmup-steps", "warmup"],
+    }
+    beta1: f64 = "optimizer.beta1", "beta1", "AdamW's decay of the first moment." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.999_999, By(0.05))),
+        aliases: &["adam-beta1"],
+    }
+    beta2: f64 = "optimizer.beta2", "beta2", "AdamW's decay of the second moment." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.999_999_9, By(0.005))),
+        aliases: &["adam-beta2"],
+    }
+    eps: f64 = "optimizer.eps", "eps", "AdamW's epsilon." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(1e-20, 1e-2, OneTwoFive)),
+        aliases: &["adam-epsilon"],
+    }
+    weight_decay: f64 = "optimizer.weight_decay", "weight-decay", "Weight decay, of matrices only." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 1.0, OneTwoFive)),
+    }
+    clip_norm: f64 = "optimizer.clip_norm", "clip-norm", "Clip gradients to this global norm." {
+        heading: In::Optimizer, page: AllSettings, number: Some(Number::between(1e-6, 1e6, By(0.1))),
+        aliases: &["max-grad-norm", "grad-clip"],
+    }
+    epochs: u32 = "duration.epochs", "epochs", "Passes over the training data." {
+        heading: In::Duration, page: Essential(4), is_common: true, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
+        aliases: &["num-epochs", "num-train-epochs"],
+    }
+    max_steps: u64 = "duration.max_steps", "max-steps", "Stop after this many optimizer steps." {
+        heading: In::Duration, page: Essential(10), is_common: true,
+        number: Some(Number::between(1.0, STEPS, OneTwoFive).starting_at("1000")),
+    }
+    save_steps: u64 = "checkpoint.save_steps", "save-steps", "Optimizer steps between checkpoints." {
+        heading: In::Checkpoints, page: Essential(11), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),
+    }
+    save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Save a checkpoint at the latest after this many minutes." {
+        heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 100_000.0, By(5.0))),
+    }
+    keep: u32 = "checkpoint.keep", "keep", "How many checkpoints to keep, besides the best." {
+        heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
+        aliases: &["save-total-limit"],
+    }
+    eval_every_steps: u64 = "eval.every_steps", "eval-every-steps", "Optimizer steps between evaluations." {
+        heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, STEPS, By(50.0))), aliases: &["eval-steps"],
+    }
+    early_stop_patience: u32 = "eval.early_stop_patience", "early-stop-patience", "Stop after this many evaluations without a lower loss." {
+        heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0)).starting_at("3")),
+        aliases: &["early-stopping-patience", "patience"],
+    }
+    sample_count: u32 = "eval.sample_count", "sample-count", "Sample answers generated at each evaluation." {
+        heading: In::Evaluation, page: AllSettings, number: Some(Number::between(0.0, 1000.0, By(1.0))),
+    }
+    sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", "Longest sample answer, in tokens." {
+        heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 1_048_576.0, By(32.0))),
+    }
+    tensorboard: bool = "log.tensorboard", "tensorboard", "Also write event files for TensorBoard." {
+        heading: In::Run, page: AllSettings,
+    }
+}
