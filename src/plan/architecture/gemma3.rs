@@ -1,8 +1,8 @@
 //! Gemma 3, the text model: five layers with a sliding window, then one that sees everything, each with norms
 //! before and after attention and MLP.
 //!
-//! Differences from Llama: GELU in place of silu, zero-centred norms, norms of queries and keys, a rotation
-//! of its own for the layers with a window, a scale of the scores that the config names, and embeddings that
+//! Differences from Llama: GELU in place of silu, zero-centred norms, norms of queries and keys, another
+//! rotation for the layers with a window, a scale of the scores that the config names, and embeddings that
 //! are multiplied by the root of their width. The models from 4B on have a vision tower, which is carried
 //! over.
 //!
