@@ -5,24 +5,22 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::choices::Think;
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
-    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, ThinkPolicy, Unit, prepare,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, Think};
+use sparktune_plan::plan::DataPlan;
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
-
-/// The share of rejected lines above which data is refused, where no answer names another. The plan's own
-/// default.
-const MAX_REJECTED: f64 = 0.01;
 
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
@@ -81,28 +79,23 @@ impl RejectedLines {
 
 /// Returns which tokens of an example are trained, by the answers or by the plan's own rule.
 pub fn mask_policy(answers: &Answers) -> MaskPolicy {
-    match think(answers) {
-        Think::Train => ThinkPolicy::Train,
-        Think::Skip => ThinkPolicy::Skip,
-    }
-    .into()
+    think(answers).into()
 }
 
 /// Returns whether the empty think block that a template inserts is trained, by the answers or by the plan's
 /// own rule.
 pub fn think(answers: &Answers) -> Think {
-    answers.think.as_ref().map_or(Think::Skip, |answer| answer.value)
+    answers.think.as_ref().map_or(DataPlan::THINK, |answer| answer.value)
 }
 
 /// Returns the format that the answers insist on; `None` where it is recognised line by line.
 pub fn format(answers: &Answers) -> Option<Format> {
-    match answers.format.as_ref()?.value {
-        DataFormat::Auto => None,
-        DataFormat::Messages => Some(Format::Messages),
-        DataFormat::Sharegpt => Some(Format::ShareGpt),
-        DataFormat::Alpaca => Some(Format::Alpaca),
-        DataFormat::PromptCompletion => Some(Format::PromptCompletion),
-    }
+    format_named(answers.format.as_ref()?.value)
+}
+
+/// Returns the format of this name; `None` for `auto`, the only choice that is no format.
+fn format_named(choice: DataFormat) -> Option<Format> {
+    Format::ALL.into_iter().find(|format| format.name() == choice.word())
 }
 
 /// Returns the length of the longest example that can be trained, tokens.
@@ -113,10 +106,10 @@ pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
 
 /// Returns the share of rejected lines above which the data is refused.
 pub fn max_rejected(answers: &Answers) -> f64 {
-    answers.max_rejected.as_ref().map_or(MAX_REJECTED, |answer| answer.value)
+    answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
 }
 
-/// What a check of data has found.
+/// The findings of a check of data.
 pub struct Checked {
     /// The report on all lines.
     pub report: Report,
@@ -238,12 +231,13 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         return None;
     }
     if report.examples + report.rejected == 0 {
-        return Some(Failure::new(Exit::Data, "there is no example: every line is blank, or there is none"));
+        return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
     }
     let text = format!(
-        "{} of {} were rejected; the limit is {}",
+        "{} of {} were rejected ({}); the limit is {}",
         count(report.rejected),
         counted(report.rejected + report.examples, "line"),
+        percent(report.rejected_share()),
         percent(limit)
     );
     Some(Failure::new(Exit::Data, text))
@@ -256,11 +250,11 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
 pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let Some(refusal) = refusal(answers, &prepared.report) else { return Ok(()) };
     let kept = match &prepared.rejected {
-        Some(path) => format!(". They are kept, with reasons, in {}", path.display()),
+        Some(path) => format!(". They are listed with reasons in {}", path.display()),
         None => String::new(),
     };
     let report = prepared.report.to_string();
-    let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
+    let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
     Err(Failure::new(refusal.exit, text).hint(format!(
         "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
         program_name()
@@ -287,17 +281,80 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     }
     let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
+    let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
+    Ok(facts_of(&report, target_tokens))
+}
+
+/// Returns the lengths of a report as the plan takes them.
+fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
     let shorter = report.histogram.first().filter(|bin| bin.from > 0);
     let none = shorter.map(|bin| LengthBucket { up_to: bin.from - 1, count: 0 });
     let bins = report.histogram.iter().map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count });
-    Ok(DataFacts {
+    DataFacts {
         examples: report.count,
         total_tokens: report.total,
-        target_tokens: files.iter().map(TokenFile::target_tokens).sum(),
+        target_tokens,
         p50: report.p50,
         p90: report.p90,
         p99: report.p99,
         max: report.max,
         histogram: none.into_iter().chain(bins).collect(),
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_base::choices::PackStrategy;
+    use sparktune_base::random::SplitMix64;
+    use sparktune_data::packing::Packing;
+    use sparktune_plan::rows::Lengths;
+
+    use super::*;
+
+    #[test]
+    fn every_format_of_the_plan_but_auto_is_one_of_the_data() {
+        for choice in DataFormat::ALL {
+            assert_eq!(format_named(*choice).is_none(), *choice == DataFormat::Auto, "{choice}");
+        }
+        assert_eq!(DataFormat::ALL.len(), Format::ALL.len() + 1);
+    }
+
+    #[test]
+    fn the_plan_estimates_the_packs_that_a_run_then_fills() {
+        let mut random = SplitMix64::new(7);
+        let mut distributions: Vec<(String, Vec<u32>)> = Vec::new();
+        for examples in [60, 700, 9_000] {
+            let mut draw = |length: &dyn Fn(f64) -> f64| -> Vec<u32> {
+                (0..examples).map(|_| length(random.next_f64()).max(1.0) as u32).collect()
+            };
+            distributions.extend([
+                (format!("{examples} even"), draw(&|x| 20.0 + 1500.0 * x)),
+                (format!("{examples} mostly short"), draw(&|x| 30.0 * (4.5 * x).exp())),
+                (format!("{examples} mostly long"), draw(&|x| 3000.0 * x.sqrt())),
+                (
+                    format!("{examples} of two kinds"),
+                    draw(&|x| if x < 0.7 { 100.0 + x } else { 1900.0 + 300.0 * x }),
+                ),
+                (format!("{examples} alike"), draw(&|x| 700.0 + 10.0 * x)),
+            ]);
+        }
+        for (name, mut lengths) in distributions {
+            let report = LengthReport::new(Unit::Tokens, &mut lengths).unwrap();
+            let estimate = Lengths::of(&facts_of(&report, 1), u32::MAX);
+            for (strategy, pack_length) in [PackStrategy::Bfd, PackStrategy::Stream]
+                .into_iter()
+                .flat_map(|s| [2048, 4096, 8192].map(|n| (s, n)))
+            {
+                let packs = Packing::new(strategy, pack_length, 1).unwrap().epoch(&lengths, 0).len() as f64;
+                let rows = estimate.pack(pack_length, strategy).rows;
+                // A pack more or less, or 5 %: the plan sees a histogram, and the run's order varies by
+                // epoch.
+                let allowed = (0.05 * packs).max(1.0);
+                assert!(
+                    (rows - packs).abs() <= allowed,
+                    "{name}, {strategy} {pack_length}: {rows} for {packs}"
+                );
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What this machine is, as findings: for `doctor` and for the first question of every interface.
+//! Facts about this machine, as findings for `doctor` and for the first question of every interface.
 //!
 //! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing
 //! or in the way. Driver, libraries and headers are checked by telemetry; here its checks only take their
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use sparktune_base::units::bytes;
-use sparktune_telemetry::{Check, GpuFacts, GpuUser, MachineFacts, Verdict, cuda_checks, out_of_reach};
+use sparktune_telemetry::{Check, GpuFacts, GpuUser, Machine, Verdict, cuda_checks, out_of_reach};
 
 const GIB: u64 = 1 << 30;
 /// A desktop's share of a GPU: less memory than this is not worth a remark.
@@ -19,9 +19,9 @@ const DESKTOP_BYTES: u64 = 2 * GIB;
 pub struct Finding {
     /// A word or two: `GPU`, `CUDA headers`.
     pub what: String,
-    /// What was found: `NVIDIA GB10, compute 12.1`.
+    /// The finding: `NVIDIA GB10, compute 12.1`.
     pub found: String,
-    /// What to do about it, where something is to be done.
+    /// The suggested remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// How bad it is.
@@ -70,7 +70,7 @@ impl From<Check> for Finding {
 /// Returns everything there is to say about a machine. `has_cuda`: this build can train on a GPU.
 /// `disk_free_bytes`: the space that is free where the runs are kept, `runs_dir`.
 pub fn findings(
-    facts: &MachineFacts,
+    facts: &Machine,
     has_cuda: bool,
     runs_dir: &Path,
     disk_free_bytes: Option<u64>,
@@ -92,7 +92,7 @@ pub fn findings(
 
 /// Returns the same without what was not looked at, for those who did not ask for a diagnosis.
 pub fn at_a_glance(
-    facts: &MachineFacts,
+    facts: &Machine,
     has_cuda: bool,
     runs_dir: &Path,
     disk_free_bytes: Option<u64>,
@@ -106,7 +106,7 @@ fn known(value: &Option<String>) -> &str {
     value.as_deref().unwrap_or("unknown")
 }
 
-fn memory(facts: &MachineFacts) -> Finding {
+fn memory(facts: &Machine) -> Finding {
     let mut found =
         format!("{} of {} available", bytes(facts.mem_available_bytes), bytes(facts.mem_total_bytes));
     if facts.mem_limit_bytes.is_some() {
@@ -116,8 +116,8 @@ fn memory(facts: &MachineFacts) -> Finding {
         found.push_str(", shared by CPU and GPU");
     }
     match facts.mem_pressure {
-        Some(pressure) => found.push_str(&format!("; pressure {:.0} %", pressure.some_percent)),
-        None => found.push_str("; pressure not known"),
+        Some(pressure) => found.push_str(&format!("; memory pressure {:.0} %", pressure.some_percent)),
+        None => found.push_str("; memory pressure unknown"),
     }
     let finding = Finding::good("memory", found);
     if facts.mem_pressure.is_some_and(|pressure| pressure.some_percent >= 10.0) {
@@ -138,7 +138,7 @@ fn memory(facts: &MachineFacts) -> Finding {
     finding
 }
 
-fn swap(facts: &MachineFacts) -> Option<Finding> {
+fn swap(facts: &Machine) -> Option<Finding> {
     let (total, used) = facts.swap_total_bytes.zip(facts.swap_used_bytes)?;
     if total == 0 {
         return Some(Finding::good("swap", "none"));
@@ -147,7 +147,7 @@ fn swap(facts: &MachineFacts) -> Option<Finding> {
     Some(if used > GIB {
         finding.but(
             Severity::Note,
-            "memory was too small for what ran here: close programs, or run `swapoff -a && swapon -a`",
+            "memory was too small for what ran here: close some programs, or run `swapoff -a && swapon -a`",
         )
     } else {
         finding
@@ -160,7 +160,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     let users = gpu.users.as_ref()?;
     let what = format!("GPU {} used by", gpu.index);
     if users.is_empty() {
-        return Some(Finding::good(&what, "nobody else"));
+        return Some(Finding::good(&what, "no other program"));
     }
     let word = |user: &GpuUser| {
         let memory = user.mem_used_bytes.map_or(String::new(), |used| format!(", {}", bytes(used)));
@@ -177,7 +177,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
         Some(user) => finding.but(
             Severity::Note,
             format!(
-                "its memory and time are shared with them: for full speed end what is not needed (`kill {}` ends the first)",
+                "they share its memory and time: for full speed, end those you do not need (`kill {}` ends the first)",
                 user.pid
             ),
         ),
@@ -185,7 +185,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     })
 }
 
-fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
+fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
     const FIX: &str = "fix what failed, or train a small model with --device cpu";
     let found = match (has_cuda, facts.gpus.is_empty()) {
         (true, true) => "CPU. This build has CUDA, but no GPU was found",
@@ -202,8 +202,7 @@ fn trains_on(facts: &MachineFacts, has_cuda: bool) -> Finding {
         (false, false) => {
             finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA where it finds a driver")
         }
-        (_, true) => finding
-            .but(Severity::Note, "see the whole job with --demo, or take a small model: the CPU is slow"),
+        (_, true) => finding.but(Severity::Note, "try --demo, or choose a small model: the CPU is slow"),
     }
 }
 
@@ -236,8 +235,8 @@ mod tests {
         })
     }
 
-    fn spark() -> MachineFacts {
-        MachineFacts {
+    fn spark() -> Machine {
+        Machine {
             arch: "aarch64".into(),
             cores_usable: 20,
             mem_total_bytes: 120 * GIB,
@@ -261,15 +260,15 @@ mod tests {
                 users: Some(Vec::new()),
                 ..GpuFacts::default()
             }],
-            ..MachineFacts::default()
+            ..Machine::default()
         }
     }
 
-    fn of(facts: &MachineFacts, has_cuda: bool) -> Vec<Finding> {
+    fn of(facts: &Machine, has_cuda: bool) -> Vec<Finding> {
         findings(facts, has_cuda, Path::new("runs"), Some(900 * GIB))
     }
 
-    fn one(facts: &MachineFacts, what: &str) -> Finding {
+    fn one(facts: &Machine, what: &str) -> Finding {
         of(facts, true).into_iter().find(|finding| finding.what == what).unwrap()
     }
 
@@ -283,12 +282,12 @@ mod tests {
 
     #[test]
     fn whatever_is_not_in_order_says_what_to_do() {
-        let worst = |facts: &MachineFacts, what: &str| {
+        let worst = |facts: &Machine, what: &str| {
             let finding = one(facts, what);
             assert!(finding.advice.is_some(), "{finding:?}");
             (finding.severity, finding.advice.unwrap())
         };
-        let none = MachineFacts { cuda_headers: None, ..spark() };
+        let none = Machine { cuda_headers: None, ..spark() };
         let (severity, advice) = worst(&none, "CUDA headers");
         assert!(severity == Severity::Problem && advice.contains("cuda-cudart-dev-13-0"), "{advice}");
         assert_eq!(worst(&none, "trains on").0, Severity::Problem);
@@ -303,12 +302,9 @@ mod tests {
         let mut pressed = spark();
         pressed.mem_pressure = Some(Pressure { some_percent: 30.0, full_percent: 10.0 });
         assert_eq!(worst(&pressed, "memory").0, Severity::Problem);
-        assert_eq!(worst(&MachineFacts { mem_pressure: None, ..spark() }, "memory").0, Severity::Note);
-        assert_eq!(
-            worst(&MachineFacts { swap_used_bytes: Some(8 * GIB), ..spark() }, "swap").0,
-            Severity::Note
-        );
-        assert_eq!(worst(&MachineFacts { gpus: Vec::new(), ..spark() }, "trains on").0, Severity::Note);
+        assert_eq!(worst(&Machine { mem_pressure: None, ..spark() }, "memory").0, Severity::Note);
+        assert_eq!(worst(&Machine { swap_used_bytes: Some(8 * GIB), ..spark() }, "swap").0, Severity::Note);
+        assert_eq!(worst(&Machine { gpus: Vec::new(), ..spark() }, "trains on").0, Severity::Note);
         let without = of(&spark(), false).into_iter().find(|finding| finding.what == "trains on").unwrap();
         assert!(without.severity == Severity::Problem && without.found.contains("./run.sh"));
         let full = findings(&spark(), true, Path::new("runs"), Some(5));
@@ -317,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_at_is_for_the_doctor_alone() {
-        let none = MachineFacts { gpus: Vec::new(), ..spark() };
+        let none = Machine { gpus: Vec::new(), ..spark() };
         let skipped = |findings: Vec<Finding>| {
             findings.iter().filter(|finding| finding.severity == Severity::Skipped).count()
         };

@@ -37,7 +37,7 @@ pub fn look_at_machine(program: &Program, runs_dir: &Path) -> Result<MachineFoun
 
 /// Returns what is worth knowing of this machine, without measuring anything.
 pub fn glance_at_machine(program: &Program, runs_dir: &Path) -> Vec<Finding> {
-    let facts = sparktune_telemetry::MachineFacts::gather();
+    let facts = sparktune_telemetry::Machine::gather();
     at_a_glance(&facts, program.has_cuda, runs_dir, disk_free_bytes(runs_dir))
 }
 
@@ -58,7 +58,7 @@ pub fn machine_and_rates(
 
 /// Returns the machine as the plan sees it, without probing its GPU.
 pub fn machine(has_cuda: bool, runs_dir: &Path) -> MachineFacts {
-    let facts = sparktune_telemetry::MachineFacts::gather();
+    let facts = sparktune_telemetry::Machine::gather();
     let gpus: Vec<Gpu> = if has_cuda { facts.gpus.iter().map(gpu).collect() } else { Vec::new() };
     let no_gpu_because = gpus.is_empty().then(|| match (facts.gpus.is_empty(), has_cuda) {
         (true, true) => "no NVIDIA GPU was found".into(),

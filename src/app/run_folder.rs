@@ -12,7 +12,7 @@ use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
-use sparktune_telemetry::{MachineFacts, Verdict, cuda_checks};
+use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 
 use crate::failure::{Exit, Failure};
 use crate::job::Job;
@@ -51,7 +51,7 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     if plan.device != Device::Cuda {
         return Ok(());
     }
-    let checks = cuda_checks(&MachineFacts::gather(), true);
+    let checks = cuda_checks(&Machine::gather(), true);
     let failed: Vec<_> = checks.into_iter().filter(|check| check.verdict == Verdict::Failed).collect();
     if failed.is_empty() {
         return Ok(());
@@ -76,7 +76,8 @@ fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     let rows = plan.advice.iter_mut().flat_map(|advice| &mut advice.explain);
     for row in rows.filter(|row| row.key == "model.path") {
         row.value = folder.display().to_string();
-        row.reason = commit.map_or_else(|| "as given".into(), |commit| format!("fetched, commit {commit}"));
+        row.reason =
+            commit.map_or_else(|| "as given".into(), |commit| format!("downloaded, commit {commit}"));
     }
 }
 
@@ -94,7 +95,7 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to).and_then(|_| make_private()).map_err(|error| Failure::io("copy data to", to, &error))
 }
 
-/// What a run was made from, and by which program on which machine.
+/// The provenance of a run: its inputs, the program and the machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Provenance {
     sparktune: String,
@@ -105,7 +106,7 @@ pub struct Provenance {
     model_commit: Option<String>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
-    machine: MachineFacts,
+    machine: Machine,
 }
 
 impl Provenance {
@@ -131,8 +132,8 @@ impl Provenance {
 
 /// The machine without the other users of its GPU: a run folder is handed on, and they are none of its
 /// readers' business.
-fn machine_without_gpu_users() -> MachineFacts {
-    let mut machine = MachineFacts::gather();
+fn machine_without_gpu_users() -> Machine {
+    let mut machine = Machine::gather();
     for gpu in &mut machine.gpus {
         gpu.users = None;
     }

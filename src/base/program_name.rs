@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
+use crate::escape::is_active;
 /// The name of an installed program.
 const DEFAULT: &str = "sparktune";
 
@@ -27,14 +28,8 @@ pub fn set_program_name(called_as: Option<OsString>) {
 
 fn usable(called_as: OsString) -> Option<String> {
     let name = called_as.into_string().ok()?;
-    let is_safe = !name.trim().is_empty() && name.chars().all(is_printable);
+    let is_safe = !name.trim().is_empty() && !name.contains(is_active);
     is_safe.then_some(name)
-}
-
-/// Whether a terminal shows the character where it stands. Controls and marks of writing direction are not.
-fn is_printable(char: char) -> bool {
-    !char.is_control()
-        && !matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use sparktune_data::packing::{Pack, PackStrategy, Packing};
+use sparktune_base::choices::PackStrategy;
+use sparktune_data::packing::{Pack, Packing};
 use sparktune_data::token_file::{Header, Origin, TokenFile, TokenFileWriter};
 
 use crate::section::Context;

@@ -10,7 +10,7 @@ use sparktune_app::findings::{Finding, Severity, findings};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
 use sparktune_app::program::Program;
 use sparktune_base::program_name;
-use sparktune_telemetry::{Check, MachineFacts, Verdict, cuda_checks, disk_free_bytes, out_of_reach};
+use sparktune_telemetry::{Check, Machine, Verdict, cuda_checks, disk_free_bytes, out_of_reach};
 use sparktune_train::TrainError;
 use sparktune_tui::finding_text;
 use sparktune_tui::output::{print, print_json};
@@ -56,7 +56,7 @@ impl From<Finding> for Line {
 /// A settings file that cannot be read, or a broken demo model.
 pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
     let runs = runs_dir(runs_dir_flag)?;
-    let facts = MachineFacts::gather();
+    let facts = Machine::gather();
     let findings = findings(&facts, program.has_cuda, &runs, disk_free_bytes(&runs));
     let mut lines: Vec<Line> = findings.into_iter().map(Line::from).collect();
     let tests = match demo_folder() {
@@ -85,7 +85,7 @@ fn text(line: &Line, width: usize) -> String {
 
 /// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model,
 /// on the CPU and where it can be on the GPU.
-fn self_tests(model: &Path, facts: &MachineFacts) -> Result<Vec<Check>, TrainError> {
+fn self_tests(model: &Path, facts: &Machine) -> Result<Vec<Check>, TrainError> {
     let mut tests = on_device(model, "", &Device::flex())?;
     let on_gpu: Vec<Check> = match out_of_reach(facts, cfg!(feature = "cuda")) {
         Some(why) => {

@@ -15,7 +15,7 @@ use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
-use sparktune_telemetry::{Library, MachineFacts};
+use sparktune_telemetry::{Library, Machine};
 use sparktune_train::{BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::note;
 
@@ -98,7 +98,7 @@ fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
 
 /// The GPU, its driver, the compiler and this build, in one line.
 fn this_gpu(program: &Program) -> Result<String, Failure> {
-    let facts = MachineFacts::gather();
+    let facts = Machine::gather();
     let gpu = facts.gpus.first().cloned().unwrap_or_default();
     let version = |library: &Option<Library>| library.as_ref().and_then(|library| library.version.clone());
     let known = |words: Option<String>| words.unwrap_or_else(|| "of unknown version".into());

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::byte_bpe::ByteBpe;
-use crate::conversation::{Chat, Conversation, Message};
+use crate::conversation::{Chat, Conversation};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
@@ -77,7 +77,7 @@ impl ChatTokenizer {
                     DataError::model(
                         &path,
                         format!("the chat template cannot be used: {problem}"),
-                        "Replace it by a template that writes each message in one loop, or report it",
+                        "Replace it with a template that writes each message in one loop, or report it",
                     )
                 };
                 template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
@@ -122,7 +122,7 @@ impl ChatTokenizer {
                     return Err(Rejection::new(
                         Kind::NothingToTrain,
                         "messages",
-                        "no token of it would be trained",
+                        "none of its tokens would be trained",
                         "Give an assistant turn some text",
                     ));
                 }
@@ -180,20 +180,6 @@ impl ChatTokenizer {
         template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))
     }
 
-    /// The text a server would give the model to answer these messages.
-    ///
-    /// # Errors
-    /// As [`encode_conversation`](Self::encode_conversation).
-    pub fn render_prompt(
-        &self,
-        messages: &[Message<'_>],
-        enable_thinking: Option<bool>,
-    ) -> Result<String, Rejection> {
-        let chat = Chat { messages: messages.to_vec(), tools: None };
-        let options = RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
-        self.render(&chat, options).map(|r| r.text)
-    }
-
     /// Text → ids, special tokens parsed, nothing added.
     ///
     /// # Errors
@@ -205,11 +191,6 @@ impl ChatTokenizer {
     /// Ids → text, special tokens written out. Unknown ids are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, false).unwrap_or_default()
-    }
-
-    /// Ids → text without special tokens.
-    pub fn decode_plain(&self, ids: &[u32]) -> String {
-        self.tokenizer.decode(ids, true).unwrap_or_default()
     }
 
     /// Ids that end a generation, from `generation_config.json` and the tokenizer's `eos_token`.
@@ -230,11 +211,6 @@ impl ChatTokenizer {
     /// Number of ids, added tokens included.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
-    }
-
-    /// Whether the checkpoint has a chat template.
-    pub fn has_template(&self) -> bool {
-        self.template.is_some()
     }
 
     /// What the template does with reasoning. `None` without a template.
@@ -294,7 +270,7 @@ impl ChatTokenizer {
             return Err(Rejection::new(
                 Kind::NothingToTrain,
                 "completion",
-                "no token of it would be trained",
+                "none of its tokens would be trained",
                 "Give the prompt or the completion more text",
             ));
         }

@@ -55,13 +55,13 @@ impl Format {
         }
     }
 
-    /// The name used by flags and reports.
+    /// The name for users. Reports in JSON have `prompt_completion`, as in the first version.
     pub fn name(self) -> &'static str {
         match self {
             Self::Messages => "messages",
             Self::ShareGpt => "sharegpt",
             Self::Alpaca => "alpaca",
-            Self::PromptCompletion => "prompt_completion",
+            Self::PromptCompletion => "prompt-completion",
         }
     }
 
@@ -86,8 +86,8 @@ impl FromStr for Format {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|f| f.name() == name.replace('-', "_")).ok_or_else(|| {
-            format!("no data format {name:?}: use messages, sharegpt, alpaca or prompt_completion")
+        Self::ALL.into_iter().find(|f| f.name() == name.replace('_', "-")).ok_or_else(|| {
+            format!("no data format {name:?}: use messages, sharegpt, alpaca or prompt-completion")
         })
     }
 }

@@ -52,4 +52,4 @@ pub use source::{Source, SourceFile};
 pub use split::EvalSplit;
 pub use template::{RenderOptions, Rendered};
 pub use tokens::Tokens;
-pub use turns::{MaskPolicy, ThinkPolicy, ThinkingSupport};
+pub use turns::{MaskPolicy, ThinkingSupport};

@@ -47,7 +47,7 @@ impl Default for EvalData {
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// What is trained.
+    /// Which parameters are trained.
     pub policy: MaskPolicy,
     /// Reject examples with more tokens than this.
     pub max_example_tokens: Option<u32>,
@@ -62,7 +62,7 @@ pub struct Prepared {
     pub train: PathBuf,
     /// The held-out examples. A valid token file even when there are none.
     pub eval: PathBuf,
-    /// What was found.
+    /// The findings.
     pub report: Report,
     /// Rejected lines, if there were any.
     pub rejected: Option<PathBuf>,
@@ -166,19 +166,17 @@ fn header(
 /// Everything that decides tokens, masks and sides besides the files, as text.
 fn policy(train: &Source, options: &PrepareOptions) -> String {
     let policy = options.policy;
-    let think = match policy.think {
-        crate::ThinkPolicy::Train => "train",
-        crate::ThinkPolicy::Skip => "skip",
-    };
     let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
-    let format = options.format.map_or("detected", Format::name);
+    // Spelled as in the first version: a token file made by it is still current.
+    let format = options.format.map_or("detected", Format::name).replace('-', "_");
     let eval = match &options.eval {
         EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
         EvalData::Files(_) => format!("files from {}", train.files().len()),
     };
     let preserve = policy.preserve_thinking.map_or("default".to_owned(), |p| p.to_string());
     format!(
-        "v{VERSION}; empty_think={think}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}"
+        "v{VERSION}; empty_think={}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}",
+        policy.think
     )
 }
 

@@ -9,20 +9,21 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::Think;
 
 use crate::chunks::{self, lines};
 use crate::conversation::Conversation;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::source::Source;
-use crate::{ChatTokenizer, DataError, MaskPolicy, Place, Rejection, ThinkPolicy, explain};
+use crate::{ChatTokenizer, DataError, MaskPolicy, Place, Rejection, explain};
 
 /// A longer line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;
 /// After so many refused examples no further one is tried.
 const MAX_REFUSED: usize = 64;
 
-/// What to show.
+/// The selection of examples to show.
 #[derive(Debug, Clone)]
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
@@ -66,7 +67,7 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// What switching the think policy changes here, in words.
+    /// Describes the effect of the think policy on these examples.
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
         match (&self.empty_think_block, differ) {
@@ -228,9 +229,9 @@ fn previewed(
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Previewed, Rejection> {
-    let under = |think: ThinkPolicy| tokenizer.encode_conversation(conversation, think);
+    let under = |think: Think| tokenizer.encode_conversation(conversation, think);
     // An answer that is nothing but the inserted block has a target under one policy only.
-    let (train, skip) = (under(ThinkPolicy::Train), under(ThinkPolicy::Skip));
+    let (train, skip) = (under(Think::Train), under(Think::Skip));
     let tokens = match (&train, &skip) {
         (Ok(tokens), _) | (_, Ok(tokens)) => tokens.input_ids.len() as u32,
         (Err(rejection), _) => return Err(rejection.clone()),
@@ -238,7 +239,7 @@ fn previewed(
     if let Some(limit) = options.max_example_tokens.filter(|limit| tokens > *limit) {
         return Err(explain::too_many_tokens(tokens as usize, limit));
     }
-    let rendering = |think: ThinkPolicy, tokens: Result<crate::Tokens, Rejection>| {
+    let rendering = |think: Think, tokens: Result<crate::Tokens, Rejection>| {
         let (text, targets) = tokenizer.text_and_targets(conversation, MaskPolicy::from(think))?;
         let special = tokenizer.special_ranges(&text);
         Ok(Rendering {
@@ -250,8 +251,8 @@ fn previewed(
         place,
         pick,
         tokens,
-        train: rendering(ThinkPolicy::Train, train)?,
-        skip: rendering(ThinkPolicy::Skip, skip)?,
+        train: rendering(Think::Train, train)?,
+        skip: rendering(Think::Skip, skip)?,
     })
 }
 

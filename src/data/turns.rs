@@ -8,39 +8,35 @@
 use std::ops::Range;
 
 use minijinja::Error;
+use sparktune_base::choices::Think;
 
 use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered};
 
-/// Whether the empty thinking block that a template inserts before an answer without reasoning is trained.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ThinkPolicy {
-    /// It is a target like the answer: the model learns not to think.
-    #[default]
-    Train,
-    /// It is context: the model learns the answer, and nothing about thinking.
-    Skip,
-}
-
-/// What of a conversation is trained. Part of the fingerprint of token files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// The parts of a conversation that are trained. It is part of the fingerprint of token files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MaskPolicy {
     /// The inserted empty thinking block.
-    pub think: ThinkPolicy,
+    pub think: Think,
     /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the
     /// template does by itself.
     pub preserve_thinking: Option<bool>,
 }
 
-impl From<ThinkPolicy> for MaskPolicy {
-    fn from(think: ThinkPolicy) -> Self {
+impl Default for MaskPolicy {
+    fn default() -> Self {
+        Think::Train.into()
+    }
+}
+
+impl From<Think> for MaskPolicy {
+    fn from(think: Think) -> Self {
         Self { think, preserve_thinking: None }
     }
 }
 
-/// What a template does with reasoning: which questions are worth asking.
+/// How a template treats reasoning, which decides the questions that are worth asking.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ThinkingSupport {
     /// The block put before an answer without reasoning, if any.
@@ -74,7 +70,7 @@ impl TurnShape {
     /// Learns the shape. `end_tokens` end a turn; `special_tokens` are what else may.
     ///
     /// # Errors
-    /// What the template said to a plain conversation, or that its turns cannot be told apart.
+    /// Why the template refused a plain conversation, or that its turns cannot be distinguished.
     pub(crate) fn learn(
         template: &ChatTemplate,
         end_tokens: &[String],
@@ -134,7 +130,7 @@ impl TurnShape {
         Ok(Self { openings, closings, empty_block, can_preserve: can_preserve(template) })
     }
 
-    /// What the template does with reasoning.
+    /// How the template treats reasoning.
     pub(crate) fn thinking(&self) -> ThinkingSupport {
         ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
     }
@@ -145,7 +141,7 @@ impl TurnShape {
         chat: &Chat<'_>,
         rendered: &Rendered,
         has_generation_marks: bool,
-        think: ThinkPolicy,
+        think: Think,
     ) -> Result<Vec<Range<usize>>, Rejection> {
         let mut targets = Vec::new();
         let mut previous_end = 0;
@@ -186,9 +182,9 @@ impl TurnShape {
         Ok(targets)
     }
 
-    fn without_empty_block(&self, text: &str, target: Range<usize>, think: ThinkPolicy) -> Range<usize> {
+    fn without_empty_block(&self, text: &str, target: Range<usize>, think: Think) -> Range<usize> {
         match &self.empty_block {
-            Some(block) if think == ThinkPolicy::Skip && text[target.clone()].starts_with(block.as_str()) => {
+            Some(block) if think == Think::Skip && text[target.clone()].starts_with(block.as_str()) => {
                 target.start + block.len()..target.end
             }
             _ => target,

@@ -114,8 +114,7 @@ impl Hub {
     /// and the index of the shards, no weights.
     ///
     /// # Errors
-    /// Any of [`Error`]; a disk that is too small is not an error yet, see
-    /// [`DownloadPlan::is_too_large_for_disk`].
+    /// Any of [`Error`]; a disk that is too small is not an error yet.
     pub fn plan_download(&self, model: &str, needs: Needs) -> Result<DownloadPlan, Error> {
         self.plan(model, needs, &Watch::silent())
     }
@@ -128,15 +127,6 @@ impl Hub {
         let stop = AtomicBool::new(false);
         let plan = self.plan(model, needs, &Watch::new(progress, &stop))?;
         self.download(&plan, progress)
-    }
-
-    /// Brings only the shards that hold `mtp.*` tensors (with `config.json` and the index), to carry over the
-    /// MTP head of a base whose other weights are not needed.
-    ///
-    /// # Errors
-    /// [`Error::NoMtp`] where the index lists none, else as [`Hub::fetch`].
-    pub fn fetch_mtp_only(&self, model: &str, progress: &dyn Progress) -> Result<Snapshot, Error> {
-        self.fetch(model, Needs::Mtp, progress)
     }
 
     /// Carries out a plan.

@@ -1,4 +1,4 @@
-//! What a download consists of, before it begins and after it ended.
+//! The plan of a download, and its result.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct Config {
     pub origin: Origin,
 }
 
-/// What there is to download, known before the first weight.
+/// The files to download, known before the first weight.
 #[derive(Debug, Clone)]
 pub struct DownloadPlan {
     /// The model as the user named it: `org/name`, `org/name@revision` or a folder.
@@ -89,11 +89,6 @@ impl DownloadPlan {
     /// Bytes still to be fetched, and so the space still needed on disk.
     pub fn bytes_missing(&self) -> u64 {
         self.files.iter().map(|file| file.missing).sum()
-    }
-
-    /// Whether the disk is known to be too small.
-    pub fn is_too_large_for_disk(&self) -> bool {
-        self.disk_available.is_some_and(|free| self.bytes_missing() > free)
     }
 }
 

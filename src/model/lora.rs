@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::Device;
+use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use crate::linear::Lora;
-use crate::numbers::{uniform, widen};
+use crate::numbers::uniform;
 use crate::{Checkpoint, Model, ModelError, Param};
 
 /// Rank and scaling of all adapters of a model.
@@ -48,52 +48,6 @@ impl Model {
             let a = uniform(&path, seed, config.rank * input, 1.0 / (input as f64).sqrt());
             let b = vec![0.0; out * config.rank];
             linear.lora = Some(adapter(&path, config, [out, input], a, b, &device));
-        }
-    }
-
-    /// Puts the adapters of a PEFT folder on the model, trainable.
-    ///
-    /// # Errors
-    /// When the files are missing or damaged, or do not have an adapter for each of the model's linear
-    /// layers.
-    pub fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
-        let config_path = dir.join(CONFIG_FILE);
-        let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
-        let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
-        let stored: PeftConfig =
-            serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
-        let config = LoraConfig { rank: stored.r, alpha: stored.lora_alpha, rslora: stored.use_rslora };
-        let path = dir.join(ADAPTER_FILE);
-        let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
-        let tensors = SafeTensors::deserialize(&bytes)
-            .map_err(|e| ModelError::Damaged { path: path.clone(), reason: e.to_string() })?;
-        // By module path below the decoder, whichever class the adapter was trained on.
-        let mut by_path: BTreeMap<String, TensorView> = BTreeMap::new();
-        for (name, view) in tensors.tensors() {
-            let short = name.trim_start_matches("base_model.model.");
-            let short = short.strip_prefix("model.language_model.").or(short.strip_prefix("model."));
-            by_path.insert(short.unwrap_or(&name).to_owned(), view);
-        }
-        self.set_trainable(false);
-        let device = self.device().clone();
-        for linear in self.linears_mut() {
-            let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
-            let module = linear.path().to_owned();
-            let mut read = |part: &str, shape: [usize; 2]| {
-                let name = format!("{module}.{part}.weight");
-                let view = by_path.remove(&name).ok_or_else(|| wrong(format!("`{name}` is missing")))?;
-                if view.shape() != shape {
-                    return Err(wrong(format!("`{name}` has the shape {:?}, not {shape:?}", view.shape())));
-                }
-                widen(view.data(), view.dtype())
-                    .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
-            };
-            let (a, b) = (read("lora_A", [config.rank, input])?, read("lora_B", [out, config.rank])?);
-            linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
-        }
-        match by_path.keys().next() {
-            Some(name) => Err(wrong(format!("`{name}` belongs to no linear layer of this model"))),
-            None => Ok(config),
         }
     }
 
@@ -200,5 +154,65 @@ fn adapter(
         a: param("lora_A", [config.rank, input], a),
         b: param("lora_B", [out, config.rank], b),
         scale: config.scale(),
+    }
+}
+
+/// Reads an adapter folder, to compare it with the ones that PEFT writes. A run cannot start from one.
+#[cfg(test)]
+mod loading {
+    use safetensors::SafeTensors;
+
+    use super::*;
+    use crate::numbers::widen;
+
+    impl Model {
+        /// Puts the adapters of a PEFT folder on the model, trainable.
+        ///
+        /// # Errors
+        /// When the files are missing or damaged, or do not have an adapter for each of the model's linear
+        /// layers.
+        pub(crate) fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
+            let config_path = dir.join(CONFIG_FILE);
+            let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
+            let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
+            let stored: PeftConfig =
+                serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
+            let config = LoraConfig { rank: stored.r, alpha: stored.lora_alpha, rslora: stored.use_rslora };
+            let path = dir.join(ADAPTER_FILE);
+            let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
+            let tensors = SafeTensors::deserialize(&bytes)
+                .map_err(|e| ModelError::Damaged { path: path.clone(), reason: e.to_string() })?;
+            // By module path below the decoder, whichever class the adapter was trained on.
+            let mut by_path: BTreeMap<String, TensorView> = BTreeMap::new();
+            for (name, view) in tensors.tensors() {
+                let short = name.trim_start_matches("base_model.model.");
+                let short = short.strip_prefix("model.language_model.").or(short.strip_prefix("model."));
+                by_path.insert(short.unwrap_or(&name).to_owned(), view);
+            }
+            self.set_trainable(false);
+            let device = self.device().clone();
+            for linear in self.linears_mut() {
+                let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
+                let module = linear.path().to_owned();
+                let mut read = |part: &str, shape: [usize; 2]| {
+                    let name = format!("{module}.{part}.weight");
+                    let view = by_path.remove(&name).ok_or_else(|| wrong(format!("`{name}` is missing")))?;
+                    if view.shape() != shape {
+                        return Err(wrong(format!(
+                            "`{name}` has the shape {:?}, not {shape:?}",
+                            view.shape()
+                        )));
+                    }
+                    widen(view.data(), view.dtype())
+                        .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
+                };
+                let (a, b) = (read("lora_A", [config.rank, input])?, read("lora_B", [out, config.rank])?);
+                linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
+            }
+            match by_path.keys().next() {
+                Some(name) => Err(wrong(format!("`{name}` belongs to no linear layer of this model"))),
+                None => Ok(config),
+            }
+        }
     }
 }

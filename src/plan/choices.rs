@@ -1,47 +1,16 @@
 //! The closed choices of a plan, each with the words that flags, TOML and the environment use for it.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use sparktune_base::choice;
+use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::units::{bytes, duration};
 
-use crate::setting::{Kind, one_of};
+use crate::setting::Kind;
 use crate::values::Value;
 
-macro_rules! choice {
-    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ }) => {
-        $(#[$about])+
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
-
-        impl $name {
-            /// All of them, in the order they are offered.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            const WORDS: &'static [&'static str] = &[$($word),+];
-
-            /// The word a user types.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text { $($word => Ok(Self::$variant),)+ _ => Err(format!("expected {}", one_of(Self::WORDS))) }
-            }
-        }
-
-        impl Value for $name {
+/// Makes choices values of settings.
+macro_rules! values {
+    ($($name:ident),+) => {
+        $(impl Value for $name {
             const KIND: Kind = Kind::Choice(Self::WORDS);
 
             fn from_toml(value: &toml::Value) -> Option<Self> {
@@ -59,9 +28,11 @@ macro_rules! choice {
             fn to_text(&self) -> Option<String> {
                 Some(self.word().into())
             }
-        }
+        })+
     };
 }
+
+values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
     /// What is trained.
@@ -70,16 +41,6 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
-    }
-}
-
-choice! {
-    /// How examples share a row.
-    PackStrategy {
-        /// Best-fit decreasing; no example is cut.
-        Bfd = "bfd",
-        /// Examples in a line, cut at `pack_length`, as the original recipe does.
-        Stream = "stream",
     }
 }
 
@@ -100,15 +61,13 @@ impl Mtp {
     pub const fn benefit(self) -> &'static str {
         match self {
             Self::Trained => {
-                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
-                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
+                "After the main training, one more pass over the data trains the head on the tuned model, whose weights stay as they are. Its guesses then match what the tuned model writes, so most of them are accepted and serving stays fast."
             }
             Self::Default => {
-                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
-                 model has moved from it, the fewer guesses are accepted."
+                "The base model's head is kept unchanged. It guesses what the base model would have written: the further the tuned model has moved away, the fewer guesses are accepted."
             }
             Self::None => {
-                "The head is left out: for servers that do not use it. It can be had again only by training anew."
+                "The head is left out, for servers that do not use it. You can only get it back by training again."
             }
         }
     }
@@ -118,13 +77,11 @@ impl Mtp {
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
-                format!("costs {}, within the memory of the plan", duration(seconds))
+                format!("takes {} more and no more memory", duration(seconds))
             }
-            (Self::Trained, None) => {
-                "costs one more pass over the data, within the memory of the plan".to_owned()
-            }
-            (Self::Default, _) => "costs no time".to_owned(),
-            (Self::None, _) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
+            (Self::Trained, None) => "takes one more pass over the data and no more memory".to_owned(),
+            (Self::Default, _) => "takes no time".to_owned(),
+            (Self::None, _) => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
     }
 }
@@ -148,16 +105,6 @@ choice! {
         Cpu = "cpu",
         /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
         Cuda = "cuda",
-    }
-}
-
-choice! {
-    /// Whether the empty `<think></think>` that a chat template inserts carries loss.
-    Think {
-        /// The inserted block is a target like the rest of the answer.
-        Train = "train",
-        /// The inserted block is context only.
-        Skip = "skip",
     }
 }
 

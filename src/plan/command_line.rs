@@ -1,7 +1,7 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
-use sparktune_base::program_name;
+use sparktune_base::{program_name, shell};
 
 use crate::answer::Origin;
 use crate::error::PlanError;
@@ -40,9 +40,8 @@ pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
 }
 
 fn quoted(setting: &Setting, word: &str) -> Result<String, PlanError> {
-    shlex::try_quote(word)
-        .map(|word| word.into_owned())
-        .map_err(|_| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
+    shell::quoted(word)
+        .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` holds a NUL", setting.key)))
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl Speed {
     pub fn from_gpu(gpu: &Gpu) -> Self {
         let found = PUBLISHED.iter().find(|(name, ..)| gpu.name.contains(name));
         let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
-        // 30 % is the share the original recipe reached.
+        // 30 % is the share the Qwen3.5 recipe reached.
         Self {
             device: gpu.name.clone(),
             flops_per_s: 0.3 * flops,

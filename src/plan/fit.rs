@@ -2,8 +2,9 @@
 //! nothing fits.
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::PackStrategy;
 
-use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::choices::{Device, MethodKind};
 use crate::cost::{Speed, Treatment, Work};
 use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};
@@ -32,7 +33,7 @@ pub struct CostPoint {
     pub fits: bool,
 }
 
-/// What is asked of the fit.
+/// The constraints that a choice must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Wish {
     pub method: MethodKind,

@@ -5,9 +5,10 @@
 //! [`Outlook`] for a row of a table. The figures are those that `resolve` would come to, without disk and
 //! without answers.
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::{bytes, count};
 
-use crate::choices::{Device, MethodKind, PackStrategy};
+use crate::choices::{Device, MethodKind};
 use crate::eta;
 use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
 use crate::fit::{Choice, Fit, Wish};
@@ -39,7 +40,7 @@ pub struct Outlooks<'a> {
     lengths: Lengths,
 }
 
-/// What one model would be like, for each way to train it.
+/// The outlook for one model, for each way to train it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
     /// With adapters.
@@ -48,10 +49,10 @@ pub struct Outlook {
     pub full: MethodOutlook,
 }
 
-/// What one way of training would be like.
+/// The outlook for one way of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MethodOutlook {
-    /// What would be trained.
+    /// Which parameters would be trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
     pub rank: u32,
@@ -66,9 +67,9 @@ pub struct MethodOutlook {
     pub memory: Memory,
     /// Tokens per second with that pack length, where there is a basis for a figure.
     pub tokens_per_s: Option<f64>,
-    /// What kind of figure that is.
+    /// The basis of that figure.
     pub basis: RateBasis,
-    /// What it rests on, in words.
+    /// The basis of the figure, in words.
     pub basis_in_words: String,
 }
 
@@ -88,14 +89,14 @@ impl MethodOutlook {
             (Some(length), longest) => {
                 let longest = count(longest.unwrap_or(length).into());
                 format!(
-                    "pack length {}: {memory}{again}; rows up to {longest} tokens fit",
+                    "pack length {}: {memory}{again}; packs of up to {longest} tokens fit",
                     count(length.into())
                 )
             }
             (None, Some(longest)) => {
                 let longest = count(longest.into());
                 format!(
-                    "the longest example does not fit: it needs {memory}; rows up to {longest} tokens fit"
+                    "the longest example does not fit: it needs {memory}; packs of up to {longest} tokens fit"
                 )
             }
             (None, None) => format!("does not fit: needs {memory}"),
@@ -123,7 +124,7 @@ impl<'a> Outlooks<'a> {
             count(max.into())
         );
         if self.is_assumed {
-            format!("assumed until there is data: {lengths}")
+            format!("assuming {lengths}, until you choose data")
         } else {
             format!("your data: {lengths}")
         }

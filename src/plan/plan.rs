@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::{PackStrategy, Think};
 
 use crate::answer::Origin;
-use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -130,6 +131,13 @@ pub struct DataPlan {
     pub max_rejected: f64,
     /// Share of packets dropped at random.
     pub crc_drop: f64,
+}
+
+impl DataPlan {
+    /// What is trained of an inserted empty think block where no answer says it.
+    pub const THINK: Think = Think::Skip;
+    /// The share of rejected lines above which data is refused where no answer names another.
+    pub const MAX_REJECTED: f64 = 0.01;
 }
 
 /// What is trained.
@@ -272,7 +280,7 @@ impl Default for LogPlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
-    /// Pack length by the original recipe's rule: mean length rounded to a multiple of 128.
+    /// Pack length by the Qwen3.5 recipe's rule: mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
     /// Memory by part, of the stage that needs most.
     pub memory: Memory,
@@ -337,7 +345,7 @@ pub enum RateBasis {
     MeasuredHere,
     /// The GPU tests with this model on such a device.
     Measured,
-    /// What the original recipe, another program, measured on such a machine.
+    /// What the Qwen3.5 recipe, another program, measured on such a machine.
     OriginalRecipe,
     /// FLOPs divided by an assumed speed of the device.
     Estimate,
@@ -397,11 +405,5 @@ impl Plan {
             batch: BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 },
             ..self.clone()
         }
-    }
-
-    /// The same plan without reasons and estimates: only what the trainer needs.
-    #[must_use]
-    pub fn without_advice(self) -> Self {
-        Self { advice: None, ..self }
     }
 }

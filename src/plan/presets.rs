@@ -34,12 +34,12 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "recipe",
-        about: "the original recipe's settings, for comparison",
+        about: "the settings of the Qwen3.5 recipe, for comparison",
         toml: include_str!("../../presets/recipe.toml"),
     },
     Preset {
         name: "demo",
-        about: "the shipped tiny model and data, on the CPU, in about two minutes",
+        about: "a tiny model and its data, which are included; takes about half a minute on a CPU",
         toml: include_str!("../../presets/demo.toml"),
     },
 ];
@@ -96,7 +96,7 @@ const LONGEST_NAME: usize = 64;
 pub fn check_name(name: &str) -> Result<(), PlanError> {
     let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
-        "another name, as a shipped preset has this one"
+        "another name, because an included preset has this one"
     } else if name.is_empty()
         || name.len() > LONGEST_NAME
         || !name.chars().all(plain)

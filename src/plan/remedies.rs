@@ -1,9 +1,10 @@
-//! What would fit, when a plan does not.
+//! Remedies for a plan that does not fit.
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::count;
 
 use crate::catalog::Catalog;
-use crate::choices::{MethodKind, PackStrategy};
+use crate::choices::MethodKind;
 use crate::cost::Work;
 use crate::error::Remedy;
 use crate::fit::{Fit, Wish, up_to_128};

@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use sparktune_base::choices::PackStrategy;
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
-use crate::choices::{Device, DeviceChoice, MethodKind, Mtp, PackStrategy};
+use crate::choices::{Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
 use crate::measured::{Measured, Probe};
@@ -22,6 +23,11 @@ use crate::settings::{Answers, SETTINGS};
 use crate::values::Value;
 
 /// The length report of lengths, as the data stage makes it.
+/// What the trainer is given of a plan.
+fn without_advice(plan: Plan) -> Plan {
+    Plan { advice: None, ..plan }
+}
+
 fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
     lengths.sort_unstable();
     let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share) as usize];
@@ -104,7 +110,7 @@ fn tiny_model() -> ModelFacts {
     .unwrap()
 }
 
-/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
+/// The Qwen3.5 recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
 /// targets.
 fn recipe_facts(model: &str) -> Facts {
     Facts {
@@ -375,7 +381,7 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
     assert_eq!(plan.pack.mtp_length, Some(8192));
-    assert!(reason(&plan, "pack.mtp_length").starts_with("the original recipe's rows for the head"));
+    assert!(reason(&plan, "pack.mtp_length").starts_with("as in the Qwen3.5 recipe"));
     // Its steps have as many tokens as those of the main training.
     let head = plan.for_head();
     assert_eq!((head.pack.length, head.batch.micro_batch_packs), (8192, 1));
@@ -462,7 +468,7 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     let time = |facts: &Facts| plan(facts).advice.unwrap().time;
     let recipe = time(&facts);
     assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3568.0)));
-    assert!(recipe.formula.contains("the original recipe measured 3,568"), "{}", recipe.formula);
+    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,568"), "{}", recipe.formula);
     let measured = plan(&facts).measured(5000.0).unwrap();
     let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
     let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
@@ -486,7 +492,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert_eq!(time.basis, RateBasis::Measured);
     let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
-    assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
+    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,568"), "{}", time.formula);
 
     facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
@@ -536,7 +542,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     // Its speed is no basis for plans without it, and theirs none for its own.
     assert!(advice.time.formula.contains("fp8 is not counted"), "{}", advice.time.formula);
     assert!(plan.measured(5000.0).is_none());
-    let text = plan.without_advice().to_toml().unwrap();
+    let text = without_advice(plan).to_toml().unwrap();
     assert!(Plan::from_toml(&text, "plan.toml").unwrap().fp8);
     let older = text.replace("fp8 = true\n", "");
     assert!(older != text && !Plan::from_toml(&older, "plan.toml").unwrap().fp8);
@@ -548,7 +554,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     };
     let words = refused(&facts, &asked("cpu"));
     assert!(
-        words.starts_with("--fp8 is true, but only GPUs have fp8, and this run trains on the CPU. Leave"),
+        words.starts_with("--fp8 is true, but fp8 needs a GPU, and this run trains on the CPU. Leave"),
         "{words}"
     );
     facts.machine.gpus[0].compute_capability = Some((8, 6));
@@ -560,7 +566,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
 
 #[test]
 fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothing_was() {
-    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    let plan = without_advice(resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap());
     assert!(!plan.to_toml().unwrap().contains("ignored_fields"));
     assert_eq!(plan.model.config_options(), ConfigOptions::default());
     let answers = with(ask("Qwen/Qwen3.5-2B"), &[("ignore-config-field", "new_scale,use_new_thing")]);
@@ -576,7 +582,7 @@ fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothin
 #[test]
 fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
-    let plan = resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap().without_advice();
+    let plan = without_advice(resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap());
     assert!(!plan.log.tensorboard);
     let text = plan.to_toml().unwrap();
     let older = text.replace("[log]\ntensorboard = false\n", "");
@@ -779,11 +785,11 @@ fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     prop_assert_eq!(&Plan::from_toml(&text, "plan.toml").unwrap(), &plan);
     let json = serde_json::to_string(&plan).unwrap();
     prop_assert!(serde_json::from_str::<Plan>(&json).is_ok(), "{json}");
-    let bare = plan.clone().without_advice();
+    let bare = without_advice(plan.clone());
     prop_assert_eq!(&Plan::from_toml(&bare.to_toml().unwrap(), "plan.toml").unwrap(), &bare);
     // A plan is itself a preset, and resolves to itself.
     let again = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
-    prop_assert_eq!(resolve(&again, facts).unwrap().without_advice(), bare);
+    prop_assert_eq!(without_advice(resolve(&again, facts).unwrap()), bare);
     Ok(true)
 }
 

@@ -2,13 +2,15 @@
 //! histogram.
 //!
 //! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the
-//! estimate is the same for the same report. The packer itself works on the real lengths and lives elsewhere.
+//! estimate is the same for the same report. A run packs the real lengths, by the same best fit.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::choices::PackStrategy;
+use sparktune_base::best_fit::best_fit;
+use sparktune_base::choices::PackStrategy;
+
 use crate::facts::DataFacts;
 
 /// Lengths that stand for a data set.
@@ -28,7 +30,7 @@ pub struct Lengths {
     packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
 }
 
-/// What packing gives at one pack length, scaled to the whole data set.
+/// The result of packing at one pack length, scaled to the whole data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rows {
     /// Rows of one epoch.
@@ -126,29 +128,16 @@ struct Packed {
 }
 
 fn best_fit_decreasing(longest_first: &[u32], pack_length: u32) -> Packed {
-    let mut packed = Packed { rows: 0.0, room: 0.0, squares: 0.0, own_rows: 0.0 };
-    let mut open: BTreeMap<u32, u32> = BTreeMap::new(); // free room of a row → how many such rows
-    for length in longest_first.iter().copied() {
-        packed.squares += f64::from(length) * f64::from(length);
-        let free = if length > pack_length {
-            packed.own_rows += 1.0;
-            packed.rows += 1.0;
-            packed.room += f64::from(length);
-            continue;
-        } else if let Some((&free, count)) = open.range_mut(length..).next() {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&free);
-            }
-            free
-        } else {
-            packed.rows += 1.0;
-            packed.room += f64::from(pack_length);
-            pack_length
-        };
-        *open.entry(free - length).or_default() += 1;
+    let rows =
+        best_fit(longest_first.iter().copied(), pack_length).into_iter().max().map_or(0, |last| last + 1);
+    let overlong = longest_first.iter().take_while(|length| **length > pack_length);
+    let (own_rows, own_tokens) = overlong.fold((0, 0), |(n, sum), length| (n + 1, sum + u64::from(*length)));
+    Packed {
+        rows: f64::from(rows),
+        room: (u64::from(rows - own_rows) * u64::from(pack_length) + own_tokens) as f64,
+        squares: longest_first.iter().map(|length| f64::from(*length).powi(2)).sum(),
+        own_rows: f64::from(own_rows),
     }
-    packed
 }
 
 fn stream(lengths: &[u32], pack_length: u32) -> Packed {

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use sparktune_base::choices::one_of;
+
 use crate::answer::Origin;
 
 /// One setting of a plan.
@@ -288,14 +290,5 @@ impl Heading {
             Self::Device => "Device, memory and speed",
             Self::Run => "Run",
         }
-    }
-}
-
-/// "lora or full" from its words.
-pub(crate) fn one_of(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [one] => (*one).into(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
     }
 }

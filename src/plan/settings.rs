@@ -7,8 +7,10 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::choices::{PackStrategy, Think};
+
 use crate::answer::{Answer, Origin};
-use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp, PackStrategy, Think};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};

@@ -13,7 +13,7 @@ use crate::sampler::Sampler;
 /// The machine in numbers, for the plan, for provenance and for `doctor`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MachineFacts {
+pub struct Machine {
     /// Operating system in words.
     pub os: Option<String>,
     /// Kernel version.
@@ -28,7 +28,7 @@ pub struct MachineFacts {
     pub cores_usable: usize,
     /// Physical memory, or the container's limit where that is lower.
     pub mem_total_bytes: u64,
-    /// What can be allocated now without swapping.
+    /// Memory that can be allocated now without swapping.
     pub mem_available_bytes: u64,
     /// The container's memory limit, where there is one.
     pub mem_limit_bytes: Option<u64>,
@@ -38,7 +38,7 @@ pub struct MachineFacts {
     pub mem_pressure: Option<Pressure>,
     /// All swap space; 0 where there is none.
     pub swap_total_bytes: Option<u64>,
-    /// What of it is in use.
+    /// The part of it that is in use.
     pub swap_used_bytes: Option<u64>,
     /// Version of the GPU driver.
     pub gpu_driver: Option<String>,
@@ -66,7 +66,7 @@ pub struct GpuFacts {
     pub compute_capability: Option<String>,
     /// Dedicated memory; `None` on GB10, which shares the system's.
     pub mem_total_bytes: Option<u64>,
-    /// What of it is free now.
+    /// The part of it that is free now.
     pub mem_free_bytes: Option<u64>,
     /// SM clock now; low while idle.
     pub sm_clock_mhz: Option<u32>,
@@ -112,14 +112,14 @@ pub struct GpuUser {
     pub mem_used_bytes: Option<u64>,
 }
 
-impl MachineFacts {
+impl Machine {
     /// Looks at this machine.
     pub fn gather() -> Self {
         let mut sampler = Sampler::new();
         let (memory, cpu_model) = (sampler.memory(), sampler.cpu_model());
         let swap = sampler.swap();
         let gpus = sampler.gpus();
-        MachineFacts {
+        Machine {
             os: sysinfo::System::long_os_version(),
             kernel: sysinfo::System::kernel_version(),
             arch: std::env::consts::ARCH.to_owned(),
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn the_facts_of_this_machine_hold_together_and_survive_json() {
-        let facts = MachineFacts::gather();
+        let facts = Machine::gather();
         assert!(facts.cores_usable >= 1);
         assert!(facts.mem_available_bytes > 0 && facts.mem_available_bytes <= facts.mem_total_bytes);
         assert!(facts.swap_used_bytes <= facts.swap_total_bytes);
         let json = serde_json::to_string(&facts).unwrap();
-        assert_eq!(serde_json::from_str::<MachineFacts>(&json).unwrap(), facts);
+        assert_eq!(serde_json::from_str::<Machine>(&json).unwrap(), facts);
     }
 
     #[test]

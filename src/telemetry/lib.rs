@@ -1,4 +1,4 @@
-//! What the machine is ([`MachineFacts`], for the plan), whether it is in order for CUDA ([`cuda_checks`]),
+//! What the machine is ([`Machine`], for the plan), whether it is in order for CUDA ([`cuda_checks`]),
 //! how it is doing ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory does), and what
 //! a failure of the GPU means ([`device_failure`]).
 //!
@@ -25,7 +25,7 @@ mod toolkits;
 pub use cuda_checks::{Check, Verdict, cuda_checks, out_of_reach};
 pub use cuda_headers::CudaHeaders;
 pub use device_failure::{device_failure, hear, heard};
-pub use facts::{DriverFault, GpuFacts, GpuUser, MachineFacts, disk_free_bytes};
+pub use facts::{DriverFault, GpuFacts, GpuUser, Machine, disk_free_bytes};
 pub use guard::MemoryGuard;
 pub use libraries::{CudaLibraries, Library};
 pub use process::{Pressure, largest_other, memory_pressure, offer_to_end_first, peak_rss_bytes, rss_bytes};

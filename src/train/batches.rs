@@ -1,7 +1,8 @@
 //! Which packed sequences each optimizer step trains on: a function of plan, seed and step alone, so that a
 //! resumed run needs no other cursor than its step.
 
-use sparktune_data::packing::{PackStrategy, Packing, Packs};
+use sparktune_base::choices::PackStrategy;
+use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
 
@@ -21,7 +22,7 @@ pub(crate) struct Batches {
     current: Option<(usize, Packs)>,
 }
 
-/// What one optimizer step trains on.
+/// The packs of one optimizer step.
 pub(crate) struct Batch {
     /// One for each micro-batch.
     pub(crate) sequences: Vec<PackedSequence>,
@@ -55,7 +56,7 @@ impl Batches {
         }
         // `stream` cuts examples, which would tear groups apart.
         let strategy = match plan.pack.strategy {
-            sparktune_plan::PackStrategy::Stream if examples.group_size() == 1 => PackStrategy::Stream,
+            PackStrategy::Stream if examples.group_size() == 1 => PackStrategy::Stream,
             _ => PackStrategy::Bfd,
         };
         let packing = Packing::new(strategy, plan.pack.length, plan.seed)?.with_drop(plan.data.crc_drop)?;

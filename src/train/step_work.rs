@@ -257,7 +257,7 @@ impl Predicted {
         Self { name: format!("{size} {method}"), size, step, parts: parts(config, &step) }
     }
 
-    /// The batch of the original recipe, 16 packs, of which so many pass together.
+    /// The batch of the Qwen3.5 recipe, 16 packs, of which so many pass together.
     fn as_trained(&self, config: &ModelConfig, micro_batch_packs: usize, target_share: f64) -> Self {
         let step = Step { packs: 16, micro_batch_packs, target_share, ..self.step };
         let targets = if target_share < 1.0 { ", half of the tokens targets" } else { "" };

@@ -127,7 +127,7 @@ fn line_for(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is in the cache"),
         Event::Begin { repo, files, bytes: size } => {
-            format!("{repo}: fetching {}, {}", counted(*files as u64, "file"), bytes(*size))
+            format!("{repo}: downloading {}, {}", counted(*files as u64, "file"), bytes(*size))
         }
         Event::File { name, have: 0, size } => format!("{name}: {}", bytes(*size)),
         Event::File { name, have, size } => {
@@ -136,7 +136,7 @@ fn line_for(event: &Event<'_>) -> Option<String> {
         Event::Retry { name, wait, why } => {
             format!("{name}: {why}; next attempt in {} s", wait.as_secs_f32().ceil())
         }
-        Event::Waiting { name } => format!("{name}: another process is fetching it, waiting"),
+        Event::Waiting { name } => format!("{name}: another process is downloading it, waiting"),
         Event::Done { name, size } => format!("{name}: done, {}", bytes(*size)),
         _ => return None,
     })
@@ -177,8 +177,8 @@ mod tests {
         let text = String::from_utf8(lines.out.into_inner().unwrap()).unwrap();
         assert_eq!(
             text,
-            "org/name: fetching 1 file, 1.00 kB\nf: 1.00 kB\nf: 10 % of 1.00 kB\nf: 20 % of 1.00 kB\nf: 30 % of 1.00 kB\n\
-             f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.00 kB\nf: done, 1.00 kB\n"
+            "org/name: fetching 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
+             f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
         );
     }
 

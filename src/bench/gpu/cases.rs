@@ -451,7 +451,7 @@ fn heads(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// What moves bytes and computes little.
+/// Launches that move bytes and compute little.
 fn norms_and_gates(shape: Shape) -> Vec<Case> {
     let Shape {
         tokens,

@@ -9,26 +9,11 @@
 mod order;
 mod pack;
 mod rows;
-mod stats;
 
 pub use order::{dropped, epoch_order};
 pub use pack::Pack;
 pub use rows::{Packs, Piece};
-use serde::{Deserialize, Serialize};
-pub use stats::PackStats;
-
-/// How examples are put together into rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PackStrategy {
-    /// Best-fit decreasing: whole examples, each into the fullest row that still has room. An example over
-    /// the pack length has a row of its own.
-    #[default]
-    Bfd,
-    /// Examples one after another, cut wherever a row is full. The pieces of a cut example do not see each
-    /// other.
-    Stream,
-}
+use sparktune_base::choices::PackStrategy;
 
 /// A packing request that makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]

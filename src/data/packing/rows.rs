@@ -1,6 +1,6 @@
 //! The two ways to fill rows.
 
-use std::collections::BTreeMap;
+use sparktune_base::best_fit::best_fit;
 
 /// Part of an example, or all of it: tokens `start..start + len`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,31 +73,11 @@ pub(super) fn best_fit_decreasing(lengths: &[u32], order: &[u32], pack_length: u
     let mut examples = order.to_vec();
     examples.sort_by_key(|&example| std::cmp::Reverse(lengths[example as usize] / class));
 
-    // Rows that still have room, by room. Among rows with the same room the latest is taken: any rule does,
-    // as long as it is one.
-    let mut open: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    let mut pieces_of_row: Vec<u32> = Vec::new();
-    let mut row_of = Vec::with_capacity(examples.len());
-    for &example in &examples {
-        let len = lengths[example as usize];
-        let (row, room) = match open.range_mut(len..).next() {
-            Some((&room, rows)) => {
-                let row = rows.pop().expect("rooms without rows are removed");
-                if rows.is_empty() {
-                    open.remove(&room);
-                }
-                (row, room)
-            }
-            None => {
-                pieces_of_row.push(0);
-                (pieces_of_row.len() as u32 - 1, pack_length.max(len))
-            }
-        };
+    let row_of = best_fit(examples.iter().map(|&example| lengths[example as usize]), pack_length);
+    let rows = row_of.iter().max().map_or(0, |last| *last as usize + 1);
+    let mut pieces_of_row = vec![0_u32; rows];
+    for &row in &row_of {
         pieces_of_row[row as usize] += 1;
-        row_of.push(row);
-        if room > len {
-            open.entry(room - len).or_default().push(row);
-        }
     }
 
     let mut ends: Vec<usize> = pieces_of_row

@@ -1,4 +1,4 @@
-//! What a packing costs, for the plan and the report.
+//! The cost of a packing, for the plan and the report.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! Chat templates against golden renderings: text, ids and masks, exactly.
 
 use serde_json::Value;
+use sparktune_base::choices::Think;
 use sparktune_data::{
-    Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, RenderOptions, ThinkPolicy,
-    parse_line,
+    Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, RenderOptions, parse_line,
 };
 
 use crate::fixtures;
@@ -62,14 +62,10 @@ fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
         assert_eq!(rendered.text, case["rendered"], "{name}");
         assert_eq!(tokenizer.encode(&rendered.text).unwrap(), ids(case, "input_ids"), "{name}");
         assert_eq!(tokenizer.decode(&ids(case, "input_ids")), case["decoded"], "{name}");
-        if add_generation_prompt {
-            let prompt = tokenizer.render_prompt(&chat.messages, options.enable_thinking).unwrap();
-            assert_eq!(prompt, case["rendered"], "{name}");
-        } else {
-            for (think, field) in [
-                (ThinkPolicy::Train, "assistant_mask"),
-                (ThinkPolicy::Skip, "assistant_mask_skip_empty_think"),
-            ] {
+        if !add_generation_prompt {
+            for (think, field) in
+                [(Think::Train, "assistant_mask"), (Think::Skip, "assistant_mask_skip_empty_think")]
+            {
                 let policy = MaskPolicy { think, preserve_thinking };
                 let tokens =
                     tokenizer.encode_conversation(&Conversation::Chat(chat.clone()), policy).unwrap();
@@ -79,9 +75,8 @@ fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
             }
         }
         // Spans count characters, ours bytes.
-        let (_, targets) = tokenizer
-            .render_targets(&chat, MaskPolicy { think: ThinkPolicy::Train, preserve_thinking })
-            .unwrap();
+        let (_, targets) =
+            tokenizer.render_targets(&chat, MaskPolicy { think: Think::Train, preserve_thinking }).unwrap();
         let chars = |byte: usize| rendered.text[..byte].chars().count() as u64;
         let spans: Vec<Value> = targets.iter().map(|t| vec![chars(t.start), chars(t.end)].into()).collect();
         assert_eq!(Value::from(spans), case["assistant_spans"], "{name}");
@@ -99,7 +94,7 @@ fn conversations_the_template_refuses_are_rejected_with_its_own_words() {
         let text = |m: &Value, field: &str| m[field].as_str().unwrap().to_owned();
         let messages = messages.map(|m| Message::text(text(m, "role"), text(m, "content"))).collect();
         let rejection =
-            tokenizer.encode_conversation(&Conversation::chat(messages), ThinkPolicy::Train).unwrap_err();
+            tokenizer.encode_conversation(&Conversation::chat(messages), Think::Train).unwrap_err();
         assert_eq!(rejection.kind, Kind::TemplateRefused);
         assert!(rejection.reason.contains(case["error"].as_str().unwrap()), "{rejection}");
         assert!(!rejection.fix.is_empty());
@@ -155,7 +150,7 @@ fn the_template_says_which_questions_about_thinking_are_worth_asking() {
 fn a_completion_is_trained_through_the_end_of_text_token() {
     let tokenizer = tokenizer();
     let example = Conversation::Completion { prompt: "2+2=".into(), completion: "4".into() };
-    let tokens = tokenizer.encode_conversation(&example, ThinkPolicy::Train).unwrap();
+    let tokens = tokenizer.encode_conversation(&example, Think::Train).unwrap();
     assert_eq!(tokenizer.decode(&tokens.input_ids), "2+2=4<|im_end|>");
     assert_eq!(tokens.loss_mask, [false, false, false, false, true, true]);
 }
@@ -174,7 +169,7 @@ fn special_tokens_in_the_text_are_counted() {
 fn the_first_token_is_never_a_target() {
     let tokenizer = tokenizer();
     let example = Conversation::Completion { prompt: "".into(), completion: "a".into() };
-    let tokens = tokenizer.encode_conversation(&example, ThinkPolicy::Train).unwrap();
+    let tokens = tokenizer.encode_conversation(&example, Think::Train).unwrap();
     assert_eq!(tokens.loss_mask, [false, true]);
 }
 

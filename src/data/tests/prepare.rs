@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sparktune_base::choices::Think;
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, Conversation, DataError, EvalData, EvalSplit, Format, Kind, MaskPolicy, PrepareOptions,
-    Prepared, Progress, Report, Step, ThinkPolicy, parse_line, prepare,
+    Prepared, Progress, Report, Step, parse_line, prepare,
 };
 
 use crate::fixtures;
@@ -68,7 +69,7 @@ fn every_example_is_in_one_of_the_two_files_with_its_tokens_mask_and_line() {
             assert!(line > previous, "examples keep the order of the file");
             previous = line;
             let conversation = parse_line(Some(Format::Messages), &lines[line as usize - 1]).unwrap();
-            let tokens = scene.tokenizer.encode_conversation(&conversation, ThinkPolicy::Train).unwrap();
+            let tokens = scene.tokenizer.encode_conversation(&conversation, Think::Train).unwrap();
             assert_eq!(file.tokens(i), tokens.input_ids);
             assert_eq!(file.mask(i).iter().collect::<Vec<_>>(), tokens.loss_mask);
             assert!(seen.insert(line, i).is_none(), "line {line} twice");
@@ -131,7 +132,7 @@ fn nothing_is_done_again_until_source_policy_or_result_change() {
     assert!(again.reused);
     assert_eq!(Prepared { reused: false, ..again }, first);
 
-    scene.options.policy = MaskPolicy { think: ThinkPolicy::Skip, ..MaskPolicy::default() };
+    scene.options.policy = MaskPolicy { think: Think::Skip, ..MaskPolicy::default() };
     let skipped = scene.prepare();
     assert!(!skipped.reused);
     assert!(skipped.report.tokens.unwrap().targets < first.report.tokens.unwrap().targets);
@@ -161,7 +162,10 @@ fn examples_over_the_limit_are_rejected_not_cut() {
     scene.options.max_example_tokens = Some(60);
     scene.write(&[example(1), example(6), example(2)]);
     let prepared = scene.prepare();
-    assert_eq!(prepared.report.rejected_as(Kind::TooManyTokens), 1);
+    assert_eq!(
+        (prepared.report.rejections[0].kind, prepared.report.rejections[0].count),
+        (Kind::TooManyTokens, 1)
+    );
     assert!(prepared.report.lengths.unwrap().max <= 60);
     let kept = fs::read_to_string(prepared.rejected.unwrap()).unwrap();
     let kept: sparktune_data::Rejected = serde_json::from_str(kept.trim()).unwrap();
@@ -178,7 +182,7 @@ fn special_tokens_duplicates_and_refusals_are_reported() {
     let report = scene.prepare().report;
     assert_eq!(report.duplicates.examples, 1);
     assert_eq!(report.special_tokens_in_text.as_ref().unwrap().first[0].line, 2);
-    assert_eq!(report.rejected_as(Kind::TemplateRefused), 1);
+    assert_eq!((report.rejections[0].kind, report.rejections[0].count), (Kind::TemplateRefused, 1));
     assert_eq!(report.rejections[0].first.line, 4);
     assert_eq!(report.in_train_and_eval.examples, 0);
     let text = report.to_string();
@@ -227,10 +231,10 @@ fn a_checkpoint_without_a_template_tokenises_completions_and_says_what_messages_
         .unwrap();
     let tokenizer = ChatTokenizer::from_dir(folder.path()).unwrap();
     let completion = Conversation::Completion { prompt: "a b".into(), completion: " c".into() };
-    assert!(tokenizer.encode_conversation(&completion, ThinkPolicy::Train).is_ok());
+    assert!(tokenizer.encode_conversation(&completion, Think::Train).is_ok());
     let line = example(1);
     let chat = parse_line(Some(Format::Messages), &line).unwrap();
-    let rejection = tokenizer.encode_conversation(&chat, ThinkPolicy::Train).unwrap_err();
+    let rejection = tokenizer.encode_conversation(&chat, Think::Train).unwrap_err();
     assert!(rejection.reason.contains("no chat template"), "{rejection}");
     assert!(rejection.fix.contains("prompt and completion"), "{rejection}");
 }

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::json;
+use sparktune_base::choices::Think;
 use sparktune_data::{
     ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Pick, PrepareOptions, Preview, PreviewOptions,
-    RejectedList, Rendering, ThinkPolicy, parse_line, prepare, preview,
+    RejectedList, Rendering, parse_line, prepare, preview,
 };
 
 use crate::fixtures;
@@ -49,7 +50,7 @@ fn both_think_policies_are_shown_as_they_are_trained() {
     let conversation = parse_line(Some(Format::Messages), &line).unwrap();
     let Conversation::Chat(turns) = &conversation else { panic!() };
     let example = &shown.examples[0];
-    for (think, rendering) in [(ThinkPolicy::Train, &example.train), (ThinkPolicy::Skip, &example.skip)] {
+    for (think, rendering) in [(Think::Train, &example.train), (Think::Skip, &example.skip)] {
         let tokens = tokenizer.encode_conversation(&conversation, think).unwrap();
         assert_eq!(example.tokens as usize, tokens.input_ids.len());
         assert_eq!(rendering.target_tokens as usize, tokens.target_count());

@@ -2,9 +2,9 @@
 //! golden tokenizer.
 
 use serde_json::{Value, json};
+use sparktune_base::choices::Think;
 use sparktune_data::{
-    Chat, ChatTokenizer, Conversation, DataError, Format, MaskPolicy, Rejection, RenderOptions, ThinkPolicy,
-    parse_line,
+    Chat, ChatTokenizer, Conversation, DataError, Format, MaskPolicy, Rejection, RenderOptions, parse_line,
 };
 
 use crate::fixtures;
@@ -125,7 +125,7 @@ fn an_empty_thinking_block_is_skipped_only_where_it_is_empty() {
             { "role": "assistant", "content": "a", "reasoning_content": reasoning }] })
         .to_string();
         let Conversation::Chat(chat) = parse_line(Some(Format::Messages), &line).unwrap() else { panic!() };
-        let (text, targets) = tokenizer.render_targets(&chat, MaskPolicy::from(ThinkPolicy::Skip)).unwrap();
+        let (text, targets) = tokenizer.render_targets(&chat, MaskPolicy::from(Think::Skip)).unwrap();
         text[targets[0].clone()].to_owned()
     };
     assert_eq!(chat(""), "a<|im_end|>");

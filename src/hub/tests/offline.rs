@@ -30,14 +30,14 @@ fn offline_with_a_cache_works_whole() {
         assert_eq!(snapshot.origin, Origin::Cache);
     }
     assert_eq!(hub.fetch_config(ID).unwrap().text, r#"{"model_type":"qwen3"}"#);
-    assert_eq!(hub.fetch_mtp_only(ID, &()).unwrap().files.last().unwrap(), "model-2.safetensors");
+    assert_eq!(hub.fetch(ID, Needs::Mtp, &()).unwrap().files.last().unwrap(), "model-2.safetensors");
     assert!(server.log().is_empty());
 }
 
 #[test]
 fn offline_with_half_a_model_names_the_missing_half() {
     let (server, home) = (FakeHub::with_shards(), Home::new());
-    home.hub(&server).fetch_mtp_only(ID, &()).unwrap();
+    home.hub(&server).fetch(ID, Needs::Mtp, &()).unwrap();
     let hub = home.hub_with(&server.endpoint(), OFFLINE);
     let error = hub.fetch(ID, Needs::Model, &()).unwrap_err().to_string();
     assert!(error.contains("tokenizer.json"), "{error}");

@@ -35,13 +35,12 @@ pub enum ConfigError {
     },
     /// The family is not one of ours.
     #[error(
-        "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute \
-         as those of one of these, which only its authors' code can tell, say so with --architecture", families = families()
+        "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute the same as one of these, which only its authors' code can tell, name that family with --architecture", families = families()
     )]
     Unsupported(String),
     /// A known family was to be computed as another one.
     #[error(
-        "config.json: model_type `{found}` is known, and would be wrong computed as {asked}. Leave --architecture away"
+        "config.json: model_type `{found}` is known, and computing it as {asked} would be wrong. Omit --architecture"
     )]
     Contradicted {
         /// What the config says.
@@ -80,8 +79,7 @@ fn unknown_fields_text(fields: &[String], family: Architecture) -> String {
     let (these, they) =
         if fields.len() == 1 { ("this field", "it changes") } else { ("these fields", "they change") };
     format!(
-        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it could train a \
-         model that computes something else than the published one. If {they} nothing in the computation, which only the \
+        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it might train a model that differs from the published one. If {they} nothing in the computation, which only the \
          authors' code can tell, add {flags}"
     )
 }

@@ -94,7 +94,7 @@ fn at_the_edge_it_is_said_once_and_again_only_after_a_minute_of_room() {
             Relief::Warn(words) | Relief::Stop(words) => words.split(':').next().unwrap(),
         })
         .collect();
-    assert_eq!(words, ["memory is tight", "memory is roomy again", "memory is tight"]);
+    assert_eq!(words, ["memory is tight", "there is enough memory again", "memory is tight"]);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl TensorBoard {
                 // Once for each time that writing begins to fail.
                 (self.unsaid == records).then(|| {
                     format!(
-                        "cannot write {} for TensorBoard: {}; training goes on, its charts get a gap",
+                        "cannot write {} for TensorBoard: {}; training continues, its charts get a gap",
                         self.path.display(),
                         in_words(&error)
                     )
@@ -173,6 +173,7 @@ impl TensorBoard {
     }
 
     /// Records that could not be written.
+    #[cfg(test)]
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }

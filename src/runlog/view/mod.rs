@@ -42,7 +42,7 @@ pub struct Attempt {
     pub number: u32,
     /// Time of its first event, microseconds since the Unix epoch.
     pub started_us: u64,
-    /// What it said about itself.
+    /// Its note about itself.
     pub started: RunStarted,
     /// Its last step.
     pub last_step: u64,
@@ -288,23 +288,6 @@ impl RunView {
         let mut marks: Vec<Mark> = bests.chain(checkpoints).chain(resumed).collect();
         marks.sort_by_key(Mark::step);
         marks
-    }
-
-    /// The loss curve in at most `columns` means, for a list; `None` where no loss was finite. After
-    /// [`RunView::glance`] it covers what the glance saw.
-    pub fn spark(&self, columns: usize) -> Vec<Option<f64>> {
-        let buckets = self.charts.loss.buckets();
-        let width = buckets.len().div_ceil(columns.max(1)).max(1);
-        let mean = |column: &[Bucket]| {
-            let (sum, count) = column.iter().fold((0.0, 0), |(sum, n), b| (sum + b.sum, n + b.count));
-            (count > 0).then(|| sum / count as f64)
-        };
-        buckets.chunks(width).map(mean).collect()
-    }
-
-    /// For how long no work was logged, at the time `now_us`.
-    pub fn silent_for(&self, now_us: u64) -> Option<Duration> {
-        self.last_work_us.map(|last| Duration::from_micros(now_us.saturating_sub(last)))
     }
 
     /// Whether the run is alive, from this view and the lease.

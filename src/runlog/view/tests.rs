@@ -179,19 +179,6 @@ fn bests_checkpoints_and_resumes_are_marked_in_order() {
 }
 
 #[test]
-fn a_spark_is_the_loss_in_few_columns() {
-    let mut log = Log::new();
-    log.start(None);
-    assert_eq!(log.view.spark(5), []);
-    for step in 1..=9 {
-        log.step(step, if step <= 2 { f64::NAN } else { step as f64 });
-    }
-    assert_eq!(log.view.spark(5), [None, Some(3.5), Some(5.5), Some(7.5), Some(9.0)]);
-    assert_eq!(log.view.spark(100).len(), 9);
-    assert_eq!(log.view.spark(0).len(), 1);
-}
-
-#[test]
 fn a_million_steps_and_many_attempts_stay_small() {
     let mut view = RunView::default();
     let (mut attempt, mut seq) = (1, 0);

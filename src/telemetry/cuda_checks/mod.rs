@@ -10,18 +10,18 @@
 use serde::Serialize;
 use sparktune_base::units::bytes;
 
-use crate::facts::{DriverFault, GpuFacts, MachineFacts};
+use crate::facts::{DriverFault, GpuFacts, Machine};
 
 /// Something that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at, in a word or two.
+    /// The checked part of the machine, in a word or two.
     pub name: String,
     /// How it stands.
     pub verdict: Verdict,
-    /// What was found. May hold names of files: escape it for a terminal.
+    /// The finding. It may hold names of files: escape it for a terminal.
     pub found: String,
-    /// What to do about it.
+    /// The suggested remedy.
     pub fix: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Check {
 
 /// The checks of driver, GPUs, libraries and headers. `has_cuda`: this build can train on a GPU; in one that
 /// cannot, nothing here is in the way of what it does, so a failure is a warning.
-pub fn cuda_checks(facts: &MachineFacts, has_cuda: bool) -> Vec<Check> {
+pub fn cuda_checks(facts: &Machine, has_cuda: bool) -> Vec<Check> {
     let mut checks = vec![driver(facts, has_cuda)];
     checks.extend(facts.gpus.iter().map(gpu));
     let parts = [libcuda(facts), nvrtc(facts), headers(facts), versions(facts)];
@@ -89,12 +89,12 @@ pub fn cuda_checks(facts: &MachineFacts, has_cuda: bool) -> Vec<Check> {
 }
 
 /// Why training on the GPU cannot even be tried here, in a clause; nothing where it can.
-pub fn out_of_reach(facts: &MachineFacts, has_cuda: bool) -> Option<&'static str> {
+pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
     let failed = || cuda_checks(facts, true).iter().any(|check| check.verdict == Verdict::Failed);
     match (facts.gpus.is_empty(), has_cuda) {
         (true, _) => Some("there is no GPU"),
         (false, false) => Some("this build has no CUDA"),
-        (false, true) => failed().then_some("what failed is to be mended first"),
+        (false, true) => failed().then_some("first fix what failed"),
     }
 }
 
@@ -111,7 +111,7 @@ fn words((major, minor): Version) -> String {
 }
 
 /// The newest CUDA that may be installed beside this driver.
-fn installable(facts: &MachineFacts) -> Version {
+fn installable(facts: &Machine) -> Version {
     facts.cuda.as_deref().and_then(version).unwrap_or((13, 0))
 }
 
@@ -139,7 +139,7 @@ fn or_pip(parts: &[&str], (major, minor): Version) -> String {
     format!(", or `pip install {}` into the active virtual environment", packages.join(" "))
 }
 
-fn driver(facts: &MachineFacts, has_cuda: bool) -> Check {
+fn driver(facts: &Machine, has_cuda: bool) -> Check {
     const NAME: &str = "NVIDIA driver";
     if let Some(fault) = &facts.gpu_driver_fault {
         let (found, fix) = match fault {
@@ -224,7 +224,7 @@ fn gpu(gpu: &GpuFacts) -> Check {
     }
 }
 
-fn libcuda(facts: &MachineFacts) -> Check {
+fn libcuda(facts: &Machine) -> Check {
     const NAME: &str = "libcuda";
     let driver = facts.gpu_driver.as_deref();
     let Some(library) = &facts.cuda_libraries.driver else {
@@ -237,7 +237,7 @@ fn libcuda(facts: &MachineFacts) -> Check {
     };
     let path = &library.path;
     if library.is_stub() {
-        let fix = format!("LD_LIBRARY_PATH leads there: take {} out of it", library.folder());
+        let fix = format!("LD_LIBRARY_PATH points there: remove {} from it", library.folder());
         return Check::failed(NAME, format!("{path} is a stub to link with, not the driver"), fix);
     }
     if library.out_of_sight {
@@ -267,7 +267,7 @@ fn libcuda(facts: &MachineFacts) -> Check {
     }
 }
 
-fn nvrtc(facts: &MachineFacts) -> Check {
+fn nvrtc(facts: &Machine) -> Check {
     const NAME: &str = "NVRTC";
     let newest = installable(facts);
     let Some(library) = &facts.cuda_libraries.nvrtc else {
@@ -286,7 +286,7 @@ fn nvrtc(facts: &MachineFacts) -> Check {
     Check::ok(NAME, format!("{version}, {}", library.path))
 }
 
-fn headers(facts: &MachineFacts) -> Check {
+fn headers(facts: &Machine) -> Check {
     const NAME: &str = "CUDA headers";
     let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
     let fitting = nvrtc.unwrap_or_else(|| installable(facts));
@@ -333,7 +333,7 @@ const FIRST_CUDA: [(Version, Version); 10] = [
     ((12, 1), (12, 9)),
 ];
 
-fn versions(facts: &MachineFacts) -> Check {
+fn versions(facts: &Machine) -> Check {
     const NAME: &str = "versions";
     let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
     let driver = facts.cuda.as_deref().and_then(version);

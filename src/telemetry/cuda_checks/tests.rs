@@ -15,7 +15,7 @@ fn shown(checks: &[Check]) -> String {
     lines.collect()
 }
 
-fn machine(name: &str) -> MachineFacts {
+fn machine(name: &str) -> Machine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("machines/{name}.toml"));
     toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -44,7 +44,7 @@ fn whatever_failed_says_what_to_do_and_a_machine_in_order_asks_for_nothing() {
         let checks = cuda_checks(&machine(name), true);
         assert!(checks.iter().all(|check| (check.verdict, &check.fix) == (Verdict::Ok, &None)), "{checks:?}");
     }
-    let bare = MachineFacts { gpus: vec![GpuFacts::default()], ..MachineFacts::default() };
+    let bare = Machine { gpus: vec![GpuFacts::default()], ..Machine::default() };
     for check in cuda_checks(&bare, true) {
         assert_eq!(check.fix.is_some(), check.verdict >= Verdict::Warning, "{check:?}");
     }
@@ -61,7 +61,7 @@ fn the_gpu_is_tried_only_where_nothing_failed() {
     assert_eq!(reached("gb10", false), Some("this build has no CUDA"));
     assert_eq!(reached("no_gpu", true), Some("there is no GPU"));
     for name in ["gb10_no_nvrtc", "gb10_newer_nvrtc", "gb10_stub", "old_card", "container_without_compute"] {
-        assert_eq!(reached(name, true), Some("what failed is to be mended first"), "{name}");
+        assert_eq!(reached(name, true), Some("first fix what failed"), "{name}");
     }
 }
 

@@ -542,7 +542,7 @@ fn an_early_stop_ends_the_text_model_but_not_the_head() {
     let early = |name: &str| {
         let run = run(root.path(), FULL, "trained", 40, false);
         let plan = std::fs::read_to_string(run.plan()).unwrap();
-        // A rate that soon makes the held-out loss worse.
+        // A rate that soon makes the eval loss worse.
         let plan = plan.replace("every_steps = 6", "every_steps = 2, early_stop_patience = 1");
         let plan = plan.replace("learning_rate = 5e-3", "learning_rate = 2e-1");
         std::fs::write(run.plan(), plan).unwrap();

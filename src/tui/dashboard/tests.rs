@@ -415,7 +415,7 @@ fn a_run_tells_its_outputs_attempts_and_plan() {
     let story = Story::until(2480).finish(Outcome::Completed, None);
     let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });
     let page = "# Serving\n\n```sh\nvllm serve outputs/merged-mtp --max-model-len 8192\n```\n";
-    dashboard.facts = Facts::of(plan().without_advice(), page);
+    dashboard.facts = Facts::of(Plan { advice: None, ..plan() }, page);
     press(&mut dashboard, "6");
     picture::check("dashboard-run", &mut dashboard);
     dashboard.facts = Facts::of(plan(), "a \u{1b}[31m page");

@@ -11,10 +11,11 @@ use sparktune_app::questions::data::{
     DataAction, PATH_HELP, actions, check_path, format_position, other_think,
 };
 use sparktune_app::questions::page::Page;
+use sparktune_base::choices::Think;
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
 use sparktune_data::Prepared;
-use sparktune_plan::{Answer, Answers, DataFormat, Think, resolve};
+use sparktune_plan::{Answer, Answers, DataFormat, resolve};
 
 use super::{Interview, width};
 use crate::example_text::example_lines;
@@ -102,7 +103,7 @@ fn is_accepted(
         })
         .collect();
     loop {
-        match interview.choose("Is this data right?", &choices, 0)? {
+        match interview.choose("Use this data?", &choices, 0)? {
             DataAction::Accept => return Ok(true),
             DataAction::AcceptTheRest => {
                 let mut planner = Planner::new(answers.clone());

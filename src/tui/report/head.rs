@@ -1,7 +1,7 @@
 //! The head of the page: what run this is, how it stands, and its figures.
 
-use sparktune_base::units::{UNKNOWN, count, loss, milliseconds, or_unknown};
-use sparktune_base::{program_name, units};
+use sparktune_base::program_name;
+use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 use sparktune_plan::Method;
 use sparktune_runlog::{Liveness, Outcome, RunStarted};
 
@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn state(page: &mut Markup, run: &ReportInput) {
     let liveness = match &run.liveness {
         Ok(liveness) => *liveness,
-        Err(problem) => return absent(page, &format!("How the run stands is not known: {problem}")),
+        Err(problem) => return absent(page, &format!("The state of the run is unknown: {problem}")),
     };
     let word = State::of(Some(liveness)).word;
     let class = match liveness {

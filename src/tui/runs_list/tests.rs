@@ -135,7 +135,7 @@ fn posed(root: &TempDir) -> RunsList {
         if row.liveness.is_some_and(Liveness::is_live) {
             // The clock of the pictures stands still, that of the lease does not.
             row.liveness = Some(Liveness::Running);
-            look.stands = "at work; Enter watches it, s stops it after a checkpoint".into();
+            look.stands = "running; Enter watches it, s stops it after a checkpoint".into();
         }
         let real = root.path().display().to_string();
         look.stands = look.stands.replace(&real, "/home/you/runs");

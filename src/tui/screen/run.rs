@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(250);
 const FRAME: Duration = Duration::from_millis(100);
 const FRAME_OVER_SSH: Duration = Duration::from_millis(250);
 
-/// What reaches an app.
+/// An input of an app.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A key was pressed.
@@ -38,7 +38,7 @@ pub enum Input {
     Tick,
 }
 
-/// What an app wants after an input.
+/// The effect of an input on an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing to see has changed.
@@ -198,7 +198,7 @@ mod tests {
         Binding {
             keys: &[key(KeyCode::Char('q'))],
             shown: "q",
-            help: "leave; the run goes on",
+            help: "leave; the run continues",
             hint: Some("leave"),
             action: (),
         },
@@ -237,6 +237,6 @@ mod tests {
             let buffer = drawn(&mut Help, width, height, &NO_COLOUR);
             assert!(!picture::text(&buffer).contains("leave; the run"), "{width}×{height}");
         }
-        assert!(picture::text(&drawn(&mut Help, 60, 16, &NO_COLOUR)).contains("leave; the run goes on"));
+        assert!(picture::text(&drawn(&mut Help, 60, 16, &NO_COLOUR)).contains("leave; the run continues"));
     }
 }

@@ -7,10 +7,11 @@ use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, other_think};
+use sparktune_base::choices::Think;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
 use sparktune_data::{Pick, Previewed, Rendering};
-use sparktune_plan::{Answer, Think};
+use sparktune_plan::Answer;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
@@ -62,7 +63,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('b'))],
         shown: "← b",
-        help: "example before",
+        help: "previous example",
         hint: Some("other example"),
         action: Action::Before,
     },
@@ -172,7 +173,7 @@ impl Preview {
     }
 }
 
-/// What the think policy does to this data.
+/// The effect of the think policy on this data.
 pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     match (&data.preview.empty_think_block, think) {
         (None, _) => "The template inserts no think block: there is nothing to choose",

@@ -43,14 +43,14 @@ struct Rig {
     log: Vec<Request>,
     /// Requests that were not answered.
     open: Vec<Ticketed<Request>>,
-    /// What the backend answers with.
+    /// The responses of the backend.
     world: World,
 }
 
 /// A response that depends on the request.
 type By<Q, A> = Box<dyn Fn(&Q) -> Result<A, String>>;
 
-/// What the backend knows.
+/// The state of the backend.
 struct World {
     machine: Result<MachineFound, String>,
     model: By<str, ModelFound>,

@@ -1,0 +1,86 @@
+//! Closed choices, each with the word that flags, TOML and the environment use for it.
+
+/// Defines an enum of a setting's choices, with the word of each for users and files.
+#[macro_export]
+macro_rules! choice {
+    ($(#[$about:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ::serde::Serialize, ::serde::Deserialize)]
+        pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
+
+        impl $name {
+            /// All of them, in the order they are offered.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+            /// Their words, in the same order.
+            pub const WORDS: &[&str] = &[$($word),+];
+
+            /// The word a user types.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(self.word())
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("expected {}", $crate::choices::one_of(Self::WORDS))),
+                }
+            }
+        }
+    };
+}
+
+/// The words as a phrase: `bfd or stream`.
+pub fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).into(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+choice! {
+    /// How examples share a pack.
+    PackStrategy {
+        /// Best-fit decreasing: whole examples, each into the fullest pack that still has room. An example over
+        /// the pack length has a pack of its own.
+        Bfd = "bfd",
+        /// Examples one after another, cut wherever a pack is full, as the original recipe does. The pieces of
+        /// a cut example do not see each other.
+        Stream = "stream",
+    }
+}
+
+choice! {
+    /// Whether the empty `<think></think>` that a chat template inserts before an answer is trained.
+    Think {
+        /// It is a target like the answer: the model learns not to think.
+        Train = "train",
+        /// It is context: the model learns the answer, and nothing about thinking.
+        Skip = "skip",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_read_written_and_shown_by_its_word() {
+        assert_eq!(PackStrategy::WORDS, ["bfd", "stream"]);
+        for choice in PackStrategy::ALL {
+            assert_eq!(choice.word().parse(), Ok(*choice));
+            assert_eq!(serde_json::to_string(choice).unwrap(), format!("\"{choice}\""));
+        }
+        assert_eq!("best".parse::<PackStrategy>(), Err("expected bfd or stream".to_owned()));
+    }
+}
