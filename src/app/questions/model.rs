@@ -10,9 +10,14 @@ use crate::model::ModelFound;
 pub const OTHER: &str = "other: an id or a folder";
 
 /// Which models can be chosen by [`OTHER`].
-pub const OTHER_ABOUT: &str = "Any dense model of the families qwen3_5, qwen3, qwen2, llama or mistral: its id on the Hugging \
-                               Face hub (org/name), or a folder with config.json, tokenizer and safetensors. Its \
-                               config.json is checked before anything else is downloaded.";
+pub fn other_about() -> String {
+    let families: Vec<&str> = Architecture::ALL.iter().map(|family| family.word()).collect();
+    format!(
+        "Any dense model of one of the families {}: its id on the Hugging Face hub (org/name), or a folder with \
+         config.json, tokenizer and safetensors. Its config.json is checked before anything else is downloaded.",
+        families.join(", ")
+    )
+}
 
 /// The choice of the demo.
 pub const DEMO: &str = "fill in the demo: a tiny model and its data, about half a minute";

@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::model::ModelFound;
-use sparktune_app::questions::model::{ModelQuestion, OTHER, OTHER_ABOUT, UnknownFamily};
+use sparktune_app::questions::model::{ModelQuestion, OTHER, UnknownFamily, other_about};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, parameters};
 use sparktune_plan::{Catalog, CatalogModel};
@@ -446,7 +446,7 @@ impl ModelPage {
                 lines.push(inked(theme, Role::Dim, fit(&ascii(&words, theme), width, theme)));
             }
         } else {
-            lines.extend(wrapped(theme, Role::Dim, OTHER_ABOUT, width));
+            lines.extend(wrapped(theme, Role::Dim, &other_about(), width));
         }
         draw(frame, area, lines);
     }
