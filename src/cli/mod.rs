@@ -73,7 +73,7 @@ pub(crate) struct GlobalFlags {
     pub json: bool,
 }
 
-/// What to do.
+/// The suggested remedy.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths

@@ -213,7 +213,7 @@ impl ChatTokenizer {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// What the template does with reasoning. `None` without a template.
+    /// How the template treats reasoning. `None` without a template.
     pub fn thinking(&self) -> Option<ThinkingSupport> {
         self.template.as_ref().map(|(_, shape)| shape.thinking())
     }

@@ -141,7 +141,7 @@ impl Checkpoint {
         &self.config
     }
 
-    /// What the user said about `config.json`.
+    /// The user's options for reading `config.json`.
     pub fn options(&self) -> &ConfigOptions {
         &self.options
     }

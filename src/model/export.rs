@@ -273,7 +273,7 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
     Ok(())
 }
 
-/// What has to change in `config.json` so that it fits the written tensors.
+/// The changes of `config.json` that make it fit the written tensors.
 struct AdjustedConfig {
     /// No MTP head is written.
     without_mtp: bool,

@@ -145,7 +145,7 @@ impl DecoderLayer {
         self.with_mlp(x_TH, mixed_TH)
     }
 
-    /// What this layer remembers before the first token.
+    /// The state of this layer before the first token.
     pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
         match &self.mixer {
             Mixer::Attention(_) => LayerCache::Attention(AttentionCache::default()),

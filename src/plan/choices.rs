@@ -35,7 +35,7 @@ macro_rules! values {
 values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
-    /// What is trained.
+    /// Which parameters are trained.
     MethodKind {
         /// Low-rank adapters on every linear layer; the base stays frozen.
         Lora = "lora",
@@ -45,7 +45,7 @@ choice! {
 }
 
 choice! {
-    /// What becomes of the multi-token-prediction head.
+    /// How the multi-token-prediction (MTP) head is treated.
     Mtp {
         /// Trained after the main model, trunk frozen.
         Trained = "trained",
@@ -57,7 +57,7 @@ choice! {
 }
 
 impl Mtp {
-    /// What it is good for, in a few sentences.
+    /// Describes the benefit in a few sentences.
     pub const fn benefit(self) -> &'static str {
         match self {
             Self::Trained => {

@@ -32,7 +32,7 @@ pub struct Work {
 /// How the tokens are trained.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Treatment {
-    /// What is trained.
+    /// Which parameters are trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,

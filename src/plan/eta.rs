@@ -66,7 +66,7 @@ pub(crate) fn speed(
     }
     if let Some(rate) = recipe {
         let words = format!(
-            "the Qwen3.5 recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here yet yet",
+            "the Qwen3.5 recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here yet",
             count(rate.tokens_per_s as u64),
             rate.device,
             rate.rank

@@ -1,4 +1,4 @@
-//! What a model is, read from `config.json` alone.
+//! The configuration of a model, read from `config.json` alone.
 //!
 //! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that
 //! its family's table ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands
@@ -41,7 +41,7 @@ pub struct ModelConfig {
     pub dtype: Option<String>,
 }
 
-/// What the user says about a config beside its own text.
+/// Options of the user for reading a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigOptions {
     /// The family that a model of an unknown family is computed as.

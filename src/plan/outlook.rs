@@ -318,7 +318,7 @@ mod tests {
         };
         let rates = Rates { rates: vec![rate], ..Rates::default() };
         let outlooks = Outlooks::new(&machine, &rates, Some(&DataFacts::default()));
-        assert!(outlooks.data_in_words().starts_with("assumed until there is data: 10,000 examples"));
+        assert!(outlooks.data_in_words().starts_with("assuming 10,000 examples"));
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
         let outlook = outlooks.of("Qwen/Qwen3.5-2B", &model);
         assert_eq!(outlook.full.basis, RateBasis::MeasuredHere);

@@ -12,7 +12,7 @@ use crate::settings::Answers;
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// What `--preset` takes.
+    /// The argument of `--preset`.
     pub name: &'static str,
     /// One line for lists.
     pub about: &'static str,
@@ -114,10 +114,10 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
     })
 }
 
-/// What a picker lists of a preset.
+/// An entry of a list of presets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// What `--preset` takes.
+    /// The argument of `--preset`.
     pub name: String,
     /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a
     /// terminal.
@@ -231,7 +231,7 @@ mod tests {
             let error = user.path(name).unwrap_err().to_string();
             assert!(error.contains("letters, digits, - and _") && !error.contains('\u{1b}'), "{error}");
         }
-        assert!(check_name("recipe").unwrap_err().to_string().contains("a shipped preset has this one"));
+        assert!(check_name("recipe").unwrap_err().to_string().contains("an included preset has this one"));
         assert_eq!(user.path("größe_2-final").unwrap(), PathBuf::from("own/größe_2-final.toml"));
     }
 

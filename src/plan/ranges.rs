@@ -1,4 +1,4 @@
-//! What answers and data are refused outright, before anything is decided.
+//! Checks that refuse answers and data before anything is decided.
 
 use std::path::PathBuf;
 

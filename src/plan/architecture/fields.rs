@@ -22,7 +22,7 @@ pub enum ConfigError {
     Field {
         /// Dotted name of the field.
         field: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Fields that the family's table does not know.
@@ -43,9 +43,9 @@ pub enum ConfigError {
         "config.json: model_type `{found}` is known, and computing it as {asked} would be wrong. Omit --architecture"
     )]
     Contradicted {
-        /// What the config says.
+        /// The value in the config.
         found: String,
-        /// What was asked for.
+        /// The name that was asked for.
         asked: Architecture,
     },
     /// Quantised weights.

@@ -29,7 +29,7 @@ pub use table::{
 
 use crate::choices::Architecture;
 
-/// What is known of a family.
+/// The facts about one model family.
 pub(crate) struct Family {
     /// Its names in the field `model_type`.
     model_types: &'static [&'static str],

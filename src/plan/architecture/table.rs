@@ -108,7 +108,7 @@ pub struct LinearSpec {
     pub input: usize,
     /// Whether it has a bias.
     pub has_bias: bool,
-    /// What `x` is.
+    /// The input that these linears share.
     pub reads: Reads,
 }
 
@@ -117,7 +117,7 @@ pub struct LinearSpec {
 pub enum Reads {
     /// The normed input of the mixer.
     MixerInput,
-    /// What the mixer has made of it.
+    /// The output of the mixer.
     Mixed,
     /// The normed input of the MLP.
     MlpInput,
@@ -134,11 +134,11 @@ pub struct NormSpec {
     pub width: usize,
     /// Multiplies by `1 + weight` instead of by `weight`.
     pub zero_centred: bool,
-    /// What it normalises.
+    /// The input of the norm.
     pub place: Place,
 }
 
-/// What a norm normalises.
+/// The input of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The residual stream before the mixer.

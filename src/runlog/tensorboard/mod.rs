@@ -37,7 +37,7 @@ pub(crate) struct TensorBoard {
     /// Samples at this step so far: each place has a tag of its own.
     samples: (u64, u32),
     lost: u64,
-    /// What was lost and not yet told.
+    /// Lost records that are not reported yet.
     unsaid: u64,
 }
 
@@ -194,7 +194,7 @@ struct Whole<F> {
     broken: bool,
 }
 
-/// What [`Whole`] needs of a file.
+/// The parts of a file that [`Whole`] needs.
 trait Cut: Write {
     fn cut_to(&mut self, len: u64) -> io::Result<()>;
 }

@@ -133,7 +133,7 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
             })
             .collect();
         let says = |start: &str, part: &str| said.iter().any(|d| d.starts_with(start) && d.contains(part));
-        assert!(says("training the MTP head", "in rows of 128 tokens"), "{said:?}");
+        assert!(says("training the MTP head", "in packs of 128 tokens"), "{said:?}");
         assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{said:?}");
         assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{said:?}");
         assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{said:?}");

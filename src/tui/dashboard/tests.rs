@@ -535,7 +535,7 @@ fn a_run_in_folders_is_followed_asked_to_stop_and_heard() {
     assert!(dashboard.how_it_stands().contains("stopped at step 3"));
     assert_eq!(dashboard.update(Input::Tick), Next::Keep);
     press(&mut dashboard, "s");
-    assert!(text(&mut dashboard).contains("nothing was asked, the run has ended"));
+    assert!(text(&mut dashboard).contains("not requested, the run has ended"));
     assert_eq!(press(&mut dashboard, "q"), Next::Leave);
 }
 
@@ -577,7 +577,7 @@ fn damage_to_the_folder_is_told_in_words() {
     let screen = text(&mut dashboard);
     assert!(screen.contains("gone") && screen.contains("moved or deleted"), "{screen}");
     press(&mut dashboard, "w");
-    assert!(text(&mut dashboard).contains("nothing was asked"));
+    assert!(text(&mut dashboard).contains("not requested"));
 }
 
 /// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth.

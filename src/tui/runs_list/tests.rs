@@ -303,7 +303,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
     press(&mut list, KeyCode::Char('y'));
     type_in(&mut list, "0c31");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Draw);
-    assert!(text(&mut list).contains("that is not it"));
+    assert!(text(&mut list).contains("that does not match"));
     list.update(Input::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
     type_in(&mut list, "51d2");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Leave);

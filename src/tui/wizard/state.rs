@@ -247,7 +247,7 @@ impl State {
         let keys = match (report.rejected, report.examples) {
             (0, _) => "",
             (_, 0) => ". w shows each with its fix",
-            _ => ". w shows each with its fix; m trains on the rest anyway anyway",
+            _ => ". w shows each with its fix; m trains on the rest anyway",
         };
         Some(format!("{}{keys}", refusal.text))
     }

@@ -175,7 +175,7 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     let named = run.path().display().to_string();
     let page = html(&ReportInput::read(&run));
     let live = words(&page);
-    for expected in ["running", "of 4,000", "Time left", "goes on", &format!("sparktune watch {named}")] {
+    for expected in ["running", "of 4,000", "Time left", "continues", &format!("sparktune watch {named}")] {
         assert!(live.contains(expected), "{expected:?} is not on the page:\n{live}");
     }
     assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));

@@ -460,7 +460,7 @@ fn a_preset_is_saved_without_model_and_data_and_replaced_only_when_asked_twice()
     });
     assert!(saved[0].0.contains("rank = 32") && !saved[0].0.contains("Qwen") && !saved[0].1);
     rig.settle();
-    rig.sees("Enter once more replaces it");
+    rig.sees("Press Enter again to replace it");
     rig.take();
     rig.sees("saved: ~/.config/sparktune/presets/taken.toml");
 }
@@ -519,7 +519,7 @@ fn a_start_is_cancelled_goes_on_later_and_says_why_it_failed() {
     rig.sees("stopping");
     rig.send(ticket, Response::Started(Err("cancelled".into())));
     assert_eq!(rig.page(), Page::Review);
-    rig.sees("cancelled; what was fetched stays");
+    rig.sees("cancelled; what has arrived stays");
     rig.enter();
     let ticket = start(&mut rig);
     rig.send(ticket, Response::Started(Err("the disk is full: free 3 GB".into())));
