@@ -164,7 +164,7 @@ fn a_run_that_ran_short_of_memory_is_told_what_is_lighter() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
     let length = plan.pack.length;
-    assert_eq!(plan.lighter()[0], "SPARKTUNE_RECOMPUTE=true");
+    assert_eq!(plan.lighter()[0], "--recompute true");
     let shorter = format!("--pack-length {}", (length / 2).next_multiple_of(128));
     assert!(
         plan.lighter().contains(&shorter) && plan.lighter().contains(&"--rank 64".into()),
@@ -325,7 +325,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
     facts.machine.mem_available_bytes = 6_500_000_000;
     let error = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap_err().to_string();
     assert!(error.contains("an example of 6,000 tokens in one pack"), "{error}");
-    assert!(error.contains("SPARKTUNE_MAX_EXAMPLE_TOKENS="), "{error}");
+    assert!(error.contains("--max-example-tokens "), "{error}");
 }
 
 #[test]
@@ -351,7 +351,9 @@ fn an_answer_out_of_range_names_its_place_and_the_range() {
         text("pack-length", "9999")
             .contains("--pack-length is `9999`: expected a whole number from 16 to 4096")
     );
-    assert!(text("learning-rate", "0").contains("--learning-rate"));
+    // Where the model has no say, the value is refused as soon as it is given.
+    let refused = Answers::default().set("learning-rate", "0", Origin::Flag).unwrap_err().to_string();
+    assert!(refused.contains("--learning-rate is `0`: expected a number from 1e-12 to 1"), "{refused}");
     assert!(text("name", "../elsewhere").contains("--name"));
     let mut answers = ask("tiny");
     answers.set("rank", "4096", Origin::Environment).unwrap();
@@ -878,7 +880,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     assert!(why.contains("the most of 4, 2 and 1") && why.contains("% faster"), "{why}");
     let speed = |plan: &Plan| plan.advice.as_ref().unwrap().time.tokens_per_s.unwrap();
     assert!((1.005..1.05).contains(&(speed(&plan) / speed(&alone))), "{} {}", speed(&plan), speed(&alone));
-    assert_eq!(plan.lighter()[0], "SPARKTUNE_MICRO_BATCH_PACKS=1");
+    assert_eq!(plan.lighter()[0], "--micro-batch-packs 1");
 
     // What the user says counts, and a step is never made larger than was asked for.
     let (packs, plan) = together(&facts, &[full, &[("micro-batch-packs", "2")]].concat());
