@@ -1,4 +1,4 @@
-//! What every op's tests do: compare the fused path with the reference, value and all gradients.
+//! The comparison that every op's tests make: fused path against reference, value and all gradients.
 
 use burn::tensor::Tensor;
 

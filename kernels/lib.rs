@@ -19,6 +19,7 @@ pub mod embedding;
 mod fp8;
 pub mod gated_delta_rule;
 pub mod gated_rms_norm;
+pub mod gelu_mul;
 mod group;
 pub mod linear;
 pub mod linear_cross_entropy;

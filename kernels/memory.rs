@@ -1,4 +1,4 @@
-//! What a device's memory is taken by.
+//! The tensors that take a device's memory.
 
 use burn::tensor::Device;
 

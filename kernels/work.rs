@@ -12,7 +12,7 @@ use crate::linear_cross_entropy::Slabs;
 pub struct Launch {
     /// Read and written.
     pub bytes: f64,
-    /// Of the tensor cores; a multiply-add is two.
+    /// FLOPs of the tensor cores; a multiply-add counts as two.
     pub flops: f64,
 }
 
@@ -25,7 +25,7 @@ pub struct Work {
     pub backward: Vec<Launch>,
 }
 
-/// What a device can do at most.
+/// The peak rates of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceilings {
     /// Bytes a second, read and written.
@@ -247,6 +247,11 @@ fn streams(count: usize, forward: f64, backward: f64) -> Work {
 
 /// `silu(gate) · up`.
 pub fn silu_mul(tokens: usize, width: usize) -> Work {
+    streams(tokens * width, 3.0, 5.0)
+}
+
+/// `gelu(gate) · up`.
+pub fn gelu_mul(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 

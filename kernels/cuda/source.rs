@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = files![
     "gated_delta_rule/gradients.cuh",
     "gated_delta_rule/state.cuh",
     "gated_rms_norm/gated_rms_norm.cuh",
+    "gelu_mul/gelu_mul.cuh",
     "linear/linear.cuh",
     "linear/linear_sums.cuh",
     "linear_cross_entropy/linear_cross_entropy.cuh",

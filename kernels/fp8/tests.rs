@@ -52,7 +52,7 @@ fn rounded(matrix: &Tensor<2>, beside: &[&Tensor<2>]) -> Tensor<2> {
     Tensor::from_data(TensorData::new(all, [rows, columns]), &Device::flex())
 }
 
-/// What bf16 makes of the numbers, as f32.
+/// Rounds the numbers to bf16, as f32.
 fn narrow(tensor: Tensor<2>) -> Tensor<2> {
     tensor.cast(DType::BF16).cast(DType::F32)
 }

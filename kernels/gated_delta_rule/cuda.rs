@@ -82,7 +82,7 @@ impl Launches {
     }
 }
 
-/// What needs no state: kept from forward for backward.
+/// Tensors kept from the forward pass for the backward pass.
 struct ChunkMatrices {
     inverses: CudaTensor,
     attentions: CudaTensor,

@@ -182,7 +182,7 @@ pub fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Ti
     (tile, k.div_ceil(k_of_split), k_of_split)
 }
 
-/// What the choice of tiles knows of the device of a tensor.
+/// The facts about the device of a tensor that the choice of tiles uses.
 pub(crate) fn device(tensor: &CudaTensor) -> Device {
     let hardware = &tensor.client.properties().hardware;
     Device::with(hardware.num_streaming_multiprocessors.map_or(48, |count| count as usize))

@@ -65,7 +65,7 @@ impl fmt::Display for Tile {
     }
 }
 
-/// What the estimate knows of a device.
+/// The facts about a device that the estimate uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
     pub(crate) multiprocessors: usize,

@@ -109,7 +109,7 @@ pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
 }
 
-/// What a check of data has found.
+/// The findings of a check of data.
 pub struct Checked {
     /// The report on all lines.
     pub report: Report,
@@ -231,12 +231,13 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         return None;
     }
     if report.examples + report.rejected == 0 {
-        return Some(Failure::new(Exit::Data, "there is no example: every line is blank, or there is none"));
+        return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
     }
     let text = format!(
-        "{} of {} were rejected; the limit is {}",
+        "{} of {} were rejected ({}); the limit is {}",
         count(report.rejected),
         counted(report.rejected + report.examples, "line"),
+        percent(report.rejected_share()),
         percent(limit)
     );
     Some(Failure::new(Exit::Data, text))
@@ -249,11 +250,11 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
 pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let Some(refusal) = refusal(answers, &prepared.report) else { return Ok(()) };
     let kept = match &prepared.rejected {
-        Some(path) => format!(". They are kept, with reasons, in {}", path.display()),
+        Some(path) => format!(". They are listed with reasons in {}", path.display()),
         None => String::new(),
     };
     let report = prepared.report.to_string();
-    let text = format!("the data was refused: {}{kept}\n{}", refusal.text, report.trim_end());
+    let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
     Err(Failure::new(refusal.exit, text).hint(format!(
         "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
         program_name()
@@ -346,7 +347,8 @@ mod tests {
             {
                 let packs = Packing::new(strategy, pack_length, 1).unwrap().epoch(&lengths, 0).len() as f64;
                 let rows = estimate.pack(pack_length, strategy).rows;
-                // A pack more or less, or 5 %: the plan sees a histogram, and the run's order varies by epoch.
+                // A pack more or less, or 5 %: the plan sees a histogram, and the run's order varies by
+                // epoch.
                 let allowed = (0.05 * packs).max(1.0);
                 assert!(
                     (rows - packs).abs() <= allowed,

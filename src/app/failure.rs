@@ -60,7 +60,7 @@ pub struct Failure {
     pub exit: Exit,
     /// What went wrong, and where. It may have several lines.
     pub text: String,
-    /// What to do about it, one suggestion each; empty where the text says it already.
+    /// Suggested remedies, one each; empty if the text names them already.
     pub hints: Vec<String>,
 }
 

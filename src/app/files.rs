@@ -12,7 +12,7 @@ const MAX_ENTRIES: usize = 5_000;
 /// Entries of a folder that are looked at to tell whether it holds data.
 const MAX_LOOKED_AT: usize = 200;
 
-/// What is in a folder.
+/// The contents of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The folder, absolute.
@@ -28,7 +28,7 @@ pub struct Listing {
 pub struct Entry {
     /// Its name; not always UTF-8.
     pub name: OsString,
-    /// What it is, links followed.
+    /// The kind of entry, links followed.
     pub kind: EntryKind,
     /// Size of a file, bytes.
     pub bytes: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Entry {
     pub is_model: bool,
 }
 
-/// What an entry of a folder is.
+/// The kind of an entry of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A folder.

@@ -1,4 +1,4 @@
-//! What this machine is, as findings: for `doctor` and for the first question of every interface.
+//! Facts about this machine, as findings for `doctor` and for the first question of every interface.
 //!
 //! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing
 //! or in the way. Driver, libraries and headers are checked by telemetry; here its checks only take their
@@ -19,9 +19,9 @@ const DESKTOP_BYTES: u64 = 2 * GIB;
 pub struct Finding {
     /// A word or two: `GPU`, `CUDA headers`.
     pub what: String,
-    /// What was found: `NVIDIA GB10, compute 12.1`.
+    /// The finding: `NVIDIA GB10, compute 12.1`.
     pub found: String,
-    /// What to do about it, where something is to be done.
+    /// The suggested remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// How bad it is.
@@ -116,8 +116,8 @@ fn memory(facts: &Machine) -> Finding {
         found.push_str(", shared by CPU and GPU");
     }
     match facts.mem_pressure {
-        Some(pressure) => found.push_str(&format!("; pressure {:.0} %", pressure.some_percent)),
-        None => found.push_str("; pressure not known"),
+        Some(pressure) => found.push_str(&format!("; memory pressure {:.0} %", pressure.some_percent)),
+        None => found.push_str("; memory pressure unknown"),
     }
     let finding = Finding::good("memory", found);
     if facts.mem_pressure.is_some_and(|pressure| pressure.some_percent >= 10.0) {
@@ -147,7 +147,7 @@ fn swap(facts: &Machine) -> Option<Finding> {
     Some(if used > GIB {
         finding.but(
             Severity::Note,
-            "memory was too small for what ran here: close programs, or run `swapoff -a && swapon -a`",
+            "memory was too small for what ran here: close some programs, or run `swapoff -a && swapon -a`",
         )
     } else {
         finding
@@ -160,7 +160,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
     let users = gpu.users.as_ref()?;
     let what = format!("GPU {} used by", gpu.index);
     if users.is_empty() {
-        return Some(Finding::good(&what, "nobody else"));
+        return Some(Finding::good(&what, "no other program"));
     }
     let word = |user: &GpuUser| {
         let memory = user.mem_used_bytes.map_or(String::new(), |used| format!(", {}", bytes(used)));
@@ -177,7 +177,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
         Some(user) => finding.but(
             Severity::Note,
             format!(
-                "its memory and time are shared with them: for full speed end what is not needed (`kill {}` ends the first)",
+                "they share its memory and time: for full speed, end those you do not need (`kill {}` ends the first)",
                 user.pid
             ),
         ),
@@ -202,8 +202,7 @@ fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
         (false, false) => {
             finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA where it finds a driver")
         }
-        (_, true) => finding
-            .but(Severity::Note, "see the whole job with --demo, or take a small model: the CPU is slow"),
+        (_, true) => finding.but(Severity::Note, "try --demo, or choose a small model: the CPU is slow"),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::program::Program;
 pub struct Job {
     /// The plan.
     pub plan: Plan,
-    /// What the plan was made from.
+    /// The inputs of the plan.
     pub facts: Facts,
     /// The tokenised data.
     pub prepared: Prepared,

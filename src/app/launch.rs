@@ -103,7 +103,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
         }
         Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
-            "{} is completed: there is nothing to resume. Its outputs are in {}",
+            "{} has completed, so there is nothing to resume. Its outputs are in {}",
             run.name(),
             run.outputs().display()
         ))
@@ -173,7 +173,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure
         .map_err(|error| Failure::io("start", program, &error))
 }
 
-/// What the end of a trainer process means.
+/// The meaning of the end of a trainer process.
 fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Ending {
     let failed = |failure: Failure| Ending { exit: failure.exit, failure: Some(failure), log: None };
     let log = run.trainer_log(attempt);
@@ -214,7 +214,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     }
 }
 
-/// What the crash report of an attempt says about the GPU, where it does.
+/// Returns what the crash report of an attempt says about the GPU, if anything.
 fn device_failure_of(run: &RunDir, attempt: u32) -> Option<String> {
     device_failure(&fs::read_to_string(run.crash_report(attempt)).ok()?)
 }

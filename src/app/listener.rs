@@ -37,7 +37,7 @@ impl DataProgress for Silent {
     fn step(&self, _: Step) {}
 }
 
-/// What a phase of reading the data does, in a few words.
+/// Describes a phase of reading the data in a few words.
 pub fn phase_in_words(phase: Phase) -> &'static str {
     match phase {
         Phase::Fingerprint => "looking for changes in the data",
@@ -56,13 +56,13 @@ pub struct Progress {
     pub done: u64,
     /// How much there is, where it is known.
     pub total: Option<u64>,
-    /// What is counted.
+    /// The counted quantity.
     pub unit: Unit,
     /// Something worth a line: `the connection was cut; next attempt in 4 s`, `12,400 examples`.
     pub note: Option<String>,
 }
 
-/// What progress counts.
+/// The unit of progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -134,7 +134,7 @@ impl<F: Fn(Progress) + Sync> DownloadProgress for Reporter<F> {
         self.update(|progress| match event {
             E::Begin { repo, bytes, .. } => {
                 *progress = Progress {
-                    what: format!("fetching {repo}"),
+                    what: format!("downloading {repo}"),
                     done: 0,
                     total: Some(bytes),
                     unit: Unit::Bytes,
@@ -148,7 +148,7 @@ impl<F: Fn(Progress) + Sync> DownloadProgress for Reporter<F> {
             E::Retry { name, wait, why } => {
                 progress.note = Some(format!("{name}: {why}; trying again in {} s", wait.as_secs()));
             }
-            E::Waiting { name } => progress.note = Some(format!("{name}: another process is fetching it")),
+            E::Waiting { name } => progress.note = Some(format!("{name}: another process is downloading it")),
             _ => {}
         });
     }

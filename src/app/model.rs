@@ -23,7 +23,7 @@ pub struct BaseModel {
     pub folder: PathBuf,
     /// Its tokenizer and template.
     pub tokenizer: ChatTokenizer,
-    /// What its config says.
+    /// The facts of its config.
     pub facts: ModelFacts,
 }
 
@@ -86,7 +86,18 @@ fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
 pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
     let (hub, name) = hub_and_name(answers)?;
     let ignored_fields = answers.config_options().ignored_fields;
-    Ok(ModelConfig::unknown_family(&hub.fetch_config(&name)?.text, &ignored_fields))
+    let config = hub.fetch_config(&name).map_err(|error| not_found(&name, error))?;
+    Ok(ModelConfig::unknown_family(&config.text, &ignored_fields))
+}
+
+/// Adds that there is no such folder either to the failure of a name that may be a mistyped path: one
+/// without the slash of an id.
+fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
+    let failure = Failure::from(error);
+    if name.contains('/') || Path::new(name).exists() {
+        return failure;
+    }
+    failure.hint(format!("There is no folder '{name}' here either; check the path if you meant one"))
 }
 
 /// Judges the model of these answers by its config alone, then fetches its tokenizer.
@@ -95,7 +106,7 @@ pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)
 /// A model that cannot be found or trained.
 pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel, Failure> {
     let (hub, name) = hub_and_name(answers)?;
-    let config = hub.fetch_config(&name)?;
+    let config = hub.fetch_config(&name).map_err(|error| not_found(&name, error))?;
     let facts = ModelFacts::from_config_json_with(&config.text, &answers.config_options())?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
         listener.note(&format!("note: using the cached copy of the model: {why}"));

@@ -14,7 +14,7 @@ use crate::presets::Preset;
 /// Why there is no plan for the answers as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong, where, and what to do.
+    /// The problem, its place, and the remedy.
     pub text: String,
     /// The setting at fault, by its place in `plan.toml`.
     pub key: Option<&'static str>,

@@ -91,12 +91,12 @@ pub fn list(also: Option<String>) -> Vec<Preset> {
     all
 }
 
-/// What became of a preset to be saved.
+/// The result of saving a preset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
     /// It is in this file.
     Written {
-        /// What `--preset` takes.
+        /// The argument of `--preset`.
         path: PathBuf,
     },
     /// There is one of that name already, and nothing was written: ask, and save again with `replace`.

@@ -76,7 +76,8 @@ fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     let rows = plan.advice.iter_mut().flat_map(|advice| &mut advice.explain);
     for row in rows.filter(|row| row.key == "model.path") {
         row.value = folder.display().to_string();
-        row.reason = commit.map_or_else(|| "as given".into(), |commit| format!("fetched, commit {commit}"));
+        row.reason =
+            commit.map_or_else(|| "as given".into(), |commit| format!("downloaded, commit {commit}"));
     }
 }
 
@@ -94,7 +95,7 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to).and_then(|_| make_private()).map_err(|error| Failure::io("copy data to", to, &error))
 }
 
-/// What a run was made from, and by which program on which machine.
+/// The provenance of a run: its inputs, the program and the machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Provenance {
     sparktune: String,

@@ -94,7 +94,7 @@ impl Stopping {
 /// loaded for it.
 ///
 /// # Errors
-/// What the process wrote about its failure.
+/// The process's own message about its failure.
 pub fn export_in_process(program: &Program, run: &RunDir) -> Result<(), Failure> {
     let program = program.path()?;
     let output = Command::new(program)

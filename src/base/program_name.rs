@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use crate::escape::is_active;
-
 /// The name of an installed program.
 const DEFAULT: &str = "sparktune";
 

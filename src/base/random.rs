@@ -1,8 +1,8 @@
 //! Random numbers that never change.
 //!
-//! A library's generator may change with its version, and would then change the batches of a resumed run or the
-//! weights of a test. The sequence is SplitMix64 (Steele, Lea, Flood 2014); numbers below a bound are drawn by
-//! multiplication with rejection (Lemire 2019); permutations are Fisher–Yates from the end.
+//! A library's generator may change with its version, and would then change the batches of a resumed run or
+//! the weights of a test. The sequence is SplitMix64 (Steele, Lea, Flood 2014); numbers below a bound are
+//! drawn by multiplication with rejection (Lemire 2019); permutations are Fisher–Yates from the end.
 
 /// The step of the sequence's state: 2⁶⁴ divided by the golden ratio.
 pub const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;

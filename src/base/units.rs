@@ -1,7 +1,7 @@
 //! Figures as people read them. What nobody measured is `–`.
 //!
-//! The same quantity reads the same on every screen, in the report and in plain lines; machine-readable output
-//! has plain numbers instead.
+//! The same quantity reads the same on every screen, in the report and in plain lines; machine-readable
+//! output has plain numbers instead.
 
 /// Shown where there is no value.
 pub const UNKNOWN: &str = "–";
@@ -132,7 +132,8 @@ pub fn loss(nats: f64) -> String {
     format!("{nats:.4}")
 }
 
-/// `12:34:56`, UTC, of microseconds since the Unix epoch. Where no heading says so, `UTC` is written after it.
+/// `12:34:56`, UTC, of microseconds since the Unix epoch. Where no heading says so, `UTC` is written after
+/// it.
 pub fn clock(time_us: u64) -> String {
     let s = time_us / 1_000_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)

@@ -1,4 +1,4 @@
-//! What ends a measurement early.
+//! Errors that end a measurement early.
 
 use std::io;
 use std::path::{Path, PathBuf};

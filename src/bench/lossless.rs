@@ -55,7 +55,7 @@ pub struct StepLosses {
 /// All steps of one training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What was trained.
+    /// Which parameters were trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,
@@ -69,7 +69,7 @@ pub struct Comparison {
     pub steps: Vec<StepLosses>,
     /// The largest relative difference of all steps; `None` where a loss is not finite.
     pub largest_difference: Option<f64>,
-    /// What it may be.
+    /// The accepted values.
     pub bound: f64,
     /// Whether every step is within the bound.
     pub within_bound: bool,

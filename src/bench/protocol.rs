@@ -33,7 +33,7 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) protocol: u32,
-    /// What makes the steps, with versions.
+    /// The program that makes the steps, with versions.
     pub(crate) peer: String,
     /// The version of PyTorch, where it is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]

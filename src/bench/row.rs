@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sparktune_base::units::{bytes, count, milliseconds};
 
-/// What a value has to reach.
+/// The target of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -56,7 +56,7 @@ pub struct Row {
     pub value: f64,
     /// The unit of `value` and of the target.
     pub unit: &'static str,
-    /// What the value has to reach, where anything is required of it.
+    /// The target of the value, if it has one.
     pub target: Option<Target>,
     /// Whether the target was met; `None` without a target.
     pub met: Option<bool>,

@@ -57,14 +57,14 @@ impl Section {
     pub const fn about(self) -> &'static str {
         match self {
             Self::Start => "Start time of the program",
-            Self::Validation => "Checking JSON lines; with --peers beside Python's json.loads",
-            Self::Tokenising => "Rendering and tokenising examples, beside the tokenizers library",
-            Self::Tokens => "Reading token files, beside a memory copy",
+            Self::Validation => "Checking JSON lines; with --peers compared with Python's json.loads",
+            Self::Tokenising => "Rendering and tokenising examples, compared with the tokenizers library",
+            Self::Tokens => "Reading token files, compared with a memory copy",
             Self::Packing => "Packing examples and building the packs",
             Self::Log => "Opening the log of a long run, and following a live one",
             Self::Screen => "Time and bytes of the dashboard's frames",
             Self::Train => {
-                "Optimizer steps on the CPU, LoRA and full; with --peers beside transformers and peft"
+                "Optimizer steps on the CPU, LoRA and full; with --peers compared with transformers and peft"
             }
         }
     }
@@ -88,7 +88,7 @@ impl Section {
     }
 }
 
-/// What the sections measure with.
+/// The tools that the sections measure with.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program itself: it is started to measure its start time, and trains in processes of its own.
@@ -138,7 +138,7 @@ const QUICK: Size = Size {
     steps_per_round: 1,
 };
 
-/// What every section is given.
+/// The input of every section.
 pub(crate) struct Context<'a> {
     pub(crate) options: &'a Options,
     pub(crate) size: &'a Size,

@@ -16,7 +16,7 @@ use crate::BenchError;
 use crate::cpu::process_cpu_seconds;
 use crate::protocol::{Answer, Finished, PROTOCOL, QUIT, Ready, STEP, Stepped, put, read_packs};
 
-/// What to train.
+/// The parameters to train.
 #[derive(Debug, Clone)]
 pub struct Training {
     /// The plan, as TOML, with the folder of its model.

@@ -92,7 +92,7 @@ fn section_parser() -> impl TypedValueParser<Value = Section> {
         .map(|name| Section::from_name(&name).expect("only their names are possible"))
 }
 
-/// What is measured on a GPU.
+/// Sections that are measured on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GpuSection {
     /// Every kernel against its reference and its floor

@@ -3,7 +3,7 @@
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use sparktune_plan::SETTINGS;
 
 /// The error with the nearest setting for a name that other programs use, and without hidden commands among
@@ -40,7 +40,8 @@ fn hidden_commands(command: &Command) -> Vec<&str> {
 pub(super) fn flags_before_a_command(matches: &ArgMatches, command: &Command) -> Result<(), clap::Error> {
     let Some((name, of_command)) = matches.subcommand() else { return Ok(()) };
     let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let misplaced = command.get_opts().find(|arg| !arg.is_global_set() && is_given(arg.get_id().as_str()));
+    let is_misplaced = |arg: &&Arg| !arg.is_global_set() && is_given(arg.get_id().as_str());
+    let misplaced = command.get_arguments().filter(|arg| !arg.is_positional()).find(is_misplaced);
     if let Some(arg) = misplaced {
         let flag = arg.get_long().unwrap_or_default();
         let text = format!("--{flag} stands before `{name}`: flags of a command stand after `{name}`\n");

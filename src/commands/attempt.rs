@@ -83,7 +83,7 @@ fn follow_to_the_end(
                 return false;
             }
             note(
-                "stopping: the trainer saves a checkpoint and ends (Ctrl-C again: detach, it ends by itself)",
+                "stopping: the trainer saves a checkpoint and ends (Ctrl-C again: detach; the trainer still ends by itself)",
             );
             following.request_stop();
         }

@@ -66,7 +66,7 @@ fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What `bench lossless --json` prints.
+/// The output of `bench lossless --json`.
 #[derive(Serialize)]
 struct Compared<'a> {
     within_bound: bool,

@@ -51,11 +51,9 @@ pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) ->
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
-    let text = format!("the data was refused: {}", refusal.text);
-    let failure = Failure::new(refusal.exit, text);
     Ok(report_failure(&match report.rejected {
-        0 => failure,
-        _ => failure.hint("Correct the lines, or raise --max-rejected"),
+        0 => refusal,
+        _ => refusal.hint("Correct the lines, or raise --max-rejected"),
     }))
 }
 

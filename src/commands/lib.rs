@@ -31,7 +31,7 @@ pub use token_files::{pack, unpack, verify};
 pub use train::{plan, train};
 pub use trainer::trainer;
 
-/// What the program says when it is started without arguments where nobody can be asked.
+/// The message of the program when it is started without arguments and no user can be asked.
 pub fn welcome() -> Exit {
     let program = program_name();
     note(&format!(

@@ -1,4 +1,4 @@
-//! What the command line asks of each command, as plain values: no parser is known here.
+//! The requests of the command line to each command, as plain values that know no parser.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct RunName {
     pub runs_dir: Option<PathBuf>,
 }
 
-/// What `train` and `plan` start from.
+/// The input of `train` and `plan`.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
     /// Answers given as flags.
@@ -34,7 +34,7 @@ pub struct Given {
     pub demo: bool,
 }
 
-/// What is measured on a GPU.
+/// Sections that are measured on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuSection {
     /// Every kernel against its reference and its floor.
@@ -49,7 +49,7 @@ pub enum GpuSection {
     Probe,
 }
 
-/// What `bench` measures.
+/// The sections of `bench`.
 #[derive(Debug, Clone, Default)]
 pub struct BenchArgs {
     /// Something other than sections.

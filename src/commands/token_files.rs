@@ -64,7 +64,7 @@ fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut text = format!(
-        "{}, {}, {} of them targets\n",
+        "{}, {}, {} of them trained\n",
         counted(done.examples, "example"),
         counted(done.tokens, "token"),
         count(done.target_tokens)

@@ -77,7 +77,7 @@ impl ChatTokenizer {
                     DataError::model(
                         &path,
                         format!("the chat template cannot be used: {problem}"),
-                        "Replace it by a template that writes each message in one loop, or report it",
+                        "Replace it with a template that writes each message in one loop, or report it",
                     )
                 };
                 template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
@@ -122,7 +122,7 @@ impl ChatTokenizer {
                     return Err(Rejection::new(
                         Kind::NothingToTrain,
                         "messages",
-                        "no token of it would be trained",
+                        "none of its tokens would be trained",
                         "Give an assistant turn some text",
                     ));
                 }
@@ -213,7 +213,7 @@ impl ChatTokenizer {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// What the template does with reasoning. `None` without a template.
+    /// How the template treats reasoning. `None` without a template.
     pub fn thinking(&self) -> Option<ThinkingSupport> {
         self.template.as_ref().map(|(_, shape)| shape.thinking())
     }
@@ -270,7 +270,7 @@ impl ChatTokenizer {
             return Err(Rejection::new(
                 Kind::NothingToTrain,
                 "completion",
-                "no token of it would be trained",
+                "none of its tokens would be trained",
                 "Give the prompt or the completion more text",
             ));
         }

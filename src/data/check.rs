@@ -22,7 +22,7 @@ pub struct CheckOptions<'a> {
     pub format: Option<Format>,
     /// With a tokenizer examples are also rendered and counted in tokens.
     pub tokenizer: Option<&'a ChatTokenizer>,
-    /// What would be trained.
+    /// Which parameters would be trained.
     pub policy: MaskPolicy,
     /// Reject examples with more tokens than this.
     pub max_example_tokens: Option<u32>,

@@ -18,7 +18,7 @@ use crate::source::{self, Source, SourceFile};
 
 /// The longest line accepted. One line is held in memory whole.
 pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
-/// What is kept of a line that is longer.
+/// The number of bytes kept of a line that is longer.
 const KEPT_OF_TOO_LONG: usize = 4096;
 
 /// Whole lines of one file.
@@ -63,7 +63,7 @@ pub fn lines(bytes: &[u8], first_line: u64) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// What to read and how.
+/// The files to read, and how.
 pub(crate) struct Reading<'a> {
     pub source: &'a Source,
     pub format: Option<Format>,
@@ -303,6 +303,14 @@ impl Current<'_> {
                 &self.file.path,
                 "this file is UTF-16, JSON lines are UTF-8",
                 "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT",
+            ));
+        }
+        if self.file.path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
+            return Err(DataError::input(
+                &self.file.path,
+                "this file is CSV, not JSON lines",
+                "Convert it: python3 -c 'import csv, json, sys; [print(json.dumps(row)) for row in \
+                 csv.DictReader(sys.stdin)]' < IN > OUT",
             ));
         }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();

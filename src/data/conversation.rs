@@ -38,9 +38,9 @@ pub struct Chat<'a> {
 pub struct Message<'a> {
     /// `system`, `user`, `assistant`, `tool`…
     pub role: Cow<'a, str>,
-    /// What was said.
+    /// The value of the answer.
     pub content: Content<'a>,
-    /// What was thought before, where it is not inside the content.
+    /// The reasoning before the answer, if it is not part of the content.
     pub reasoning_content: Option<Cow<'a, str>>,
     /// A JSON array of calls, in OpenAI's form.
     pub tool_calls: Option<Json<'a>>,

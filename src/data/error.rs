@@ -12,7 +12,7 @@ pub enum DataError {
     /// Reading or writing failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb: "read", "write".
+        /// The attempted action, as a verb: "read", "write".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -32,9 +32,9 @@ pub enum DataError {
     Input {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The suggested remedy.
         fix: String,
     },
     /// A model folder's tokenizer, template or configuration is unusable.
@@ -42,9 +42,9 @@ pub enum DataError {
     Model {
         /// The file in the model folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The suggested remedy.
         fix: String,
     },
     /// A token file could not be written or read back.

@@ -17,7 +17,7 @@ pub(crate) struct Examiner<'a> {
     pub max_example_tokens: Option<u32>,
 }
 
-/// What became of a chunk.
+/// The result of examining a chunk.
 pub(crate) struct Examined {
     pub file: u32,
     pub format: Option<Format>,
@@ -26,7 +26,7 @@ pub(crate) struct Examined {
     pub outcomes: Vec<Outcome>,
 }
 
-/// What became of a line that is not blank.
+/// The result of examining a line that is not blank.
 pub(crate) struct Outcome {
     pub line: u64,
     pub result: Result<Accepted, Box<Refused>>,

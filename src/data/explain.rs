@@ -1,14 +1,16 @@
-//! What is wrong with a line that could not be read: where, what, and what to do.
+//! Explains why a line could not be read: the place, the problem, and the remedy.
 //!
 //! Runs on rejected lines only, so it can afford to read the line into a tree and walk it.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
 
 pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
 pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
+/// How many fields of an object of no known format are named.
+const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; line breaks inside a string are written \\n";
 
 /// Text from the data as part of a message: short, and harmless on a terminal.
@@ -53,14 +55,28 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32) -> Rejection {
 pub(crate) fn unrecognised(line: &str) -> Rejection {
     match serde_json::from_str::<Value>(line) {
         Err(e) => invalid_json(&e),
-        Ok(Value::Object(_)) => Rejection::new(
-            Kind::UnknownFormat,
-            "",
-            "none of the fields of a known format",
-            "Name the fields messages, conversations, instruction + output, or prompt + completion",
-        ),
+        Ok(Value::Object(object)) => unknown_fields(&object),
         Ok(value) => not_an_object(&value),
     }
+}
+
+/// Why an object is of no known format, with the fields that it has.
+fn unknown_fields(object: &Map<String, Value>) -> Rejection {
+    let has = |field: &str| object.contains_key(field);
+    let fix = if has("chosen") && has("rejected") {
+        "Preference pairs (DPO) cannot be trained yet; write the chosen answers as prompt + completion"
+    } else if has("question") && has("answer") {
+        "Rename the fields: jq -c '{prompt: .question, completion: .answer}' IN > OUT"
+    } else {
+        "Name the fields messages, conversations, instruction + output, or prompt + completion"
+    };
+    let mut names: Vec<_> = object.keys().take(SHOWN_FIELDS).map(|name| format!("{name:?}")).collect();
+    if object.len() > SHOWN_FIELDS {
+        names.push(format!("{} more", object.len() - SHOWN_FIELDS));
+    }
+    let found = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
+    let reason = format!("has {found}, which fit no known format");
+    Rejection::new(Kind::UnknownFormat, "", reason, fix)
 }
 
 /// Why a line could not be read as `format`. `error` is what the reader said, used where the walk finds
@@ -181,7 +197,7 @@ fn part(value: &Value, content: String, index: usize) -> Option<Rejection> {
             Kind::UnsupportedContent,
             field,
             format!("a part of type {}: only text is trained", quoted(kind)),
-            "Remove the example, or replace the part by text",
+            "Remove the example, or replace the part with text",
         )),
     }
 }

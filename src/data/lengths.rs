@@ -8,7 +8,7 @@ use sparktune_base::units::count;
 /// Lengths of all accepted examples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LengthReport {
-    /// What was counted.
+    /// The unit of the lengths.
     pub unit: Unit,
     /// Examples.
     pub count: u64,
@@ -28,7 +28,7 @@ pub struct LengthReport {
     pub histogram: Vec<Bin>,
 }
 
-/// What lengths are counted in.
+/// The unit of lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {

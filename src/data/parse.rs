@@ -337,7 +337,7 @@ impl<'a> PromptLine<'a> {
                         Kind::NothingToTrain,
                         "completion",
                         "empty",
-                        "Write the text to be learnt",
+                        "Write the text to learn",
                     ));
                 }
                 Ok(Conversation::Completion { prompt, completion })

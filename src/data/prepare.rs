@@ -47,7 +47,7 @@ impl Default for EvalData {
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// What is trained.
+    /// Which parameters are trained.
     pub policy: MaskPolicy,
     /// Reject examples with more tokens than this.
     pub max_example_tokens: Option<u32>,
@@ -62,7 +62,7 @@ pub struct Prepared {
     pub train: PathBuf,
     /// The held-out examples. A valid token file even when there are none.
     pub eval: PathBuf,
-    /// What was found.
+    /// The findings.
     pub report: Report,
     /// Rejected lines, if there were any.
     pub rejected: Option<PathBuf>,

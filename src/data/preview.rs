@@ -23,7 +23,7 @@ const LONGEST_LINE: usize = 1 << 20;
 /// After so many refused examples no further one is tried.
 const MAX_REFUSED: usize = 64;
 
-/// What to show.
+/// The selection of examples to show.
 #[derive(Debug, Clone)]
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
@@ -67,7 +67,7 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// What switching the think policy changes here, in words.
+    /// Describes the effect of the think policy on these examples.
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
         match (&self.empty_think_block, differ) {

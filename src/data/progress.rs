@@ -1,6 +1,6 @@
 //! How long work tells its caller where it is, and how the caller stops it.
 
-/// What is being done.
+/// The current phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the inputs once to know whether they changed since the last time.
@@ -15,7 +15,7 @@ pub enum Phase {
 /// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
     /// Bytes of the inputs consumed so far.
     pub bytes_done: u64,
@@ -37,7 +37,7 @@ pub trait Progress: Sync {
     }
 }
 
-/// Nobody is watching.
+/// Ignores progress.
 impl Progress for () {
     fn step(&self, _: Step) {}
 }

@@ -46,16 +46,39 @@ pub enum Kind {
     TooManyTokens,
 }
 
+/// The kind in words, for reports.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InvalidUtf8 => "not UTF-8",
+            Self::InvalidJson => "not JSON",
+            Self::NotAnObject => "not a JSON object",
+            Self::UnknownFormat => "unknown format",
+            Self::MissingField => "missing field",
+            Self::WrongType => "wrong type",
+            Self::UnknownRole => "unknown role",
+            Self::Empty => "empty",
+            Self::NothingToTrain => "nothing to train",
+            Self::UnsupportedContent => "unsupported content",
+            Self::LineTooLong => "line too long",
+            Self::TemplateRefused => "refused by the chat template",
+            Self::UncertainMask => "uncertain what to train",
+            Self::TokenizerFailed => "tokenizer failed",
+            Self::TooManyTokens => "too many tokens",
+        })
+    }
+}
+
 /// Why an example was not accepted: where in it, what is wrong, what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejection {
-    /// What reports count by.
+    /// The kind, by which reports count.
     pub kind: Kind,
     /// The field, as a path: `messages[2].content`. Empty when the line as a whole is at fault.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem.
     pub reason: String,
-    /// What to do about it.
+    /// The suggested remedy.
     pub fix: String,
 }
 
@@ -104,7 +127,7 @@ impl RejectedFile {
     pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
         match File::open(path) {
             Ok(file) if !is_list(&file) => {
-                let problem = "exists and is no list of rejected lines, so it is not overwritten";
+                let problem = "exists and is not a list of rejected lines, so it is not overwritten";
                 return Err(DataError::input(path, problem, "choose another path with --rejected"));
             }
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(DataError::io("read", path)(e)),

@@ -1,4 +1,4 @@
-//! What was found in the data: `report.json`, and the same for people.
+//! The findings about the data: `report.json`, and the same as text.
 
 use std::fmt;
 
@@ -83,7 +83,7 @@ pub struct RejectionCount {
     pub count: u64,
     /// Where the first is.
     pub first: Place,
-    /// What is wrong with the first.
+    /// The rejection of the first such line.
     pub example: Rejection,
 }
 
@@ -96,7 +96,7 @@ pub struct Finding {
     pub occurrences: u64,
     /// The first few places.
     pub first: Vec<Place>,
-    /// What exactly it was at the first place, where that differs between examples.
+    /// Details of the first example, if they differ between examples.
     pub note: Option<String>,
 }
 
@@ -159,7 +159,8 @@ impl fmt::Display for Report {
         for r in &self.rejections {
             let first = if r.count > 1 { "first " } else { "" };
             let example = r.example.to_string();
-            writeln!(f, "  {}, {first}{}: {}", counted(r.count, "line"), r.first, escape(&example))?;
+            let kind = r.kind;
+            writeln!(f, "  {}, {kind}, {first}{}: {}", counted(r.count, "line"), r.first, escape(&example))?;
         }
         for line in self.findings() {
             writeln!(f, "{line}")?;
@@ -180,7 +181,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// What a person should know of the accepted examples, one escaped line each: copies, overlap, empty
+    /// Returns notes on the accepted examples, one escaped line each: copies, overlap, empty
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let findings = [

@@ -22,7 +22,7 @@ use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 const TRACED: &str = "chat_template";
 const PLAIN: &str = "chat_template_untouched";
 
-/// What the caller of a template may set.
+/// The variables that the caller of a template may set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// End with the opening of an assistant turn.

@@ -1,4 +1,4 @@
-//! What a rendering template touched, and where in the text it was when it did.
+//! Records which values a template reads while it renders, and at which place of the text.
 //!
 //! A [`Trace`] belongs to one rendering. The writer moves its position, the callbacks of
 //! [`instrument`](crate::instrument) note what happens at that position, and afterwards the notes become one
@@ -85,7 +85,7 @@ type Segments = Vec<(usize, Range<usize>)>;
 pub(crate) struct Spans {
     /// Messages that rendered to nothing are absent.
     pub messages: Segments,
-    /// What the template itself marks as the assistant's.
+    /// Spans that the template itself marks as the assistant's.
     pub generated: Vec<Range<usize>>,
 }
 

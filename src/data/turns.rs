@@ -14,7 +14,7 @@ use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered};
 
-/// What of a conversation is trained. Part of the fingerprint of token files.
+/// The parts of a conversation that are trained. It is part of the fingerprint of token files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MaskPolicy {
     /// The inserted empty thinking block.
@@ -36,7 +36,7 @@ impl From<Think> for MaskPolicy {
     }
 }
 
-/// What a template does with reasoning: which questions are worth asking.
+/// How a template treats reasoning, which decides the questions that are worth asking.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ThinkingSupport {
     /// The block put before an answer without reasoning, if any.
@@ -70,7 +70,7 @@ impl TurnShape {
     /// Learns the shape. `end_tokens` end a turn; `special_tokens` are what else may.
     ///
     /// # Errors
-    /// What the template said to a plain conversation, or that its turns cannot be told apart.
+    /// Why the template refused a plain conversation, or that its turns cannot be distinguished.
     pub(crate) fn learn(
         template: &ChatTemplate,
         end_tokens: &[String],
@@ -130,7 +130,7 @@ impl TurnShape {
         Ok(Self { openings, closings, empty_block, can_preserve: can_preserve(template) })
     }
 
-    /// What the template does with reasoning.
+    /// How the template treats reasoning.
     pub(crate) fn thinking(&self) -> ThinkingSupport {
         ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
     }

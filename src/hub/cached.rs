@@ -1,4 +1,4 @@
-//! What of a model is on this machine already, looked up without a network: for a table of many models.
+//! Looks up without a network which files of a model are on this machine already, for a table of many models.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::hub::names_in;
 use crate::model_name::ModelName;
 use crate::select::{INDEX, Needs, select};
 
-/// What of a model is on this machine.
+/// The part of a model that is on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cached {
     /// Nothing, or nothing that could be read.

@@ -19,7 +19,7 @@ pub(crate) struct Listing {
     pub sizes: BTreeMap<String, Option<u64>>,
 }
 
-/// What identifies the bytes of a file.
+/// The identity of the bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub etag: String,
@@ -85,7 +85,10 @@ pub(crate) fn facts(http: &Http, subject: &Subject<'_>, listed: Option<u64>) -> 
     let size = number("x-linked-size")
         .or(listed)
         .or_else(|| number("content-length").filter(|_| !answer.is_redirect()))
-        .ok_or_else(|| Error::BadReply { place: place(), why: "the size of this file is not told".into() })?;
+        .ok_or_else(|| Error::BadReply {
+            place: place(),
+            why: "the server does not tell the size of this file".into(),
+        })?;
     Ok(Facts { etag, size })
 }
 

@@ -20,9 +20,9 @@ pub enum Error {
         "model {given:?}: {why}. Give `org/name`, `org/name@revision`, or a folder that holds config.json and model.safetensors"
     )]
     BadName {
-        /// What the user gave.
+        /// The input of the user.
         given: String,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
     /// A path was given and nothing is there.
@@ -38,7 +38,7 @@ pub enum Error {
     BadSetting {
         /// The variable (never its value).
         name: &'static str,
-        /// What is wrong and what to set.
+        /// The problem, and the variable to set.
         why: String,
     },
     /// 401 or 403 of a repository that asks for a licence, or is private.
@@ -63,7 +63,7 @@ pub enum Error {
     },
     /// The repository is there, the branch, tag or commit is not.
     #[error(
-        "{repo}: the model exists, but not this revision. Leave `@…` away for the newest, or give a branch, tag or commit"
+        "{repo}: the model exists, but not this revision. Omit `@…` for the newest, or give a branch, tag or commit"
     )]
     RevisionMissing {
         /// `org/name@revision`.
@@ -76,7 +76,7 @@ pub enum Error {
         repo: String,
         /// The file.
         file: String,
-        /// What to do about this file.
+        /// The action for this file.
         advice: &'static str,
     },
     /// No network by request, and the cache does not have it all.
@@ -88,7 +88,7 @@ pub enum Error {
         repo: String,
         /// Root of the cache.
         cache: PathBuf,
-        /// What is missing.
+        /// The missing part.
         missing: String,
     },
     /// The hub could not be asked, and the cache does not have it all.
@@ -96,12 +96,12 @@ pub enum Error {
     HubAway {
         /// `org/name@revision`.
         repo: String,
-        /// What is missing.
+        /// The missing part.
         missing: String,
         /// Why the hub could not be asked, with what to do.
         why: String,
     },
-    /// Nothing that can be loaded without running code or losing precision.
+    /// It holds no weights that can be loaded without running code or losing precision.
     #[error(
         "{repo}: no weights in safetensors ({found}). Choose the original repository of this model, or convert it with transformers' `save_pretrained`"
     )]
@@ -238,7 +238,7 @@ pub enum Error {
     BadReply {
         /// Host, or repository and file.
         place: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// A name from the repository that would leave the snapshot folder, or is not a plain file name.

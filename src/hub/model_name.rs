@@ -1,4 +1,4 @@
-//! What a user may call a model, and which names from a server may become paths.
+//! Names by which a user may call a model, and names from a server that may become paths.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a download consists of, before it begins and after it ended.
+//! The plan of a download, and its result.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct Config {
     pub origin: Origin,
 }
 
-/// What there is to download, known before the first weight.
+/// The files to download, known before the first weight.
 #[derive(Debug, Clone)]
 pub struct DownloadPlan {
     /// The model as the user named it: `org/name`, `org/name@revision` or a folder.

@@ -1,4 +1,4 @@
-//! What a download reports while it runs, and how it is cancelled. How it is shown is up to those who listen.
+//! The progress that a download reports, and how it is cancelled. Listeners decide how to show it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub enum Event<'a> {
         name: &'a str,
         /// Pause before the next attempt.
         wait: Duration,
-        /// What happened.
+        /// The payload.
         why: &'a str,
     },
     /// Another process is fetching this file.

@@ -26,7 +26,7 @@ const OPTIONAL: [&str; 5] = [
 /// An index is some hundred bytes per tensor; a larger file is not one.
 const LARGEST_INDEX: u64 = 64 << 20;
 
-/// What a task needs of a model.
+/// The parts of a model that a task needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// `config.json`.

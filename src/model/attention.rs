@@ -28,6 +28,8 @@ pub(crate) struct Attention {
     q_norm: Option<Norm>,
     k_norm: Option<Norm>,
     dims: Dims,
+    /// Factor on the products of queries and keys.
+    scale: f32,
     rope: RopeIndex,
     sliding_window: Option<usize>,
     output_gate: bool,
@@ -56,6 +58,7 @@ impl Attention {
                 kv_heads: spec.num_key_value_heads,
                 head_dim: spec.head_dim,
             },
+            scale: spec.scale,
             rope: RopeIndex::new(loader.checkpoint.config(), &spec.rope),
             sliding_window: spec.sliding_window,
             output_gate: spec.output_gate,
@@ -72,7 +75,7 @@ impl Attention {
         let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
         let op = PackedAttention {
             dims: self.dims,
-            scale: self.scale(),
+            scale: self.scale,
             cu_seqlens: sequence.cu_seqlens.clone(),
             sliding_window: self.sliding_window,
         };
@@ -88,7 +91,7 @@ impl Attention {
     ) -> Tensor<2> {
         let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
         let (keys, values) = cache.append(k_TGD, v_TGD);
-        let mixed_TND = cached_attention(self.dims, self.scale(), self.sliding_window, q_TND, keys, values);
+        let mixed_TND = cached_attention(self.dims, self.scale, self.sliding_window, q_TND, keys, values);
         self.gate_and_project(mixed_TND, q_and_gate)
     }
 
@@ -115,10 +118,5 @@ impl Attention {
             mixed_TND
         };
         self.o_proj.forward(gated_TND)
-    }
-
-    /// The factor on the products of queries and keys.
-    fn scale(&self) -> f32 {
-        (self.dims.head_dim as f32).powf(-0.5)
     }
 }

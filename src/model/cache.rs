@@ -35,7 +35,7 @@ pub(crate) enum LayerCache {
     Delta(DeltaCache),
 }
 
-/// What a decoder remembers of the tokens that it has seen. A clone is a snapshot to return to.
+/// The state of a decoder after the tokens that it has seen. A clone is a snapshot to return to.
 #[derive(Debug, Clone)]
 pub struct Cache {
     layers: Vec<LayerCache>,

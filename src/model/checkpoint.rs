@@ -1,6 +1,6 @@
 //! A checkpoint folder, memory-mapped: which tensors it holds, where, in which type, and under which names.
 //!
-//! Knows the three key layouts of Qwen3.5 (SPEC.md 1.1): the prefix is decided by the keys, never by
+//! Knows the key layouts of Qwen3.5 (SPEC.md 1.1) and of Gemma 3: the prefix is decided by the keys, never by
 //! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,9 @@ struct MadeUp {
     around_one: BTreeSet<String>,
 }
 
-const WRAPPED: &str = "model.language_model.";
+/// Beginnings of the names of a text model's tensors: inside a larger model, as transformers named them since
+/// 4.52 and before; by itself.
+const PREFIXES: [&str; 3] = ["model.language_model.", "language_model.model.", PLAIN];
 const PLAIN: &str = "model.";
 
 impl Checkpoint {
@@ -91,8 +93,8 @@ impl Checkpoint {
             }
             shards.push((path, file));
         }
-        let wrapped = tensors.keys().any(|name| name.starts_with(WRAPPED));
-        let prefix = if wrapped { WRAPPED } else { PLAIN };
+        let is_used = |prefix: &&str| tensors.keys().any(|name| name.starts_with(*prefix));
+        let prefix = PREFIXES.into_iter().find(is_used).unwrap_or(PLAIN);
         Ok(Self {
             dir: dir.to_owned(),
             config,
@@ -139,7 +141,7 @@ impl Checkpoint {
         &self.config
     }
 
-    /// What the user said about `config.json`.
+    /// The user's options for reading `config.json`.
     pub fn options(&self) -> &ConfigOptions {
         &self.options
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
+use half::bf16;
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
 use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
@@ -106,9 +107,15 @@ impl Model {
         &self.device
     }
 
-    /// Rows of the embedding for tokens, `[T, H]`.
+    /// Rows of the embedding for tokens, `[T, H]`, multiplied by the family's scale where it has one.
     pub(crate) fn embed(&self, input_ids: &Table) -> Tensor<2> {
-        embedding(self.embed_tokens.weight(), input_ids)
+        let rows = embedding(self.embed_tokens.weight(), input_ids);
+        match self.config.embedding_scale {
+            // As transformers does: the model was trained with the scale in the type of the table.
+            Some(scale) if rows.dtype() == DType::BF16 => rows.mul_scalar(bf16::from_f64(scale).to_f32()),
+            Some(scale) => rows.mul_scalar(scale as f32),
+            None => rows,
+        }
     }
 
     /// Weight of the head, `[V, H]`.

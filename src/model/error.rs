@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint or an adapter: each message says what, where, and what to do.
+//! Errors of checkpoints and adapters. Each message says what is wrong, where, and what to do.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub enum ModelError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The message of the system.
         source: std::io::Error,
     },
     /// `config.json` does not describe a model that can be trained.
@@ -20,7 +20,7 @@ pub enum ModelError {
     Config {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with the config.
+        /// The problem with the config.
         source: sparktune_plan::model_config::ConfigError,
     },
     /// A weight file is damaged or is not safetensors.
@@ -28,7 +28,7 @@ pub enum ModelError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The message of the parser.
         reason: String,
     },
     /// No weights in the folder.
@@ -101,7 +101,7 @@ pub enum ModelError {
     Adapter {
         /// The folder.
         path: PathBuf,
-        /// What does not fit.
+        /// The part that does not fit.
         reason: String,
     },
     /// The exported folder is not what was meant to be written.
@@ -111,7 +111,7 @@ pub enum ModelError {
     Export {
         /// The folder.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         reason: String,
     },
 }

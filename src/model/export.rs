@@ -273,7 +273,7 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
     Ok(())
 }
 
-/// What has to change in `config.json` so that it fits the written tensors.
+/// The changes of `config.json` that make it fit the written tensors.
 struct AdjustedConfig {
     /// No MTP head is written.
     without_mtp: bool,
@@ -293,10 +293,16 @@ impl AdjustedConfig {
             serde_json::from_str(base.config_text()).expect("was parsed when the base was opened");
         let mut set = |key: &str, to: serde_json::Value| {
             let inner = config.get("text_config").is_some().then_some("/text_config").into_iter();
+            let mut was_there = false;
             for pointer in std::iter::once("").chain(inner) {
                 if let Some(field) = config.pointer_mut(pointer).and_then(|map| map.get_mut(key)) {
                     *field = to.clone();
+                    was_there = true;
                 }
+            }
+            // A config that relies on the family's default has to say now what differs from it.
+            if !was_there {
+                config[key] = to;
             }
         };
         if drop_mtp {

@@ -1,11 +1,13 @@
-//! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`.
+//! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`. Some families have norms after mixer
+//! and MLP too, before what they make is added: `h = x + norm(mixer(norm(x)))`.
 //!
 //! Shapes: `T` tokens, `H` hidden_size, `I` intermediate_size. A name ends with the shape of its tensor.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
 use burn::tensor::{Device, Tensor};
+use sparktune_kernels::gelu_mul::gelu_mul;
 use sparktune_kernels::silu_mul::silu_mul;
-use sparktune_plan::architecture::{MixerSpec, Place, Reads};
+use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 
 use crate::attention::Attention;
 use crate::cache::{AttentionCache, LayerCache};
@@ -16,24 +18,33 @@ use crate::norm::Norm;
 use crate::rope_tables::RopeTables;
 use crate::{Linear, ModelError, PackedSequence};
 
-/// `down(silu(gate(x)) · up(x))`.
+/// `down(activation(gate(x)) · up(x))`.
 #[derive(Debug, Clone)]
 pub(crate) struct Mlp {
     /// `gate_proj` and `up_proj`.
     gate_up: [Linear; 2],
     down_proj: Linear,
+    activation: Activation,
 }
 
 module!(Mlp { gate_up, down_proj });
 
 impl Mlp {
     fn load(loader: LayerLoader) -> Result<Self, ModelError> {
-        Ok(Self { gate_up: loader.linears(Reads::MlpInput)?, down_proj: loader.linear(Reads::MlpHidden)? })
+        Ok(Self {
+            gate_up: loader.linears(Reads::MlpInput)?,
+            down_proj: loader.linear(Reads::MlpHidden)?,
+            activation: loader.spec.activation,
+        })
     }
 
     pub(crate) fn forward(&self, x_TH: Tensor<2>) -> Tensor<2> {
         let [gate_TI, up_TI] = Linear::forward_fused(&self.gate_up, x_TH);
-        self.down_proj.forward(silu_mul(gate_TI, up_TI))
+        let hidden_TI = match self.activation {
+            Activation::Silu => silu_mul(gate_TI, up_TI),
+            Activation::GeluTanh => gelu_mul(gate_TI, up_TI),
+        };
+        self.down_proj.forward(hidden_TI)
     }
 }
 
@@ -67,11 +78,13 @@ impl Module for Mixer {
 pub(crate) struct DecoderLayer {
     pub(crate) mixer_norm: Norm,
     pub(crate) mixer: Mixer,
+    after_mixer: Option<Norm>,
     pub(crate) mlp_norm: Norm,
     pub(crate) mlp: Mlp,
+    after_mlp: Option<Norm>,
 }
 
-module!(DecoderLayer { mixer_norm, mixer, mlp_norm, mlp });
+module!(DecoderLayer { mixer_norm, mixer, after_mixer, mlp_norm, mlp, after_mlp });
 
 /// The residual stream between two layers: `x`, or `x + branch`, which the norm that follows adds in the same
 /// pass.
@@ -111,8 +124,10 @@ impl DecoderLayer {
                 MixerSpec::Attention(spec) => Mixer::Attention(Attention::load(loader, spec)?),
                 MixerSpec::GatedDeltaNet(spec) => Mixer::DeltaNet(DeltaNet::load(loader, spec)?),
             },
+            after_mixer: loader.optional_norm(Place::AfterMixer)?,
             mlp_norm: loader.norm(Place::BeforeMlp)?,
             mlp: Mlp::load(loader)?,
+            after_mlp: loader.optional_norm(Place::AfterMlp)?,
         })
     }
 
@@ -130,7 +145,7 @@ impl DecoderLayer {
         self.with_mlp(x_TH, mixed_TH)
     }
 
-    /// What this layer remembers before the first token.
+    /// The state of this layer before the first token.
     pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
         match &self.mixer {
             Mixer::Attention(_) => LayerCache::Attention(AttentionCache::default()),
@@ -160,8 +175,12 @@ impl DecoderLayer {
 
     /// Adds what the mixer has made, and what the MLP makes of the sum.
     fn with_mlp(&self, x_TH: Tensor<2>, mixed_TH: Tensor<2>) -> Residual {
-        let mixed = Residual { x_TH, branch_TH: Some(mixed_TH) };
+        let normed = |branch_TH: Tensor<2>, norm: &Option<Norm>| match norm {
+            Some(norm) => norm.forward(branch_TH),
+            None => branch_TH,
+        };
+        let mixed = Residual { x_TH, branch_TH: Some(normed(mixed_TH, &self.after_mixer)) };
         let [normed_TH, x_TH] = mixed.normed(&self.mlp_norm);
-        Residual { x_TH, branch_TH: Some(self.mlp.forward(normed_TH)) }
+        Residual { x_TH, branch_TH: Some(normed(self.mlp.forward(normed_TH), &self.after_mlp)) }
     }
 }

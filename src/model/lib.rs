@@ -1,4 +1,5 @@
-//! The decoders this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama and Mistral.
+//! The decoders this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama, Mistral and
+//! Gemma 3.
 //!
 //! Owns the forward pass, adapters, the MTP head, decoding, and how all of them are named and stored in a
 //! checkpoint. Which tensors a layer has, the family's table says (`sparktune_plan::architecture`). Knows

@@ -185,7 +185,7 @@ impl Mtp {
     }
 }
 
-/// What the head remembers of the pairs that it has seen.
+/// The head's state after the pairs that it has seen.
 #[derive(Debug, Clone)]
 pub(crate) struct MtpCache {
     layer: LayerCache,

@@ -14,7 +14,7 @@ pub struct Param {
     name: String,
     /// The shape the checkpoint stores it in.
     shape: Vec<usize>,
-    /// What the forward pass uses. Outside autodiff when frozen, a tracked leaf when trained.
+    /// The tensor of the forward pass. Outside autodiff when frozen, a tracked leaf when trained.
     value: Tensor<2>,
     /// The f32 numbers of a bf16 value, where they have more digits or are trained.
     master: Option<Tensor<2>>,

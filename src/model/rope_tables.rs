@@ -2,7 +2,7 @@
 
 use sparktune_kernels::rope::RopeTable;
 use sparktune_plan::ModelConfig;
-use sparktune_plan::architecture::Rope;
+use sparktune_plan::architecture::{Llama3Scaling, Rope, RopeScaling};
 
 /// The frequencies of every different RoPE of a model, in the order of [`ModelConfig::ropes`].
 #[derive(Debug, Clone)]
@@ -42,26 +42,34 @@ impl RopeTables {
     }
 }
 
-/// `theta^(-2j / rotary_dim)`, rescaled as Llama 3.1 does where the config asks for it.
+/// `theta^(-2j / rotary_dim)`, rescaled as the config asks.
 ///
-/// Source: transformers `modeling_rope_utils.py`, `_compute_llama3_parameters`.
+/// Source: transformers `modeling_rope_utils.py`, `_compute_linear_scaling_rope_parameters` and
+/// `_compute_llama3_parameters`.
 fn inverse_frequencies(rope: &Rope) -> Vec<f32> {
     (0..rope.rotary_dim / 2)
         .map(|j| {
             let frequency = rope.theta.powf(-2.0 * j as f64 / rope.rotary_dim as f64);
-            let Some(scaling) = &rope.llama3 else { return frequency as f32 };
-            let wavelength = std::f64::consts::TAU / frequency;
-            let original = scaling.original_max_position_embeddings;
-            let (low, high) = (scaling.low_freq_factor, scaling.high_freq_factor);
-            let scaled = if wavelength > original / low {
-                frequency / scaling.factor
-            } else if wavelength < original / high {
-                frequency
-            } else {
-                let smooth = (original / wavelength - low) / (high - low);
-                (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+            let scaled = match &rope.scaling {
+                RopeScaling::None => frequency,
+                RopeScaling::Linear(factor) => frequency / factor,
+                RopeScaling::Llama3(scaling) => llama3(frequency, scaling),
             };
             scaled as f32
         })
         .collect()
+}
+
+fn llama3(frequency: f64, scaling: &Llama3Scaling) -> f64 {
+    let wavelength = std::f64::consts::TAU / frequency;
+    let original = scaling.original_max_position_embeddings;
+    let (low, high) = (scaling.low_freq_factor, scaling.high_freq_factor);
+    if wavelength > original / low {
+        frequency / scaling.factor
+    } else if wavelength < original / high {
+        frequency
+    } else {
+        let smooth = (original / wavelength - low) / (high - low);
+        (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+    }
 }

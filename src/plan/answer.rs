@@ -34,7 +34,7 @@ impl Origin {
 /// A value with its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer<T> {
-    /// What was said.
+    /// The value of the answer.
     pub value: T,
     /// By whom.
     pub origin: Origin,

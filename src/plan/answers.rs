@@ -1,7 +1,7 @@
 //! What the user said: how layers of answers are read, joined and written.
 //!
-//! Enters: TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], whose fields
-//! are the rows of `settings`, and TOML text again for drafts and presets. No file is opened here.
+//! Enters: TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], whose
+//! fields are the rows of `settings`, and TOML text again for drafts and presets. No file is opened here.
 
 use crate::answer::Origin;
 use crate::error::PlanError;

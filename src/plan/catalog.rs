@@ -1,4 +1,4 @@
-//! The models known by name, with their sizes and the speeds the original recipe measured. The numbers live
+//! The models known by name, with their sizes and the speeds the Qwen3.5 recipe measured. The numbers live
 //! in `presets/catalog.toml`, where each carries its source.
 
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ struct Shape {
     tie_word_embeddings: bool,
 }
 
-/// A speed of the original recipe (LoRA on a GB10); not a speed of sparktune.
+/// A speed of the Qwen3.5 recipe (LoRA on a GB10); not a speed of sparktune.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeRate {
@@ -91,7 +91,7 @@ impl Shape {
 }
 
 impl Catalog {
-    /// The size the original recipe was tuned on: where to begin on a GPU.
+    /// The size the Qwen3.5 recipe was tuned on: where to begin on a GPU.
     pub const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
 
     /// Reads a catalog.
@@ -150,7 +150,7 @@ impl Catalog {
         self.facts(model).expect("from_toml has made the facts of every model once")
     }
 
-    /// The original recipe's speed with this model on a device of this name.
+    /// The Qwen3.5 recipe's speed with this model on a device of this name.
     pub fn recipe_rate(&self, id: &str, device: &str) -> Option<&RecipeRate> {
         let model = self.find(id)?;
         self.recipe_rates.iter().find(|rate| rate.shape == model.shape && device.contains(&rate.device))

@@ -35,7 +35,7 @@ macro_rules! values {
 values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
-    /// What is trained.
+    /// Which parameters are trained.
     MethodKind {
         /// Low-rank adapters on every linear layer; the base stays frozen.
         Lora = "lora",
@@ -45,7 +45,7 @@ choice! {
 }
 
 choice! {
-    /// What becomes of the multi-token-prediction head.
+    /// How the multi-token-prediction (MTP) head is treated.
     Mtp {
         /// Trained after the main model, trunk frozen.
         Trained = "trained",
@@ -57,19 +57,17 @@ choice! {
 }
 
 impl Mtp {
-    /// What it is good for, in a few sentences.
+    /// Describes the benefit in a few sentences.
     pub const fn benefit(self) -> &'static str {
         match self {
             Self::Trained => {
-                "After the main training one more pass trains the head on the tuned model, whose weights stay as they are. Its \
-                 guesses then match what the tuned model says, so most of them are accepted and serving stays fast."
+                "After the main training, one more pass over the data trains the head on the tuned model, whose weights stay as they are. Its guesses then match what the tuned model writes, so most of them are accepted and serving stays fast."
             }
             Self::Default => {
-                "The base's head is carried over unchanged. It guesses what the base would have said: the further the tuned \
-                 model has moved from it, the fewer guesses are accepted."
+                "The base model's head is kept unchanged. It guesses what the base model would have written: the further the tuned model has moved away, the fewer guesses are accepted."
             }
             Self::None => {
-                "The head is left out: for servers that do not use it. It can be had again only by training anew."
+                "The head is left out, for servers that do not use it. You can only get it back by training again."
             }
         }
     }
@@ -79,13 +77,11 @@ impl Mtp {
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
-                format!("costs {}, within the memory of the plan", duration(seconds))
+                format!("takes {} more and no more memory", duration(seconds))
             }
-            (Self::Trained, None) => {
-                "costs one more pass over the data, within the memory of the plan".to_owned()
-            }
-            (Self::Default, _) => "costs no time".to_owned(),
-            (Self::None, _) => format!("costs no time and saves {} on disk", bytes(head_bytes)),
+            (Self::Trained, None) => "takes one more pass over the data and no more memory".to_owned(),
+            (Self::Default, _) => "takes no time".to_owned(),
+            (Self::None, _) => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
     }
 }
@@ -141,5 +137,7 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
+        /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
+        Gemma3 = "gemma3",
     }
 }

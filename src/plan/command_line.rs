@@ -1,8 +1,7 @@
 //! The command line that says what these answers say: what a screen shows to copy, so that the same run can
 //! be started by a script.
 
-use sparktune_base::program_name;
-use sparktune_base::shell;
+use sparktune_base::{program_name, shell};
 
 use crate::answer::Origin;
 use crate::error::PlanError;

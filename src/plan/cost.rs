@@ -4,7 +4,7 @@
 //! counted: norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate
 //! unless its comment says where it was measured.
 
-use crate::architecture::{LayerSpec, MixerSpec};
+use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
 use crate::model_config::ModelConfig;
@@ -21,8 +21,8 @@ pub struct Work {
     pub adapter_parameters_per_rank: f64,
     /// Weights of the head.
     pub head_parameters: f64,
-    /// Forward FLOPs of attention, for each token and each token of its context.
-    attention_per_context: f64,
+    /// The different attention layers, each with how many there are of it.
+    attention: Vec<(AttentionSpec, usize)>,
     /// Forward FLOPs of the delta rule, for each token.
     delta: f64,
     /// Weights of the MTP head's layer.
@@ -32,7 +32,7 @@ pub struct Work {
 /// How the tokens are trained.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Treatment {
-    /// What is trained.
+    /// Which parameters are trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,
@@ -56,12 +56,14 @@ impl Work {
                 layer.linears().map(|linear| linear.output as f64 + linear.input as f64).sum()
             }),
             head_parameters: config.vocab_size as f64 * config.hidden_size as f64,
-            attention_per_context: sum(|layer| match &layer.mixer {
-                // Q Kᵀ and P V, 2·heads·head_dim each for every key before the token: half the context on
-                // average.
-                MixerSpec::Attention(of) => 2.0 * of.num_attention_heads as f64 * of.head_dim as f64,
-                MixerSpec::GatedDeltaNet(_) => 0.0,
-            }),
+            attention: config
+                .layer_kinds()
+                .into_iter()
+                .filter_map(|(layer, count)| match &layer.mixer {
+                    MixerSpec::Attention(attention) => Some((attention.clone(), count)),
+                    MixerSpec::GatedDeltaNet(_) => None,
+                })
+                .collect(),
             delta: sum(|layer| match &layer.mixer {
                 MixerSpec::Attention(_) => 0.0,
                 MixerSpec::GatedDeltaNet(of) => {
@@ -80,11 +82,21 @@ impl Work {
         self.adapter_parameters_per_rank * f64::from(rank)
     }
 
+    /// Forward FLOPs of attention for each token, in examples of this mean length.
+    fn attention_flops(&self, length: f64) -> f64 {
+        let of_layers = |(of, layers): &(AttentionSpec, usize)| {
+            // Q Kᵀ and P V, 2·heads·head_dim each for every token that is seen.
+            let width = (of.num_attention_heads * of.head_dim * layers) as f64;
+            4.0 * width * of.mean_context(length)
+        };
+        self.attention.iter().map(of_layers).sum()
+    }
+
     /// FLOPs of a forward pass through the layers, without the head, for each token.
     pub fn forward_flops(&self, how: &Treatment) -> f64 {
         2.0 * self.linear_parameters
             + 2.0 * self.adapter_parameters(how.rank)
-            + self.attention_per_context * how.context
+            + self.attention_flops(how.context)
             + self.delta
     }
 
@@ -99,7 +111,7 @@ impl Work {
         let backward = dense * self.linear_parameters
             + 4.0 * self.adapter_parameters(how.rank)
             // By the operation counts of their kernels: 2.5 and 2.6 times the forward pass.
-            + 2.5 * self.attention_per_context * how.context
+            + 2.5 * self.attention_flops(how.context)
             + 2.6 * self.delta;
         let again = if how.recompute { forward } else { 0.0 };
         forward + backward + again + head * self.head_parameters * how.target_share
@@ -148,7 +160,7 @@ impl Speed {
     pub fn from_gpu(gpu: &Gpu) -> Self {
         let found = PUBLISHED.iter().find(|(name, ..)| gpu.name.contains(name));
         let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
-        // 30 % is the share the original recipe reached.
+        // 30 % is the share the Qwen3.5 recipe reached.
         Self {
             device: gpu.name.clone(),
             flops_per_s: 0.3 * flops,
@@ -176,10 +188,30 @@ mod tests {
         // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears, and a layer of attention
         // at 3000 tokens or of the delta rule 12 or 2.9 MF.
         close(2.0 * work.linear_parameters, 2.75e9);
-        close(work.attention_per_context * 3000.0, 6.0 * 12e6);
+        close(work.attention_flops(3000.0), 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
         close(2.0 * work.adapter_parameters(128), 0.27e9);
         close(4.0 * work.head_parameters, 2.03e9);
+    }
+
+    #[test]
+    fn a_window_bounds_what_attention_costs_and_longer_examples_add_nothing_behind_it() {
+        let text = include_str!("architecture/published/mistral-7b-v0.1.json");
+        let mut case: serde_json::Value = serde_json::from_str(text).unwrap();
+        let mut of = |window: Option<usize>| {
+            case["config"]["sliding_window"] = window.into();
+            Work::from_config(&ModelConfig::from_json(&case["config"].to_string()).unwrap())
+        };
+        let (free, windowed) = (of(None), of(Some(100)));
+        assert_eq!(
+            windowed.attention_flops(100.0),
+            free.attention_flops(100.0),
+            "all of it is in the window"
+        );
+        // Tokens 1 to 100 see 50 on average, the other 900 see 100.
+        assert_eq!(windowed.attention_flops(1000.0), free.attention_flops(2.0 * 95.0));
+        let each = 4.0 * (32 * 32 * 128) as f64;
+        assert_eq!(free.attention_flops(1000.0), each * 500.0);
     }
 
     #[test]

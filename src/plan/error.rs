@@ -16,14 +16,14 @@ pub struct Missing {
     pub flag: String,
     /// The variable that supplies it.
     pub env: String,
-    /// What it decides.
+    /// The effect of the setting, in one sentence.
     pub about: &'static str,
 }
 
 /// A change that would make a plan fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remedy {
-    /// What to type, and what it means.
+    /// What the user types, and its meaning.
     pub change: String,
     /// Memory the plan would then need, bytes.
     pub needed_bytes: u64,
@@ -34,11 +34,11 @@ pub struct Remedy {
 pub struct Shortage {
     /// All of it, bytes.
     pub needed_bytes: u64,
-    /// What there is, bytes.
+    /// Available memory, bytes.
     pub available_bytes: u64,
-    /// What of the machine that is, in words.
+    /// Which memory of the machine that is, in words.
     pub budget: String,
-    /// What needs it, by part: `weights 4.4 GB, optimizer 107 GB`.
+    /// The need by part: `weights 4.4 GB, optimizer 107 GB`.
     pub parts: String,
 }
 
@@ -50,7 +50,7 @@ pub enum PlanError {
     Missing(Vec<Missing>),
     /// A key or variable that does not exist.
     #[error(
-        "{source_name}: `{key}` is not known. The nearest known one is `{nearest}`: correct the name or remove it"
+        "{source_name}: `{key}` is not known. The closest known name is `{nearest}`: correct the name or remove it"
     )]
     UnknownKey {
         /// File, or "environment".
@@ -62,7 +62,7 @@ pub enum PlanError {
     },
     /// A value of the wrong kind or out of its range.
     #[error(
-        "{place} is `{value}`: expected {expects}. Correct the value or leave it out to use the recommended one"
+        "{place} is `{value}`: expected {expects}. Correct the value, or omit it to use the recommended one"
     )]
     BadValue {
         /// The setting, by its place in `plan.toml`.
@@ -71,7 +71,7 @@ pub enum PlanError {
         place: String,
         /// As given.
         value: String,
-        /// What is accepted.
+        /// The accepted values.
         expects: String,
     },
     /// The text is not TOML.
@@ -110,17 +110,17 @@ pub enum PlanError {
     Device {
         /// Where it was asked for.
         place: String,
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
     },
-    /// Nothing to train on.
+    /// The data cannot be trained on.
     #[error("{what}. {fix}")]
     Data {
         /// The setting to change, by its place in `plan.toml`.
         key: &'static str,
-        /// What is wrong with the data.
+        /// The problem with the data.
         what: String,
-        /// What to do.
+        /// The suggested remedy.
         fix: String,
     },
     /// More memory than there is, with everything tried.
@@ -130,13 +130,13 @@ pub enum PlanError {
         key: &'static str,
         /// The plan in a few words.
         what: String,
-        /// What it would need.
+        /// The memory that it would need.
         memory: Box<Shortage>,
-        /// What would fit.
+        /// Changes that would make it fit.
         remedies: Vec<Remedy>,
     },
     /// Too little room for checkpoints and outputs.
-    #[error("the run needs {} on disk ({parts}) and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
+    #[error("the run needs {} on disk ({parts}), and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
         bytes(*.needed_bytes), bytes(*.free_bytes))]
     Disk {
         /// The setting to change, by its place in `plan.toml`.
@@ -145,7 +145,7 @@ pub enum PlanError {
         needed_bytes: u64,
         /// Free where the runs are kept.
         free_bytes: u64,
-        /// What needs it.
+        /// The parts that need the space.
         parts: String,
     },
     /// The plan could not be written as TOML.
@@ -156,7 +156,7 @@ pub enum PlanError {
     Shipped {
         /// Name of the file.
         file: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
@@ -204,7 +204,7 @@ fn missing_text(missing: &[Missing]) -> String {
 
 fn does_not_fit_text(what: &str, memory: &Shortage, remedies: &[Remedy]) -> String {
     let mut text = format!(
-        "{what} does not fit: it needs {} and {} ({}). By part: {}.",
+        "{what} does not fit: it needs {}, and {} are {}. By part: {}.",
         bytes(memory.needed_bytes),
         bytes(memory.available_bytes),
         memory.budget,

@@ -8,7 +8,7 @@ use crate::facts::Rates;
 use crate::fit::{Choice, Fit, Wish};
 use crate::plan::{RateBasis, Time};
 
-/// What the time depends on.
+/// The inputs of the time estimate.
 pub(crate) struct Run<'a> {
     pub fit: &'a Fit<'a>,
     pub wish: &'a Wish,
@@ -35,7 +35,7 @@ pub(crate) fn speed(
     if let Some(rate) = rates.newest(model, &fit.speed.device, wish.method) {
         let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
         let words = format!(
-            "measured here: {} tokens/s at {} a token, now {}",
+            "based on {} tokens/s in an earlier run here, at {} a token; this run has {}",
             tokens_per_s(rate.tokens_per_s),
             flops(rate.flops_per_token),
             flops(flops_per_token)
@@ -54,7 +54,7 @@ pub(crate) fn speed(
         if let Some(rate) = recipe {
             let beside = count(rate.tokens_per_s as u64);
             words.push_str(&format!(
-                "; the original recipe, another program, reached {beside} on {}",
+                "; the Qwen3.5 recipe (another program) reached {beside} on {}",
                 rate.device
             ));
         }
@@ -66,7 +66,7 @@ pub(crate) fn speed(
     }
     if let Some(rate) = recipe {
         let words = format!(
-            "the original recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here",
+            "the Qwen3.5 recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here yet",
             count(rate.tokens_per_s as u64),
             rate.device,
             rate.rank
@@ -84,7 +84,7 @@ pub(crate) fn speed(
         _ => (
             None,
             RateBasis::Unknown,
-            format!("nothing is known of {}: the first steps will tell", fit.speed.device),
+            format!("the speed of {} is unknown until the first steps have been measured", fit.speed.device),
         ),
     }
 }
@@ -128,15 +128,15 @@ pub(crate) fn time(run: &Run) -> Time {
     }
 }
 
-/// What kind of figure a speed is, in words.
+/// Describes the basis of a speed estimate in words.
 pub(crate) fn basis_in_words(time: &Time) -> String {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
-        RateBasis::Measured => "measured on such a device by tests/gpu; not measured here yet",
+        RateBasis::Measured => "measured on a device of this kind by tests/gpu; not measured here yet",
         RateBasis::OriginalRecipe => {
-            "what the original recipe measured, another program; sparktune is not measured here yet"
+            "what the Qwen3.5 recipe, another program, measured; sparktune has not been measured here yet"
         }
-        RateBasis::Estimate => "an estimate; the first steps will tell",
+        RateBasis::Estimate => "an estimate, until the first steps have been measured",
         RateBasis::Unknown => "unknown until the first steps have been measured",
     }
     .to_owned()

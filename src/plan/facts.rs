@@ -38,7 +38,7 @@ pub struct MachineFacts {
     pub gpus: Vec<Gpu>,
     /// Why there is none, for messages ("this build has no CUDA").
     pub no_gpu_because: Option<String>,
-    /// What the first GPU does now, where that was measured.
+    /// The measured speed of the first GPU, if it was measured.
     pub probe: Option<Probe>,
 }
 
@@ -197,7 +197,7 @@ pub struct Rate {
     pub model: String,
     /// Name of the device.
     pub device: String,
-    /// What was trained.
+    /// Which parameters were trained.
     pub method: MethodKind,
     /// Tokens (of examples, without padding) per second of training.
     pub tokens_per_s: f64,

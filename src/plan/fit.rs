@@ -33,7 +33,7 @@ pub struct CostPoint {
     pub fits: bool,
 }
 
-/// What is asked of the fit.
+/// The constraints that a choice must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Wish {
     pub method: MethodKind,

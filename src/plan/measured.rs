@@ -39,7 +39,7 @@ pub struct MeasuredMachine {
     pub copy_gb_per_s: f64,
     /// Rate of the vendor's bf16 matrix product, 10¹² FLOP a second.
     pub bf16_tflops: f64,
-    /// What our own probe reached in the same run, where that was asked.
+    /// The result of our own probe in the same run, if it was made.
     pub probe: Option<Probe>,
     /// Training steps.
     pub training: Vec<MeasuredTraining>,
@@ -51,7 +51,7 @@ pub struct MeasuredMachine {
 pub struct MeasuredTraining {
     /// Name of the shape in the catalog.
     pub size: String,
-    /// What was trained.
+    /// Which parameters were trained.
     pub method: MethodKind,
     /// Tokens per second.
     pub tokens_per_s: f64,
@@ -119,7 +119,7 @@ impl Measured {
         Ok(measured)
     }
 
-    /// What the shipped page says.
+    /// The figures of the page that is part of the program.
     pub fn shipped() -> &'static Self {
         static MEASURED: OnceLock<Measured> = OnceLock::new();
         MEASURED.get_or_init(|| Self::from_page(RESULTS_MD).expect("the shipped page is read in a test"))

@@ -34,13 +34,13 @@ pub struct Memory {
     /// Moments of AdamW and fp32 master weights; of adapters their copies too, while a checkpoint is
     /// written.
     pub optimizer: u64,
-    /// What the forward pass keeps for the backward pass, and its workspace.
+    /// Tensors that the forward pass keeps for the backward pass, and its workspace.
     pub activations: u64,
     /// What the head computes its loss in: logits of a chunk, and the gradients of its rows.
     pub logits_chunk: u64,
     /// Left alone: the program itself, the driver, the system.
     pub reserve: u64,
-    /// What may be used.
+    /// The memory that may be used.
     pub available_bytes: u64,
     /// Where that figure comes from.
     pub budget: String,
@@ -68,7 +68,7 @@ impl Memory {
         self.parts().iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// What training itself takes: all but the reserve. This is what a measured peak is held against.
+    /// Memory of training itself: all parts but the reserve. A measured peak is compared with this.
     pub fn training_bytes(&self) -> u64 {
         self.needed_bytes().saturating_sub(self.reserve)
     }
@@ -78,7 +78,7 @@ impl Memory {
         self.needed_bytes() <= self.available_bytes
     }
 
-    /// What is left over; 0 when it does not fit.
+    /// Memory left over, bytes; 0 when the plan does not fit.
     pub fn spare_bytes(&self) -> u64 {
         self.available_bytes.saturating_sub(self.needed_bytes())
     }
@@ -118,7 +118,7 @@ pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
 pub struct Footprint {
     /// Where it is trained.
     pub device: Device,
-    /// What is trained.
+    /// Which parameters are trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,
@@ -176,7 +176,7 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
             available: machine.mem_available_bytes,
             reserve: system_reserve(machine.mem_total_bytes, false),
             source: system,
-            reason: "0.25 GB and a twentieth of the memory, for the program and the system",
+            reason: "0.25 GB and 5 % of the memory, for the program and the system",
         },
     }
 }

@@ -1,4 +1,4 @@
-//! What a model is, read from `config.json` alone.
+//! The configuration of a model, read from `config.json` alone.
 //!
 //! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that
 //! its family's table ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands
@@ -31,6 +31,8 @@ pub struct ModelConfig {
     pub layers: Vec<LayerSpec>,
     /// The norm after the last layer.
     pub norm: NormSpec,
+    /// Embeddings are multiplied by this number, rounded to the type of their table.
+    pub embedding_scale: Option<f64>,
     /// How the family builds an MTP head, where it has such heads.
     pub mtp: Option<MtpSpec>,
     /// How many layers the MTP head has; 0 without one.
@@ -39,7 +41,7 @@ pub struct ModelConfig {
     pub dtype: Option<String>,
 }
 
-/// What the user says about a config beside its own text.
+/// Options of the user for reading a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigOptions {
     /// The family that a model of an unknown family is computed as.
@@ -95,6 +97,8 @@ impl ModelConfig {
             .or_else(|| wrapper.text("model_type"))
             .ok_or_else(|| ConfigError::field("model_type", "is missing"))?;
         let architecture = family(model_type, options.computed_as)?;
+        let complete = architecture.with_defaults(inner.unwrap_or(outer));
+        let config = Fields::new(&complete);
         architecture.check_fields(&config, inner.map(|_| &wrapper), &options.ignored_fields)?;
 
         let sizes = Sizes::read(&config)?;
@@ -110,6 +114,7 @@ impl ModelConfig {
             max_position_embeddings: config.size("max_position_embeddings")?,
             layers: decoder.layers,
             norm: decoder.norm,
+            embedding_scale: decoder.embedding_scale,
             mtp: decoder.mtp,
             mtp_num_hidden_layers: config.optional_size("mtp_num_hidden_layers")?.unwrap_or(0),
             dtype: config

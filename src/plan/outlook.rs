@@ -40,7 +40,7 @@ pub struct Outlooks<'a> {
     lengths: Lengths,
 }
 
-/// What one model would be like, for each way to train it.
+/// The outlook for one model, for each way to train it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
     /// With adapters.
@@ -49,10 +49,10 @@ pub struct Outlook {
     pub full: MethodOutlook,
 }
 
-/// What one way of training would be like.
+/// The outlook for one way of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MethodOutlook {
-    /// What would be trained.
+    /// Which parameters would be trained.
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
     pub rank: u32,
@@ -67,9 +67,9 @@ pub struct MethodOutlook {
     pub memory: Memory,
     /// Tokens per second with that pack length, where there is a basis for a figure.
     pub tokens_per_s: Option<f64>,
-    /// What kind of figure that is.
+    /// The basis of that figure.
     pub basis: RateBasis,
-    /// What it rests on, in words.
+    /// The basis of the figure, in words.
     pub basis_in_words: String,
 }
 
@@ -89,14 +89,14 @@ impl MethodOutlook {
             (Some(length), longest) => {
                 let longest = count(longest.unwrap_or(length).into());
                 format!(
-                    "pack length {}: {memory}{again}; rows up to {longest} tokens fit",
+                    "pack length {}: {memory}{again}; packs of up to {longest} tokens fit",
                     count(length.into())
                 )
             }
             (None, Some(longest)) => {
                 let longest = count(longest.into());
                 format!(
-                    "the longest example does not fit: it needs {memory}; rows up to {longest} tokens fit"
+                    "the longest example does not fit: it needs {memory}; packs of up to {longest} tokens fit"
                 )
             }
             (None, None) => format!("does not fit: needs {memory}"),
@@ -124,7 +124,7 @@ impl<'a> Outlooks<'a> {
             count(max.into())
         );
         if self.is_assumed {
-            format!("assumed until there is data: {lengths}")
+            format!("assuming {lengths}, until you choose data")
         } else {
             format!("your data: {lengths}")
         }
@@ -318,7 +318,7 @@ mod tests {
         };
         let rates = Rates { rates: vec![rate], ..Rates::default() };
         let outlooks = Outlooks::new(&machine, &rates, Some(&DataFacts::default()));
-        assert!(outlooks.data_in_words().starts_with("assumed until there is data: 10,000 examples"));
+        assert!(outlooks.data_in_words().starts_with("assuming 10,000 examples"));
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
         let outlook = outlooks.of("Qwen/Qwen3.5-2B", &model);
         assert_eq!(outlook.full.basis, RateBasis::MeasuredHere);

@@ -33,7 +33,7 @@ pub struct Plan {
     /// Linear layers multiply numbers rounded to e4m3 in training, where they are wide enough; not lossless.
     #[serde(default)]
     pub fp8: bool,
-    /// What becomes of the MTP head.
+    /// How the MTP head is treated.
     pub mtp: Mtp,
     /// How many token ids drafts are chosen from; all where there is no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Plan {
     pub model: ModelPlan,
     /// The data.
     pub data: DataPlan,
-    /// What is trained.
+    /// Which parameters are trained.
     pub method: Method,
     /// How examples share rows.
     pub pack: PackPlan,
@@ -61,7 +61,7 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Evaluation.
     pub eval: EvalPlan,
-    /// What is logged beside the events.
+    /// What is logged in addition to the events.
     #[serde(default)]
     pub log: LogPlan,
     /// Reasons and estimates.
@@ -90,14 +90,14 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
-    /// What the user said about the model's config.
+    /// The user's options for reading the model's config.
     pub fn config_options(&self) -> ConfigOptions {
         ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignored_fields.clone() }
     }
 }
 
 impl Answers {
-    /// What these answers say about the model's config.
+    /// Returns the options of these answers for reading the model's config.
     pub fn config_options(&self) -> ConfigOptions {
         let Self { architecture, ignore_config_field, .. } = self;
         ConfigOptions {
@@ -140,7 +140,7 @@ impl DataPlan {
     pub const MAX_REJECTED: f64 = 0.01;
 }
 
-/// What is trained.
+/// Which parameters are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Method {
@@ -280,7 +280,7 @@ impl Default for LogPlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
-    /// Pack length by the original recipe's rule: mean length rounded to a multiple of 128.
+    /// Pack length by the Qwen3.5 recipe's rule: mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
     /// Memory by part, of the stage that needs most.
     pub memory: Memory,
@@ -288,7 +288,7 @@ pub struct Advice {
     pub time: Time,
     /// One row for each value of the plan.
     pub explain: Vec<Explained>,
-    /// What each pack length would cost.
+    /// The cost of each pack length.
     pub curve: Vec<CostPoint>,
 }
 
@@ -331,13 +331,13 @@ pub struct Time {
     /// Seconds of the MTP head's epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_s: Option<f64>,
-    /// What kind of figure this is.
+    /// The basis of this figure.
     pub basis: RateBasis,
     /// The formula with its figures.
     pub formula: String,
 }
 
-/// What a speed rests on.
+/// The basis of a speed estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateBasis {
@@ -345,11 +345,11 @@ pub enum RateBasis {
     MeasuredHere,
     /// The GPU tests with this model on such a device.
     Measured,
-    /// What the original recipe, another program, measured on such a machine.
+    /// Measured by the Qwen3.5 recipe, another program, on such a machine.
     OriginalRecipe,
     /// FLOPs divided by an assumed speed of the device.
     Estimate,
-    /// Nothing is known of this device; the first steps will tell.
+    /// The speed of this device is unknown until the first steps have been measured.
     Unknown,
 }
 

@@ -12,7 +12,7 @@ use crate::settings::Answers;
 /// A shipped preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// What `--preset` takes.
+    /// The argument of `--preset`.
     pub name: &'static str,
     /// One line for lists.
     pub about: &'static str,
@@ -34,12 +34,12 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "recipe",
-        about: "the original recipe's settings, for comparison",
+        about: "the settings of the Qwen3.5 recipe, for comparison",
         toml: include_str!("../../presets/recipe.toml"),
     },
     Preset {
         name: "demo",
-        about: "the shipped tiny model and data, on the CPU, in about two minutes",
+        about: "a tiny model and its data, which are included; takes about half a minute on a CPU",
         toml: include_str!("../../presets/demo.toml"),
     },
 ];
@@ -96,7 +96,7 @@ const LONGEST_NAME: usize = 64;
 pub fn check_name(name: &str) -> Result<(), PlanError> {
     let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
-        "another name, as a shipped preset has this one"
+        "another name, because an included preset has this one"
     } else if name.is_empty()
         || name.len() > LONGEST_NAME
         || !name.chars().all(plain)
@@ -114,10 +114,10 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
     })
 }
 
-/// What a picker lists of a preset.
+/// An entry of a list of presets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// What `--preset` takes.
+    /// The argument of `--preset`.
     pub name: String,
     /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a
     /// terminal.
@@ -231,7 +231,7 @@ mod tests {
             let error = user.path(name).unwrap_err().to_string();
             assert!(error.contains("letters, digits, - and _") && !error.contains('\u{1b}'), "{error}");
         }
-        assert!(check_name("recipe").unwrap_err().to_string().contains("a shipped preset has this one"));
+        assert!(check_name("recipe").unwrap_err().to_string().contains("an included preset has this one"));
         assert_eq!(user.path("größe_2-final").unwrap(), PathBuf::from("own/größe_2-final.toml"));
     }
 

@@ -1,4 +1,4 @@
-//! What answers and data are refused outright, before anything is decided.
+//! Checks that refuse answers and data before anything is decided.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
         return Err(PlanError::Data {
             key: "data.train",
             what: format!(
-                "none of the {} tokens carries loss: there is nothing to learn from",
+                "none of the {} tokens is trained, so there is nothing to learn from",
                 count(data.total_tokens)
             ),
             fix: format!(
@@ -106,7 +106,7 @@ pub(crate) fn check_paths(answers: &Answers) -> Result<(), PlanError> {
             return Err(PlanError::Data {
                 key,
                 what: format!(
-                    "the name of {} is not UTF-8 text, and a plan cannot hold it",
+                    "the name of {} is not valid UTF-8, and a plan cannot hold it",
                     escape(&path.display().to_string())
                 ),
                 fix: "Rename it, or give another".into(),

@@ -1,4 +1,4 @@
-//! What would fit, when a plan does not.
+//! Remedies for a plan that does not fit.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::count;

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, duration, percent, tokens_per_s};
 
@@ -102,8 +103,8 @@ pub fn eta(time: &Time) -> String {
     };
     let label = match time.basis {
         RateBasis::MeasuredHere => "measured here",
-        RateBasis::Measured => "measured on such a device, not yet here",
-        RateBasis::OriginalRecipe => "by the original recipe's measurement, not yet measured here",
+        RateBasis::Measured => "measured on a device of this kind, not yet here",
+        RateBasis::OriginalRecipe => "measured by the Qwen3.5 recipe, not yet here",
         RateBasis::Estimate | RateBasis::Unknown => "estimate",
     };
     let rate = tokens_per_s(rate);
@@ -113,7 +114,7 @@ pub fn eta(time: &Time) -> String {
 /// The cost curve as a table, with the chosen pack length (`>`) and the recipe's rule marked.
 pub fn cost_curve(plan: &Plan) -> String {
     let Some(advice) = &plan.advice else { return String::new() };
-    let mut text = "  pack length    speed   empty       rows  own rows     memory\n".to_owned();
+    let mut text = "  pack length    speed   empty      packs   longer     memory\n".to_owned();
     for point in &advice.curve {
         let mark = if point.pack_length == plan.pack.length { '>' } else { ' ' };
         let notes = [
@@ -123,7 +124,7 @@ pub fn cost_curve(plan: &Plan) -> String {
         ];
         let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();
         let line = format!(
-            "{mark} {:>11} {:>9} {:>7} {:>10} {:>9} {:>10}  {}",
+            "{mark} {:>11} {:>9} {:>7} {:>10} {:>8} {:>10}  {}",
             count(point.pack_length.into()),
             percent(point.tokens_per_s_relative),
             percent(point.waste),
@@ -160,13 +161,16 @@ pub fn summary(plan: &Plan) -> String {
         Method::Full => "full fine-tuning".to_owned(),
     };
     let mut text = format!(
-        "model {}\nhow   {method}, on {}{}{}\nrows  {} tokens ({}), {} to an optimizer step{}\n",
+        "model {}\nhow   {method}, on {}{}{}\npacks {} tokens each, of {}; {} per optimizer step{}\n",
         escape(&plan.model.id),
         plan.device,
-        if plan.recompute { ", with recompute" } else { "" },
+        if plan.recompute { ", with recompute (layers run twice to save memory)" } else { "" },
         if plan.fp8 { ", linear layers in fp8 (not lossless)" } else { "" },
         count(plan.pack.length.into()),
-        plan.pack.strategy,
+        match plan.pack.strategy {
+            PackStrategy::Bfd => "several whole examples (bfd)",
+            PackStrategy::Stream => "examples joined and split at the end (stream)",
+        },
         count(plan.batch.packs_per_step()),
         plan.pack
             .mtp_length

@@ -160,7 +160,7 @@ impl Resolver<'_> {
         let model = self.model();
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules");
         let seed = self.pick("seed", &answers.seed, 42, "any fixed number; the same seed gives the same run");
-        let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "beside where you are");
+        let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from time, model and method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;
@@ -172,7 +172,7 @@ impl Resolver<'_> {
             "pack.strategy",
             &answers.pack_strategy,
             PackStrategy::Bfd,
-            "best-fit decreasing cuts no example; `stream` cuts at the pack length, as the original recipe does",
+            "best-fit decreasing never splits an example; `stream` splits at the pack length, as the Qwen3.5 recipe does",
         );
         let lengths = Lengths::of(&facts.data, data.max_example_tokens);
         let fit = Fit::new(&facts.model, &facts.machine, &facts.data, device, strategy, lengths);
@@ -184,7 +184,7 @@ impl Resolver<'_> {
                     "every example is longer than data.max_example_tokens = {}",
                     count(data.max_example_tokens.into())
                 ),
-                fix: "Raise it or leave it out: the model's own limit then counts".into(),
+                fix: "Raise it, or omit it: then the model's own limit applies".into(),
             });
         }
 
@@ -224,7 +224,7 @@ impl Resolver<'_> {
             "log.tensorboard",
             &answers.tensorboard,
             true,
-            "some 200 bytes a step; `tensorboard --logdir` with the runs folder shows all runs",
+            "about 200 bytes per step; `tensorboard --logdir` with the runs folder shows all runs",
         );
         let mut time = eta::time(&eta::Run {
             fit: &fit,
@@ -239,7 +239,7 @@ impl Resolver<'_> {
             trains_mtp: mtp == Mtp::Trained,
         });
         if fp8 {
-            time.formula.push_str("; fp8 is not counted, for nobody has measured its speed");
+            time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
         }
         self.record_time(&time, duration);
 
@@ -276,7 +276,7 @@ impl Resolver<'_> {
         let (answers, facts) = (self.answers, &self.facts.model);
         let answer = answers.model.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{} parameters{}, {} of published weights",
+            "{} parameters{}; the weights are {}",
             parameters(facts.text_parameters()),
             match facts.mtp_parameters() {
                 0 => " and no MTP head".to_owned(),
@@ -289,12 +289,10 @@ impl Resolver<'_> {
         let path = match (&answers.model_path, &facts.path) {
             (None, Some(path)) => {
                 let path = path.clone();
-                self.record("model.path", path.shown(), Origin::BuiltIn, "already on this machine".into());
+                self.record("model.path", path.shown(), Origin::BuiltIn, "already downloaded".into());
                 Some(path)
             }
-            (answer, _) => {
-                self.pick_optional("model.path", answer, "not on this machine yet: it will be fetched")
-            }
+            (answer, _) => self.pick_optional("model.path", answer, "not downloaded yet"),
         };
         let architecture =
             self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
@@ -333,7 +331,7 @@ impl Resolver<'_> {
         let why = match (device, machine.gpus.first()) {
             (Device::Cuda, Some(gpu)) => match gpu.compute_capability {
                 Some(found) if found < LEAST => Some(format!(
-                    "{} is of compute {}.{}, and fp8 begins with {}.{}",
+                    "{} has compute capability {}.{}, and fp8 needs {}.{} or newer",
                     escape(&gpu.name),
                     found.0,
                     found.1,
@@ -342,19 +340,19 @@ impl Resolver<'_> {
                 )),
                 _ => None,
             },
-            _ => Some("only GPUs have fp8, and this run trains on the CPU".to_owned()),
+            _ => Some("fp8 needs a GPU, and this run trains on the CPU".to_owned()),
         };
         match (answer, why) {
             (Some(Answer { value: true, origin }), Some(why)) => Err(PlanError::Conflict {
                 key: "fp8",
                 what: format!("{} is true, but {why}", setting("fp8").place(*origin)),
-                fix: "Leave it out: training is then in bf16 on a GPU and in fp32 on the CPU".into(),
+                fix: "Omit it: training then uses bf16 on a GPU and fp32 on the CPU".into(),
             }),
             _ => Ok(self.pick(
                 "fp8",
                 answer,
                 false,
-                "fp8 is not lossless: linear layers multiply numbers of four binary digits; a run tells the loss with and without it at its start and end, and nobody has measured its speed",
+                "fp8 (e4m3) is lossy, and its speed is unmeasured; a run measures the loss with and without it at its start and end",
             )),
         }
     }
@@ -363,7 +361,7 @@ impl Resolver<'_> {
         let answer = &self.answers.mtp;
         if self.facts.model.has_mtp() {
             let reason = format!(
-                "the head has {} parameters; trained along, its drafts match what the tuned model says",
+                "the head has {} parameters; once trained, its drafts match what the tuned model writes",
                 parameters(self.facts.model.mtp_parameters())
             );
             return Ok(self.pick("mtp", answer, Mtp::Trained, reason));
@@ -378,7 +376,7 @@ impl Resolver<'_> {
                         setting("mtp").place(*origin),
                         escape(model)
                     ),
-                    fix: "Leave it out, use --mtp none, or choose a model with an MTP head".into(),
+                    fix: "Omit it, use --mtp none, or choose a model with an MTP head".into(),
                 })
             }
             _ => {
@@ -411,7 +409,7 @@ impl Resolver<'_> {
             Some(Answer { value, origin }) if *origin > Origin::Preset => Err(PlanError::Conflict {
                 key,
                 what: format!("{} is {value}, but {why}", setting(key).place(*origin)),
-                fix: format!("Leave it out, or use {wanted}"),
+                fix: format!("Omit it, or use {wanted}"),
             }),
             _ => {
                 self.record(key, String::new(), Origin::BuiltIn, why.into());
@@ -425,7 +423,7 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{}, {}, mean {:.0}, p99 {}, longest {}; {} carry loss",
+            "{}, {}, mean {:.0}, p99 {}, longest {}; {} tokens are trained",
             counted(data.examples, "example"),
             counted(data.total_tokens, "token"),
             data.mean(),
@@ -435,12 +433,12 @@ impl Resolver<'_> {
         );
         self.record("data.train", train.value.shown(), train.origin, reason);
         let eval = self
-            .pick_optional("data.eval", &answers.eval_data, "none: a share is held out")
+            .pick_optional("data.eval", &answers.eval_data, "none: a share of the training data is set aside")
             .unwrap_or_default();
 
         let held_out = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
-            (0.0, "the evaluation data is given".to_owned())
+            (0.0, "evaluation data was given".to_owned())
         } else if held_out == 0.0 {
             (0.0, "a single example cannot be split".to_owned())
         } else {
@@ -459,10 +457,10 @@ impl Resolver<'_> {
             return Err(PlanError::Conflict {
                 key: "data.eval_fraction",
                 what: format!(
-                    "{} holds examples out although --eval-data is given",
+                    "{} sets examples aside, although --eval-data is given",
                     setting("data.eval_fraction").place(answer.origin)
                 ),
-                fix: "Leave one of the two out".into(),
+                fix: "Omit one of the two".into(),
             });
         }
         let eval_fraction = if eval.is_empty() {
@@ -480,7 +478,7 @@ impl Resolver<'_> {
             "data.think",
             &answers.think,
             DataPlan::THINK,
-            "an empty think block that the template inserts stands in the prompt when the model is served, so it is context",
+            "the template puts an empty think block into the prompt when the model is served, so the block is context",
         );
         let over = if data.max > limit { "; longer ones are rejected" } else { "; none is longer" };
         let max_example_tokens = self.pick(
@@ -493,7 +491,7 @@ impl Resolver<'_> {
             "data.max_rejected",
             &answers.max_rejected,
             DataPlan::MAX_REJECTED,
-            "more rejected lines than that mean wrong data",
+            "a larger share of rejected lines means that something is wrong with the data",
         );
         let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");
         Ok(DataPlan {

@@ -110,7 +110,7 @@ fn tiny_model() -> ModelFacts {
     .unwrap()
 }
 
-/// The original recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
+/// The Qwen3.5 recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
 /// targets.
 fn recipe_facts(model: &str) -> Facts {
     Facts {
@@ -286,7 +286,11 @@ fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_doe
     assert!(reason(&plan, "method.kind").contains("but it needs"), "{}", reason(&plan, "method.kind"));
     let between = Facts { data: report(lengths(70_000, 900.0, 0.4), 0.5), ..facts("Qwen/Qwen3.5-2B") };
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &between).unwrap();
-    assert!(reason(&plan, "method.kind").contains("between the rules"), "{}", reason(&plan, "method.kind"));
+    assert!(
+        reason(&plan, "method.kind").contains("between the two rules"),
+        "{}",
+        reason(&plan, "method.kind")
+    );
 }
 
 #[test]
@@ -320,7 +324,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
     );
     facts.machine.mem_available_bytes = 6_500_000_000;
     let error = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap_err().to_string();
-    assert!(error.contains("an example of 6,000 tokens in one row"), "{error}");
+    assert!(error.contains("an example of 6,000 tokens in one pack"), "{error}");
     assert!(error.contains("SPARKTUNE_MAX_EXAMPLE_TOKENS="), "{error}");
 }
 
@@ -381,7 +385,7 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &facts).unwrap();
     assert_eq!(plan.pack.mtp_length, Some(8192));
-    assert!(reason(&plan, "pack.mtp_length").starts_with("the original recipe's rows for the head"));
+    assert!(reason(&plan, "pack.mtp_length").starts_with("as in the Qwen3.5 recipe"));
     // Its steps have as many tokens as those of the main training.
     let head = plan.for_head();
     assert_eq!((head.pack.length, head.batch.micro_batch_packs), (8192, 1));
@@ -408,13 +412,13 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     }
     let plan = shorter.unwrap();
     let why = reason(&plan, "pack.mtp_length");
-    assert!(why.starts_with("the longest rows that fit"), "{why}");
+    assert!(why.starts_with("the longest packs that fit"), "{why}");
     assert!(plan.advice.as_ref().unwrap().memory.fits());
     let longer = with(ask("Qwen/Qwen3.5-27B"), &[("mtp-pack-length", "8192")]);
     let error = resolve(&longer, &tight).unwrap_err();
     assert_eq!((error.exit_code(), error.setting().unwrap().name), (4, "mtp-pack-length"));
     let text = error.to_string();
-    assert!(text.contains("training the MTP head in rows of 8,192 tokens does not fit"), "{text}");
+    assert!(text.contains("training the MTP head in packs of 8,192 tokens does not fit"), "{text}");
     assert!(text.contains("--mtp-pack-length ") && text.contains("--mtp default"), "{text}");
 }
 
@@ -456,7 +460,7 @@ fn data_without_targets_or_without_examples_is_a_data_error() {
     let mut facts = demo_facts();
     facts.data.target_tokens = 0;
     let error = resolve(&ask("tiny"), &facts).unwrap_err();
-    assert!(error.exit_code() == 3 && error.to_string().contains("carries loss"), "{error}");
+    assert!(error.exit_code() == 3 && error.to_string().contains("is trained, so"), "{error}");
     facts.data = DataFacts::default();
     assert_eq!(resolve(&ask("tiny"), &facts).unwrap_err().exit_code(), 3);
 }
@@ -468,7 +472,7 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     let time = |facts: &Facts| plan(facts).advice.unwrap().time;
     let recipe = time(&facts);
     assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3568.0)));
-    assert!(recipe.formula.contains("the original recipe measured 3,568"), "{}", recipe.formula);
+    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,568"), "{}", recipe.formula);
     let measured = plan(&facts).measured(5000.0).unwrap();
     let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
     let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
@@ -492,7 +496,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert_eq!(time.basis, RateBasis::Measured);
     let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
-    assert!(time.formula.contains("the original recipe, another program, reached 3,568"), "{}", time.formula);
+    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,568"), "{}", time.formula);
 
     facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
@@ -554,12 +558,12 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     };
     let words = refused(&facts, &asked("cpu"));
     assert!(
-        words.starts_with("--fp8 is true, but only GPUs have fp8, and this run trains on the CPU. Leave"),
+        words.starts_with("--fp8 is true, but fp8 needs a GPU, and this run trains on the CPU. Leave"),
         "{words}"
     );
     facts.machine.gpus[0].compute_capability = Some((8, 6));
     let words = refused(&facts, &asked("cuda"));
-    assert!(words.contains("NVIDIA GB10 is of compute 8.6, and fp8 begins with 8.9"), "{words}");
+    assert!(words.contains("NVIDIA GB10 has compute capability 8.6, and fp8 needs 8.9 or newer"), "{words}");
     let preset = Answers::from_toml("fp8 = true", Origin::Preset, "mine.toml").unwrap();
     refused(&facts, &ask("Qwen/Qwen3.5-2B").merge(preset));
 }

@@ -30,7 +30,7 @@ pub struct Lengths {
     packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
 }
 
-/// What packing gives at one pack length, scaled to the whole data set.
+/// The result of packing at one pack length, scaled to the whole data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rows {
     /// Rows of one epoch.

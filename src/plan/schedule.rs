@@ -27,13 +27,13 @@ impl Resolver<'_> {
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
         let reason = if step_rows.is_cut() {
             format!(
-                "an epoch has only {} rows: with {per_step} to a step it still has {} optimizer steps",
+                "an epoch has only {} packs: with {per_step} per step it still has {} optimizer steps",
                 count(packs),
                 count(packs.div_ceil(per_step))
             )
         } else {
             format!(
-                "{per_step} rows of {} tokens make the batch that the learning rate is meant for, 16 × {} tokens; {} rows an epoch",
+                "{per_step} packs of {} tokens make up the batch that the learning rate is meant for, 16 × {} tokens; an epoch has {} packs",
                 count(row_tokens as u64),
                 count(fit.rule.into()),
                 count(packs)
@@ -50,7 +50,7 @@ impl Resolver<'_> {
             "duration.epochs",
             &self.answers.epochs,
             3,
-            "as in the original recipe; evaluation keeps the best checkpoint",
+            "as in the Qwen3.5 recipe; the last weights are exported, and `export --best` exports those of the best evaluation",
         );
         let max_steps =
             self.pick_optional("duration.max_steps", &self.answers.max_steps, "no limit: the epochs decide");
@@ -61,9 +61,11 @@ impl Resolver<'_> {
         let answers = self.answers;
         let (rate, reason) = match method {
             MethodKind::Lora => {
-                (2e-4, "the original recipe's for adapters; they start from zero and take large steps")
+                (2e-4, "as in the Qwen3.5 recipe: adapters start from zero and take large steps")
             }
-            MethodKind::Full => (1e-5, "usual for full fine-tuning: larger steps forget what the base knows"),
+            MethodKind::Full => {
+                (1e-5, "usual for full fine-tuning: larger steps make the model forget what the base knows")
+            }
         };
         OptimizerPlan {
             learning_rate: self.pick("optimizer.learning_rate", &answers.learning_rate, rate, reason),
@@ -158,7 +160,7 @@ impl Resolver<'_> {
             "checkpoint.keep",
             &answers.keep,
             recommended as u32,
-            format!("beside the best{fewer}; the run takes {}: {parts} ({room})", bytes(needed(keep))),
+            format!("besides the best{fewer}; the run takes {}: {parts} ({room})", bytes(needed(keep))),
         );
 
         // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to
@@ -166,18 +168,22 @@ impl Resolver<'_> {
         let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
         let reason = match (evaluated, every == save_steps) {
-            (false, _) => "nothing is held out, so nothing is evaluated",
+            (false, _) => "there is no eval set, so nothing is evaluated",
             (true, true) => "with each checkpoint, so that the best one is kept",
-            (true, false) => "with a checkpoint, but rare enough to cost under 5 % of the time",
+            (true, false) => "with checkpoints, but rarely enough to take less than 5 % of the time",
         };
         let every_steps = self.pick("eval.every_steps", &answers.eval_every_steps, every, reason);
         let early_stop_patience = self.pick_optional(
             "eval.early_stop_patience",
             &answers.early_stop_patience,
-            "off: all epochs are trained, the best checkpoint is kept",
+            "off: all epochs are trained; the best checkpoint is kept as well",
         );
-        let sample_count =
-            self.pick("eval.sample_count", &answers.sample_count, 3, "a few answers to read beside the loss");
+        let sample_count = self.pick(
+            "eval.sample_count",
+            &answers.sample_count,
+            3,
+            "a few answers to read, besides the loss",
+        );
         let sample_max_tokens =
             self.pick("eval.sample_max_tokens", &answers.sample_max_tokens, 128, "enough to judge an answer");
         Ok((

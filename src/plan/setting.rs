@@ -34,8 +34,8 @@ pub struct Setting {
     pub aliases: &'static [&'static str],
     /// Names in other programs of something that this setting comes nearest to, but is not.
     pub nearest_to: &'static [&'static str],
-    /// Whether it decides what becomes tokens, or where they are kept, so that data has to be read again when
-    /// it changes.
+    /// Whether it decides what becomes tokens, or where they are kept, so that data has to be read again
+    /// when it changes.
     pub reads_data: bool,
     /// Whether it says what a run is made from, not how: presets of the user leave it out.
     pub of_one_run: bool,

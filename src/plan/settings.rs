@@ -11,10 +11,9 @@ use sparktune_base::choices::{PackStrategy, Think};
 
 use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
-use crate::setting::Heading as In;
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
-use crate::setting::{Completes, Kind, Limit, Number, Setting};
+use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
 use crate::values::{Value, spoken, written};
 
 /// How an answer was given.

@@ -19,7 +19,7 @@ const FULL_EXAMPLES: u64 = 100_000;
 const FULL_TOKENS: u64 = 200_000_000;
 /// Adapters are recommended up to this many examples without further question.
 const LORA_EXAMPLES: u64 = 50_000;
-/// Rows of the MTP head's stage in the original recipe, tokens.
+/// Rows of the MTP head's stage in the Qwen3.5 recipe, tokens.
 const HEAD_PACK_LENGTH: u32 = 8192;
 
 impl Resolver<'_> {
@@ -38,9 +38,11 @@ impl Resolver<'_> {
                 count(FULL_TOKENS)
             );
             let reason = if data.examples <= LORA_EXAMPLES {
-                format!("{size}: adapters hold what so much data can teach; {rule}")
+                format!("{size}: adapters can hold what this much data teaches; {rule}")
             } else {
-                format!("{size} lie between the rules: adapters lose little and need far less memory; {rule}")
+                format!(
+                    "{size} lie between the two rules: adapters lose little and need far less memory; {rule}"
+                )
             };
             return (MethodKind::Lora, reason);
         }
@@ -78,7 +80,7 @@ impl Resolver<'_> {
                     setting("method.rank").place(rank.origin),
                     rank.value
                 ),
-                fix: "Leave the rank out, or use --method lora".into(),
+                fix: "Omit the rank, or use --method lora".into(),
             });
         }
         let (recommended, reason) = self.recommended_method(fit, free);
@@ -110,7 +112,7 @@ impl Resolver<'_> {
             (
                 usual,
                 format!(
-                    "the original recipe's; {} parameters of adapters",
+                    "as in the Qwen3.5 recipe; the adapters have {} parameters",
                     parameters(fit.work.adapter_parameters(usual) as u64)
                 ),
             )
@@ -120,7 +122,7 @@ impl Resolver<'_> {
             "method.alpha",
             &answers.alpha,
             2.0 * f64::from(rank),
-            "twice the rank: a scale of 2, as in the original recipe",
+            "twice the rank: a scale of 2, as in the Qwen3.5 recipe",
         );
         let rslora = self.pick(
             "method.rslora",
@@ -138,12 +140,12 @@ impl Resolver<'_> {
         };
         let model = self.answers.model.as_ref().map_or("the model", |answer| &answer.value);
         let row = match (wish.pack_length, fit.strategy) {
-            (Some(length), _) if length > fit.longest => format!("rows of {} tokens", count(length.into())),
+            (Some(length), _) if length > fit.longest => format!("packs of {} tokens", count(length.into())),
             (_, PackStrategy::Bfd) => {
-                format!("an example of {} tokens in one row", count(fit.longest.into()))
+                format!("an example of {} tokens in one pack", count(fit.longest.into()))
             }
             (length, PackStrategy::Stream) => {
-                format!("rows of {} tokens", count(length.unwrap_or(fit.rule).into()))
+                format!("packs of {} tokens", count(length.unwrap_or(fit.rule).into()))
             }
         };
         // What the user asked for, from the cheapest to give up to the dearest.
@@ -173,13 +175,13 @@ impl Resolver<'_> {
         );
         let reason = if kept.fits() {
             format!(
-                "all activations fit: {} of {} needed; {figures}",
+                "all activations fit ({} of {}), so no layer is computed twice; {figures}",
                 bytes(kept.needed_bytes()),
                 bytes(kept.available_bytes)
             )
         } else {
             format!(
-                "without it {} are needed and {} are available; {figures}",
+                "layers are computed again in the backward pass: without that, {} are needed and {} are available; {figures}",
                 bytes(kept.needed_bytes()),
                 bytes(kept.available_bytes)
             )
@@ -203,32 +205,31 @@ impl Resolver<'_> {
         // More rows together would make the step larger that was asked for.
         let is_free = answers.grad_accum_steps.is_none();
         let best = if is_free { fit.most_together(&free, &alone, step) } else { 1 };
-        let busy = "a packed row is long enough to keep the device busy";
+        let busy = "one pack is long enough to keep the device busy";
         let reason = if best > 1 {
             let together = fit.together(&free, alone.clone(), best);
             format!(
-                "the most of 4, 2 and 1 that fit without recompute: weights are read, and the head's gradient is added to, once for \
-                 {best} rows, by the estimate {} faster, for {} more of activations",
+                "the most of 4, 2 and 1 that fit without recompute: weights are read, and the head's gradient is updated, once for \
+                 {best} packs, which is an estimated {} faster, for {} more of activations",
                 percent(alone.epoch_s / together.epoch_s - 1.0),
                 bytes(together.memory.needed_bytes().saturating_sub(alone.memory.needed_bytes())),
             )
         } else if wish.method == MethodKind::Lora {
             format!(
-                "{busy}, and the gradients of adapters are small; more rows at once only need more memory"
+                "{busy}, and the gradients of adapters are small; more packs at once only need more memory"
             )
         } else if fit.device == Device::Cpu {
-            format!("{busy}; more rows at once only need more memory")
+            format!("{busy}; more packs at once only need more memory")
         } else if !is_free {
-            "with batch.grad_accum_steps as it is given, more rows together would make larger steps"
-                .to_owned()
+            "with the given batch.grad_accum_steps, more packs at once would make larger steps".to_owned()
         } else if alone.recompute {
-            "one row fits only with recompute, and more together would need more".to_owned()
+            "one pack fits only with recompute, and more at once would need more memory".to_owned()
         } else if step.together(2).is_none() {
-            format!("a step has {} rows, which two together would change", count(step.count()))
+            format!("a step has {} packs, and two at once would change that", count(step.count()))
         } else {
             let two = fit.memory(&Wish { micro_batch_packs: Some(2), ..free }, alone.pack_length, false);
             format!(
-                "two rows together would need {} without recompute, and {} are available",
+                "two packs at once would need {} without recompute, and {} are available",
                 bytes(two.needed_bytes()),
                 bytes(two.available_bytes)
             )
@@ -239,13 +240,13 @@ impl Resolver<'_> {
 
     pub(crate) fn pack(&mut self, fit: &Fit, choice: &Choice) -> PackPlan {
         let rule = format!(
-            "the recipe's rule (mean {:.0}, rounded to 128) says {}",
+            "the rule of the Qwen3.5 recipe (the mean, {:.0}, rounded to a multiple of 128) gives {}",
             self.facts.data.mean(),
             count(fit.rule.into())
         );
         let own = choice.rows.own_rows.round() as u64;
         let longer = if own > 0 {
-            format!("; {} longer than that get a row of their own", counted(own, "example"))
+            format!("; {} longer than that get a pack of their own", counted(own, "example"))
         } else {
             String::new()
         };
@@ -254,16 +255,16 @@ impl Resolver<'_> {
         let relative = percent(best.map_or(1.0, |point| point.tokens_per_s_relative));
         let reason = match (&self.answers.pack_length, fit.strategy) {
             (Some(_), _) => {
-                format!("{waste} of the rows stays empty, {relative} of the best speed{longer}; {rule}")
+                format!("{waste} of the packs stays empty, {relative} of the best speed{longer}; {rule}")
             }
             (None, PackStrategy::Bfd) => format!(
-                "the shortest row that holds 99 % of the examples and reaches {relative} of the best speed; {waste} of it stays empty{longer}; {rule}"
+                "the shortest pack that holds 99 % of the examples and reaches {relative} of the best speed; {waste} of it stays empty{longer}; {rule}"
             ),
             (None, PackStrategy::Stream) if choice.pack_length == fit.rule => {
-                format!("{rule}; the strategy is the recipe's too")
+                format!("{rule}, and the strategy is the recipe's too")
             }
             (None, PackStrategy::Stream) => {
-                format!("{rule}, which does not fit; this is the longest row that does")
+                format!("{rule}, which does not fit; this is the longest pack that does")
             }
         };
         // A length that was given has no second recommendation beside it, only the rule.
@@ -288,7 +289,7 @@ impl Resolver<'_> {
             self.no_head(KEY, answer, "no MTP head is trained", "--mtp trained")?;
             return Ok(None);
         }
-        let recipe = format!("the original recipe has rows of {}", count(HEAD_PACK_LENGTH.into()));
+        let recipe = format!("the Qwen3.5 recipe has packs of {}", count(HEAD_PACK_LENGTH.into()));
         let step = u64::from(choice.pack_length) * batch.packs_per_step();
         // A longer row than a step of the main training would make the head's steps larger, and leave it
         // fewer of them.
@@ -301,31 +302,31 @@ impl Resolver<'_> {
         let memory = needs(length);
         if !memory.fits() {
             let shorter = fitting.map(|length| Remedy {
-                change: format!("{}: shorter rows for the head", setting(KEY).how(length)),
+                change: format!("{}: shorter packs for the head", setting(KEY).how(length)),
                 needed_bytes: needs(length).needed_bytes(),
             });
             let untrained = Remedy {
-                change: "--mtp default: the base's head, carried over".into(),
+                change: "--mtp default: keep the base model's head".into(),
                 needed_bytes: choice.memory.needed_bytes(),
             };
             return Err(PlanError::DoesNotFit {
                 key: if answer.is_some() { KEY } else { "mtp" },
-                what: format!("training the MTP head in rows of {} tokens", count(length.into())),
+                what: format!("training the MTP head in packs of {} tokens", count(length.into())),
                 memory: Box::new((&memory).into()),
                 remedies: shorter.into_iter().chain([untrained]).collect(),
             });
         }
         let why = match fitting.unwrap_or(length) {
-            HEAD_PACK_LENGTH => "the original recipe's rows for the head".to_owned(),
-            shorter if shorter < wanted => format!("the longest rows that fit; {recipe}"),
+            HEAD_PACK_LENGTH => "as in the Qwen3.5 recipe".to_owned(),
+            shorter if shorter < wanted => format!("the longest packs that fit; {recipe}"),
             _ if wanted == whole_step => {
-                format!("a row makes a step of {} tokens, as in the main training; {recipe}", count(step))
+                format!("one pack makes a step of {} tokens, as in the main training; {recipe}", count(step))
             }
-            _ => format!("the longest the model can take; {recipe}"),
+            _ => format!("the longest that the model can take; {recipe}"),
         };
         let most = memory.needed_bytes() > choice.memory.needed_bytes();
         let reason = format!(
-            "{why}; the text model keeps nothing here, so that {} of {} are needed{}",
+            "{why}; the text model stores no activations in this stage, so {} of {} are needed{}",
             bytes(memory.needed_bytes()),
             bytes(memory.available_bytes),
             if most { ", which is more than the main training needs" } else { "" },

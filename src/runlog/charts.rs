@@ -9,7 +9,7 @@ use crate::series::Series;
 /// taken; of several GPUs the first is shown, which is the one that trains.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Charts {
-    /// Training loss, nats per target token.
+    /// Training loss, nats per trained token.
     pub loss: Series,
     /// Eval loss.
     pub eval_loss: Series,

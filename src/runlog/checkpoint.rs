@@ -54,7 +54,7 @@ pub struct Skipped {
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub damage: Damage,
 }
 

@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::now_us;
 use crate::run_dir::{RunDir, random_hex};
 
-/// What can be asked of a trainer.
+/// The requests that a trainer accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -42,7 +42,7 @@ impl Action {
 pub struct Request {
     /// Also the file's name; the acknowledging event repeats it.
     pub id: String,
-    /// What is asked.
+    /// The requested action.
     pub action: Action,
     /// When, microseconds since the Unix epoch.
     pub time_us: u64,
@@ -67,12 +67,12 @@ pub fn request(run: &RunDir, action: Action) -> Result<Request> {
     Ok(request)
 }
 
-/// What a look into `control/` brought.
+/// The result of reading `control/`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
     /// Requests to carry out, oldest first. Acknowledge each.
     pub requests: Vec<Request>,
-    /// What was set aside and why, one line each, for a `warning` event.
+    /// Requests that were set aside, with the reason, one line each, for a `warning` event.
     pub ignored: Vec<String>,
 }
 

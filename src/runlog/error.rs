@@ -1,4 +1,4 @@
-//! What can go wrong with a run folder, said so that a person can act on it.
+//! Errors of run folders. Each message says what is wrong, where, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -33,10 +33,10 @@ pub enum Error {
         /// The folder that holds runs.
         root: PathBuf,
     },
-    /// Nothing has this name.
+    /// No run has this name.
     #[error("no run named '{name}' in {}; `{program} runs` lists them", .root.display(), program = program_name())]
     NoSuchRun {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// The folder that holds runs.
         root: PathBuf,
@@ -44,7 +44,7 @@ pub enum Error {
     /// A prefix that fits several runs.
     #[error("'{name}' matches {} runs; type more of one of these names:\n  {}", .candidates.len(), .candidates.join("\n  "))]
     Ambiguous {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// Every run it fits, oldest first.
         candidates: Vec<String>,
@@ -66,7 +66,7 @@ pub enum Error {
     AlreadyRunning {
         /// The run folder.
         run: PathBuf,
-        /// What the holder wrote about itself.
+        /// The holder's note about itself.
         holder: Holder,
     },
     /// A request to a run that nobody trains.
@@ -125,7 +125,7 @@ pub enum Error {
     DamagedCheckpoint {
         /// The checkpoint folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         damage: Damage,
     },
 }

@@ -23,11 +23,11 @@ pub struct Event {
     pub seq: u64,
     /// Microseconds since the Unix epoch; never decreases within an attempt.
     pub time_us: u64,
-    /// What happened.
+    /// The payload.
     pub kind: Kind,
 }
 
-/// What happened.
+/// The payload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each payload is documented at its type")]
@@ -173,9 +173,9 @@ pub struct Fp8Loss {
 pub struct Sample {
     /// Steps trained so far.
     pub step: u64,
-    /// What the model was asked.
+    /// The prompt.
     pub prompt: String,
-    /// What it answered.
+    /// The model's answer.
     pub text: String,
     /// Tokens generated.
     pub tokens: u64,
@@ -329,10 +329,10 @@ pub struct RunFinished {
     /// the device on a GPU, and of both where they share the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_peak_bytes: Option<u64>,
-    /// What the plan predicted for it.
+    /// The prediction of the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_predicted_bytes: Option<u64>,
-    /// What was written, relative to the run folder.
+    /// The written paths, relative to the run folder.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
 }

@@ -22,7 +22,7 @@ use crate::run_dir::RunDir;
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the trainer wrote about itself into the lease, for information only.
+/// The trainer's note about itself in the lease, for information only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holder {
@@ -112,7 +112,7 @@ impl Lease {
         }
     }
 
-    /// What the last holder wrote about itself; empty when nothing readable is there.
+    /// The last holder's note about itself; empty when it cannot be read.
     pub fn holder_of(run: &RunDir) -> Holder {
         fs::read(run.lease_lock())
             .ok()

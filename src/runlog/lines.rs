@@ -10,7 +10,7 @@ use memchr::{memchr, memchr_iter};
 
 use crate::event::{Event, Unreadable};
 
-/// What the second thread hands over at once.
+/// A batch that the second thread hands over.
 const PIECE: usize = 64 * 1024;
 
 /// The size from which on a block is shared with a second thread, where there is a core for it: starting one
@@ -22,7 +22,7 @@ pub(crate) fn shared_from() -> usize {
     if cores > 1 { 256 * 1024 } else { usize::MAX }
 }
 
-/// What a line says; nothing when it is blank.
+/// Parses a line; `None` when it is blank.
 pub(crate) type Said = Option<Result<Event, Unreadable>>;
 
 /// Hands each line of `block`, which ends with a newline, to `take` until it breaks; says whether it did.

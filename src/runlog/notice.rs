@@ -1,4 +1,4 @@
-//! What is odd about an event file without stopping the reading, in words.
+//! Notices about anomalies of an event file that do not stop the reading.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl fmt::Display for Notice {
         match self {
             Notice::Malformed { file, count, first_line, reason } => write!(
                 f,
-                "{}:{first_line}: {count} line(s) skipped that are no events; the first: {reason}",
+                "{}:{first_line}: {count} line(s) that are not events were skipped; the first: {reason}",
                 file.display()
             ),
             Notice::TornEnd { file, bytes } => {

@@ -47,7 +47,7 @@ pub struct StepParts {
     pub backward_ms: Option<f64>,
     /// Clipping and optimizer.
     pub optimizer_ms: Option<f64>,
-    /// What none of the parts above covers.
+    /// Time that none of the parts above covers.
     pub rest_ms: f64,
     /// Steps averaged.
     pub over_steps: u64,

@@ -124,7 +124,7 @@ impl Series {
         &self.buckets
     }
 
-    /// Nothing was added.
+    /// No point was added.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }

@@ -52,7 +52,7 @@ impl EventWriter {
         match TensorBoard::create(lease.run(), self.attempt) {
             Ok(board) => self.log().tensorboard = Some(board),
             Err(error) => {
-                let message = format!("no charts for TensorBoard: {error}; training goes on");
+                let message = format!("no charts for TensorBoard: {error}; training continues");
                 self.emit(Kind::Warning(Warning { message, step: None }));
             }
         }
@@ -84,7 +84,7 @@ impl EventWriter {
             // Not eprintln!, which panics when standard error lies on the same full disk.
             let _ = writeln!(
                 io::stderr(),
-                "warning: cannot log to {}: {}; training goes on ({} events lost so far)",
+                "warning: cannot log to {}: {}; training continues ({} events lost so far)",
                 self.path.display(),
                 in_words(&error),
                 lines.lost

@@ -1,4 +1,4 @@
-//! What a failure of the GPU means, in words a user can act on.
+//! Explains failures of the GPU in words that a user can act on.
 //!
 //! The CUDA runtime reports much of what goes wrong by a panic, often on a thread of its own, whose caller
 //! then fails with a message about something else. So the panic hook lets every message be [`hear`]d here,
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sparktune_base::program_name;
 use sparktune_base::units::bytes;
 
-/// What a message means; `None` where it does not speak of the device.
+/// Returns the meaning of a message; `None` if it does not concern the device.
 pub fn device_failure(message: &str) -> Option<String> {
     library(message)
         .or_else(|| compilation(message))
@@ -37,7 +37,7 @@ pub fn hear(message: &str) {
     }
 }
 
-/// What the first of the recent panics that spoke of the device meant.
+/// Returns the meaning of the first of the recent panics that concern the device.
 pub fn heard() -> Option<String> {
     let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     first.as_ref().filter(|(at, _)| at.elapsed() <= RECENT).map(|(_, words)| words.clone())
@@ -108,7 +108,7 @@ fn memory(message: &str) -> Option<String> {
     out.then(|| {
         format!(
             "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {}; else start a new run \
-             with a smaller --pack-length, with SPARKTUNE_RECOMPUTE=true, or with --method lora",
+             with a smaller --pack-length, with --recompute true, or with --method lora",
             for_what.unwrap_or_default(),
             resume()
         )
@@ -187,7 +187,7 @@ fn of_status(name: &str) -> Option<String> {
         }
         "NO_BINARY_FOR_GPU" | "INVALID_PTX" => {
             format!(
-                "the driver does not take the kernels that NVRTC compiled for this GPU ({name}). {doctor}"
+                "the driver does not accept the kernels that NVRTC compiled for this GPU ({name}). {doctor}"
             )
         }
         "JIT_COMPILER_NOT_FOUND" => {
@@ -197,7 +197,7 @@ fn of_status(name: &str) -> Option<String> {
         }
         "ECC_UNCORRECTABLE" => {
             format!(
-                "the GPU's memory has an error that could not be corrected ({name}). {resume}; if it happens again, the GPU is to be replaced (`nvidia-smi -q -d ECC`)"
+                "the GPU's memory has an error that could not be corrected ({name}). {resume}; if it happens again, the GPU must be replaced (`nvidia-smi -q -d ECC`)"
             )
         }
         "LAUNCH_TIMEOUT" => {
@@ -215,7 +215,7 @@ fn of_status(name: &str) -> Option<String> {
         | "INVALID_PC"
         | "LAUNCH_FAILED" => {
             format!(
-                "a kernel failed on the GPU ({name}), and nothing runs on it any more in this process. {resume}. If it fails at the same \
+                "a kernel failed on the GPU ({name}), and this process can no longer use it. {resume}. If it fails at the same \
                  step again, {REPORT}; if at another, the GPU may be unwell (`sudo dmesg | grep -i xid`)"
             )
         }

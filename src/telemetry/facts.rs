@@ -28,7 +28,7 @@ pub struct Machine {
     pub cores_usable: usize,
     /// Physical memory, or the container's limit where that is lower.
     pub mem_total_bytes: u64,
-    /// What can be allocated now without swapping.
+    /// Memory that can be allocated now without swapping.
     pub mem_available_bytes: u64,
     /// The container's memory limit, where there is one.
     pub mem_limit_bytes: Option<u64>,
@@ -38,7 +38,7 @@ pub struct Machine {
     pub mem_pressure: Option<Pressure>,
     /// All swap space; 0 where there is none.
     pub swap_total_bytes: Option<u64>,
-    /// What of it is in use.
+    /// The part of it that is in use.
     pub swap_used_bytes: Option<u64>,
     /// Version of the GPU driver.
     pub gpu_driver: Option<String>,
@@ -66,7 +66,7 @@ pub struct GpuFacts {
     pub compute_capability: Option<String>,
     /// Dedicated memory; `None` on GB10, which shares the system's.
     pub mem_total_bytes: Option<u64>,
-    /// What of it is free now.
+    /// The part of it that is free now.
     pub mem_free_bytes: Option<u64>,
     /// SM clock now; low while idle.
     pub sm_clock_mhz: Option<u32>,

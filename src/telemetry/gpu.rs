@@ -117,7 +117,7 @@ fn watts(milliwatts: u32) -> f64 {
     f64::from(milliwatts) / 1e3
 }
 
-/// What is wrong with a driver that is there; nothing where there is none.
+/// Returns the problem of an installed driver, if there is one.
 fn fault(error: &NvmlError) -> Option<DriverFault> {
     Some(match error {
         NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => return None,

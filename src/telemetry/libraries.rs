@@ -143,7 +143,7 @@ const MACHINE: u16 = 183;
 const CACHE_FLAGS: u32 = 0x0a03;
 
 /// Names and paths in `/etc/ld.so.cache`, as glibc writes it since 2.2; an older table may lie before.
-/// Nothing where the bytes are something else.
+/// `None` where the bytes are something else.
 fn read_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEAD: usize = 48;

@@ -1,4 +1,4 @@
-//! What the kernel says about this process and about waiting for memory.
+//! Figures of the kernel about this process and about waiting for memory.
 
 use std::fs;
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::process::{self, Pressure};
 pub struct Memory {
     /// Physical memory, or the container's limit where that is lower.
     pub total_bytes: u64,
-    /// What can be allocated now without swapping, under that limit.
+    /// Memory that can be allocated now without swapping, under that limit.
     pub available_bytes: u64,
     /// The container's limit, where there is one.
     pub limit_bytes: Option<u64>,

@@ -81,7 +81,7 @@ pub(crate) fn make(
     attempt.export(&mut text.model, before, mtp)
 }
 
-/// What the parts of an attempt share.
+/// The state that the parts of an attempt share.
 struct Attempt<'a, 'run> {
     session: &'a mut Session<'run>,
     state: &'a mut State,
@@ -94,7 +94,7 @@ struct Attempt<'a, 'run> {
     tiles: Option<TileFile>,
 }
 
-/// What training changes.
+/// The parameters that training changes.
 struct Loaded {
     text: TextModel,
     head: Option<Mtp>,
@@ -172,7 +172,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             EvalSet::open(&path, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
         if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
             session.warn(
-                "config.json declares an MTP head, but the weights hold none (transformers drops it when it saves): going on without",
+                "config.json declares an MTP head, but the weights hold none (transformers drops it when it saves): continuing without it",
                 None,
             );
         }
@@ -217,7 +217,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let plan = self.plan.for_head();
         let batches = Batches::new(examples, &plan, 1, plan.duration.max_steps)?;
         let (total, length) = (batches.total_steps(), plan.pack.length);
-        session.phase("mtp", format!("training the MTP head, {total} steps in rows of {length} tokens"));
+        session.phase("mtp", format!("training the MTP head, {total} steps in packs of {length} tokens"));
         let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
         let steps = Steps::new(&objective, head, state, optimizer, batches, settings);
         // Without evaluations in between: there is no best head to keep.

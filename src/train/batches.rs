@@ -22,7 +22,7 @@ pub(crate) struct Batches {
     current: Option<(usize, Packs)>,
 }
 
-/// What one optimizer step trains on.
+/// The packs of one optimizer step.
 pub(crate) struct Batch {
     /// One for each micro-batch.
     pub(crate) sequences: Vec<PackedSequence>,

@@ -1,8 +1,8 @@
-//! What the outside asks of a run in progress: requests in `control/`, a signal, or memory that runs out.
+//! Interventions in a run in progress: requests in `control/`, a signal, or memory that runs out.
 
 use sparktune_runlog::{Action, Request};
 
-/// What was asked of the loop since it last looked.
+/// Requests to the loop since the last check.
 #[derive(Debug, Default)]
 pub(crate) struct ControlRequests {
     /// Requests from `control/` that have not been acknowledged.

@@ -1,4 +1,4 @@
-//! What must happen after an optimizer step: evaluate, save, end the stage, stop the run.
+//! The actions that are due after an optimizer step: evaluate, save, end the stage, stop the run.
 //!
 //! Pure: [`Due`] follows from the step, the plan's intervals, the time since the last checkpoint, the outcome
 //! of an evaluation and what was requested. It must not know models, files or clocks.
@@ -44,7 +44,7 @@ pub(crate) enum StageEnd {
     EarlyStop,
 }
 
-/// What an evaluation says about the steps before it.
+/// The assessment of the steps before an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evaluated {
     /// Its loss is the lowest so far.
@@ -53,7 +53,7 @@ pub(crate) struct Evaluated {
     pub(crate) without_gain: u32,
 }
 
-/// What must happen after a step, in the order of the fields.
+/// The actions that are due after a step, in the order of the fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Due {
     /// Evaluate and generate samples, where there is an eval set.

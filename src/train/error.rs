@@ -24,7 +24,7 @@ pub enum TrainError {
     #[error("the plan names no model folder. Start a new run with `{program} train`", program = program_name())]
     NoModelFolder,
     #[error(
-        "{path}: no token carries loss, so there is nothing to learn. Check that the data has assistant turns, and the think policy"
+        "{path}: no token is trained, so there is nothing to learn. Check that the data has assistant turns, and the think policy"
     )]
     NoTargets { path: PathBuf },
     #[error(

@@ -30,7 +30,7 @@ pub struct Finished {
     pub outputs: Vec<PathBuf>,
 }
 
-/// What the machine offers a run, beyond its plan.
+/// The resources that the machine offers a run, beyond its plan.
 #[derive(Debug, Clone, Default)]
 pub struct TrainOptions {
     /// Bytes of memory to be left to others; without it, as many as the plan's rule says.

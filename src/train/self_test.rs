@@ -19,7 +19,7 @@ use crate::steps::is_host;
 /// A property of training on a device, measured.
 #[derive(Debug, Clone)]
 pub struct SelfTest {
-    /// What is compared, in two or three words.
+    /// The compared quantity, in two or three words.
     pub name: &'static str,
     /// The result in a sentence with its numbers.
     pub found: String,

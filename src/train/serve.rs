@@ -126,7 +126,7 @@ impl HeadReport {
     pub(crate) fn in_a_line(&self) -> String {
         let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
         format!(
-            "{} drafted tokens kept in a pass for drafts of 1 to {LONGEST_DRAFT} ({} held-out prompts); a draft from {} tokens reads {} of the model, so that {LONGEST_DRAFT} gain {:.2}× at most (estimate)",
+            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); a draft from {} tokens reads {} of the model, so {LONGEST_DRAFT} of them gain {:.2}× at most (estimate)",
             accepted.join(", "),
             self.prompts,
             count(self.rows as u64),
@@ -136,7 +136,7 @@ impl HeadReport {
     }
 }
 
-/// What the page describes.
+/// The input of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
     /// The folder of the model to serve, below `outputs/`.
@@ -191,16 +191,15 @@ pub(crate) fn serve_page(served: &Served) -> String {
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
         (MtpChoice::None, _) => line("Left out, as the plan says.".into()),
-        (_, None) => line("Not measured: the model has no MTP head, or no example was held out.".into()),
+        (_, None) => line("Not measured: the model has no MTP head, or there is no eval set.".into()),
         (_, Some(last)) => {
             line(format!(
-                "Drafted tokens kept in a pass (mean over {} held-out prompts, {TOKENS} tokens each, greedy; measured):\n",
+                "Drafted tokens accepted per pass (mean over {} prompts of the eval set, {TOKENS} tokens each, greedy; measured):\n",
                 last.prompts
             ));
             line(acceptance_table(before.as_ref(), last, trimmed.as_ref()));
             line(format!(
-                "Recommended draft length: **{draft}**{}. The speed-up is an estimate: (1 + kept) / (1 + length × share), with the share \
-                 below. Measure it on your server.\n",
+                "Recommended draft length: **{draft}**{}. The speed-up is an estimate: (1 + accepted) / (1 + length × share), with the share below. Measure it on your server.\n",
                 if draft == 0 { " (drafting does not pay)" } else { "" },
             ));
             line(reading_table(last, trimmed.as_ref()));
@@ -247,13 +246,13 @@ fn tokens(report: &HeadReport) -> String {
     format!("{} tokens", count(report.rows as u64))
 }
 
-/// What a pass and a drafted token read, and how much can be gained at most.
+/// A table of what a pass and a drafted token read, and how much can be gained at most.
 fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
     let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
     let mut table = format!(
         "What is read of memory (arithmetic, not measured: parameters in bf16, one request at a time). The last column is the \
-         speed-up if every draft of {} tokens were kept: (1 + length) / (1 + length × share).\n\n\
+         speed-up if every draft of {} tokens were accepted: (1 + length) / (1 + length × share).\n\n\
          | | reads | share of a pass | at most |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
         lengths.join(", "),
         bf16(last.reading.pass)
@@ -276,8 +275,7 @@ fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
 /// Says which servers can draft from the list of token ids, and how.
 fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> String {
     let mut page = String::from(
-        "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent targets of the training data and the special \
-         ones, as a list that `torch.load` reads. Drafts are only proposals: the text stays what the model itself would say. The head \
+        "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent trained tokens of the data and the special ones, as a list that `torch.load` reads. Drafts are only proposals: the text stays what the model itself would write. The head \
          was trained on the whole vocabulary, and nothing is cut from the weights.\n\n\
          SGLang takes the list as `--speculative-token-map`. What follows was read in its source (commit 008b79d2) and not run here. ",
     );

@@ -118,7 +118,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         self.steps.settle(self.session)?;
         tiles.measure(self.session, self.steps.trainee.model().device(), &products);
         let total = self.steps.total();
-        self.session.phase(O::Trainee::STAGE.phase(), format!("going on with {total} optimizer steps"));
+        self.session.phase(O::Trainee::STAGE.phase(), format!("continuing with {total} optimizer steps"));
         Ok(())
     }
 

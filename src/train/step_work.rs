@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 use sparktune_kernels::work::{self, Ceilings, Launch, Work};
-use sparktune_plan::architecture::{LayerSpec, LinearSpec, MixerSpec, NormSpec, Place};
+use sparktune_plan::architecture::{Activation, LayerSpec, LinearSpec, MixerSpec, Place};
 use sparktune_plan::cost::PUBLISHED;
 use sparktune_plan::products::{PACK, RANK, shapes};
 use sparktune_plan::{MethodKind, ModelConfig};
@@ -134,12 +134,20 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
             }
         }
         mixer(&mut parts, layer, calls, tokens, step.length);
-        parts.add("silu_mul", calls, work::silu_mul(tokens, layer.intermediate_size), share::STREAM);
+        let width = layer.intermediate_size;
+        match layer.activation {
+            Activation::Silu => parts.add("silu_mul", calls, work::silu_mul(tokens, width), share::STREAM),
+            Activation::GeluTanh => {
+                parts.add("gelu_mul", calls, work::gelu_mul(tokens, width), share::STREAM)
+            }
+        }
         // All but the model's first add what was computed before to the residual stream.
-        let of_stream = |norm: &&NormSpec| matches!(norm.place, Place::BeforeMixer | Place::BeforeMlp);
-        let norms = layer.norms().filter(of_stream).count();
+        let norms = |places: [Place; 2]| layer.norms().filter(|norm| places.contains(&norm.place)).count();
         let of_sum = work::add_rms_norm(tokens, hidden);
-        parts.add_as("add_rms_norm", "rms_norm", norms * calls, of_sum, [share::STREAM; 2]);
+        let before = norms([Place::BeforeMixer, Place::BeforeMlp]) * calls;
+        parts.add_as("add_rms_norm", "rms_norm", before, of_sum, [share::STREAM; 2]);
+        let after = norms([Place::AfterMixer, Place::AfterMlp]) * calls;
+        parts.add("rms_norm", after, work::rms_norm(tokens, hidden), share::STREAM);
     }
 
     parts.add("rms_norm", micro_batches, work::rms_norm(tokens, hidden), share::STREAM);
@@ -177,6 +185,8 @@ fn mixer(parts: &mut Parts, layer: &LayerSpec, calls: usize, tokens: usize, leng
         }
         MixerSpec::Attention(of) => {
             let (heads, kv_heads, d) = (of.num_attention_heads, of.num_key_value_heads, of.head_dim);
+            // An example without a window in which tokens see as many tokens.
+            let length = 2.0 * of.mean_context(length);
             let attention = work::packed_attention(tokens, length, heads, kv_heads, d);
             parts.add_as("packed_attention", "packed_attention", calls, attention, share::ATTENTION);
             let gated = of.output_gate;
@@ -247,7 +257,7 @@ impl Predicted {
         Self { name: format!("{size} {method}"), size, step, parts: parts(config, &step) }
     }
 
-    /// The batch of the original recipe, 16 packs, of which so many pass together.
+    /// The batch of the Qwen3.5 recipe, 16 packs, of which so many pass together.
     fn as_trained(&self, config: &ModelConfig, micro_batch_packs: usize, target_share: f64) -> Self {
         let step = Step { packs: 16, micro_batch_packs, target_share, ..self.step };
         let targets = if target_share < 1.0 { ", half of the tokens targets" } else { "" };

@@ -35,7 +35,7 @@ pub(crate) struct Steps<'a, O: Objective> {
     settled_at: Instant,
 }
 
-/// What became of a step that was to be queued.
+/// The result of queueing a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Queued {
     /// It counts as done, also where it had nothing to learn from.
@@ -116,10 +116,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let learning_rate = learning_rate(&self.settings, self.state.step, self.total());
         let step = self.state.step + 1;
         if terms == 0 {
-            session.warn(
-                "no token of this step carries loss: nothing to learn from it, the weights stay",
-                Some(step),
-            );
+            session.warn("no token of this step is trained, so the weights stay as they are", Some(step));
             self.state.step = step;
             if O::Trainee::STAGE == Stage::Main {
                 self.state.main_steps = step;

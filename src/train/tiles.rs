@@ -49,7 +49,8 @@ impl TileFile {
         };
         let (on, lines) = text.split_once('\n').unwrap_or((&text, ""));
         if on != self.on {
-            session.phase("tiles", format!("{path} is of another GPU, driver or build, and is written anew"));
+            session
+                .phase("tiles", format!("{path} is of another GPU, driver or build, and is written again"));
             return true;
         }
         let unfinished = lines.strip_suffix(UNFINISHED);

@@ -127,7 +127,7 @@ fn line_for(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is in the cache"),
         Event::Begin { repo, files, bytes: size } => {
-            format!("{repo}: fetching {}, {}", counted(*files as u64, "file"), bytes(*size))
+            format!("{repo}: downloading {}, {}", counted(*files as u64, "file"), bytes(*size))
         }
         Event::File { name, have: 0, size } => format!("{name}: {}", bytes(*size)),
         Event::File { name, have, size } => {
@@ -136,7 +136,7 @@ fn line_for(event: &Event<'_>) -> Option<String> {
         Event::Retry { name, wait, why } => {
             format!("{name}: {why}; next attempt in {} s", wait.as_secs_f32().ceil())
         }
-        Event::Waiting { name } => format!("{name}: another process is fetching it, waiting"),
+        Event::Waiting { name } => format!("{name}: another process is downloading it, waiting"),
         Event::Done { name, size } => format!("{name}: done, {}", bytes(*size)),
         _ => return None,
     })

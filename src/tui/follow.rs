@@ -189,7 +189,7 @@ mod tests {
         assert!(!line.contains(['\u{202e}', '\u{9b}']));
         let there: serde_json::Value = serde_json::from_str(weather).unwrap();
         assert_eq!(serde_json::from_str::<serde_json::Value>(line).unwrap(), there);
-        assert!(text(&notes).contains("1 line(s) skipped"), "{}", text(&notes));
+        assert!(text(&notes).contains("1 line(s) that are not events"), "{}", text(&notes));
         assert!(text(&notes).contains("crashed"), "{}", text(&notes));
     }
 

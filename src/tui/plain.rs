@@ -101,15 +101,15 @@ fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
         format!("step {}", count(eval.step)),
         format!("loss {}{}", loss(eval.loss_nats), if best { " (best)" } else { "" }),
         counted(eval.examples, "example"),
-        counted(eval.target_tokens, "target token"),
+        counted(eval.target_tokens, "trained token"),
         format!("took {}", or_unknown(eval.eval_ms, milliseconds)),
     ]
 }
 
-/// `held-out loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
+/// `eval loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
 pub(crate) fn fp8_loss(losses: &Fp8Loss) -> String {
     let Fp8Loss { fp8_nats, bf16_nats, held_out, .. } = losses;
-    let rows = if *held_out { "held-out loss" } else { "loss of the first step's rows" };
+    let rows = if *held_out { "eval loss" } else { "loss of the first step's packs" };
     let more = fp8_nats.zip(*bf16_nats).map(|(fp8, bf16)| format!(" ({:+.2} %)", 100.0 * (fp8 / bf16 - 1.0)));
     format!(
         "{rows} {} with fp8, {} in bf16{}",
@@ -364,9 +364,9 @@ mod tests {
 13:27:32 UTC step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · took – · – tok/s · mem – · left –
 13:27:33 UTC step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · took 412 ms · 4,966 tok/s · mem 3.2 GB · left 9 min 59 s
 13:27:33 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
-13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 target tokens · took 80 ms
-13:27:34 UTC fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
-13:27:35 UTC fp8        step 3 · loss of the first step's rows – with fp8, 1.2500 in bf16
+13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
+13:27:34 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
+13:27:35 UTC fp8        step 3 · loss of the first step's packs – with fp8, 1.2500 in bf16
 13:27:35 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
 13:27:36 UTC control    stop carried out at step 3

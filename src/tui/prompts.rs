@@ -52,7 +52,7 @@ impl Prompter {
         }
         let number = |text: &str| {
             let known = text.trim().parse().ok().filter(|n| (1..=choices.len()).contains(n));
-            known.ok_or_else(|| format!("a number from 1 to {} is needed", choices.len()))
+            known.ok_or_else(|| format!("type a number from 1 to {}", choices.len()))
         };
         let answer = self.line(question, &(default + 1).to_string(), |text| number(text).map(drop))?;
         Ok(number(&answer).unwrap_or(default + 1) - 1)
@@ -175,7 +175,7 @@ fn declined(error: InquireError) -> Failure {
 #[derive(Clone, Default)]
 struct Paths;
 
-/// What a path being typed may become. A folder that cannot be read offers nothing.
+/// Returns the completions of a path being typed. A folder that cannot be read offers none.
 fn suggestions(typed: &str) -> Vec<String> {
     let (folder, beginning) = split_typed(typed);
     let home = std::env::var_os("HOME").map(PathBuf::from);

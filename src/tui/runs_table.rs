@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::state::State;
 
-/// What is known of a run at a glance; serialises for `runs --json`.
+/// The most important facts about a run; serialises for `runs --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunRow {
     /// The run's name.

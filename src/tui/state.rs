@@ -9,7 +9,7 @@ use crate::screen::{Role, Theme};
 pub(crate) struct State {
     /// A word or two.
     pub word: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub role: Role,
     /// The sign, and the one for terminals without Unicode.
     glyph: (&'static str, &'static str),

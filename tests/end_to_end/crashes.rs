@@ -62,11 +62,12 @@ fn killed_and_resumed(flags: &[&str]) {
                 break Some(status);
             }
             let committing = is_committing(&run);
-            if if wants_commit {
+            let is_time = if wants_commit {
                 committing || started.elapsed() > 3 * after
             } else {
                 started.elapsed() > after
-            } {
+            };
+            if is_time {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 in_commit += u32::from(is_committing(&run));

@@ -185,7 +185,7 @@ fn runs_are_listed_and_called_by_any_unique_name() {
     let unknown = place.sparktune(["watch", "gamma"]).exits(2);
     assert!(unknown.err.contains("gamma") && unknown.err.contains("sparktune runs"), "{}", unknown.err);
     let both = place.sparktune(["watch", "2"]).exits(2);
-    assert!(both.err.contains("fits 2 runs"), "{}", both.err);
+    assert!(both.err.contains("matches 2 runs"), "{}", both.err);
 }
 
 #[test]

@@ -15,6 +15,11 @@ pub(crate) fn checkpoint() -> PathBuf {
     set.join("checkpoint").canonicalize().unwrap()
 }
 
+/// The tiny Gemma 3, with a tokenizer and template in the manner of Gemma's.
+pub(crate) fn gemma3() -> Option<PathBuf> {
+    checkpoint().join("../../others/gemma3").canonicalize().ok()
+}
+
 /// What a command did.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -107,7 +112,11 @@ impl Place {
     /// `train --non-interactive --json` of the fixture checkpoint on `train.jsonl`, a few short steps, with
     /// more flags.
     pub(crate) fn train(&self, more: &[&str]) -> Command {
-        let model = checkpoint();
+        self.train_model(&checkpoint(), more)
+    }
+
+    /// As [`train`](Self::train), of another model.
+    pub(crate) fn train_model(&self, model: &Path, more: &[&str]) -> Command {
         let mut command = self.command(["train", "--non-interactive", "--json", "--device", "cpu"]);
         command.arg("--model").arg(model).args(["--data", "train.jsonl", "--pack-length", "128"]).args(more);
         command

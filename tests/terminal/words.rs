@@ -10,12 +10,12 @@ pub(crate) const CTRL_Z: &str = "\x1a";
 /// The questions of the wizard, one to a page, in their order. Enter takes what is recommended; on the last
 /// one it starts the run.
 pub(crate) const WIZARD: [&str; 6] = [
-    "What it will run on",
-    "Which model is to be tuned?",
-    "On which data?",
-    "How is it trained?",
-    "What becomes of the MTP head?",
-    "Is this right?",
+    "Your machine",
+    "Which model do you want to fine-tune?",
+    "Which data do you want to train on?",
+    "Training plan",
+    "Train the MTP head?",
+    "Review and start",
 ];
 /// What the wizard asks before it is left, and the key that says yes.
 pub(crate) const LEAVE_WIZARD: &str = "leave the wizard?";
@@ -39,6 +39,6 @@ pub(crate) const TOO_SMALL: &str = "too small";
 pub(crate) const PROMPTS: [(&str, &str); 3] =
     [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
 /// The plain question under what was found in the data; Enter goes on.
-pub(crate) const DATA_IS_RIGHT: &str = "Is this data right?";
+pub(crate) const DATA_IS_RIGHT: &str = "Use this data?";
 pub(crate) const MODEL: &str = "<model>";
 pub(crate) const DATA: &str = "<data>";

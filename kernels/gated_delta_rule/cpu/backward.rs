@@ -26,7 +26,7 @@ pub(super) struct Results<'a> {
     pub(super) d_initial_state: Option<&'a mut [f32]>,
 }
 
-/// What one thread needs.
+/// Scratch memory of one thread.
 pub(super) struct Backward<'a> {
     arch: Arch,
     inputs: Inputs<'a>,

@@ -16,7 +16,7 @@ pub(super) struct Results<'a> {
     pub(super) final_state: Option<&'a mut [f32]>,
 }
 
-/// What one thread needs.
+/// Scratch memory of one thread.
 pub(super) struct Forward<'a> {
     arch: Arch,
     inputs: Inputs<'a>,

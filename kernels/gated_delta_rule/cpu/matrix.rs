@@ -169,7 +169,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What a product does to its result.
+/// The effect of a product on its result.
 #[derive(Clone, Copy)]
 pub(super) enum Write {
     Set,

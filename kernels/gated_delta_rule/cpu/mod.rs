@@ -151,7 +151,7 @@ impl Dims {
     }
 }
 
-/// What goes into the rule. All tensors dense and row-major.
+/// The inputs of the rule. All tensors are dense and row-major.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Inputs<'a> {
     /// Head counts and sizes.

@@ -1,4 +1,4 @@
-//! What is done to rows and single numbers between the matrix products.
+//! Operations on rows and single numbers between the matrix products.
 //!
 //! Plain loops, compiled for the machine's widest vectors by calling them inside [`Arch::dispatch`]; hence
 //! `inline(always)`.

@@ -91,7 +91,7 @@ struct QueryBlock {
     rows: usize,
     /// Row in k and v where the segment begins.
     first_key: usize,
-    /// Of the first query, counted from the start of the segment.
+    /// Position of the first query, counted from the start of the segment.
     position: usize,
 }
 
@@ -125,7 +125,7 @@ fn run(
     });
 }
 
-/// What a task holds; kept from task to task.
+/// The scratch memory of a task, kept from task to task.
 #[derive(Default)]
 struct Scratch {
     /// Scores of the step, then their exponentials, `[rows, keys]`.

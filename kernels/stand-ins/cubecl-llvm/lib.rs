@@ -30,7 +30,7 @@ pub enum LlvmTarget {
 /// The compiler that is not here.
 #[derive(Debug, Clone, Default)]
 pub struct PlironCompiler {
-    /// What was asked for.
+    /// The name that was asked for.
     pub target: LlvmTarget,
 }
 

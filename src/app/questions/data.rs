@@ -9,13 +9,13 @@ use sparktune_plan::{Answers, DataFormat};
 use crate::data::{limit_that_accepts, refusal, think};
 use crate::files::expand_home;
 
-/// What is taken as data.
+/// The files that count as data.
 pub const PATH_HELP: &str = ".jsonl, also .gz and .zst; a folder stands for all such files in it";
 
 /// Checks the path of training data as typed, and returns it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem.
 pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     let typed = typed.trim();
     if typed.is_empty() {
@@ -25,7 +25,7 @@ pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     if path.exists() { Ok(path) } else { Err(format!("{typed}: there is no such file or folder")) }
 }
 
-/// What can be done about data that was read.
+/// The actions for data that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataAction {
     /// Go on with it.
@@ -45,10 +45,10 @@ pub enum DataAction {
 }
 
 impl DataAction {
-    /// What an interface calls it.
+    /// Its name in an interface.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Accept => "go on with this data",
+            Self::Accept => "use this data",
             Self::AcceptTheRest => "leave the rejected lines out and train on the rest",
             Self::ShowRejected => "show the rejected lines with reason and fix",
             Self::ShowExamples => "show examples as the model sees them, and what of them is trained",

@@ -10,12 +10,17 @@ use crate::model::ModelFound;
 pub const OTHER: &str = "other: an id or a folder";
 
 /// Which models can be chosen by [`OTHER`].
-pub const OTHER_ABOUT: &str = "Any dense model of the families qwen3_5, qwen3, qwen2, llama or mistral: its id on the Hugging \
-                               Face hub (org/name), or a folder with config.json, tokenizer and safetensors. Its \
-                               config.json is checked before anything else is fetched.";
+pub fn other_about() -> String {
+    let families: Vec<&str> = Architecture::ALL.iter().map(|family| family.word()).collect();
+    format!(
+        "Any dense model of one of the families {}: its id on the Hugging Face hub (org/name), or a folder with \
+         config.json, tokenizer and safetensors. Its config.json is checked before anything else is downloaded.",
+        families.join(", ")
+    )
+}
 
 /// The choice of the demo.
-pub const DEMO: &str = "fill in the demo: a tiny model and its data, about two minutes";
+pub const DEMO: &str = "fill in the demo: a tiny model and its data, about half a minute";
 
 /// A model with what it would be like on this machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,7 +91,7 @@ impl ModelQuestion {
 /// Checks an id or a folder as typed.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem.
 pub fn check_name(typed: &str) -> Result<(), String> {
     if typed.trim().is_empty() { Err("an id or a folder is needed".into()) } else { Ok(()) }
 }
@@ -103,13 +108,12 @@ pub struct UnknownFamily<'a> {
 
 impl UnknownFamily<'_> {
     /// The choice of another model, which is the default.
-    pub const TAKE_ANOTHER: &'static str = "take another model";
+    pub const TAKE_ANOTHER: &'static str = "choose another model";
 
     /// Returns what the user has to know before confirming.
     pub fn explanation(&self) -> String {
         format!(
-            "{} is of the family {}, which is not known here. It would be computed as {}; only its authors' code can tell \
-             whether that is right.",
+            "{} belongs to the family {}, which sparktune does not know. It would be computed as {}; only its authors' code can tell whether that is right.",
             self.name, self.family, self.treated_as
         )
     }

@@ -1,4 +1,4 @@
-//! What becomes of the multi-token-prediction head, and what each choice costs and is good for.
+//! The question about the multi-token-prediction (MTP) head, with the cost and benefit of each choice.
 
 use sparktune_base::units::parameters;
 use sparktune_plan::{Mtp, Setting};
@@ -8,7 +8,7 @@ use crate::planner::Planner;
 /// The choices about the MTP head of a model that has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MtpQuestion {
-    /// What the head is.
+    /// The kind of head.
     pub explanation: String,
     /// The choices in their order.
     pub choices: Vec<MtpChoice>,
@@ -21,7 +21,7 @@ pub struct MtpQuestion {
 pub struct MtpChoice {
     /// The answer.
     pub value: Mtp,
-    /// What it costs, or why it cannot be chosen.
+    /// The cost, or why it cannot be chosen.
     pub cost: Result<String, String>,
 }
 
@@ -55,8 +55,7 @@ impl MtpQuestion {
         };
         Some(Self {
             explanation: format!(
-                "The head ({} parameters) guesses tokens ahead for speculative decoding. It never changes what the model \
-                 says, only how fast.",
+                "The MTP (multi-token prediction) head has {} parameters. It guesses tokens ahead, which makes serving faster and never changes what the model writes.",
                 parameters(parameter_count)
             ),
             choices: Mtp::ALL.iter().filter_map(choice).collect(),

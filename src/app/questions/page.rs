@@ -11,7 +11,7 @@ pub enum Page {
     Data,
     /// How it is trained.
     Plan,
-    /// What becomes of the MTP head, for models that have one.
+    /// How the MTP head is treated, for models that have one.
     Mtp,
     /// Whether to start.
     Review,
@@ -38,15 +38,15 @@ impl Page {
         Self::ALL.into_iter().find(|page| page.word() == word)
     }
 
-    /// What it asks.
+    /// Its question.
     pub const fn question(self) -> &'static str {
         match self {
-            Self::Machine => "What it will run on",
-            Self::Model => "Which model is to be tuned?",
-            Self::Data => "On which data?",
-            Self::Plan => "How is it trained?",
-            Self::Mtp => "What becomes of the MTP head?",
-            Self::Review => "Is this right?",
+            Self::Machine => "Your machine",
+            Self::Model => "Which model do you want to fine-tune?",
+            Self::Data => "Which data do you want to train on?",
+            Self::Plan => "Training plan",
+            Self::Mtp => "Train the MTP head?",
+            Self::Review => "Review and start",
         }
     }
 

@@ -2,7 +2,7 @@
 
 use sparktune_plan::presets;
 
-/// What can be done about a plan.
+/// The actions for a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanAction {
     /// Start the run.
@@ -36,10 +36,10 @@ impl PlanAction {
         Self::OtherData,
     ];
 
-    /// What an interface calls it.
+    /// Its name in an interface.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Start => "start: fetch what is missing, then train",
+            Self::Start => "start: download what is missing, then train",
             Self::Change => "change a value",
             Self::Explain => "show every value with its reason",
             Self::CommandLine => "show the command line that does the same",
@@ -51,17 +51,17 @@ impl PlanAction {
     }
 }
 
-/// What a saved preset holds.
+/// The contents of a saved preset.
 pub const PRESET_ABOUT: &str =
     "Keeps your own values and those of your files and the preset; model and data are left out.";
 
-/// What is asked when a preset of the same name exists.
-pub const PRESET_EXISTS: &str = "There is a preset of this name.";
+/// The question that is asked when a preset of the same name exists.
+pub const PRESET_EXISTS: &str = "A preset of this name exists.";
 
 /// Checks the name of a preset as typed.
 ///
 /// # Errors
-/// What a name may be.
+/// Checks a name.
 pub fn check_preset_name(typed: &str) -> Result<(), String> {
     presets::check_name(typed.trim()).map_err(|error| error.to_string())
 }

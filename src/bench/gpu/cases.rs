@@ -11,6 +11,7 @@ use sparktune_kernels::delta_gates::DeltaGates;
 use sparktune_kernels::embedding::Embedding;
 use sparktune_kernels::gated_delta_rule::{self, GatedDeltaRule};
 use sparktune_kernels::gated_rms_norm::GatedRmsNorm;
+use sparktune_kernels::gelu_mul::GeluMul;
 use sparktune_kernels::linear::Linears;
 use sparktune_kernels::linear_cross_entropy::{LinearCrossEntropy, Targets};
 use sparktune_kernels::lora_linear::LoraLinears;
@@ -450,7 +451,7 @@ fn heads(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// What moves bytes and computes little.
+/// Launches that move bytes and compute little.
 fn norms_and_gates(shape: Shape) -> Vec<Case> {
     let Shape {
         tokens,
@@ -474,6 +475,10 @@ fn norms_and_gates(shape: Shape) -> Vec<Case> {
             (SiluMul, [1, 2].map(|seed| random(seed, length(b), intermediate_size)))
         })
         .case("silu_mul", format!("{tokens}×{intermediate_size}")),
+        usual(tokens, [BF16; 2], work::gelu_mul(tokens, intermediate_size), move |b| {
+            (GeluMul, [1, 2].map(|seed| random(seed, length(b), intermediate_size)))
+        })
+        .case("gelu_mul", format!("{tokens}×{intermediate_size}")),
         usual(tokens, [BF16, F32], work::rms_norm(tokens, hidden_size), move |b| {
             let op = RmsNorm::new(hidden_size, 1e-6, true);
             (op, [random(1, length(b), hidden_size), random(2, 1, hidden_size)])

@@ -22,7 +22,7 @@ pub(super) struct Measured {
     pub(super) shape: String,
     /// Relative L2 distance from the CPU's path, the worst of its results.
     pub(super) error: f64,
-    /// What `error` may be.
+    /// The accepted values of `error`.
     pub(super) tolerance: f64,
     /// Seconds of one call; `None` where it cannot be timed alone.
     pub(super) seconds: Option<f64>,
@@ -30,7 +30,7 @@ pub(super) struct Measured {
     pub(super) bytes: f64,
     /// Multiplications and additions of its matrices.
     pub(super) flops: f64,
-    /// What the kernels move and compute, launch by launch.
+    /// Bytes moved and FLOPs computed by the kernels, launch by launch.
     pub(super) work: Vec<Launch>,
     /// A remark for the reader.
     pub(super) note: String,

@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
     /// Measures two rates of this device in about two seconds.
     ///
     /// # Errors
-    /// What failed, in words.
+    /// The failure, in words.
     pub fn probe(&mut self) -> Result<Probe, String> {
         let meter = self.meter();
         match self.peaks(&meter) {

@@ -189,7 +189,7 @@ fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Res
     Ok(model)
 }
 
-/// What a plan decides for such steps.
+/// The settings of a plan for such steps.
 struct Planned {
     recompute: bool,
     fits: bool,

@@ -109,11 +109,11 @@ pub(crate) struct Worker {
     child: Child,
     commands: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// What it writes to standard error.
+    /// Its standard error.
     log: File,
     /// Steps that it was asked for.
     asked: u64,
-    /// What it said of itself.
+    /// Its description of itself.
     pub(crate) ready: Ready,
 }
 
@@ -164,7 +164,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// What it is, with versions.
+    /// Its description, with versions.
     pub(crate) fn name(&self) -> String {
         let Ready { peer, torch, .. } = &self.ready;
         torch.as_ref().map_or_else(|| peer.clone(), |torch| format!("{peer}, torch {torch}"))

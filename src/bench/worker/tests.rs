@@ -25,7 +25,7 @@ fn peer(script: &str) -> Result<(Worker, Stepped), BenchError> {
     Ok((worker, stepped))
 }
 
-/// What is said of a peer that fails.
+/// The message about a peer that fails.
 fn complaint(script: &str) -> String {
     let Err(error) = peer(script) else { panic!("the peer did its part") };
     let text = error.to_string();

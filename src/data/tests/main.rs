@@ -5,6 +5,7 @@
 
 mod chat_template;
 mod fixtures;
+mod gemma;
 mod prepare;
 mod preview;
 mod reading;

@@ -27,7 +27,7 @@ pub enum Exchange {
     JsonLines,
 }
 
-/// What to do where the input is damaged.
+/// How damaged input is treated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// End with the first defect, write nothing.
@@ -37,18 +37,18 @@ pub enum OnDamage {
     Skip,
 }
 
-/// What the input of [`pack_file`] does not say itself.
+/// Metadata that the input of [`pack_file`] does not contain.
 #[derive(Debug, Clone, Default)]
 pub struct PackFileOptions {
     /// Hash of the tokenizer the ids belong to, if known; see [`Header::tokenizer`].
     pub tokenizer: Option<String>,
     /// Hash of the chat template, if known.
     pub template: Option<String>,
-    /// What to do where a v1 input is damaged.
+    /// How damaged v1 input is treated.
     pub on_damage: OnDamage,
 }
 
-/// What a conversion did.
+/// The result of a conversion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Conversion {
     /// Examples written.
@@ -157,7 +157,7 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
             },
         }
     }
-    done.notes.push("v1 has no loss mask: every token but the first of an example is a target".into());
+    done.notes.push("v1 has no loss mask: every token but the first of an example is trained".into());
     done.notes.push("v1 has no source lines: they count the packets of the v1 file".into());
     if others > 0 {
         done.notes.push(format!("{others} packets hold no token ids and were left out"));
@@ -303,10 +303,10 @@ fn import_json_lines(
     let mut done = Conversion::default();
     if unmasked > 0 {
         done.notes
-            .push(format!("{unmasked} lines have no loss_mask: every token but the first is a target there"));
+            .push(format!("{unmasked} lines have no loss_mask: every token but the first is trained there"));
     }
     if first_cleared > 0 {
-        done.notes.push(format!("{first_cleared} lines marked their first token as a target: it has nothing to be predicted from and is none"));
+        done.notes.push(format!("{first_cleared} lines marked their first token as trained: nothing comes before it to predict it from, so it is not trained"));
     }
     finish(writer, done)
 }
@@ -389,7 +389,7 @@ pub fn unpack(
     if format == Exchange::V1 {
         let lost = done.tokens - done.examples - done.target_tokens;
         done.notes.push(format!(
-            "v1 has no loss mask: {lost} tokens that carry no loss here are targets to whoever reads the packets"
+            "v1 has no loss mask: {lost} tokens that are not trained here are trained by whoever reads the packets"
         ));
         done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy: they are not in the output".into());
         done.target_tokens = done.tokens - done.examples;

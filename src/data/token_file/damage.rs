@@ -43,7 +43,7 @@ pub struct Defect {
     pub example: Option<u64>,
     /// Where that example came from, such as `train.jsonl:812`; safe to print.
     pub origin: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a token file, told as what, where and what to do.
+//! Errors of token files. Each message says what is wrong, where, and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -192,7 +192,7 @@ impl TokenFile {
         &self.path
     }
 
-    /// What the file was made from.
+    /// The sources of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -303,7 +303,7 @@ impl TokenFile {
     }
 }
 
-/// What the index says of one example.
+/// The index entry of one example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub length: u32,

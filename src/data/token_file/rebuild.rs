@@ -10,7 +10,7 @@ use super::scan::{Found, Scan, mask_fault, mask_of, tokens_of};
 use super::v2::{Header, HeaderFault};
 use super::{TokenFileError, TokenFileWriter};
 
-/// What [`rebuild`] saved.
+/// The result of [`rebuild`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rebuilt {
     /// Examples in the new file, in their old order.

@@ -3,7 +3,7 @@
 use super::reader::Mask;
 use super::v2::{ALIGN, PACKET_HEADER, PacketHeader};
 
-/// What lies at a place of the packet area.
+/// What was found at a place of the packet area.
 pub(super) enum Found {
     Intact(usize, PacketHeader),
     /// The packet header is right, so the packet's extent is known; its content is not.
@@ -79,7 +79,7 @@ pub(super) fn mask_of<'a>(packet: &'a [u8], header: &PacketHeader) -> Mask<'a> {
 pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'static str> {
     let mask = mask_of(packet, header);
     if mask.count() != header.target_count as usize {
-        return Some("the mask has another number of targets than stated");
+        return Some("the mask has a different number of trained tokens than stated");
     }
-    mask.get(0).then_some("the first token is marked as a target")
+    mask.get(0).then_some("the first token is marked as trained")
 }

@@ -102,7 +102,7 @@ impl Crc16 {
 const MSB_FIRST: [u16; 256] = crc_table(false);
 const LSB_FIRST: [u16; 256] = crc_table(true);
 
-/// What each byte does to the polynomial x¹⁶ + x¹² + x⁵ + 1.
+/// The effect of each byte on the polynomial x¹⁶ + x¹² + x⁵ + 1.
 const fn crc_table(reflected: bool) -> [u16; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -170,7 +170,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What a file is made of.
+/// The parts of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// An intact packet, of any kind.

@@ -15,7 +15,7 @@ use super::v2::{
 };
 use super::{TokenFileError, v1};
 
-/// What [`verify`] found.
+/// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// 1 or 2.
@@ -302,7 +302,7 @@ impl Walk<'_> {
     }
 }
 
-/// What the footer sums up, summed again.
+/// The sums of the footer, computed again.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     tokens: u64,

@@ -31,7 +31,7 @@ struct Counts {
     max_token_id: u32,
 }
 
-/// What [`TokenFileWriter::finish`] wrote.
+/// The result of [`TokenFileWriter::finish`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     /// Examples in the file.
@@ -96,7 +96,7 @@ impl TokenFileWriter {
         }
         if loss_mask[0] {
             return Err(refuse(
-                "its first token is marked as a target, but nothing precedes it to predict it from",
+                "its first token is marked as trained, but nothing comes before it to predict it from",
             ));
         }
         if u32::try_from(input_ids.len()).is_err() {

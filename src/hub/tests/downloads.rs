@@ -1,4 +1,4 @@
-//! What arrives when nothing goes wrong, and where it is put.
+//! Downloads in which nothing goes wrong: which files arrive, and where they are put.
 
 use std::path::Path;
 

@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-/// What a rule does with a request.
+/// The effect of a rule on a request.
 pub(crate) enum Act {
     /// Status, extra headers, body.
     Say(u16, Vec<(&'static str, String)>, Vec<u8>),

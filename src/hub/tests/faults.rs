@@ -1,4 +1,4 @@
-//! What a user sees, and what is left on disk, when the hub, the network or the repository misbehaves.
+//! The messages and the files left on disk when the hub, the network or the repository misbehaves.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

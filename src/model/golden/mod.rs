@@ -7,6 +7,7 @@ mod curves;
 mod decoding;
 mod files;
 mod forward;
+mod gemma3;
 mod gradients;
 mod others;
 

@@ -14,7 +14,7 @@ use super::{GRADIENT, LOGITS, LOSS, difference, host, qwen35, relative, root};
 use crate::{Checkpoint, Gradients, Model, ModelError, Mtp, PackedSequence, Param};
 
 /// The folders of the sets, each named after its family.
-pub(super) const FOLDERS: [&str; 5] = ["qwen2", "qwen3", "llama", "llama_rope3", "mistral"];
+pub(super) const FOLDERS: [&str; 6] = ["qwen2", "qwen3", "llama", "llama_rope3", "mistral", "gemma3"];
 
 fn load(dir: &Path) -> Result<Model, ModelError> {
     Model::load(&Checkpoint::open(dir)?, &Device::flex(), &mut |_, _| ())

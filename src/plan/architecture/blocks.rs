@@ -3,7 +3,7 @@
 use super::fields::{ConfigError, Fields};
 use super::rope::Rope;
 use super::table::{
-    AttentionSpec, LayerSpec, LinearSpec, MixerSpec, NormSpec, Part, Place, Reads, TensorSpec,
+    Activation, AttentionSpec, LayerSpec, LinearSpec, MixerSpec, NormSpec, Part, Place, Reads, TensorSpec,
 };
 
 /// The sizes that every family's table starts from.
@@ -60,8 +60,27 @@ pub(super) struct Attention {
     pub(super) qk_norm: bool,
     /// The result is gated by a sigmoid that is computed in `q_proj`.
     pub(super) output_gate: bool,
+    /// Factor on the products of queries and keys; `head_dim^-1/2` where this is `None`.
+    pub(super) scale: Option<f32>,
+    /// The norms and the MLP around it.
+    pub(super) styling: Styling,
+}
+
+/// How the norms and the MLP of a layer are made.
+#[derive(Clone, Copy)]
+pub(super) struct Styling {
     /// All norms of the layer multiply by `1 + weight`.
     pub(super) zero_centred: bool,
+    /// Mixer and MLP have a norm after them too.
+    pub(super) norms_after: bool,
+    /// What the MLP's gate passes through.
+    pub(super) activation: Activation,
+}
+
+impl Styling {
+    /// That of Llama.
+    pub(super) const PLAIN: Self =
+        Self { zero_centred: false, norms_after: false, activation: Activation::Silu };
 }
 
 impl Attention {
@@ -74,7 +93,8 @@ impl Attention {
             o_bias: false,
             qk_norm: false,
             output_gate: false,
-            zero_centred: false,
+            scale: None,
+            styling: Styling::PLAIN,
         }
     }
 }
@@ -92,8 +112,8 @@ pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
         linear("self_attn.o_proj", [h, q], with.o_bias, Reads::Mixed),
     ];
     if with.qk_norm {
-        mixer.push(norm("self_attn.q_norm", sizes.head_dim, with.zero_centred, Place::Queries));
-        mixer.push(norm("self_attn.k_norm", sizes.head_dim, with.zero_centred, Place::Keys));
+        mixer.push(norm("self_attn.q_norm", sizes.head_dim, with.styling.zero_centred, Place::Queries));
+        mixer.push(norm("self_attn.k_norm", sizes.head_dim, with.styling.zero_centred, Place::Keys));
     }
     // q before and after its norm, gate, output, gated output; k before and after its norm, v.
     let kept = 5 * q + 3 * kv;
@@ -101,34 +121,48 @@ pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
         num_attention_heads: sizes.num_attention_heads,
         num_key_value_heads: sizes.num_key_value_heads,
         head_dim: sizes.head_dim,
+        scale: with.scale.unwrap_or_else(|| (sizes.head_dim as f32).powf(-0.5)),
         rope: with.rope.clone(),
         sliding_window: with.sliding_window,
         output_gate: with.output_gate,
     });
-    layer(sizes, spec, mixer, kept, with.zero_centred)
+    layer(sizes, spec, mixer, kept, with.styling)
 }
 
-/// A layer of this mixer and a gated MLP, with a norm before each. `kept`: numbers that the mixer keeps for
-/// its backward pass, for each token.
+/// A layer of this mixer and a gated MLP, with a norm before each, and after each where the family has them.
+/// `kept`: numbers that the mixer keeps for its backward pass, for each token.
 pub(super) fn layer(
     sizes: &Sizes,
     mixer: MixerSpec,
     of_mixer: Vec<Part>,
     kept: usize,
-    zero_centred: bool,
+    styling: Styling,
 ) -> LayerSpec {
     let (h, i) = (sizes.hidden_size, sizes.intermediate_size);
-    let mut parts = vec![norm("input_layernorm", h, zero_centred, Place::BeforeMixer)];
+    let Styling { zero_centred, norms_after, activation } = styling;
+    let norm = |path, place| norm(path, h, zero_centred, place);
+    let mut parts = vec![norm("input_layernorm", Place::BeforeMixer)];
     parts.extend(of_mixer);
+    if norms_after {
+        // The name that other families have for the norm before the MLP.
+        parts.push(norm("post_attention_layernorm", Place::AfterMixer));
+        parts.push(norm("pre_feedforward_layernorm", Place::BeforeMlp));
+    } else {
+        parts.push(norm("post_attention_layernorm", Place::BeforeMlp));
+    }
     parts.extend([
-        norm("post_attention_layernorm", h, zero_centred, Place::BeforeMlp),
         linear("mlp.gate_proj", [i, h], false, Reads::MlpInput),
         linear("mlp.up_proj", [i, h], false, Reads::MlpInput),
         linear("mlp.down_proj", [h, i], false, Reads::MlpHidden),
     ]);
-    // Residual and normed input of mixer and MLP; gate, up and their product.
-    let kept_per_token = 4 * h + 3 * i + kept;
-    LayerSpec { mixer, intermediate_size: i, parts, kept_per_token }
+    if norms_after {
+        parts.push(norm("post_feedforward_layernorm", Place::AfterMlp));
+    }
+    // Residual and normed input of mixer and MLP, and what the norms after them read; gate, up and their
+    // product.
+    let of_norms = if norms_after { 6 * h } else { 4 * h };
+    let kept_per_token = of_norms + 3 * i + kept;
+    LayerSpec { mixer, intermediate_size: i, activation, parts, kept_per_token }
 }
 
 /// The norm after the last layer.

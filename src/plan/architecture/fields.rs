@@ -22,7 +22,7 @@ pub enum ConfigError {
     Field {
         /// Dotted name of the field.
         field: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Fields that the family's table does not know.
@@ -35,18 +35,17 @@ pub enum ConfigError {
     },
     /// The family is not one of ours.
     #[error(
-        "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute \
-         as those of one of these, which only its authors' code can tell, say so with --architecture", families = families()
+        "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute the same as one of these, which only its authors' code can tell, name that family with --architecture", families = families()
     )]
     Unsupported(String),
     /// A known family was to be computed as another one.
     #[error(
-        "config.json: model_type `{found}` is known, and would be wrong computed as {asked}. Leave --architecture away"
+        "config.json: model_type `{found}` is known, and computing it as {asked} would be wrong. Omit --architecture"
     )]
     Contradicted {
-        /// What the config says.
+        /// The value in the config.
         found: String,
-        /// What was asked for.
+        /// The name that was asked for.
         asked: Architecture,
     },
     /// Quantised weights.
@@ -80,8 +79,7 @@ fn unknown_fields_text(fields: &[String], family: Architecture) -> String {
     let (these, they) =
         if fields.len() == 1 { ("this field", "it changes") } else { ("these fields", "they change") };
     format!(
-        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it could train a \
-         model that computes something else than the published one. If {they} nothing in the computation, which only the \
+        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it might train a model that differs from the published one. If {they} nothing in the computation, which only the \
          authors' code can tell, add {flags}"
     )
 }
@@ -276,9 +274,20 @@ impl FieldLists {
         let outer = wrapper.map(|fields| fields.map).into_iter().flatten().filter(asks);
         unknown.extend(outer.map(|(name, _)| name).filter(|name| !outside(name)).map(|name| shortened(name)));
         for outer in ["rope_parameters", "rope_scaling"] {
-            let inner = config.map(outer).into_iter().flatten().filter(asks);
-            let strange = inner.filter(|(name, _)| !super::rope::INNER.contains(&name.as_str()));
-            unknown.extend(strange.map(|(name, _)| format!("{outer}.{}", shortened(name))));
+            for (name, value) in config.map(outer).into_iter().flatten().filter(asks) {
+                let path = format!("{outer}.{}", shortened(name));
+                // The parameters of a kind of layer, which lie one level deeper.
+                let of_kind = value.as_object().filter(|_| used(&path));
+                let strange = |(name, _): &(&String, &Value)| !super::rope::INNER.contains(&name.as_str());
+                match of_kind {
+                    Some(inner) => {
+                        let inner = inner.iter().filter(asks).filter(strange);
+                        unknown.extend(inner.map(|(name, _)| format!("{path}.{}", shortened(name))));
+                    }
+                    None if strange(&(name, value)) => unknown.push(path),
+                    None => {}
+                }
+            }
         }
         if unknown.is_empty() { Ok(()) } else { Err(ConfigError::UnknownFields { fields: unknown, family }) }
     }

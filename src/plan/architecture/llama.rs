@@ -9,6 +9,7 @@ use super::{ConfigError, DecoderSpec, Family, Fields, Rope, Sizes};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama"],
+    defaults: &[],
     fields: FieldLists {
         used: &["attention_bias", "hidden_act"],
         harmless: &["is_llama_config", "max_sequence_length"],
@@ -25,5 +26,5 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     let rope = Rope::read(config, sizes.head_dim, 1.0)?;
     let attention = Attention { qkv_bias: bias, o_bias: bias, ..Attention::plain(rope) };
     let layers = vec![attention_layer(sizes, &attention); sizes.num_hidden_layers];
-    Ok(DecoderSpec { layers, norm: final_norm(sizes, false), mtp: None })
+    Ok(DecoderSpec::plain(layers, final_norm(sizes, false)))
 }

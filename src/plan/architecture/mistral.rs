@@ -9,6 +9,7 @@ use super::{ConfigError, DecoderSpec, Family, Fields, Rope, Sizes};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["mistral"],
+    defaults: &[],
     fields: FieldLists {
         used: &["hidden_act", "sliding_window"],
         harmless: &[],
@@ -25,5 +26,5 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     let rope = Rope::read(config, sizes.head_dim, 1.0)?;
     let attention = Attention { sliding_window: sliding_window(config)?, ..Attention::plain(rope) };
     let layers = vec![attention_layer(sizes, &attention); sizes.num_hidden_layers];
-    Ok(DecoderSpec { layers, norm: final_norm(sizes, false), mtp: None })
+    Ok(DecoderSpec::plain(layers, final_norm(sizes, false)))
 }

@@ -7,6 +7,7 @@
 
 mod blocks;
 mod fields;
+mod gemma3;
 mod llama;
 mod mistral;
 mod qwen2;
@@ -19,18 +20,22 @@ pub(crate) use blocks::Sizes;
 pub use fields::ConfigError;
 use fields::FieldLists;
 pub(crate) use fields::Fields;
-pub use rope::{Llama3Scaling, Rope};
+pub use rope::{Llama3Scaling, Rope, RopeScaling};
+use serde_json::{Map, Value};
 pub use table::{
-    AttentionSpec, DecoderSpec, DeltaNetSpec, LayerSpec, LinearSpec, MixerSpec, MtpSpec, NormSpec, Part,
-    Place, Reads, TensorSpec, parameters,
+    Activation, AttentionSpec, DecoderSpec, DeltaNetSpec, LayerSpec, LinearSpec, MixerSpec, MtpSpec,
+    NormSpec, Part, Place, Reads, TensorSpec, parameters,
 };
 
 use crate::choices::Architecture;
 
-/// What is known of a family.
+/// The facts about one model family.
 pub(crate) struct Family {
     /// Its names in the field `model_type`.
     model_types: &'static [&'static str],
+    /// What fields that are not there mean, as JSON: the defaults of the class in transformers, where
+    /// published configs rely on them.
+    defaults: &'static [(&'static str, &'static str)],
     /// The fields of its config.
     fields: FieldLists,
     /// Beginnings of the names of tensors that a checkpoint of this family may hold beside the text model.
@@ -53,12 +58,25 @@ impl Architecture {
             Self::Qwen2 => &qwen2::FAMILY,
             Self::Llama => &llama::FAMILY,
             Self::Mistral => &mistral::FAMILY,
+            Self::Gemma3 => &gemma3::FAMILY,
         }
     }
 
     /// The family of this `model_type`.
     pub(crate) fn of_model_type(model_type: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|family| family.family().model_types.contains(&model_type))
+    }
+
+    /// The fields of a config, those that are left out included where the family has a default for them.
+    pub(crate) fn with_defaults(self, config: &Map<String, Value>) -> Map<String, Value> {
+        let mut config = config.clone();
+        for (field, default) in self.family().defaults {
+            let value = config.entry(*field).or_insert(Value::Null);
+            if value.is_null() {
+                *value = serde_json::from_str(default).expect("the default of a field is JSON");
+            }
+        }
+        config
     }
 
     /// Refuses fields that the family's table has no use for and that are not known to change nothing.

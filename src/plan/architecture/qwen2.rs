@@ -8,6 +8,7 @@ use super::{ConfigError, DecoderSpec, Family, Fields, Rope, Sizes};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2"],
+    defaults: &[],
     fields: FieldLists {
         used: &["hidden_act", "layer_types", "max_window_layers", "sliding_window", "use_sliding_window"],
         harmless: &[
@@ -28,5 +29,5 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     let windows = windows_by_layer(config, sizes.num_hidden_layers)?;
     let layer = |sliding_window| attention_layer(sizes, &Attention { sliding_window, ..attention.clone() });
     let layers = windows.into_iter().map(layer).collect();
-    Ok(DecoderSpec { layers, norm: final_norm(sizes, false), mtp: None })
+    Ok(DecoderSpec::plain(layers, final_norm(sizes, false)))
 }

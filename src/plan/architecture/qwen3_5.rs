@@ -4,7 +4,7 @@
 //! Source of the fields: transformers 5.23, `models/qwen3_5/configuration_qwen3_5.py`, and the published
 //! configs, which hold more.
 
-use super::blocks::{Attention, attention_layer, channels, final_norm, layer, linear, norm, tensor};
+use super::blocks::{Attention, Styling, attention_layer, channels, final_norm, layer, linear, norm, tensor};
 use super::fields::FieldLists;
 use super::{
     ConfigError, DecoderSpec, DeltaNetSpec, Family, Fields, LayerSpec, MixerSpec, MtpSpec, NormSpec, Place,
@@ -13,6 +13,7 @@ use super::{
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_5", "qwen3_5_text"],
+    defaults: &[],
     fields: FieldLists {
         used: &[
             "attention_bias",
@@ -52,7 +53,7 @@ pub(super) const FAMILY: Family = Family {
     decoder,
 };
 
-const ZERO_CENTRED: bool = true;
+const STYLING: Styling = Styling { zero_centred: true, ..Styling::PLAIN };
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -73,7 +74,7 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
         o_bias: bias,
         qk_norm: true,
         output_gate: true,
-        zero_centred: ZERO_CENTRED,
+        styling: STYLING,
         ..Attention::plain(Rope::read(config, sizes.head_dim, 0.25)?)
     };
     let full = attention_layer(sizes, &attention);
@@ -88,7 +89,8 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
         (Kind::Linear | Kind::Full, _) => full.clone(),
     });
     let layers = layers.collect();
-    Ok(DecoderSpec { layers, norm: final_norm(sizes, ZERO_CENTRED), mtp: Some(mtp_head(sizes, full)) })
+    let mtp = Some(mtp_head(sizes, full));
+    Ok(DecoderSpec { mtp, ..DecoderSpec::plain(layers, final_norm(sizes, STYLING.zero_centred)) })
 }
 
 /// As listed; without a list every `full_attention_interval`-th layer has full attention (SPEC.md 1.3).
@@ -138,13 +140,13 @@ fn delta_layer(sizes: &Sizes, delta: &DeltaNetSpec) -> LayerSpec {
     ];
     // Before and after the convolution; z, the rule's output, the gated norm's output.
     let kept = 2 * delta.conv_dim() + 3 * delta.value_dim();
-    layer(sizes, MixerSpec::GatedDeltaNet(delta.clone()), mixer, kept, ZERO_CENTRED)
+    layer(sizes, MixerSpec::GatedDeltaNet(delta.clone()), mixer, kept, STYLING)
 }
 
 /// The head that predicts the token after next (SPEC.md 2.7).
 fn mtp_head(sizes: &Sizes, layer: LayerSpec) -> MtpSpec {
     let h = sizes.hidden_size;
-    let norm = |path| NormSpec { path, width: h, zero_centred: ZERO_CENTRED, place: Place::Decoder };
+    let norm = |path| NormSpec { path, width: h, zero_centred: STYLING.zero_centred, place: Place::Decoder };
     MtpSpec {
         layer,
         projection: TensorSpec::new("fc.weight", &[h, 2 * h]),

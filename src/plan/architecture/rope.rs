@@ -1,6 +1,6 @@
 //! Rotary position embedding, as `config.json` describes it.
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::fields::{ConfigError, Fields};
 
@@ -11,8 +11,20 @@ pub struct Rope {
     pub theta: f64,
     /// How many leading dimensions of each head are rotated (even, at most `head_dim`).
     pub rotary_dim: usize,
-    /// Llama 3.1's frequency rescaling, where the config asks for it.
-    pub llama3: Option<Llama3Scaling>,
+    /// How the frequencies are rescaled for longer contexts.
+    pub scaling: RopeScaling,
+}
+
+/// A change of the frequencies, which `rope_type` names.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum RopeScaling {
+    /// `default`: the frequencies stay as they are.
+    #[default]
+    None,
+    /// `linear`: all are divided by this factor.
+    Linear(f64),
+    /// `llama3`: Llama 3.1's.
+    Llama3(Llama3Scaling),
 }
 
 /// `rope_scaling` of type `llama3`.
@@ -52,21 +64,39 @@ impl Rope {
     pub(super) fn read(config: &Fields, head_dim: usize, rotated: f64) -> Result<Self, ConfigError> {
         // Newer files keep everything in `rope_parameters`; older ones have `rope_theta` beside
         // `rope_scaling`.
-        let none = Map::new();
         let parameters = config.map("rope_parameters").or_else(|| config.map("rope_scaling"));
+        let theta = config.float("rope_theta", 10_000.0)?;
+        let rotated = config.float("partial_rotary_factor", rotated)?;
+        Self::from_parameters(parameters, theta, rotated, head_dim)
+    }
+
+    /// Reads a rotation from its own parameters. `theta` and `rotated` are what holds where they do not say.
+    pub(super) fn from_parameters(
+        parameters: Option<&Map<String, Value>>,
+        theta: f64,
+        rotated: f64,
+        head_dim: usize,
+    ) -> Result<Self, ConfigError> {
+        let none = Map::new();
         let parameters = Fields::new(parameters.unwrap_or(&none));
-        let theta = parameters.float("rope_theta", config.float("rope_theta", 10_000.0)?)?;
-        let factor =
-            parameters.float("partial_rotary_factor", config.float("partial_rotary_factor", rotated)?)?;
+        let theta = parameters.float("rope_theta", theta)?;
+        let factor = parameters.float("partial_rotary_factor", rotated)?;
         let rotary_dim = (head_dim as f64 * factor) as usize;
         if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
             let problem = "does not give an even number of rotated dimensions";
             return Err(ConfigError::field("partial_rotary_factor", problem));
         }
         let kind = parameters.text("rope_type").or_else(|| parameters.text("type")).unwrap_or("default");
-        let llama3 = match kind {
-            "default" => None,
-            "llama3" => Some(Llama3Scaling {
+        let scaling = match kind {
+            "default" => RopeScaling::None,
+            "linear" => {
+                let factor = parameters.float("factor", 0.0)?;
+                if factor <= 0.0 {
+                    return Err(ConfigError::field("rope_scaling.factor", "is missing or not over 0"));
+                }
+                RopeScaling::Linear(factor)
+            }
+            "llama3" => RopeScaling::Llama3(Llama3Scaling {
                 factor: parameters.float("factor", 8.0)?,
                 low_freq_factor: parameters.float("low_freq_factor", 1.0)?,
                 high_freq_factor: parameters.float("high_freq_factor", 4.0)?,
@@ -78,6 +108,6 @@ impl Rope {
                 return Err(ConfigError::field("rope_scaling.rope_type", &problem));
             }
         };
-        Ok(Self { theta, rotary_dim, llama3 })
+        Ok(Self { theta, rotary_dim, scaling })
     }
 }

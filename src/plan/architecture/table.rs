@@ -13,6 +13,8 @@ pub struct DecoderSpec {
     pub layers: Vec<LayerSpec>,
     /// The norm after the last layer.
     pub norm: NormSpec,
+    /// Embeddings are multiplied by this number, rounded to the type of their table.
+    pub embedding_scale: Option<f64>,
     /// How one multi-token-prediction head is built, where the family has such heads.
     pub mtp: Option<MtpSpec>,
 }
@@ -24,10 +26,21 @@ pub struct LayerSpec {
     pub mixer: MixerSpec,
     /// Width inside the MLP.
     pub intermediate_size: usize,
+    /// What the MLP's gate passes through.
+    pub activation: Activation,
     /// Every tensor of the layer, in the order of the forward pass.
     pub parts: Vec<Part>,
     /// Numbers that the forward pass keeps for the backward pass, for each token, without those of adapters.
     pub kept_per_token: usize,
+}
+
+/// The activation of an MLP's gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// GELU in its approximation by a hyperbolic tangent, `gelu_pytorch_tanh`.
+    GeluTanh,
 }
 
 /// One row of a layer's table.
@@ -59,6 +72,8 @@ pub struct AttentionSpec {
     pub num_key_value_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Factor on the products of queries and keys.
+    pub scale: f32,
     /// How positions rotate queries and keys.
     pub rope: Rope,
     /// A token sees at most this many tokens, itself included; all before it where this is `None`.
@@ -93,7 +108,7 @@ pub struct LinearSpec {
     pub input: usize,
     /// Whether it has a bias.
     pub has_bias: bool,
-    /// What `x` is.
+    /// The input that these linears share.
     pub reads: Reads,
 }
 
@@ -102,7 +117,7 @@ pub struct LinearSpec {
 pub enum Reads {
     /// The normed input of the mixer.
     MixerInput,
-    /// What the mixer has made of it.
+    /// The output of the mixer.
     Mixed,
     /// The normed input of the MLP.
     MlpInput,
@@ -119,17 +134,21 @@ pub struct NormSpec {
     pub width: usize,
     /// Multiplies by `1 + weight` instead of by `weight`.
     pub zero_centred: bool,
-    /// What it normalises.
+    /// The input of the norm.
     pub place: Place,
 }
 
-/// What a norm normalises.
+/// The input of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The residual stream before the mixer.
     BeforeMixer,
+    /// What the mixer adds to the residual stream.
+    AfterMixer,
     /// The residual stream before the MLP.
     BeforeMlp,
+    /// What the MLP adds to the residual stream.
+    AfterMlp,
     /// Each head's queries.
     Queries,
     /// Each head's keys.
@@ -167,6 +186,13 @@ pub struct MtpSpec {
     pub hidden_norm: NormSpec,
     /// Norm after the layer.
     pub norm: NormSpec,
+}
+
+impl DecoderSpec {
+    /// A decoder of these layers, with nothing else that only some families have.
+    pub(super) const fn plain(layers: Vec<LayerSpec>, norm: NormSpec) -> Self {
+        Self { layers, norm, embedding_scale: None, mtp: None }
+    }
 }
 
 impl LayerSpec {
@@ -229,6 +255,17 @@ impl MtpSpec {
         tensors.extend(self.layer.tensors().into_iter().map(|tensor| tensor.below("layers.0")));
         tensors.push(self.norm.weight());
         tensors.into_iter().map(|tensor| tensor.below("mtp")).collect()
+    }
+}
+
+impl AttentionSpec {
+    /// How many tokens a token sees, itself included, on average over an example of `length` tokens.
+    pub fn mean_context(&self, length: f64) -> f64 {
+        match self.sliding_window.map(|window| window as f64) {
+            // The first tokens see half the window on average, all behind them the whole of it.
+            Some(window) if window < length => window - window * window / (2.0 * length),
+            Some(_) | None => length / 2.0,
+        }
     }
 }
 

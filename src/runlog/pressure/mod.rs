@@ -37,7 +37,7 @@ const SWAPPED: f64 = 0.5;
 pub struct MemoryReading {
     /// Physical memory, or the container's limit where that is lower.
     pub total_bytes: u64,
-    /// What can still be allocated without swapping, under that limit.
+    /// Memory that can still be allocated without swapping, under that limit.
     pub available_bytes: u64,
     /// CPU and GPU share this memory.
     pub unified: bool,
@@ -62,7 +62,7 @@ pub struct MemoryUser {
     pub bytes: u64,
 }
 
-/// What a reading calls for.
+/// The action that a reading calls for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relief {
     /// Say this, and go on.
@@ -149,7 +149,9 @@ impl PressureWatch {
             self.warned = false;
             let (available, total) =
                 (units::bytes(reading.available_bytes), units::bytes(reading.total_bytes));
-            return Some(Relief::Warn(format!("memory is roomy again: {available} of {total} available")));
+            return Some(Relief::Warn(format!(
+                "there is enough memory again: {available} of {total} available"
+            )));
         }
         None
     }

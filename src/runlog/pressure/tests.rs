@@ -7,7 +7,7 @@ const GB: u64 = 1_000_000_000;
 const SECOND: u64 = 1_000_000;
 
 fn spark() -> PressureWatch {
-    PressureWatch::new(11_700_000_000, vec!["SPARKTUNE_RECOMPUTE=true".into(), "--pack-length 2688".into()])
+    PressureWatch::new(11_700_000_000, vec!["--recompute true".into(), "--pack-length 2688".into()])
 }
 
 fn reading(available: f64) -> MemoryReading {
@@ -94,7 +94,7 @@ fn at_the_edge_it_is_said_once_and_again_only_after_a_minute_of_room() {
             Relief::Warn(words) | Relief::Stop(words) => words.split(':').next().unwrap(),
         })
         .collect();
-    assert_eq!(words, ["memory is tight", "memory is roomy again", "memory is tight"]);
+    assert_eq!(words, ["memory is tight", "there is enough memory again", "memory is tight"]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn the_verdict_says_what_used_the_memory_and_what_to_change() {
         "memory ran out: 1.0 GB of 128 GB available, and 11.7 GB should stay free; swap in use grew by 3.0 GB; all programs waited \
          for memory for 12 % of the last 10 s; the trainer holds 6.0 GB, not counting what it holds for the GPU; the largest other \
          program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs took it, end them \
-         and resume; else start a new run with SPARKTUNE_RECOMPUTE=true or --pack-length 2688"
+         and resume; else start a new run with --recompute true or --pack-length 2688"
     );
     assert_eq!(watch.reading(&pressed, 2 * SECOND, nobody), None, "said once");
 }

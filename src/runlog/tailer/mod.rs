@@ -54,12 +54,12 @@ pub struct Record {
     pub raw: String,
 }
 
-/// What one [`EventTailer::poll`] brought.
+/// The result of one [`EventTailer::poll`].
 #[derive(Debug, Default)]
 pub struct Batch {
     /// New events in order.
     pub records: Vec<Record>,
-    /// What was odd, in words.
+    /// Notes about anomalies, in words.
     pub notices: Vec<Notice>,
     /// Everything that is complete in the files so far was delivered.
     pub at_end: bool,
@@ -70,7 +70,7 @@ pub struct Batch {
 pub struct Polled {
     /// Events delivered.
     pub events: usize,
-    /// What was odd, in words.
+    /// Notes about anomalies, in words.
     pub notices: Vec<Notice>,
     /// Everything that is complete in the files so far was delivered.
     pub at_end: bool,

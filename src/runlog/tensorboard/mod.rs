@@ -37,7 +37,7 @@ pub(crate) struct TensorBoard {
     /// Samples at this step so far: each place has a tag of its own.
     samples: (u64, u32),
     lost: u64,
-    /// What was lost and not yet told.
+    /// Lost records that are not reported yet.
     unsaid: u64,
 }
 
@@ -157,7 +157,7 @@ impl TensorBoard {
                 // Once for each time that writing begins to fail.
                 (self.unsaid == records).then(|| {
                     format!(
-                        "cannot write {} for TensorBoard: {}; training goes on, its charts get a gap",
+                        "cannot write {} for TensorBoard: {}; training continues, its charts get a gap",
                         self.path.display(),
                         in_words(&error)
                     )
@@ -194,7 +194,7 @@ struct Whole<F> {
     broken: bool,
 }
 
-/// What [`Whole`] needs of a file.
+/// The parts of a file that [`Whole`] needs.
 trait Cut: Write {
     fn cut_to(&mut self, len: u64) -> io::Result<()>;
 }

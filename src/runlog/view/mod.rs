@@ -42,7 +42,7 @@ pub struct Attempt {
     pub number: u32,
     /// Time of its first event, microseconds since the Unix epoch.
     pub started_us: u64,
-    /// What it said about itself.
+    /// Its note about itself.
     pub started: RunStarted,
     /// Its last step.
     pub last_step: u64,

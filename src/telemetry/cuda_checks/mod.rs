@@ -15,13 +15,13 @@ use crate::facts::{DriverFault, GpuFacts, Machine};
 /// Something that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at, in a word or two.
+    /// The checked part of the machine, in a word or two.
     pub name: String,
     /// How it stands.
     pub verdict: Verdict,
-    /// What was found. May hold names of files: escape it for a terminal.
+    /// The finding. It may hold names of files: escape it for a terminal.
     pub found: String,
-    /// What to do about it.
+    /// The suggested remedy.
     pub fix: Option<String>,
 }
 
@@ -94,7 +94,7 @@ pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
     match (facts.gpus.is_empty(), has_cuda) {
         (true, _) => Some("there is no GPU"),
         (false, false) => Some("this build has no CUDA"),
-        (false, true) => failed().then_some("what failed is to be mended first"),
+        (false, true) => failed().then_some("first fix what failed"),
     }
 }
 
@@ -237,7 +237,7 @@ fn libcuda(facts: &Machine) -> Check {
     };
     let path = &library.path;
     if library.is_stub() {
-        let fix = format!("LD_LIBRARY_PATH leads there: take {} out of it", library.folder());
+        let fix = format!("LD_LIBRARY_PATH points there: remove {} from it", library.folder());
         return Check::failed(NAME, format!("{path} is a stub to link with, not the driver"), fix);
     }
     if library.out_of_sight {

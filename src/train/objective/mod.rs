@@ -16,7 +16,7 @@ use crate::state::Stage;
 
 /// Turns packed sequences into a loss and its gradients.
 pub(crate) trait Objective {
-    /// What the loss trains.
+    /// The parameters that the loss trains.
     type Trainee: Trainee;
 
     /// The number of consecutive examples of the token file that form a group, such as a chosen and a

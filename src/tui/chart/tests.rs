@@ -86,16 +86,21 @@ fn a_chart_shows_envelope_average_evals_gaps_marks_and_what_was_discarded() {
         [("colour", TRUE_COLOUR, false), ("no-colour", NO_COLOUR, true), ("ascii", ASCII, false)]
     {
         chart.log = log;
-        picture::check_one(&format!("chart-{name}"), &drawn(&chart, 100, 22, &theme));
+        picture::check_text(&format!("chart-{name}"), &picture::text(&drawn(&chart, 100, 22, &theme)));
+    }
+    let buffer = drawn(&chart, 100, 22, &TRUE_COLOUR);
+    for role in [Role::Curve, Role::Average, Role::Eval, Role::Discarded, Role::Line] {
+        let colour = TRUE_COLOUR.style(role).fg.unwrap();
+        assert!(buffer.content.iter().any(|cell| cell.fg == colour), "nothing is drawn as {role:?}");
     }
 }
 
 #[test]
 fn nothing_to_draw_is_said_in_words() {
-    let screen = picture::dump(&drawn(&chart(Vec::new(), 0, 0), 30, 5, &TRUE_COLOUR));
+    let screen = picture::text(&drawn(&chart(Vec::new(), 0, 0), 30, 5, &TRUE_COLOUR));
     assert!(screen.contains("nothing yet"), "{screen}");
     let only_nan = series(&[(1, f64::NAN)]);
-    let screen = picture::dump(&drawn(&chart(vec![envelope(only_nan.buckets())], 0, 5), 30, 5, &TRUE_COLOUR));
+    let screen = picture::text(&drawn(&chart(vec![envelope(only_nan.buckets())], 0, 5), 30, 5, &TRUE_COLOUR));
     assert!(screen.contains("nothing yet"), "{screen}");
 }
 

@@ -5,7 +5,7 @@ use sparktune_base::units::{UNKNOWN, bytes, count, loss};
 /// What a curve measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Loss, nats per target token.
+    /// Loss, nats per trained token.
     Nats,
     /// A learning rate.
     LearningRate,

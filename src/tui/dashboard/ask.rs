@@ -1,4 +1,4 @@
-//! What was asked of the trainer, and what became of it.
+//! Requests to the trainer, and their results.
 
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
@@ -50,7 +50,7 @@ impl Ask {
         }
     }
 
-    /// Nothing more will become of it.
+    /// It has ended.
     pub(super) fn is_settled(&self) -> bool {
         !matches!(self.fate, Fate::Sent { .. })
     }
@@ -69,7 +69,7 @@ impl Ask {
                 (Role::Warn, format!("{what}: requested, and the trainer ended before it answered"))
             }
             Fate::Done { step } => (Role::Good, format!("{what}: carried out at step {}", count(*step))),
-            Fate::Refused(why) => (Role::Warn, format!("{what}: nothing was asked, {why}")),
+            Fate::Refused(why) => (Role::Warn, format!("{what}: not requested, {why}")),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Side {
     pub series: fn(&Charts) -> &Series,
 }
 
-/// What else is measured, the most telling first.
+/// Other measured quantities, the most informative first.
 pub(super) const SIDES: [Side; 10] = [
     Side { title: "tok/s", unit: Unit::TokensPerSecond, series: |c| &c.tokens_per_s },
     Side { title: "gradient norm", unit: Unit::Norm, series: |c| &c.grad_norm },
@@ -130,7 +130,7 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
         curves,
         marks: marks(known),
         crosshair: dash.crosshair(),
-        empty: if known.view.attempts.is_empty() { "nothing was logged yet" } else { "no step yet" },
+        empty: if known.view.attempts.is_empty() { "nothing logged yet" } else { "no step yet" },
     };
     chart.title = match chart.steps_at_crosshair(area) {
         Some((first, last)) => at_crosshair(dash, first, last, theme),

@@ -24,7 +24,7 @@ pub(super) struct Picker {
     none: Option<String>,
 }
 
-/// What a key brought.
+/// The result of a key.
 pub(super) enum Picked {
     Nothing,
     Closed,
@@ -80,6 +80,6 @@ impl Picker {
             lines.push(Line::styled(format!("{mark} {name}"), theme.style(role)));
         }
         let keys = "↑ ↓ ⏎  esc closes";
-        Popup { title: "lay over which run?", role: Role::Accent, lines, keys }.draw(frame, area, theme);
+        Popup { title: "compare with which run?", role: Role::Accent, lines, keys }.draw(frame, area, theme);
     }
 }

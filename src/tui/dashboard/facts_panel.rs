@@ -16,7 +16,7 @@ use crate::wrap::wrap;
 /// More of a page than this is not shown.
 const LONGEST_PAGE: usize = 64 * 1024;
 
-/// What is read from the run's other files.
+/// Facts from the run's other files.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     plan: Option<Result<Plan, String>>,

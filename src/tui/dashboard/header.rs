@@ -191,10 +191,10 @@ fn drift(eta: &Eta, narrow: bool, theme: &Theme) -> Span<'static> {
     let Some(drift) = eta.drift_s else { return Span::raw("") };
     let much = (eta.seconds * SAME).max(10.0);
     if drift.abs() < much {
-        return Span::styled(", as first told", theme.style(Role::Dim));
+        return Span::styled(", on schedule", theme.style(Role::Dim));
     }
     let (word, role) = if drift > 0.0 { ("later", Role::Warn) } else { ("sooner", Role::Good) };
-    let than = if narrow { "" } else { " than first told" };
+    let than = if narrow { "" } else { " than first estimated" };
     Span::styled(format!(", {} {word}{than}", duration(drift.abs())), theme.style(role))
 }
 
@@ -217,7 +217,7 @@ pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     row(spans, Vec::new(), area, buffer);
 }
 
-/// What has to be said now, most important first, in lines of at most `width` columns.
+/// Returns the current messages, most important first, in lines of at most `width` columns.
 pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     let mut said: Vec<(Role, String)> = Vec::new();
     let known = dash.shown();
@@ -240,7 +240,10 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     }
     if dash.frozen.is_some() {
         let at = count(known.view.steps_done());
-        said.push((Role::Accent, format!("frozen at step {at}; reading goes on, space shows the present")));
+        said.push((
+            Role::Accent,
+            format!("frozen at step {at}; reading continues, space returns to the present"),
+        ));
     }
     if let Some(other) = &dash.other {
         let name = escape(&other.name);

@@ -1,11 +1,11 @@
-//! What the keys of the dashboard do. These tables are both the dispatch and the help.
+//! The keys of the dashboard. These tables are both the dispatch and the help.
 
 use crossterm::event::KeyCode;
 
 use super::Tab;
 use crate::screen::{Binding, ctrl, key};
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Do {
     Open(Tab),
@@ -87,7 +87,7 @@ pub(super) const PANELS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char(' '))],
         "space",
-        "freeze the screen; reading goes on",
+        "freeze the screen; reading continues",
         Some("freeze"),
         Do::Freeze,
     ),
@@ -113,7 +113,7 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char('o'))],
         "o",
-        "lay another run over; again removes it",
+        "overlay another run; again removes it",
         Some("compare"),
         Do::Compare,
     ),
@@ -126,7 +126,7 @@ pub(super) const RUN: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],
         "q esc",
-        "leave; the run goes on",
+        "leave; the run continues",
         Some("leave"),
         Do::Leave,
     ),

@@ -29,7 +29,7 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
 
 fn lines(known: &Known, theme: &Theme) -> Vec<Line<'static>> {
     let Some(sample) = &known.view.device else {
-        return vec![Line::styled("the machine was not measured yet", theme.style(Role::Dim))];
+        return vec![Line::styled("the machine has not been measured yet", theme.style(Role::Dim))];
     };
     let mut rows = vec![memory(sample), process(sample), pressure(sample)];
     rows.extend(sample.gpus.iter().flat_map(gpu));

@@ -500,6 +500,6 @@ fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         Line::raw(format!("`{} resume` continues from there,", program_name())),
         Line::raw("with the same losses as if it had never stopped."),
     ];
-    Popup { title: "stop this run?", role: Role::Warn, lines, keys: "y stop   n go on" }
+    Popup { title: "stop this run?", role: Role::Warn, lines, keys: "y stop   n keep running" }
         .draw(frame, area, theme);
 }

@@ -31,7 +31,7 @@ pub(super) struct Note {
     pub role: Role,
 }
 
-/// What is known of a run.
+/// Facts about a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub view: RunView,
@@ -47,7 +47,7 @@ pub(super) struct Known {
     pub trainer: Option<String>,
 }
 
-/// What a look brought.
+/// The result of a look.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// There is something new to see.
@@ -61,7 +61,7 @@ pub(super) struct News {
 pub(super) struct Reading {
     /// As users call it, not escaped.
     pub name: String,
-    /// What `sparktune resume` takes, fit for a shell and a terminal.
+    /// The argument of `sparktune resume`, fit for a shell and a terminal.
     pub argument: String,
     pub known: Known,
     /// Why no more can be read, in words.
@@ -171,7 +171,7 @@ impl Reading {
 }
 
 impl Known {
-    /// What a view alone tells.
+    /// Facts from a view alone.
     pub(super) fn of(view: RunView, liveness: Liveness) -> Self {
         let mut known = Self { liveness: Some(liveness), ..Self::default() };
         for warning in &view.warnings {

@@ -1,4 +1,4 @@
-//! What the model writes during training, newest first. All of it is untrusted text.
+//! Samples that the model writes during training, newest first. All of it is untrusted text.
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;

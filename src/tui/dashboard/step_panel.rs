@@ -13,7 +13,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     let view = &known.view;
     let dim = theme.style(Role::Dim);
     let Some(parts) = view.step_parts() else {
-        return vec![Line::styled("no step was measured yet", dim)];
+        return vec![Line::styled("no step has been measured yet", dim)];
     };
     let mut lines = vec![
         Line::from(vec![
@@ -60,7 +60,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     if let Some(step) = &view.last_step {
         lines.push(Line::styled(
             format!(
-                "  the last step had {} tokens, {} of them targets",
+                "  the last step had {} tokens, {} of them trained",
                 count(step.tokens),
                 if step.target_tokens > 0 { count(step.target_tokens) } else { UNKNOWN.to_owned() }
             ),
@@ -72,8 +72,8 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
 
 fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
     let rest = match (parts.forward_ms, parts.backward_ms) {
-        (None, None) => "forward and backward, not told apart here",
-        _ => "what is not measured on its own",
+        (None, None) => "forward and backward, not measured separately",
+        _ => "everything else",
     };
     [
         ("data", parts.data_ms, "waiting for the next batch"),

@@ -232,28 +232,54 @@ fn press(dashboard: &mut Dashboard, keys: &str) -> Next {
     next
 }
 
+/// Compares what `act` changes on the screen with a snapshot.
+#[track_caller]
+fn change<T>(name: &str, dashboard: &mut Dashboard, act: impl FnOnce(&mut Dashboard) -> T) {
+    let before = picture::usual(dashboard);
+    act(dashboard);
+    picture::check_change(name, &before, &picture::usual(dashboard));
+}
+
 fn text(dashboard: &mut Dashboard) -> String {
-    picture::dump(&picture::drawn(dashboard, 100, 30, &NO_COLOUR))
+    picture::text(&picture::drawn(dashboard, 100, 30, &NO_COLOUR))
 }
 
 #[test]
 fn before_the_first_step_the_phase_and_its_progress_are_shown() {
-    picture::check_state("dashboard-early", &mut Story::early().dashboard(Liveness::Running));
+    picture::check("dashboard-early", &mut Story::early().dashboard(Liveness::Running));
 }
 
 #[test]
 fn a_run_midway_shows_its_course_with_evals_checkpoints_nan_and_what_was_replaced() {
     let mut dashboard = Story::running(2480);
     dashboard.seen_warnings = 1;
-    picture::check("dashboard-running", &mut dashboard);
-    picture::check_one("dashboard-running-ascii", &picture::drawn(&mut dashboard, 80, 24, &ASCII));
-    picture::check_one("dashboard-running-60x16", &picture::drawn(&mut dashboard, 60, 16, &TRUE_COLOUR));
-    picture::check_one("dashboard-running-200x56", &picture::drawn(&mut dashboard, 200, 56, &TRUE_COLOUR));
+    picture::check_wide("dashboard-running", &mut dashboard);
+    for (name, width, height, theme) in [("ascii", 80, 24, ASCII), ("60x16", 60, 16, TRUE_COLOUR)] {
+        let text = picture::text(&picture::drawn(&mut dashboard, width, height, &theme));
+        picture::check_text(&format!("dashboard-running-{name}"), &text);
+    }
+    picture::check_svg("dashboard-running-132x40", &picture::drawn(&mut dashboard, 132, 40, &TRUE_COLOUR));
+}
+
+#[test]
+fn the_state_of_a_run_is_drawn_in_the_colour_of_its_role() {
+    let finished = |outcome| Liveness::Finished { outcome };
+    for (liveness, word, role) in [
+        (Liveness::Running, "● running", Role::Good),
+        (Liveness::Crashed, "✖ crashed", Role::Bad),
+        (Liveness::Stalled { silent_s: 420 }, "▲ stalled", Role::Warn),
+        (finished(Outcome::Completed), "✔ completed", Role::Good),
+        (finished(Outcome::Stopped), "■ stopped", Role::Warn),
+        (finished(Outcome::Failed), "✖ failed", Role::Bad),
+    ] {
+        let mut dashboard = Story::until(300).dashboard(liveness);
+        picture::assert_role(&picture::usual(&mut dashboard), word, role);
+    }
 }
 
 #[test]
 fn a_crashed_run_says_so_and_what_to_do() {
-    picture::check_state("dashboard-crashed", &mut Story::until(1640).dashboard(Liveness::Crashed));
+    picture::check("dashboard-crashed", &mut Story::until(1640).dashboard(Liveness::Crashed));
 }
 
 #[test]
@@ -271,7 +297,7 @@ fn a_stalled_run_is_named_with_what_to_do() {
 #[test]
 fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
     let story = Story::until(4000).finish(Outcome::Completed, None);
-    picture::check_state(
+    picture::check(
         "dashboard-finished",
         &mut story.dashboard(Liveness::Finished { outcome: Outcome::Completed }),
     );
@@ -281,7 +307,7 @@ fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
 fn a_frozen_screen_with_a_crosshair_reads_values_of_one_column() {
     let mut dashboard = Story::running(2480);
     press(&mut dashboard, "c←←←←←←←←←← ");
-    picture::check_state("dashboard-frozen", &mut dashboard);
+    picture::check("dashboard-frozen", &mut dashboard);
 }
 
 #[test]
@@ -293,7 +319,7 @@ fn another_run_is_laid_over() {
     (1..=2300).for_each(|step| other.step(step));
     dashboard.other = Some(Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known));
     press(&mut dashboard, "y");
-    picture::check_state("dashboard-compare", &mut dashboard);
+    picture::check("dashboard-compare", &mut dashboard);
 }
 
 #[test]
@@ -381,7 +407,7 @@ fn the_parts_of_a_step_the_machine_and_the_run_have_panels() {
     press(&mut dashboard, "4");
     picture::check("dashboard-step", &mut dashboard);
     press(&mut dashboard, "5");
-    picture::check("dashboard-machine", &mut dashboard);
+    picture::check_wide("dashboard-machine", &mut dashboard);
 }
 
 #[test]
@@ -509,7 +535,7 @@ fn a_run_in_folders_is_followed_asked_to_stop_and_heard() {
     assert!(dashboard.how_it_stands().contains("stopped at step 3"));
     assert_eq!(dashboard.update(Input::Tick), Next::Keep);
     press(&mut dashboard, "s");
-    assert!(text(&mut dashboard).contains("nothing was asked, the run has ended"));
+    assert!(text(&mut dashboard).contains("not requested, the run has ended"));
     assert_eq!(press(&mut dashboard, "q"), Next::Leave);
 }
 
@@ -551,7 +577,7 @@ fn damage_to_the_folder_is_told_in_words() {
     let screen = text(&mut dashboard);
     assert!(screen.contains("gone") && screen.contains("moved or deleted"), "{screen}");
     press(&mut dashboard, "w");
-    assert!(text(&mut dashboard).contains("nothing was asked"));
+    assert!(text(&mut dashboard).contains("not requested"));
 }
 
 /// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth.
@@ -672,9 +698,8 @@ proptest! {
 #[test]
 fn the_help_lists_every_key_and_any_key_closes_it() {
     let mut dashboard = Story::running(300);
-    press(&mut dashboard, "?");
-    picture::check_state("dashboard-help", &mut dashboard);
-    let small = picture::dump(&picture::drawn(&mut dashboard, 60, 16, &NO_COLOUR));
+    change("dashboard-help", &mut dashboard, |dashboard| press(dashboard, "?"));
+    let small = picture::text(&picture::drawn(&mut dashboard, 60, 16, &NO_COLOUR));
     for (_, table) in GROUPS {
         for binding in table.iter().filter(|binding| !binding.shown.is_empty()) {
             assert!(
@@ -691,8 +716,7 @@ fn the_help_lists_every_key_and_any_key_closes_it() {
 #[test]
 fn stopping_asks_once() {
     let mut dashboard = Story::running(2480);
-    press(&mut dashboard, "s");
-    picture::check_state("dashboard-stop", &mut dashboard);
+    change("dashboard-stop", &mut dashboard, |dashboard| press(dashboard, "s"));
     press(&mut dashboard, "n");
     assert!(dashboard.asks.is_empty() && dashboard.overlay.is_none());
     dashboard.here.known.liveness = None;

@@ -103,7 +103,7 @@ fn is_accepted(
         })
         .collect();
     loop {
-        match interview.choose("Is this data right?", &choices, 0)? {
+        match interview.choose("Use this data?", &choices, 0)? {
             DataAction::Accept => return Ok(true),
             DataAction::AcceptTheRest => {
                 let mut planner = Planner::new(answers.clone());

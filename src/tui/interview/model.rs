@@ -82,7 +82,7 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
     let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
         Some(Cached::Whole { .. }) => "here",
         Some(Cached::Partial { .. }) => "partly here",
-        _ => "to fetch",
+        _ => "not downloaded",
     };
     let label = |model: &CatalogModel| {
         let size = units::bytes(model.weight_bytes);

@@ -14,7 +14,7 @@ use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 use super::{Interview, width};
 use crate::output::note;
 
-/// What to do next.
+/// The next action.
 enum After {
     /// Ask again what to do with the plan.
     Ask,

@@ -140,7 +140,7 @@ pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
             page.leaf(
                 "span",
                 &[("class", "unit")],
-                "% of the fastest, estimate; by tokens of a row, log scale",
+                "% of the fastest, estimated; by pack length in tokens, log scale",
             );
         });
         let attrs =

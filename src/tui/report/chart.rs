@@ -220,7 +220,7 @@ impl Chart<'_> {
             ("best", "best evaluation", self.best.is_some() && !drawing.eval.is_empty()),
             ("checkpoint", "checkpoint", !self.checkpoints.is_empty()),
             ("resume", "resumed", large && !self.resumes.is_empty()),
-            ("old", "done again by a later attempt", large && !drawing.discarded.is_empty()),
+            ("old", "replaced by a later attempt", large && !drawing.discarded.is_empty()),
             ("nan", "not a finite number", broken),
         ];
         if !keys.iter().any(|(.., shown)| *shown) {

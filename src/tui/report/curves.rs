@@ -39,7 +39,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             run.view.attempts.iter().filter_map(|attempt| attempt.started.resumed_from_step).collect();
         Chart {
             title: "Training loss",
-            unit: Unit::Of("nats per target token"),
+            unit: Unit::Of("nats per trained token"),
             base: Base::Fitted,
             trace: Trace::Smooth,
             detail: LARGE,
@@ -105,7 +105,10 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
     let measured: f64 = times.parts.iter().map(|(_, ms)| ms).sum();
     // The trainer can tell forward from backward only where the device is waited for in between.
     let apart = times.parts[1].1 > 0.0 && times.parts[2].1 > 0.0;
-    let rest = (if apart { "all else" } else { "forward, backward and all else" }, times.step_ms - measured);
+    let rest = (
+        if apart { "everything else" } else { "forward, backward and everything else" },
+        times.step_ms - measured,
+    );
     let all = times.parts.iter().copied().chain([rest]);
     let mean = |ms: f64| ms / times.steps as f64;
     let parts: Vec<bars::Part> = all

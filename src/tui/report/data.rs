@@ -41,11 +41,11 @@ fn numbers(report: &Report) -> Vec<(&'static str, String, String)> {
     all.push(("Rejected", count(report.rejected), share));
     if let Some(tokens) = &report.tokens {
         all.push(("Tokens", count(tokens.total), String::new()));
-        all.push(("Carry loss", units::percent(tokens.target_share), counted(tokens.targets, "token")));
+        all.push(("Trained", units::percent(tokens.target_share), counted(tokens.targets, "token")));
     }
     if let Some(split) = &report.split {
         all.push((
-            "Held out",
+            "Eval set",
             count(split.eval_examples),
             format!("{} trained on", count(split.train_examples)),
         ));
@@ -62,13 +62,12 @@ fn rejections(page: &mut Markup, report: &Report) {
     table(page, "rows", &columns, report.rejections.iter().take(MOST_ROWS), |page, rejection| {
         page.element("tr", &[], |page| {
             page.leaf("td", &[("class", "number")], &count(rejection.count));
-            let kind = serde_json::to_value(rejection.kind).unwrap_or_default();
-            page.leaf("td", &[], &kind.as_str().unwrap_or(UNKNOWN).replace('_', " "));
+            page.leaf("td", &[], &rejection.kind.to_string());
             said(page, "td", "said", &format!("{}:{}", rejection.first.file, rejection.first.line));
             said(page, "td", "said", &rejection.example.to_string());
         });
     });
-    page.leaf("p", &[("class", "note")], "All of them are kept in data/rejected.jsonl of the run folder.");
+    page.leaf("p", &[("class", "note")], "All of them are listed in data/rejected.jsonl of the run folder.");
 }
 
 fn findings(page: &mut Markup, report: &Report) {

@@ -74,7 +74,7 @@ impl Drawing {
 
     /// Steps whose value was not finite, as upright marks.
     fn broken(&self, page: &mut Markup) {
-        for (columns, which) in [(&self.discarded, " (done again later)"), (&self.kept, "")] {
+        for (columns, which) in [(&self.discarded, " (replaced)"), (&self.kept, "")] {
             let runs = columns.chunk_by(|a, b| a.nonfinite > 0 && b.nonfinite > 0);
             for run in runs.filter(|run| run[0].nonfinite > 0) {
                 let (first, last) = (run[0].first, run[run.len() - 1].last);
@@ -133,7 +133,7 @@ impl Drawing {
         for column in &self.old_eval {
             let Some(mean) = column.mean else { continue };
             let title = format!(
-                "evaluation at {}: {}, done again by a later attempt",
+                "evaluation at {}: {}, replaced by a later attempt",
                 steps(column.first, column.last),
                 figure(mean)
             );

@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn state(page: &mut Markup, run: &ReportInput) {
     let liveness = match &run.liveness {
         Ok(liveness) => *liveness,
-        Err(problem) => return absent(page, &format!("How the run stands is not known: {problem}")),
+        Err(problem) => return absent(page, &format!("The state of the run is unknown: {problem}")),
     };
     let word = State::of(Some(liveness)).word;
     let class = match liveness {

@@ -78,7 +78,7 @@ fn attempts(page: &mut Markup, run: &ReportInput) {
                     let reason = finished.reason.as_deref().map(|reason| format!(": {reason}"));
                     format!("{}{}", outcome_word(finished.outcome), reason.unwrap_or_default())
                 }
-                None if live && newest == Some(attempt.number) => "goes on".to_owned(),
+                None if live && newest == Some(attempt.number) => "continues".to_owned(),
                 None => "did not say how it ended".to_owned(),
             };
             said(page, "td", "said", &words);

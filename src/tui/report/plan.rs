@@ -27,8 +27,8 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn basis(advice: &Advice) -> &'static str {
     match advice.time.basis {
         RateBasis::MeasuredHere => "from a speed measured here in an earlier run",
-        RateBasis::Measured => "from a speed measured on such a device",
-        RateBasis::OriginalRecipe => "from the speed the original recipe, another program, measured",
+        RateBasis::Measured => "from a speed measured on a device of this kind",
+        RateBasis::OriginalRecipe => "from the speed that the Qwen3.5 recipe, another program, measured",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "no basis for an estimate",
     }

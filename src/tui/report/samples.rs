@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             None => prompts.push((prompt, vec![sample])),
         }
     }
-    section(page, "What the model says", |page| {
+    section(page, "What the model writes", |page| {
         for (prompt, answers) in prompts {
             page.element("article", &[], |page| {
                 text(page, "prompt", &clip(prompt.trim_end(), PROMPT_CHARS));
@@ -47,7 +47,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn answer(page: &mut Markup, sample: &Seen<Sample>) {
     let class = if sample.discarded { "answer old" } else { "answer" };
     page.element("div", &[("class", class)], |page| {
-        let again = if sample.discarded { " · done again by a later attempt" } else { "" };
+        let again = if sample.discarded { " · replaced by a later attempt" } else { "" };
         let words = format!("step {}{again}", count(sample.what.step));
         page.leaf("p", &[("class", "note")], &words);
         text(page, "text", &clip(&sample.what.text, ANSWER_CHARS));

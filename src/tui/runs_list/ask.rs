@@ -24,7 +24,7 @@ pub(super) struct Ask {
 #[derive(Debug)]
 enum Stage {
     Stop,
-    /// What would be lost, in words.
+    /// Describes in words what would be lost.
     Delete(String),
     /// The second time: the end of the name has to be typed.
     DeleteForGood {
@@ -34,7 +34,7 @@ enum Stage {
     },
 }
 
-/// What a key made of the question.
+/// The result of a key on the question.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It is still open.
@@ -95,12 +95,12 @@ impl Ask {
         }
     }
 
-    /// What is said after a no.
+    /// The text after a refusal.
     pub(super) fn kept(&self) -> String {
         let name = self.run.name();
         let name = escape(&name);
         match self.stage {
-            Stage::Stop => format!("{name} goes on"),
+            Stage::Stop => format!("{name} continues"),
             _ => format!("{name} is kept"),
         }
     }
@@ -130,18 +130,14 @@ impl Ask {
                 vec![
                     dim("It saves a checkpoint and ends; r continues it from there."),
                     Line::default(),
-                    keys("stop it", "lets it go on"),
+                    keys("stop it", "keeps it running"),
                 ],
             ),
             Stage::Delete(loss) => (
                 "delete this run?",
                 Role::Bad,
                 in_role(loss, Role::Text)
-                    .chain([
-                        dim("This cannot be undone."),
-                        Line::default(),
-                        keys("go on to delete it", "keeps it"),
-                    ])
+                    .chain([dim("This cannot be undone."), Line::default(), keys("delete it", "keeps it")])
                     .collect(),
             ),
             Stage::DeleteForGood { word, typed, wrong } => {
@@ -149,7 +145,7 @@ impl Ask {
                 let mut input = vec![Span::styled(theme.glyph("› ", "> "), accent)];
                 input.extend(typed.line(24, true, theme).spans);
                 let under = if *wrong {
-                    Line::styled("that is not it; nothing is deleted", theme.style(Role::Warn))
+                    Line::styled("that does not match; nothing was deleted", theme.style(Role::Warn))
                 } else {
                     dim("Enter deletes it for good, Esc keeps it")
                 };
@@ -167,7 +163,7 @@ impl Ask {
     }
 }
 
-/// What lies in `outputs/`, escaped, in order of name.
+/// The contents of `outputs/`, escaped, in order of name.
 pub(super) fn outputs(run: &RunDir) -> Vec<String> {
     let entries = std::fs::read_dir(run.outputs()).into_iter().flatten().flatten();
     let mut names: Vec<String> =

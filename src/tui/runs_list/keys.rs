@@ -1,4 +1,4 @@
-//! What keys do in the list.
+//! The keys of the list.
 
 use crossterm::event::KeyCode;
 
@@ -67,7 +67,7 @@ pub(super) const KEYS: &[Binding<Do>] = &[
     Binding {
         keys: &[c('/')],
         shown: "/",
-        help: "only runs whose name, state or model has these words",
+        help: "show only runs whose name, state or model contains these words",
         hint: Some("filter"),
         action: Do::Filter,
     },

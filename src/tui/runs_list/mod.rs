@@ -30,7 +30,7 @@ use self::shelf::{Look, Shelf};
 use crate::screen::{App, Input, Next, TextInput, Theme, action};
 use crate::state::State;
 
-/// What the user wants done.
+/// The requested action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// Show this run live.
@@ -45,7 +45,7 @@ pub enum Wish {
     Leave,
 }
 
-/// What the rows are sorted by.
+/// The column by which the rows are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The newest first.
@@ -260,7 +260,7 @@ impl RunsList {
         Next::Leave
     }
 
-    /// What a key asks of a run; what cannot be is said in words.
+    /// Carries out the action of a key on a run, or explains why it is not possible.
     fn act(&mut self, what: Do, run: RunDir, liveness: Option<Liveness>) -> Next {
         let live = liveness.is_some_and(Liveness::is_live);
         let name = escape(&run.name()).into_owned();
@@ -270,7 +270,7 @@ impl RunsList {
                 format!("{name} is being trained: there is nothing to resume. Enter watches it")
             }
             (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
-                format!("{name} is completed: there is nothing to resume. e writes its outputs again")
+                format!("{name} has completed: there is nothing to resume. e writes its outputs again")
             }
             (Do::Resume, _) => return self.leave_with(Wish::Resume(run)),
             (Do::Export, _) if live => {

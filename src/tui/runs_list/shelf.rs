@@ -1,4 +1,4 @@
-//! What is known of each run, read a few at a time so that a key never waits for the disk.
+//! Facts about each run, read a few at a time so that a key never waits for the disk.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(super) struct Look {
     stamp: Option<Stamp>,
 }
 
-/// What changes when a run does, for little.
+/// A cheap fingerprint that changes when a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     held: bool,
@@ -132,7 +132,7 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
     };
     match liveness {
         Liveness::NotStarted => "its trainer has not started; r starts it".to_owned(),
-        Liveness::Running => "at work; Enter watches it, s stops it after a checkpoint".to_owned(),
+        Liveness::Running => "running; Enter watches it, s stops it after a checkpoint".to_owned(),
         Liveness::Stalled { silent_s } => format!(
             "its trainer is alive and has logged no work for {}; Enter looks closer, s asks it to stop",
             duration(Duration::from_secs(silent_s).as_secs_f64())

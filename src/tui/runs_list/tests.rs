@@ -10,6 +10,7 @@ use sparktune_runlog::{
 use tempfile::TempDir;
 
 use super::*;
+use crate::screen::Role;
 use crate::screen::picture::{self, ASCII, NO_COLOUR, TRUE_COLOUR, drawn};
 
 /// The moment of the pictures.
@@ -134,7 +135,7 @@ fn posed(root: &TempDir) -> RunsList {
         if row.liveness.is_some_and(Liveness::is_live) {
             // The clock of the pictures stands still, that of the lease does not.
             row.liveness = Some(Liveness::Running);
-            look.stands = "at work; Enter watches it, s stops it after a checkpoint".into();
+            look.stands = "running; Enter watches it, s stops it after a checkpoint".into();
         }
         let real = root.path().display().to_string();
         look.stands = look.stands.replace(&real, "/home/you/runs");
@@ -162,9 +163,16 @@ fn type_in(list: &mut RunsList, text: &str) {
     }
 }
 
+/// Compares what `act` changes on the screen with a snapshot.
+#[track_caller]
+fn change<T>(name: &str, list: &mut RunsList, act: impl FnOnce(&mut RunsList) -> T) {
+    let before = picture::usual(list);
+    act(list);
+    picture::check_change(name, &before, &picture::usual(list));
+}
+
 fn text(list: &mut RunsList) -> String {
-    let dump = picture::dump(&drawn(list, 132, 24, &NO_COLOUR));
-    dump.split("---\n").next().unwrap().to_owned()
+    picture::text(&drawn(list, 132, 24, &NO_COLOUR))
 }
 
 /// Puts the cursor on the run whose name has this.
@@ -178,12 +186,29 @@ fn choose(list: &mut RunsList, part: &str) -> RunDir {
 fn every_state_has_its_row_its_word_and_its_glyph() {
     let (root, _lease) = some_runs();
     let mut list = posed(&root);
-    picture::check("runs", &mut list);
-    picture::check_one("runs-ascii", &drawn(&mut list, 80, 24, &ASCII));
-    press(&mut list, KeyCode::Down);
-    press(&mut list, KeyCode::Down);
-    picture::check_state("runs-crashed", &mut list);
-    picture::check_one("runs-60x16", &drawn(&mut list, 60, 16, &TRUE_COLOUR));
+    picture::check_wide("runs", &mut list);
+    for (name, width, height, theme) in [("ascii", 80, 24, ASCII), ("60x16", 60, 16, TRUE_COLOUR)] {
+        picture::check_text(
+            &format!("runs-{name}"),
+            &picture::text(&drawn(&mut list, width, height, &theme)),
+        );
+    }
+    let screen = picture::usual(&mut list);
+    picture::check_svg("runs", &screen);
+    for (words, role) in [
+        ("✖ crashed", Role::Bad),
+        ("▲ unreadable", Role::Bad),
+        ("■ stopped", Role::Warn),
+        ("◌ not started", Role::Dim),
+        ("✔ completed", Role::Good),
+        ("● running", Role::Selected),
+    ] {
+        picture::assert_role(&screen, words, role);
+    }
+    change("runs-crashed", &mut list, |list| {
+        press(list, KeyCode::Down);
+        press(list, KeyCode::Down);
+    });
 }
 
 #[test]
@@ -191,25 +216,25 @@ fn the_questions_before_deleting_say_what_would_be_lost() {
     let (root, _lease) = some_runs();
     let mut list = posed(&root);
     choose(&mut list, "0c31");
-    press(&mut list, KeyCode::Char('x'));
-    picture::check_state("runs-delete", &mut list);
-    press(&mut list, KeyCode::Char('y'));
-    type_in(&mut list, "0c3");
-    picture::check_state("runs-delete-for-good", &mut list);
+    change("runs-delete", &mut list, |list| press(list, KeyCode::Char('x')));
+    change("runs-delete-for-good", &mut list, |list| {
+        press(list, KeyCode::Char('y'));
+        type_in(list, "0c3");
+    });
+    picture::assert_role(&picture::usual(&mut list), "delete it for good?", Role::Bad);
 }
 
 #[test]
 fn help_filter_and_an_empty_folder() {
     let (root, _lease) = some_runs();
     let mut list = posed(&root);
-    press(&mut list, KeyCode::Char('?'));
-    picture::check_state("runs-help", &mut list);
+    change("runs-help", &mut list, |list| press(list, KeyCode::Char('?')));
     press(&mut list, KeyCode::Char('?'));
     press(&mut list, KeyCode::Char('/'));
     type_in(&mut list, "qwen LORA 2b");
-    picture::check_state("runs-filter", &mut list);
+    picture::check("runs-filter", &mut list);
     let mut empty = RunsList::at(RunsRoot::new("/nowhere/at/all"), NOW_US);
-    picture::check_state("runs-empty", &mut empty);
+    picture::check("runs-empty", &mut empty);
 }
 
 #[test]
@@ -278,7 +303,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
     press(&mut list, KeyCode::Char('y'));
     type_in(&mut list, "0c31");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Draw);
-    assert!(text(&mut list).contains("that is not it"));
+    assert!(text(&mut list).contains("that does not match"));
     list.update(Input::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
     type_in(&mut list, "51d2");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Leave);

@@ -70,7 +70,7 @@ fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, t
         format!("{} of {} runs", number(shown.len()), number(looks.len()))
     }];
     if live > 0 {
-        facts.push(format!("{} at work", number(live)));
+        facts.push(format!("{} running", number(live)));
     }
     if unread > 0 {
         facts.push(format!("reading {} more", number(unread)));
@@ -107,10 +107,7 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
             Line::raw(format!("`{}` starts one; --runs-dir names another folder", program_name())),
         ]
     } else {
-        vec![
-            Line::styled("no run has these words", theme.style(Role::Title)),
-            Line::raw("Esc shows all of them"),
-        ]
+        vec![Line::styled("no run matches", theme.style(Role::Title)), Line::raw("Esc shows all of them")]
     };
     Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: true })
 }

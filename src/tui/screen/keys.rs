@@ -28,22 +28,22 @@ pub const fn shift(code: KeyCode) -> Key {
     (code, KeyModifiers::SHIFT)
 }
 
-/// What some keys do.
+/// A group of key bindings.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding<A: 'static> {
     /// The keys that do it.
     pub keys: &'static [Key],
     /// How the keys are written: `↑ k`.
     pub shown: &'static str,
-    /// What it does, for the help: `step up`.
+    /// The action, for the help: `step up`.
     pub help: &'static str,
     /// One word for the hint line, where it deserves a place there.
     pub hint: Option<&'static str>,
-    /// What to do.
+    /// The suggested remedy.
     pub action: A,
 }
 
-/// What the key does by this table.
+/// Returns the action of a key by this table.
 pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
     if event.kind == KeyEventKind::Release {
         return None;

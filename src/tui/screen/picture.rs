@@ -1,23 +1,23 @@
 //! Screens as files: what tests compare, and what a reviewer can look at.
 //!
-//! [`check`] draws an app without a terminal and compares it with a snapshot that shows the text and, below
-//! it, every run of cells that share a style; and with an SVG in `tests/screens/`. `INSTA_UPDATE=always`
-//! writes both anew.
+//! [`check`] draws an app without a terminal and compares its text with a snapshot; `INSTA_UPDATE=always`
+//! writes it anew. Colours are no part of a snapshot: tests ask for them by role with [`assert_role`]. The
+//! pictures that documents show are SVG files in `tests/screens/`, written by [`check_svg`].
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
-use ratatui::layout::Size;
+use ratatui::buffer::{Buffer, Cell};
+use ratatui::layout::{Position, Rect, Size};
 use ratatui::style::{Color, Modifier, Style};
 use unicode_width::UnicodeWidthStr;
 
 use super::run::{App, Input, draw};
-use super::theme::{Colours, Theme};
+use super::theme::{Colours, Role, Theme};
 
-/// Where the pictures lie.
+/// Where the pictures are.
 const SCREENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/screens");
 
 pub(crate) const TRUE_COLOUR: Theme = Theme { colours: Colours::True, unicode: true };
@@ -32,63 +32,111 @@ pub(crate) fn drawn(app: &mut dyn App, width: u16, height: u16, theme: &Theme) -
     terminal.backend().buffer().clone()
 }
 
-/// A screen: compares the app at 80×24, at 132×40 and without colour with `name`'s snapshots and pictures,
-/// and looks that without Unicode no sign is left that such a terminal would garble.
+/// The app as most snapshots show it.
+pub(crate) fn usual(app: &mut dyn App) -> Buffer {
+    drawn(app, 80, 24, &TRUE_COLOUR)
+}
+
+/// Compares the app at 80×24 with `name`'s snapshot. At other sizes too, nothing is coloured where there are
+/// no colours, and no sign is left that a terminal without Unicode would garble.
 #[track_caller]
 pub(crate) fn check(name: &str, app: &mut dyn App) {
-    for (width, height, theme, suffix) in
-        [(80, 24, TRUE_COLOUR, "80x24"), (132, 40, TRUE_COLOUR, "132x40"), (80, 24, NO_COLOUR, "no-colour")]
-    {
-        check_one(&format!("{name}-{suffix}"), &drawn(app, width, height, &theme));
-    }
-    for (width, height) in [(80, 24), (132, 40)] {
-        let text = dump(&drawn(app, width, height, &ASCII));
+    for (width, height) in [(60, 16), (132, 40), (200, 56), (80, 24)] {
+        let buffer = drawn(app, width, height, &NO_COLOUR);
+        let is_coloured = |cell: &&Cell| (cell.fg, cell.bg) != (Color::Reset, Color::Reset);
+        let coloured = buffer.content.iter().find(is_coloured);
+        assert!(coloured.is_none(), "{name} at {width}×{height} has a colour: {coloured:?}");
+        let text = text(&drawn(app, width, height, &ASCII));
         // Letters, and all that is beyond our own signs, are those of names and data.
         let is_sign = |c: &char| !c.is_ascii() && !c.is_alphabetic() && *c < '\u{3000}';
         let signs: String = text.chars().filter(is_sign).collect();
         assert!(signs.is_empty(), "{signs} in {name} without Unicode:\n{text}");
     }
+    check_text(name, &text(&usual(app)));
 }
 
-/// A state of a screen: one picture at 80×24 is enough.
+/// Compares the app at 132×40, too, with a snapshot: for screens that are laid out differently where there is
+/// room.
 #[track_caller]
-pub(crate) fn check_state(name: &str, app: &mut dyn App) {
-    check_one(name, &drawn(app, 80, 24, &TRUE_COLOUR));
+pub(crate) fn check_wide(name: &str, app: &mut dyn App) {
+    check_text(&format!("{name}-132x40"), &text(&drawn(app, 132, 40, &TRUE_COLOUR)));
+    check(name, app);
 }
 
-/// Compares one buffer with its snapshot and its picture.
+/// Compares what has changed on the screen with a snapshot: a popup without the page below it, or the rows
+/// from the first that differs to the last.
 #[track_caller]
-pub(crate) fn check_one(name: &str, buffer: &Buffer) {
+pub(crate) fn check_change(name: &str, before: &Buffer, after: &Buffer) {
+    check_text(name, &text_in(after, changed(before, after)));
+}
+
+fn changed(before: &Buffer, after: &Buffer) -> Rect {
+    let differs = |at: &Position| before[*at].symbol() != after[*at].symbol();
+    let cells: Vec<Position> = after.area.positions().filter(differs).collect();
+    let corner = |symbol: &str| cells.iter().rev().find(|at| after[**at].symbol() == symbol);
+    if let (Some(from), Some(to)) = (corner("╭"), corner("╯")) {
+        return Rect::new(from.x, from.y, to.x + 1 - from.x, to.y + 1 - from.y);
+    }
+    let (Some(first), Some(last)) = (cells.first(), cells.last()) else { return Rect::ZERO };
+    Rect::new(0, first.y, after.area.width, last.y + 1 - first.y)
+}
+
+/// Compares text with a snapshot.
+#[track_caller]
+pub(crate) fn check_text(name: &str, text: &str) {
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true, snapshot_path => "../snapshots" }, {
-        insta::assert_snapshot!(name, dump(buffer));
+        insta::assert_snapshot!(name, text);
     });
+}
+
+/// Compares one buffer with a picture in `tests/screens/`.
+#[track_caller]
+pub(crate) fn check_svg(name: &str, buffer: &Buffer) {
     let path = Path::new(SCREENS).join(format!("{name}.svg"));
     let picture = svg(buffer);
     if matches!(std::env::var("INSTA_UPDATE").as_deref(), Ok("always")) {
-        std::fs::create_dir_all(SCREENS).unwrap();
         std::fs::write(&path, &picture).unwrap();
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(there == picture, "{} shows another screen; INSTA_UPDATE=always writes it anew", path.display());
 }
 
-/// The text, line by line, and below it the styles: `row 3: 5..12 blue bold`.
-pub(crate) fn dump(buffer: &Buffer) -> String {
-    let mut text = String::new();
-    let mut styles = String::new();
+/// These words are on the screen, and wherever they are they have the look of this role, perhaps emphasised.
+#[track_caller]
+pub(crate) fn assert_role(buffer: &Buffer, words: &str, role: Role) {
+    let style = TRUE_COLOUR.style(role);
+    let mut found = 0;
     for y in 0..buffer.area.height {
-        let _ = writeln!(text, "{}", row(buffer, y).trim_end());
-        for run in runs(buffer, y).filter(|run| !run.words.is_empty()) {
-            let _ = writeln!(styles, "{y:>2}: {}..{} {}", run.from, run.to, run.words);
+        let line = row(buffer, buffer.area, y);
+        for (at, _) in line.match_indices(words) {
+            found += 1;
+            let from = line[..at].width() as u16;
+            for x in (from..).take(words.width()) {
+                let cell = &buffer[(x, y)];
+                let is_so =
+                    cell.fg == style.fg.unwrap_or(Color::Reset) && cell.modifier.contains(style.add_modifier);
+                assert!(is_so, "{words:?} is not drawn as {role:?} but {cell:?}:\n{}", text(buffer));
+            }
         }
     }
-    format!("{text}---\n{styles}")
+    assert!(found > 0, "{words:?} is not on the screen:\n{}", text(buffer));
 }
 
-fn row(buffer: &Buffer, y: u16) -> String {
+/// The text of the screen, line by line.
+pub(crate) fn text(buffer: &Buffer) -> String {
+    text_in(buffer, buffer.area)
+}
+
+fn text_in(buffer: &Buffer, area: Rect) -> String {
+    let lines: Vec<String> =
+        (area.top()..area.bottom()).map(|y| row(buffer, area, y).trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+fn row(buffer: &Buffer, area: Rect, y: u16) -> String {
     let mut text = String::new();
     let mut skip = 0;
-    for x in 0..buffer.area.width {
+    for x in area.left()..area.right() {
         let symbol = buffer[(x, y)].symbol();
         if skip == 0 {
             text.push_str(symbol);
@@ -99,75 +147,89 @@ fn row(buffer: &Buffer, y: u16) -> String {
     text
 }
 
-struct Run {
-    from: u16,
-    to: u16,
-    style: Style,
-    words: String,
-}
-
-fn runs(buffer: &Buffer, y: u16) -> impl Iterator<Item = Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for x in 0..buffer.area.width {
-        let style = buffer[(x, y)].style();
-        match runs.last_mut() {
-            Some(run) if run.style == style => run.to = x + 1,
-            _ => runs.push(Run { from: x, to: x + 1, style, words: words(style) }),
-        }
-    }
-    runs.into_iter()
-}
-
-fn words(style: Style) -> String {
-    let colour = |colour: Option<Color>| colour.filter(|colour| *colour != Color::Reset);
-    let fg = colour(style.fg).map(|colour| colour.to_string().to_lowercase());
-    let bg = colour(style.bg).map(|colour| format!("on {}", colour.to_string().to_lowercase()));
-    let modifiers = (!style.add_modifier.is_empty()).then(|| {
-        style.add_modifier.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(" ")
-    });
-    [fg, bg, modifiers].into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
+/// Width and height of a cell, and the margin around the screen, in pixels.
 const CELL: (u16, u16) = (9, 19);
+const MARGIN: u16 = 10;
+/// How far below the top of a cell letters stand.
+const BASELINE: u16 = 15;
+const TEXT: &str = "#d5dae1";
+const GROUND: &str = "#12161c";
 
-/// A picture of the screen, light text on dark, in any font with equal widths.
-pub(crate) fn svg(buffer: &Buffer) -> String {
+/// A picture of the screen, light text on dark.
+///
+/// Fonts differ in width, and few have braille or block characters, which then come from another font with
+/// another width. So each run of cells of one style and one kind of characters is an element that is fitted
+/// to the width of its cells.
+fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
-    let (width, height) = (columns * CELL.0 + 20, rows * CELL.1 + 20);
+    let (width, height) = (columns * CELL.0 + 2 * MARGIN, rows * CELL.1 + 2 * MARGIN);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#12161c\"/>\n\
-         <g font-family=\"'DejaVu Sans Mono','Menlo','Consolas',monospace\" font-size=\"15\" fill=\"#d5dae1\" xml:space=\"preserve\">\n"
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n\
+         <g font-family=\"'DejaVu Sans Mono','Menlo','Consolas',monospace\" font-size=\"15\" fill=\"{TEXT}\" xml:space=\"preserve\">\n"
     );
     for y in 0..rows {
         for run in runs(buffer, y) {
-            run_svg(buffer, y, &run, &mut svg);
+            run_svg(&run, y, &mut svg);
         }
     }
     svg.push_str("</g>\n</svg>\n");
     svg
 }
 
-fn run_svg(buffer: &Buffer, y: u16, run: &Run, svg: &mut String) {
+/// Neighbouring cells of a row that are drawn by one element.
+struct Run {
+    from: u16,
+    to: u16,
+    style: Style,
+    is_ascii: bool,
+    text: String,
+}
+
+/// The runs of a row. Spaces end a run only where the style changes or two of them meet.
+fn runs(buffer: &Buffer, y: u16) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut x = 0;
+    while x < buffer.area.width {
+        let cell = &buffer[(x, y)];
+        let (symbol, style, from) = (cell.symbol(), cell.style(), x);
+        let is_ascii = symbol.is_ascii();
+        x += symbol.width().max(1) as u16;
+        match runs.last_mut() {
+            Some(run)
+                if run.style == style
+                    && run.is_ascii == is_ascii
+                    && !(symbol == " " && run.text.ends_with(' ')) =>
+            {
+                run.text.push_str(symbol);
+                run.to = x;
+            }
+            _ => runs.push(Run { from, to: x, style, is_ascii, text: symbol.to_owned() }),
+        }
+    }
+    runs
+}
+
+fn run_svg(run: &Run, y: u16, svg: &mut String) {
     let modifiers = run.style.add_modifier;
     let hex = |colour: Option<Color>, usual: &str| match colour {
         Some(Color::Rgb(r, g, b)) => format!("#{r:02x}{g:02x}{b:02x}"),
         _ => usual.to_owned(),
     };
-    let (mut fg, mut bg) = (hex(run.style.fg, "#d5dae1"), hex(run.style.bg, "none"));
+    let (mut fg, mut bg) = (hex(run.style.fg, TEXT), hex(run.style.bg, "none"));
     if modifiers.contains(Modifier::REVERSED) {
-        (fg, bg) = (if bg == "none" { "#12161c".into() } else { bg }, fg);
+        (fg, bg) = (if bg == "none" { GROUND.into() } else { bg }, fg);
     }
-    let (top, left) = (10 + y * CELL.1, 10 + run.from * CELL.0);
+    let top = MARGIN + y * CELL.1;
     if bg != "none" {
-        let wide = (run.to - run.from) * CELL.0;
+        let (left, wide) = (MARGIN + run.from * CELL.0, (run.to - run.from) * CELL.0);
         let _ = writeln!(
             svg,
             "<rect x=\"{left}\" y=\"{top}\" width=\"{wide}\" height=\"{}\" fill=\"{bg}\"/>",
             CELL.1
         );
     }
-    let mut look = if fg == "#d5dae1" { String::new() } else { format!(" fill=\"{fg}\"") };
+    let mut look = if fg == TEXT { String::new() } else { format!(" fill=\"{fg}\"") };
     for (modifier, attribute) in [
         (Modifier::BOLD, " font-weight=\"bold\""),
         (Modifier::DIM, " opacity=\"0.6\""),
@@ -178,24 +240,16 @@ fn run_svg(buffer: &Buffer, y: u16, run: &Run, svg: &mut String) {
             look.push_str(attribute);
         }
     }
-    // Words are placed one by one, so that the columns hold in a font whose width is a little different.
-    let baseline = top + 15;
-    let mut x = run.from;
-    while x < run.to {
-        let start = x;
-        let mut word = String::new();
-        while x < run.to && buffer[(x, y)].symbol() != " " {
-            let symbol = buffer[(x, y)].symbol();
-            word.push_str(symbol);
-            x += symbol.width().max(1) as u16;
-        }
-        if word.is_empty() {
-            x += 1;
-            continue;
-        }
-        let word = word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let (at, length) = (10 + start * CELL.0, (x - start) * CELL.0);
-        let _ =
-            writeln!(svg, "<text x=\"{at}\" y=\"{baseline}\" textLength=\"{length}\"{look}>{word}</text>");
+    let words = run.text.trim_end();
+    let shown = words.trim_start();
+    if shown.is_empty() {
+        return;
     }
+    let x = MARGIN + (run.from + (words.len() - shown.len()) as u16) * CELL.0;
+    let (length, baseline) = (shown.width() * usize::from(CELL.0), top + BASELINE);
+    let shown = shown.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x}\" y=\"{baseline}\" textLength=\"{length}\" lengthAdjust=\"spacingAndGlyphs\"{look}>{shown}</text>"
+    );
 }

@@ -11,11 +11,11 @@ use super::theme::{Role, Theme};
 
 /// A box over the screen.
 pub(crate) struct Popup<'a> {
-    /// What it is about.
+    /// Its subject.
     pub title: &'a str,
     /// How serious it is: the role of its frame.
     pub role: Role,
-    /// What it says.
+    /// Its text.
     pub lines: Vec<Line<'a>>,
     /// The keys it takes, in its lower border.
     pub keys: &'a str,

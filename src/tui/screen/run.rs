@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(250);
 const FRAME: Duration = Duration::from_millis(100);
 const FRAME_OVER_SSH: Duration = Duration::from_millis(250);
 
-/// What reaches an app.
+/// An input of an app.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A key was pressed.
@@ -38,7 +38,7 @@ pub enum Input {
     Tick,
 }
 
-/// What an app wants after an input.
+/// The effect of an input on an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing to see has changed.
@@ -198,7 +198,7 @@ mod tests {
         Binding {
             keys: &[key(KeyCode::Char('q'))],
             shown: "q",
-            help: "leave; the run goes on",
+            help: "leave; the run continues",
             hint: Some("leave"),
             action: (),
         },
@@ -227,16 +227,16 @@ mod tests {
 
     #[test]
     fn the_help_shows_every_key_of_its_tables() {
-        picture::check_state("help", &mut Help);
+        picture::check("help", &mut Help);
     }
 
     #[test]
     fn a_screen_that_is_too_small_says_what_it_needs_and_60_by_16_is_enough() {
-        picture::check_one("too-small", &drawn(&mut Help, 50, 12, &TRUE_COLOUR));
+        picture::check_text("too-small", &picture::text(&drawn(&mut Help, 50, 12, &TRUE_COLOUR)));
         for (width, height) in [(1, 1), (3, 2), (59, 16), (60, 15)] {
             let buffer = drawn(&mut Help, width, height, &NO_COLOUR);
-            assert!(!picture::dump(&buffer).contains("leave; the run"), "{width}×{height}");
+            assert!(!picture::text(&buffer).contains("leave; the run"), "{width}×{height}");
         }
-        assert!(picture::dump(&drawn(&mut Help, 60, 16, &NO_COLOUR)).contains("leave; the run goes on"));
+        assert!(picture::text(&drawn(&mut Help, 60, 16, &NO_COLOUR)).contains("leave; the run continues"));
     }
 }

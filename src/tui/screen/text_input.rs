@@ -23,7 +23,7 @@ impl TextInput {
         Self { cursor: text.len(), text }
     }
 
-    /// What was typed.
+    /// The typed text.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -19,7 +19,7 @@ pub enum Colours {
     None,
 }
 
-/// What a piece of a screen means.
+/// The meaning of a piece of a screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Ordinary text.

@@ -27,7 +27,7 @@ const SHOWN_BYTES: usize = 2_000;
 pub struct Backend {
     program: Program,
     responses: Sender<Ticketed<Response>>,
-    /// What the command line said.
+    /// The answers of the command line.
     flags: Answers,
     runs_dir: PathBuf,
     /// The flags that cancel slow work.

@@ -72,7 +72,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("take the file, or what is marked; open the folder", "take, open", Action::Take),
+    enter("choose the file, or the marked ones; open the folder", "take, open", Action::Take),
     Binding {
         keys: &[key(KeyCode::Char(' '))],
         shown: "space",
@@ -115,7 +115,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
-        help: "look at the folder again",
+        help: "read the folder again",
         hint: None,
         action: Action::Again,
     },
@@ -422,7 +422,7 @@ impl Browser {
             return draw(frame, area, lines);
         }
         if self.listing.wait().is_some() {
-            return draw(frame, area, vec![inked(theme, Role::Dim, "looking into the folder")]);
+            return draw(frame, area, vec![inked(theme, Role::Dim, "reading the folder")]);
         }
         let rows = self.rows(state);
         let height = usize::from(area.height);
@@ -436,11 +436,7 @@ impl Browser {
             })
             .collect();
         if !has_entry && lines.len() < height {
-            let words = if self.filter.text().is_empty() {
-                "nothing is in this folder"
-            } else {
-                "nothing here has such a name"
-            };
+            let words = if self.filter.text().is_empty() { "this folder is empty" } else { "no match" };
             lines.push(inked(theme, Role::Dim, words));
         }
         draw(frame, area, lines);

@@ -1,4 +1,4 @@
-//! What a plan costs, drawn: memory by part, time with its formula, and the curve over pack lengths.
+//! Draws the cost of a plan: memory by part, time with its formula, and the curve over pack lengths.
 
 use ratatui::text::Line;
 use sparktune_base::units::{bytes, count, duration, percent, tokens_per_s};
@@ -32,11 +32,11 @@ pub(super) fn total_s(time: &Time) -> Option<f64> {
     Some(time.train_s? + time.mtp_s.unwrap_or(0.0))
 }
 
-/// What kind of figure a time is, in a few words.
+/// Describes the basis of a time estimate in a few words.
 pub(super) fn basis(time: &Time) -> &'static str {
     match time.basis {
         RateBasis::MeasuredHere => "measured here in an earlier run",
-        RateBasis::Measured => "measured on such a device",
+        RateBasis::Measured => "measured on a device of this kind",
         RateBasis::OriginalRecipe => "recipe's speed, unmeasured here",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "unknown until the first steps",
@@ -206,7 +206,7 @@ impl Columns {
     }
 
     fn head(&self, theme: &Theme) -> Line<'static> {
-        let rows = if self.rows { "      rows" } else { "" };
+        let rows = if self.rows { "     packs" } else { "" };
         let text = format!("  length {}  speed empty{rows}   memory", " ".repeat(self.bar));
         inked(theme, Role::Dim, fit(&text, self.width, theme))
     }

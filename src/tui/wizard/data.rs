@@ -144,6 +144,11 @@ impl DataPage {
                 } else if state.data.ready().is_some_and(|data| data.report.rejected == 0) {
                     keys.hints.retain(|(key, _)| *key != "w");
                 }
+                if state.data_refused().is_some() {
+                    // What can be done comes first, because a narrow screen shows only the first hints.
+                    keys.hints.retain(|(key, _)| *key != "⏎" && *key != "o");
+                    keys.hints.insert(0, ("o", "other data"));
+                }
                 keys
             }
             View::Preview => self.preview.keys(),

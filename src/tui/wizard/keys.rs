@@ -44,7 +44,7 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     Binding {
         keys: &[key(KeyCode::Esc), key(KeyCode::BackTab), (KeyCode::Left, KeyModifiers::ALT)],
         shown: "esc",
-        help: "question before; shift-tab too",
+        help: "previous question; shift-tab too",
         hint: Some("back"),
         action: Common::Back,
     },

@@ -26,7 +26,7 @@ pub(super) enum Leaving {
     },
 }
 
-/// What was chosen.
+/// The chosen entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
     Continue,
@@ -46,14 +46,14 @@ const CONTINUE_KEYS: &[Binding<Choice>] = &[
     Binding {
         keys: &[key(KeyCode::Char('n'))],
         shown: "n",
-        help: "start anew; what was left is thrown away",
-        hint: Some("start anew"),
+        help: "start over; the unfinished answers are deleted",
+        hint: Some("start over"),
         action: Choice::Anew,
     },
     Binding {
         keys: &[key(KeyCode::Char('q')), key(KeyCode::Esc)],
         shown: "q",
-        help: "leave; it stays as it is",
+        help: "leave; the unfinished answers are kept",
         hint: Some("leave"),
         action: Choice::Leave { keep: true },
     },
@@ -77,8 +77,8 @@ const LEAVE_KEYS: &[Binding<Choice>] = &[
     Binding {
         keys: &[key(KeyCode::Char('d'))],
         shown: "d",
-        help: "leave, and throw the answers away",
-        hint: Some("leave and throw the answers away"),
+        help: "leave, and delete the answers",
+        hint: Some("leave and delete the answers"),
         action: Choice::Leave { keep: false },
     },
 ];
@@ -127,7 +127,7 @@ impl Leaving {
                 ));
                 lines.push(Line::default());
                 lines.push(inked(theme, Role::Text, "c  continue where you left off"));
-                lines.push(inked(theme, Role::Text, "n  start anew"));
+                lines.push(inked(theme, Role::Text, "n  start over"));
                 Popup { title: "continue?", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
             }
             Self::Leave { answered, starting } => {
@@ -140,7 +140,7 @@ impl Leaving {
                 };
                 if *starting {
                     words.push_str(
-                        "\nWhat is being fetched is ended; what is here stays, and the next start goes on there.",
+                        "\nThe download stops; what has arrived stays, and the next start continues it.",
                     );
                 }
                 let mut lines = wrapped(theme, Role::Text, &words, width);
@@ -148,7 +148,7 @@ impl Leaving {
                 lines.push(inked(theme, Role::Text, "y  leave"));
                 lines.push(inked(theme, Role::Text, "n  stay"));
                 if *answered {
-                    lines.push(inked(theme, Role::Text, "d  leave and throw the answers away"));
+                    lines.push(inked(theme, Role::Text, "d  leave and delete the answers"));
                 }
                 Popup { title: "leave the wizard?", role: Role::Accent, lines, keys: "" }
                     .draw(frame, area, theme);

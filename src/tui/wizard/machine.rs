@@ -42,8 +42,8 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
-        help: "look again, after something was fixed",
-        hint: Some("look again"),
+        help: "check again, after something was fixed",
+        hint: Some("check again"),
         action: Action::Again,
     },
     up("scroll up", Action::Up),
@@ -80,7 +80,7 @@ impl MachinePage {
                 theme,
                 Role::Text,
                 &format!(
-                    "Without it nothing can be planned. u looks again; `{} doctor` shows every check.",
+                    "Without it nothing can be planned. u checks again; `{} doctor` shows every check.",
                     program_name()
                 ),
                 width,
@@ -93,7 +93,7 @@ impl MachinePage {
             lines.extend(all[shown].to_vec());
             lines.extend(verdict);
         } else {
-            lines.push(inked(theme, Role::Dim, "looking at this machine"));
+            lines.push(inked(theme, Role::Dim, "checking this machine"));
         }
         draw(frame, area, lines);
     }
@@ -145,7 +145,7 @@ fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme
         .collect()
 }
 
-/// What it comes to, in a word.
+/// The verdict, in a sentence.
 fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let problems = found.findings.iter().filter(|f| f.severity == Severity::Problem).count();
     let mut lines = vec![Line::default()];
@@ -161,19 +161,15 @@ fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'stati
             lines.extend(wrapped(
                 theme,
                 Role::Text,
-                "d fills in the demo: the whole job with a tiny model in about two minutes. A small model such as \
-                 Qwen/Qwen3.5-0.8B trains here too, slowly: the next page says how slowly.",
+                "d fills in the demo: the whole job with a tiny model in about half a minute. A small model such as Qwen/Qwen3.5-0.8B trains here too, but slowly; the next page shows how slowly.",
                 width,
             ));
         }
     }
     if problems > 0 {
         let words = match problems {
-            1 => "One thing is to be fixed first; u looks again. You may go on and plan all the same."
-                .to_owned(),
-            n => format!(
-                "{n} things are to be fixed first; u looks again. You may go on and plan all the same."
-            ),
+            1 => "One problem must be fixed before training; u checks again. You can still plan.".to_owned(),
+            n => format!("{n} problems must be fixed before training; u checks again. You can still plan."),
         };
         lines.extend(wrapped(theme, Role::Bad, &words, width));
     }

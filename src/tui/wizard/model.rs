@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::model::ModelFound;
-use sparktune_app::questions::model::{ModelQuestion, OTHER, OTHER_ABOUT, UnknownFamily};
+use sparktune_app::questions::model::{ModelQuestion, OTHER, UnknownFamily, other_about};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, parameters};
 use sparktune_plan::{Catalog, CatalogModel};
@@ -63,7 +63,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("take it: its config.json is checked, nothing else is fetched yet", "take it", Action::Take),
+    enter("choose it: its config.json is checked, nothing else is downloaded yet", "take it", Action::Take),
     up("up", Action::Up),
     down("down", None, Action::Down),
     first(Action::First),
@@ -85,7 +85,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('y'))],
         shown: "y",
-        help: "train a model of unknown architecture all the same",
+        help: "train a model of unknown architecture anyway",
         hint: None,
         action: Action::Confirm,
     },
@@ -442,11 +442,11 @@ impl ModelPage {
                 for words in [method_in_words(&outlook.lora), method_in_words(&outlook.full), speed] {
                     lines.extend(wrapped(theme, Role::Dim, &words, width));
                 }
-                let words = format!("≤: longest row that fits, tokens; {}", self.question.data);
+                let words = format!("≤: longest pack that fits, in tokens; {}", self.question.data);
                 lines.push(inked(theme, Role::Dim, fit(&ascii(&words, theme), width, theme)));
             }
         } else {
-            lines.extend(wrapped(theme, Role::Dim, OTHER_ABOUT, width));
+            lines.extend(wrapped(theme, Role::Dim, &other_about(), width));
         }
         draw(frame, area, lines);
     }
@@ -492,8 +492,8 @@ pub(super) fn found_in_words(found: &ModelFound) -> String {
         words.push_str(&format!(", commit {}", commit.chars().take(8).collect::<String>()));
     }
     words.push_str(&match found.missing_bytes {
-        0 => ", all of it is here".to_owned(),
-        missing => format!(", {} to be fetched at the start", bytes(missing)),
+        0 => ", already downloaded".to_owned(),
+        missing => format!(", {} to download at the start", bytes(missing)),
     });
     words
 }

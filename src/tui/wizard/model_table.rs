@@ -80,16 +80,16 @@ pub(super) fn cache_cell(cached: Cached, model: &CatalogModel, theme: &Theme) ->
     }
 }
 
-/// What is still to be fetched.
+/// Describes how much is still to be downloaded.
 pub(super) fn missing_cell(missing_bytes: u64, theme: &Theme) -> String {
     match missing_bytes {
         0 => format!("{}here", theme.glyph("✓ ", "")),
         bytes_left if theme.unicode => format!("↓ {}", bytes(bytes_left)),
-        _ => "to fetch".to_owned(),
+        _ => "not here".to_owned(),
     }
 }
 
-/// What one way of training would need, in one line.
+/// Describes the needs of one way of training in one line.
 pub(super) fn method_in_words(outlook: &MethodOutlook) -> String {
     let name = match outlook.rank {
         0 => "full".to_owned(),

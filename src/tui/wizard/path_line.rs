@@ -13,7 +13,7 @@ use super::request::{Request, Ticket};
 use super::state::State;
 use crate::screen::{Role, TextInput, Theme};
 
-/// What is typed, and what it may become.
+/// The typed text, and its completions.
 #[derive(Debug, Default)]
 pub(super) struct PathLine {
     pub input: TextInput,
@@ -22,7 +22,7 @@ pub(super) struct PathLine {
     /// The folder part of what is typed, and what is in it.
     folder: Option<String>,
     listing: Loading<Listing>,
-    /// What Tab may choose from, shown since the last Tab.
+    /// The completions shown since the last Tab.
     pub offered: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl PathLine {
         }
     }
 
-    /// What the text may become, in order.
+    /// The completions of the text, in order.
     fn candidates(&self) -> Vec<String> {
         let text = self.input.text();
         let entries = self.listing.ready().map(|listing| listing.entries.as_slice()).unwrap_or_default();
@@ -98,7 +98,7 @@ impl PathLine {
         }
     }
 
-    /// What is offered, in at most `rows` lines.
+    /// Draws the choices in at most `rows` lines.
     pub(super) fn offers(&self, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
         let mut lines: Vec<_> = self
             .offered

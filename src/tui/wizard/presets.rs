@@ -119,7 +119,7 @@ pub(super) fn load_named(name: &str, presets: &[Preset], state: &mut State) -> R
     match presets.iter().find(|preset| preset.name == name) {
         Some(preset) => load(preset, state).map(drop),
         None => Err(format!(
-            "the preset {name} of the unfinished wizard is gone: its values are the recommended ones"
+            "the preset {name} of the unfinished wizard no longer exists: its values are now the recommended ones"
         )),
     }
 }
@@ -131,7 +131,7 @@ enum Naming {
 }
 
 const NAME_KEYS: &[Binding<Naming>] = &[
-    enter("save; once more replaces an older one", "save", Naming::Save),
+    enter("save; again to replace an existing one", "save", Naming::Save),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
@@ -219,7 +219,7 @@ impl SavePreset {
         if let Some(problem) = &self.problem {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
         } else if self.exists.is_some() {
-            let words = format!("{PRESET_EXISTS} Enter once more replaces it.");
+            let words = format!("{PRESET_EXISTS} Press Enter again to replace it.");
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         } else {
             lines.extend(wrapped(theme, Role::Dim, PRESET_ABOUT, width));

@@ -63,7 +63,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('b'))],
         shown: "← b",
-        help: "example before",
+        help: "previous example",
         hint: Some("other example"),
         action: Action::Before,
     },
@@ -173,7 +173,7 @@ impl Preview {
     }
 }
 
-/// What the think policy does to this data.
+/// The effect of the think policy on this data.
 pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     match (&data.preview.empty_think_block, think) {
         (None, _) => "The template inserts no think block: there is nothing to choose",

@@ -70,28 +70,28 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('h'))],
         shown: "← h",
-        help: "less, or the choice before",
+        help: "less, or the previous choice",
         hint: Some("change"),
         action: Action::Less,
     },
     Binding {
         keys: &[key(KeyCode::Char('e'))],
         shown: "0-9 e",
-        help: "type a value; the plan follows as you type",
+        help: "type a value; the plan changes as you type",
         hint: Some("type"),
         action: Action::Edit,
     },
     Binding {
         keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
         shown: "r",
-        help: "take your value back: the preset's, or the recommended one",
+        help: "reset the value to the preset's, or to the recommended one",
         hint: Some("recommended"),
         action: Action::Recommended,
     },
     Binding {
         keys: &[key(KeyCode::Char('R'))],
         shown: "R",
-        help: "take back all values of your own",
+        help: "reset all your own values",
         hint: None,
         action: Action::AllRecommended,
     },
@@ -135,15 +135,15 @@ const EDIT_KEYS: &[Binding<Typing>] = &[
     Binding {
         keys: &[key(KeyCode::Enter), key(KeyCode::Tab), key(KeyCode::Up), key(KeyCode::Down)],
         shown: "⏎",
-        help: "keep it; an empty line takes the recommendation",
+        help: "keep it; an empty line restores the recommended value",
         hint: Some("keep it"),
         action: Typing::Keep,
     },
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
-        help: "as it was before",
-        hint: Some("as before"),
+        help: "restore the previous value",
+        hint: Some("restore"),
         action: Typing::Undo,
     },
 ];
@@ -233,7 +233,7 @@ impl PlanPage {
             }
             Action::AllRecommended => {
                 state.planner.take_back_all();
-                state.say(Role::Accent, "all values of your own are taken back");
+                state.say(Role::Accent, "all your own values are reset");
                 self.look(state, false);
             }
             Action::All => {
@@ -483,16 +483,12 @@ impl PlanPage {
         let mut lines = vec![block(theme, setting.key, width)];
         if let Some(problem) = self.edit.as_ref().and_then(|edit| edit.problem.as_ref()) {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
-            lines.push(inked(
-                theme,
-                Role::Dim,
-                fit("the plan is that of the last valid value", width, theme),
-            ));
+            lines.push(inked(theme, Role::Dim, fit("the plan shows the last valid value", width, theme)));
             return lines;
         }
         if let Some(problem) = &state.planner.problem {
             lines.extend(wrapped(theme, Role::Bad, &problem.text, width));
-            let words = "r takes the value under the cursor back, p loads a preset";
+            let words = "r resets the value under the cursor, p loads a preset";
             lines.extend(wrapped(theme, Role::Dim, words, width));
             return lines;
         }
@@ -529,8 +525,7 @@ fn view_curve(plan: &sparktune_plan::Plan, frame: &mut Frame<'_>, area: Rect, th
     let width = usize::from(area.width);
     let rule = plan.advice.as_ref().map_or(0, |advice| advice.recipe_pack_length);
     let words = format!(
-        "Longer rows: fewer of them, so less fixed cost; but more attention, more memory, fewer steps. empty: share of a row \
-         that no example fills. The recipe's rule, the mean length rounded to 128, is {}.",
+        "Longer packs are fewer, so fixed costs are lower; but attention and memory cost more, and there are fewer steps. empty: the share of a pack that no example fills. The rule of the Qwen3.5 recipe, the mean length rounded to a multiple of 128, gives {}.",
         sparktune_base::units::count(rule.into())
     );
     let mut lines = vec![block(theme, "cost of pack lengths", width)];

@@ -38,10 +38,10 @@ pub struct Ticketed<T> {
     pub body: T,
 }
 
-/// What the wizard requests.
+/// The requests of the wizard.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// What this machine is: [`Response::Machine`].
+    /// Facts about this machine: [`Response::Machine`].
     Machine,
     /// How much of the catalog's models is in the cache already: [`Response::Catalog`].
     Catalog,
@@ -53,10 +53,10 @@ pub enum Request {
         name: String,
         /// Commit, tag or branch, when the user insists on one.
         revision: Option<String>,
-        /// What the user said about its config.
+        /// The user's options for reading its config.
         config: ConfigOptions,
     },
-    /// What is in a folder: [`Response::Listing`].
+    /// The contents of a folder: [`Response::Listing`].
     List {
         /// Absolute, or relative to the working directory.
         folder: PathBuf,
@@ -92,7 +92,7 @@ pub enum Request {
     /// Keep the draft, in place of the last one. Sent after each change; answered only when it fails, by
     /// [`Response::NotKept`].
     KeepDraft {
-        /// What to keep.
+        /// The rows to keep.
         draft: Box<Draft>,
     },
     /// Remove the kept draft: the user starts over, or the run has started. Not answered.
@@ -120,7 +120,7 @@ impl Request {
     }
 }
 
-/// What comes back.
+/// The responses.
 #[derive(Debug, Clone)]
 pub enum Response {
     /// How far slow work has come.

@@ -185,8 +185,8 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         || plan.model.id.clone(),
         |found| {
             let fetch = match found.missing_bytes {
-                0 => "all of it is here".to_owned(),
-                missing => format!("{} to be fetched", bytes(missing)),
+                0 => "already downloaded".to_owned(),
+                missing => format!("{} to download", bytes(missing)),
             };
             format!(
                 "{}, {} parameters, {fetch}",
@@ -211,7 +211,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         Method::Full => "full fine-tuning".to_owned(),
     };
     let how = format!(
-        "{method}; {} of rows of {} tokens, {} a step; MTP head {}",
+        "{method}; {}; packs of {} tokens, {} per step; MTP head {}",
         counted(plan.duration.epochs.into(), "epoch"),
         count(plan.pack.length.into()),
         count(plan.batch.packs_per_step()),
@@ -239,7 +239,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         lines.push(inked(
             theme,
             Role::Dim,
-            "the data is being counted again, as an answer has changed how it is read",
+            "the data is being counted again, because an answer changed how it is read",
         ));
     }
     lines.push(Line::default());

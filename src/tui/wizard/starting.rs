@@ -33,7 +33,7 @@ enum Action {
 const UNDER_WAY: &[Binding<Action>] = &[Binding {
     keys: &[key(KeyCode::Esc), key(KeyCode::Char('x'))],
     shown: "esc",
-    help: "cancel; what was fetched stays, and the next start goes on there",
+    help: "cancel; what has arrived stays, and the next start continues it",
     hint: Some("cancel"),
     action: Action::Cancel,
 }];
@@ -42,7 +42,7 @@ const FAILED: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Enter), key(KeyCode::Char('u'))],
         shown: "⏎",
-        help: "try again; what was fetched stays",
+        help: "try again; what has arrived stays",
         hint: Some("try again"),
         action: Action::Again,
     },
@@ -99,7 +99,7 @@ impl Starting {
             Loading::Ready(run) => return Some(run.clone()),
             Loading::Failed(_) if cancelled => {
                 self.run = Loading::Idle;
-                state.say(Role::Warn, "cancelled; what was fetched stays, and the next start goes on there");
+                state.say(Role::Warn, "cancelled; what has arrived stays, and the next start continues it");
             }
             _ => {}
         }
@@ -123,7 +123,7 @@ impl Starting {
                 lines.extend(progress_lines(wait, "starting", state.now, width, theme));
                 lines.push(Line::default());
                 let words = if wait.cancelled {
-                    "ending what is under way"
+                    "stopping"
                 } else {
                     "When all is here the trainer starts as a process of its own: closing this window, or losing the \
                      connection, will not end it. Then its charts come up."
@@ -135,7 +135,7 @@ impl Starting {
                 lines.push(Line::default());
                 lines.extend(wrapped(theme, Role::Bad, words, width));
                 lines.push(Line::default());
-                lines.push(inked(theme, Role::Dim, "What was fetched so far stays."));
+                lines.push(inked(theme, Role::Dim, "What has arrived so far stays."));
             }
             Loading::Ready(_) | Loading::Idle => {}
         }

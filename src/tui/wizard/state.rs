@@ -1,4 +1,4 @@
-//! What all pages share: the answers, the facts that are known for them, and the plan that follows.
+//! The state that all pages share: the answers, the facts for them, and the plan that follows.
 //!
 //! Facts follow answers: a page changes an answer, [`State::refresh_facts`] requests what is now unknown and
 //! drops what no longer belongs to the answers, and [`State::replan`] makes the plan again. So going back and
@@ -22,13 +22,13 @@ use super::loading::{Loading, Wait};
 use super::request::{Request, Response, Ticket, Ticketed};
 use crate::screen::Role;
 
-/// What the model's facts depend on.
+/// The answers that the model's facts depend on.
 type ModelKey = (String, Option<String>, ConfigOptions);
 
-/// What the data's facts depend on so much that others cannot stand in for them.
+/// The answers without which the data's facts cannot be used.
 type DataKey = (ModelKey, Vec<PathBuf>);
 
-/// What the pages share.
+/// The state that the pages share.
 pub(super) struct State {
     /// The answers, and the plan for the present model and data.
     pub planner: Planner,
@@ -244,9 +244,10 @@ impl State {
             let problem = self.planner.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
             return problem.map(|problem| problem.text.clone());
         };
-        let keys = match report.rejected {
-            0 => "",
-            _ => ". w shows each with its fix; m trains on the rest",
+        let keys = match (report.rejected, report.examples) {
+            (0, _) => "",
+            (_, 0) => ". w shows each with its fix",
+            _ => ". w shows each with its fix; m trains on the rest anyway",
         };
         Some(format!("{}{keys}", refusal.text))
     }

@@ -17,7 +17,7 @@ struct Browser {
     place: tempfile::TempDir,
 }
 
-/// What a browser said.
+/// The response of a browser.
 struct Said {
     out: String,
     err: String,

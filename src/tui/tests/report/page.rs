@@ -43,12 +43,12 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "Training loss from step 1 to 1,240",
         "evaluation at step 1,000: 0.7254 (best)",
         "4 not a finite number",
-        "evaluation at step 700: 0.7683, done again by a later attempt",
+        "evaluation at step 700: 0.7683, replaced by a later attempt",
         "checkpoint at step 600, 1.1 GB, the best so far",
         ", peak 31.2 GB (",
         "the loss of step 472 is not a number; the step was left out",
         "If it has not moved for three days",
-        "done again by a later attempt",
+        "replaced by a later attempt",
         "vllm serve ./merged-mtp",
         "the whole model with its MTP head",
         "451 kB",
@@ -59,8 +59,8 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "exact copies of an earlier example",
         "pack length",
         "optimizer.learning_rate",
-        "twice the rank: a scale of 2, as in the original recipe",
-        "from the speed the original recipe, another program, measured",
+        "twice the rank: a scale of 2, as in the Qwen3.5 recipe",
+        "from the speed that the Qwen3.5 recipe, another program, measured",
         "Measured by phase: load 82 s",
         "the recipe's rule",
         "activations",
@@ -175,7 +175,7 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     let named = run.path().display().to_string();
     let page = html(&ReportInput::read(&run));
     let live = words(&page);
-    for expected in ["running", "of 4,000", "Time left", "goes on", &format!("sparktune watch {named}")] {
+    for expected in ["running", "of 4,000", "Time left", "continues", &format!("sparktune watch {named}")] {
         assert!(live.contains(expected), "{expected:?} is not on the page:\n{live}");
     }
     assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));

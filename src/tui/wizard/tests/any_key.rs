@@ -76,7 +76,7 @@ proptest! {
         }
         for (width, height) in [(60, 16), (80, 24), (132, 40), (1, 1), (200, 17)] {
             let buffer = drawn(&mut rig.wizard, width, height, &ASCII);
-            let text = dump(&buffer);
+            let text = text(&buffer);
             let is_harmless = !text.contains('\u{1b}') && !text.contains('\u{202e}');
             prop_assert!(is_harmless);
         }

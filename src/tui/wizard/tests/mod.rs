@@ -26,12 +26,12 @@ use sparktune_data::{
 };
 use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{
-    Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Rates,
+    Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Plan, Rates,
 };
 
 use super::request::{Request, Response, Ticket, Ticketed};
 use super::{Outcome, Page, Setup, Wizard};
-use crate::screen::picture::{NO_COLOUR, drawn, dump};
+use crate::screen::picture::{NO_COLOUR, drawn, text};
 use crate::screen::{App, Input, Next};
 
 /// A wizard and the two ends of its backend.
@@ -43,14 +43,14 @@ struct Rig {
     log: Vec<Request>,
     /// Requests that were not answered.
     open: Vec<Ticketed<Request>>,
-    /// What the backend answers with.
+    /// The responses of the backend.
     world: World,
 }
 
 /// A response that depends on the request.
 type By<Q, A> = Box<dyn Fn(&Q) -> Result<A, String>>;
 
-/// What the backend knows.
+/// The state of the backend.
 struct World {
     machine: Result<MachineFound, String>,
     model: By<str, ModelFound>,
@@ -196,10 +196,27 @@ impl Rig {
         self.settle();
     }
 
-    /// The text of the screen, without styles.
+    /// The text of the screen.
     fn screen(&mut self) -> String {
-        let dumped = dump(&drawn(&mut self.wizard, 100, 32, &NO_COLOUR));
-        dumped.split("\n---\n").next().unwrap_or_default().to_owned()
+        text(&drawn(&mut self.wizard, 100, 32, &NO_COLOUR))
+    }
+
+    /// Shows the plan of a file, whatever the present rules would plan, so that a snapshot of a screen
+    /// changes only when the screen does.
+    fn pose(&mut self) {
+        let plan = Plan::from_toml(include_str!("plan.toml"), "plan.toml").unwrap();
+        self.wizard.state.planner.plan = Some(plan);
+    }
+
+    /// Goes to this page with the plan of the file.
+    fn pose_at(&mut self, page: Page) {
+        let pages = [Page::Data, Page::Plan, Page::Mtp].into_iter();
+        for before in pages.filter(|before| (self.page()..page).contains(before)).collect::<Vec<_>>() {
+            self.to(before);
+            self.pose();
+        }
+        self.to(page);
+        self.pose();
     }
 
     #[track_caller]

@@ -1,4 +1,4 @@
-//! What keys and answers do.
+//! Handles keys and answers.
 
 use super::*;
 
@@ -460,7 +460,7 @@ fn a_preset_is_saved_without_model_and_data_and_replaced_only_when_asked_twice()
     });
     assert!(saved[0].0.contains("rank = 32") && !saved[0].0.contains("Qwen") && !saved[0].1);
     rig.settle();
-    rig.sees("Enter once more replaces it");
+    rig.sees("Press Enter again to replace it");
     rig.take();
     rig.sees("saved: ~/.config/sparktune/presets/taken.toml");
 }
@@ -516,10 +516,10 @@ fn a_start_is_cancelled_goes_on_later_and_says_why_it_failed() {
     rig.send(ticket, progress("fetching model.safetensors", 10));
     rig.sees("fetching model.safetensors");
     rig.press(KeyCode::Esc);
-    rig.sees("ending what is under way");
+    rig.sees("stopping");
     rig.send(ticket, Response::Started(Err("cancelled".into())));
     assert_eq!(rig.page(), Page::Review);
-    rig.sees("cancelled; what was fetched stays");
+    rig.sees("cancelled; what has arrived stays");
     rig.enter();
     let ticket = start(&mut rig);
     rig.send(ticket, Response::Started(Err("the disk is full: free 3 GB".into())));
@@ -678,7 +678,7 @@ fn the_command_line_is_shown_alone_and_says_what_the_answers_say() {
     assert!(screen.contains("sparktune train --non-interactive"), "{screen}");
     assert!(screen.contains("--rank 64") && !screen.contains("machine"), "{screen}");
     rig.press(KeyCode::Esc);
-    rig.sees("Is this right?");
+    rig.sees("Review and start");
 }
 
 #[test]

@@ -1,0 +1,335 @@
+//! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or
+//! decided here.
+//!
+//! The flags of a plan come from the plan's own table (`settings`), and a shell's completions from what is
+//! declared here (`complete`).
+
+mod bench;
+mod complete;
+mod files;
+mod refusal;
+mod runs;
+mod settings;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use sparktune_app::{presets, runs as existing_runs};
+use sparktune_base::program_name;
+use sparktune_commands::request::Style;
+use sparktune_plan::{Catalog, Setting};
+
+use crate::cli::bench::BenchArgs;
+use crate::cli::complete::Shell;
+use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
+pub(crate) use crate::cli::runs::RunName;
+use crate::cli::runs::{ExportArgs, ReportArgs, StopArgs};
+use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
+
+fn after_help() -> String {
+    format!(
+        "\
+Begin:
+  {program}                       the wizard: one question at a time, all answered already
+  {program} --demo                the whole job on a tiny model that is included
+  {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
+  {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
+  {program} watch                 follow the newest run; leaving never touches it
+  {program} runs                  all runs: watch, resume, export, delete
+
+Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere.
+
+Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.",
+        program = program_name()
+    )
+}
+
+/// Fine-tune small language models on the machine under your desk.
+#[derive(Debug, Parser)]
+#[command(name = "sparktune", bin_name = program_name(), version, about, after_help = after_help())]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub style: GlobalFlags,
+    /// Without a command; `--runs-dir` is here for every command.
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+/// Flags of every command, before or after its name. Where a command prints nothing that they would change,
+/// they change nothing.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct GlobalFlags {
+    /// Never prompt; a missing answer ends the command and names its flag
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub non_interactive: bool,
+    /// Lines and plain questions instead of full screens; always so where the output is not a terminal
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub plain: bool,
+    /// JSON instead of text; while training, events as JSON Lines, the last of which is the result
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub json: bool,
+}
+
+/// The suggested remedy.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths
+    Check(CheckArgs),
+    /// Recommend how to train, with the reason for each value; starts nothing and downloads no weights
+    Plan(PlanArgs),
+    /// Train: check, plan, download, train, export
+    Train(TrainArgs),
+    /// Follow a run; leaving never touches it
+    Watch(RunName),
+    /// List all runs
+    Runs,
+    /// Continue a run from its newest whole checkpoint
+    Resume(RunName),
+    /// Ask a running trainer to save a checkpoint and end
+    Stop(StopArgs),
+    /// Write a run's outputs again from a checkpoint
+    Export(ExportArgs),
+    /// Draw a run as one page for a browser: curves, plan, data, samples
+    Report(ReportArgs),
+    /// Make a token file from v1 packets or JSON Lines of token ids
+    Pack(PackArgs),
+    /// Write a token file as v1 packets or JSON Lines
+    Unpack(UnpackArgs),
+    /// Find every defect of a token file
+    Verify(VerifyArgs),
+    /// Say what this machine is and whether training is exact on it
+    Doctor,
+    /// Measure the speed of every part on this machine
+    Bench(BenchArgs),
+    /// Print a script that completes commands, settings, presets and runs in a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print what may stand at the last of these words: for the scripts of `completions`
+    #[command(hide = true)]
+    Complete {
+        /// The words after the program's name
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// The trainer process of a run folder
+    #[command(hide = true)]
+    Trainer {
+        /// The run folder
+        run_dir: PathBuf,
+    },
+}
+
+/// `train`, and `sparktune` with flags alone.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// Train the shipped tiny model on the shipped data; takes all other flags too
+    #[arg(long)]
+    pub demo: bool,
+    /// Do everything up to the plan, print it, and stop; no weights are downloaded
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// Plan for the shipped tiny model and data
+    #[arg(long)]
+    pub demo: bool,
+    /// Every value with its origin and reason, and what each pack length would cost
+    #[arg(long)]
+    pub explain: bool,
+}
+
+impl GlobalFlags {
+    /// How the command speaks and whether it may ask.
+    pub(crate) const fn style(self) -> Style {
+        Style { plain: self.plain, json: self.json, non_interactive: self.non_interactive }
+    }
+}
+
+/// Reads a command line, whose first word is the program's.
+///
+/// # Errors
+/// Wrong usage, with what is nearest to it; also help and the version, which are printed in the same way.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    let mut command = Cli::command();
+    let help_all = format!("--{HELP_ALL}");
+    let flags = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    if let Some(word) = words[..flags].iter_mut().find(|word| **word == *help_all) {
+        *word = "--help".into();
+        command = with_all_settings(command);
+    }
+    let matches =
+        command.try_get_matches_from_mut(words).map_err(|error| refusal::explained(error, &command))?;
+    refusal::flags_before_a_command(&matches, &command)?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// What may stand at the last of `words`, for the script of a shell; see `cli/complete.rs`.
+pub(crate) fn complete(words: &[String]) -> String {
+    let mut command = Cli::command();
+    command.build();
+    complete::complete(&command, words, &Listed)
+}
+
+/// The names that this machine knows.
+struct Listed;
+
+impl complete::Names for Listed {
+    fn presets(&self) -> Vec<String> {
+        presets::list(None).into_iter().map(|preset| preset.name).collect()
+    }
+
+    fn models(&self) -> Vec<String> {
+        Catalog::shipped().models.iter().map(|model| model.id.clone()).collect()
+    }
+
+    fn runs(&self, runs_dir: Option<&str>) -> Vec<String> {
+        existing_runs::names(runs_dir.map(PathBuf::from)).unwrap_or_default()
+    }
+}
+
+/// The command with all settings in its help.
+fn with_all_settings(command: clap::Command) -> clap::Command {
+    let shown = command.mut_args(|arg| {
+        let is_setting = Setting::named(arg.get_id().as_str()).is_some();
+        if is_setting { arg.hide(false) } else { arg }
+    });
+    shown.mut_subcommands(with_all_settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_bench::Section;
+    use sparktune_plan::Answer;
+
+    use super::*;
+    use crate::cli::bench::{BenchCommand, GpuSection};
+
+    fn read(line: &str) -> Result<Cli, clap::Error> {
+        parse(["sparktune"].into_iter().chain(line.split_whitespace()).map(OsString::from))
+    }
+
+    fn refusal(line: &str) -> String {
+        read(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_without_a_command_are_a_training() {
+        let cli = read("--demo --rank 4 --data a b").unwrap();
+        assert!(cli.command.is_none() && cli.train.demo);
+        let answers = cli.train.settings.0;
+        assert_eq!(answers.rank, Some(Answer::flag(4)));
+        assert_eq!(answers.data.unwrap().value, [PathBuf::from("a"), PathBuf::from("b")]);
+    }
+
+    #[test]
+    fn global_flags_are_taken_by_every_command_before_and_after_its_name() {
+        let commands = [
+            "check a.jsonl",
+            "plan",
+            "train",
+            "watch",
+            "runs",
+            "resume",
+            "stop",
+            "export",
+            "report",
+            "pack a b",
+            "unpack a b",
+            "verify a",
+            "doctor",
+            "bench",
+            "bench lossless --peers python",
+            "completions bash",
+        ];
+        let flags = "--non-interactive --plain --json --runs-dir mine";
+        for command in commands {
+            for line in [format!("{flags} {command}"), format!("{command} {flags}")] {
+                let cli = read(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+                let Style { plain, json, non_interactive } = cli.style.style();
+                assert!(plain && json && non_interactive, "{line}");
+                assert_eq!(cli.train.settings.0.runs_dir, Some(Answer::flag("mine".into())), "{line}");
+            }
+        }
+        let Some(Command::Plan(plan)) = read("--runs-dir mine plan").unwrap().command else { panic!("plan") };
+        assert_eq!(plan.settings.0.runs_dir, Some(Answer::flag("mine".into())));
+    }
+
+    #[test]
+    fn a_flag_before_a_command_that_is_not_for_every_command_is_refused() {
+        let error = refusal("--rank 4 train");
+        assert!(error.contains("--rank") && error.contains("after `train`"), "{error}");
+        assert!(refusal("bench --quick lossless --peers p").contains("after `lossless`"));
+    }
+
+    #[test]
+    fn a_word_of_another_kind_is_refused_with_the_words_there_are() {
+        let error = refusal("train --method fuull");
+        assert!(error.contains("lora, full") && error.contains("similar value exists: 'full'"), "{error}");
+    }
+
+    #[test]
+    fn what_other_programs_call_it_is_answered_with_the_nearest_setting() {
+        let error = refusal("train --batch-size 4");
+        assert!(error.contains("--grad-accum-steps") && error.contains("Micro-batches"), "{error}");
+        let error = refusal("train --modle x");
+        assert!(error.contains("--model"), "{error}");
+    }
+
+    #[test]
+    fn hidden_commands_are_not_proposed() {
+        let error = refusal("trian");
+        assert!(error.contains("'train'") && !error.contains("trainer"), "{error}");
+        assert!(!refusal("completf").contains("'complete'"));
+    }
+
+    #[test]
+    fn help_shows_the_common_settings_and_help_all_shows_all() {
+        for command in ["", "train", "plan", "bench lossless"] {
+            let short = refusal(&format!("{command} --help"));
+            assert!(short.contains("--rank") && !short.contains("--beta1"), "{command}: {short}");
+            assert!(short.contains("--help-all"), "{command}: {short}");
+            let all = refusal(&format!("{command} --help-all"));
+            for setting in sparktune_plan::SETTINGS {
+                assert!(all.contains(&format!("--{} ", setting.name)), "{command}: {}", setting.name);
+            }
+        }
+    }
+
+    #[test]
+    fn sections_of_the_bench_are_selected_by_name() {
+        let bench = |args: &str| {
+            let Some(Command::Bench(args)) = read(&format!("bench {args}"))?.command else {
+                unreachable!("the command is bench")
+            };
+            Ok::<_, clap::Error>(args)
+        };
+        assert_eq!(bench("start tokens --json").unwrap().sections, [Section::Start, Section::Tokens]);
+        assert_eq!(bench("--json start").unwrap().sections, [Section::Start]);
+        assert!(bench("").unwrap().sections.is_empty());
+        let error = bench("everything").unwrap_err().to_string();
+        assert!(error.contains("everything") && error.contains("validation"), "{error}");
+        assert!(bench("start --gpu model").is_err());
+        let gpu = bench("--gpu gemm --seconds 50 --output rows.json").unwrap();
+        assert_eq!((gpu.gpu, gpu.output), (Some(GpuSection::Gemm), Some("rows.json".into())));
+        let lossless = bench("lossless --peers python3 --model m --data d").unwrap();
+        assert!(matches!(lossless.command, Some(BenchCommand::Lossless(_))));
+        assert!(bench("lossless --model m --data d").is_err(), "there is no peer");
+    }
+}
