@@ -124,7 +124,7 @@ pub fn cost_curve(plan: &Plan) -> String {
         ];
         let notes: Vec<&str> = notes.iter().filter(|(on, _)| *on).map(|(_, note)| *note).collect();
         let line = format!(
-            "{mark} {:>11} {:>9} {:>7} {:>10} {:>8} {:>10}  {}",
+            "{mark} {:>11} {:>8} {:>7} {:>10} {:>8} {:>10}  {}",
             count(point.pack_length.into()),
             percent(point.tokens_per_s_relative),
             percent(point.waste),
