@@ -1,103 +1,163 @@
 //! The curves of a run and the marks on them.
+//!
+//! The table at the head says all about the curves beside the losses: a new chart is one row here, and its
+//! field in the event. Screens, the report and TensorBoard show what the table has.
 
 use serde::Serialize;
 
-use crate::event::{DeviceSample, Step};
+use crate::event::{DeviceSample, GpuSample, Step};
 use crate::series::Series;
 
-/// The curves of a run, by step. Readings of the machine stand at the step that was done last when they were
-/// taken; of several GPUs the first is shown, which is the one that trains.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Charts {
-    /// Training loss, nats per trained token.
-    pub loss: Series,
-    /// Eval loss.
-    pub eval_loss: Series,
-    /// Learning rate.
-    pub lr: Series,
-    /// Gradient norm before clipping.
-    pub grad_norm: Series,
+/// What a metric is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Loss, nats per trained token.
+    Nats,
+    /// A learning rate.
+    LearningRate,
+    /// A gradient norm.
+    Norm,
     /// Tokens per second.
-    pub tokens_per_s: Series,
-    /// Memory used, bytes.
-    pub mem_used_bytes: Series,
-    /// SM clock of the GPU.
-    pub sm_clock_mhz: Series,
-    /// Temperature of the GPU.
-    pub temperature_celsius: Series,
-    /// Power draw of the GPU.
-    pub power_watts: Series,
-    /// Share of time with a kernel running on the GPU, percent.
-    pub gpu_busy_percent: Series,
-    /// Share of time in which some task waited for memory (PSI), percent.
-    pub mem_pressure_percent: Series,
-    /// Load of all CPU cores together, percent.
-    pub cpu_percent: Series,
+    TokensPerSecond,
+    /// Memory.
+    Bytes,
+    /// A share, 0 to 100.
+    Percent,
+    /// Temperature.
+    Celsius,
+    /// Power.
+    Watts,
+    /// A clock.
+    Megahertz,
 }
 
-impl Charts {
-    pub(crate) fn step(&mut self, step: &Step) {
-        let at = step.step;
-        self.loss.push(at, step.loss_nats);
-        add(&mut self.lr, at, step.lr);
-        add(&mut self.grad_norm, at, step.grad_norm);
-        add(&mut self.tokens_per_s, at, step.tokens_per_s);
-        add(&mut self.mem_used_bytes, at, step.mem_used_bytes.map(|bytes| bytes as f64));
-    }
-
-    pub(crate) fn reading(&mut self, at: u64, sample: &DeviceSample) {
-        add(&mut self.mem_pressure_percent, at, sample.mem_pressure_some_percent);
-        add(&mut self.cpu_percent, at, sample.cpu_percent);
-        let Some(gpu) = sample.gpus.first() else { return };
-        add(&mut self.sm_clock_mhz, at, gpu.sm_clock_mhz.map(f64::from));
-        add(&mut self.temperature_celsius, at, gpu.temperature_celsius.map(f64::from));
-        add(&mut self.power_watts, at, gpu.power_watts);
-        add(&mut self.gpu_busy_percent, at, gpu.busy_percent.map(f64::from));
-    }
-
-    /// Moves what comes after `step` to `discarded`.
-    pub(crate) fn discard_after(&mut self, step: u64, discarded: &mut Charts) {
-        for (kept, discarded) in self.each().into_iter().zip(discarded.each()) {
-            discarded.absorb(kept.cut_after(step));
+impl Unit {
+    /// The unit as it is written beside a number; empty for bare numbers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Nats => "nats per trained token",
+            Unit::LearningRate | Unit::Norm => "",
+            Unit::TokensPerSecond => "tokens/s",
+            Unit::Bytes => "B",
+            Unit::Percent => "%",
+            Unit::Celsius => "°C",
+            Unit::Watts => "W",
+            Unit::Megahertz => "MHz",
         }
     }
-
-    fn each(&mut self) -> [&mut Series; 12] {
-        let Charts {
-            loss,
-            eval_loss,
-            lr,
-            grad_norm,
-            tokens_per_s,
-            mem_used_bytes,
-            sm_clock_mhz,
-            temperature_celsius,
-            power_watts,
-            gpu_busy_percent,
-            mem_pressure_percent,
-            cpu_percent,
-        } = self;
-        [
-            loss,
-            eval_loss,
-            lr,
-            grad_norm,
-            tokens_per_s,
-            mem_used_bytes,
-            sm_clock_mhz,
-            temperature_celsius,
-            power_watts,
-            gpu_busy_percent,
-            mem_pressure_percent,
-            cpu_percent,
-        ]
-    }
 }
 
-fn add(series: &mut Series, at: u64, value: Option<f64>) {
-    if let Some(value) = value {
-        series.push(at, value);
-    }
+/// What a metric says something about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// How training goes.
+    Training,
+    /// How the machine is doing.
+    Machine,
+}
+
+/// The event that has a metric's value, and how it is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    Step(fn(&Step) -> Option<f64>),
+    Device(fn(&DeviceSample) -> Option<f64>),
+}
+
+/// A metric that is charted over the steps, beside the losses.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// What it is called, as in the middle of a sentence.
+    pub title: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    /// What it says something about.
+    pub about: About,
+    /// Its curve among those of a run.
+    pub series: fn(&Charts) -> &Series,
+    /// Its tag in TensorBoard, where it is logged there.
+    pub(crate) tag: Option<&'static str>,
+    pub(crate) source: Source,
+}
+
+/// Declares [`Charts`] with a field, and [`METRICS`] with an entry, for each row.
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $name:ident: $title:literal, $unit:ident, $about:ident, $tag:expr, $source:expr;)*) => {
+        /// The curves of a run, by step. Readings of the machine stand at the step that was done last when
+        /// they were taken; of several GPUs the first is shown, which is the one that trains.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+        pub struct Charts {
+            /// Training loss, nats per trained token.
+            pub loss: Series,
+            /// Eval loss.
+            pub eval_loss: Series,
+            $($(#[$doc])* pub $name: Series,)*
+        }
+
+        /// What is charted beside the losses, the most informative first.
+        pub static METRICS: &[Metric] = &[$(Metric {
+            title: $title,
+            unit: Unit::$unit,
+            about: About::$about,
+            series: |charts| &charts.$name,
+            tag: $tag,
+            source: $source,
+        },)*];
+
+        impl Charts {
+            pub(crate) fn step(&mut self, step: &Step) {
+                self.loss.push(step.step, step.loss_nats);
+                $(if let Source::Step(read) = $source && let Some(value) = read(step) {
+                    self.$name.push(step.step, value);
+                })*
+            }
+
+            /// Takes a reading of the machine after step `at`.
+            pub(crate) fn reading(&mut self, at: u64, sample: &DeviceSample) {
+                $(if let Source::Device(read) = $source && let Some(value) = read(sample) {
+                    self.$name.push(at, value);
+                })*
+            }
+
+            /// Moves what comes after `step` to `discarded`.
+            pub(crate) fn discard_after(&mut self, step: u64, discarded: &mut Charts) {
+                discarded.loss.absorb(self.loss.cut_after(step));
+                discarded.eval_loss.absorb(self.eval_loss.cut_after(step));
+                $(discarded.$name.absorb(self.$name.cut_after(step));)*
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Tokens per second.
+    tokens_per_s: "speed", TokensPerSecond, Training, Some("tokens_per_s"), Source::Step(|step| step.tokens_per_s);
+    /// Gradient norm before clipping.
+    grad_norm: "gradient norm", Norm, Training, Some("grad_norm"), Source::Step(|step| step.grad_norm);
+    /// Learning rate.
+    lr: "learning rate", LearningRate, Training, Some("lr"), Source::Step(|step| step.lr);
+    /// Memory used, bytes.
+    mem_used_bytes: "trainer memory", Bytes, Machine, Some("mem_used_bytes"),
+        Source::Step(|step| step.mem_used_bytes.map(|bytes| bytes as f64));
+    /// SM clock of the GPU.
+    sm_clock_mhz: "GPU clock", Megahertz, Machine, Some("gpu/sm_clock_mhz"),
+        Source::Device(|sample| gpu(sample)?.sm_clock_mhz.map(f64::from));
+    /// Temperature of the GPU.
+    temperature_celsius: "GPU temperature", Celsius, Machine, Some("gpu/temperature_celsius"),
+        Source::Device(|sample| gpu(sample)?.temperature_celsius.map(f64::from));
+    /// Power draw of the GPU.
+    power_watts: "GPU power", Watts, Machine, Some("gpu/power_watts"), Source::Device(|sample| gpu(sample)?.power_watts);
+    /// Share of time with a kernel running on the GPU, percent.
+    gpu_busy_percent: "GPU busy", Percent, Machine, None, Source::Device(|sample| gpu(sample)?.busy_percent.map(f64::from));
+    /// Share of time in which some task waited for memory (PSI), percent.
+    mem_pressure_percent: "memory pressure", Percent, Machine, None,
+        Source::Device(|sample| sample.mem_pressure_some_percent);
+    /// Load of all CPU cores together, percent.
+    cpu_percent: "CPU load", Percent, Machine, None, Source::Device(|sample| sample.cpu_percent);
+}
+
+/// The GPU that trains.
+fn gpu(sample: &DeviceSample) -> Option<&GpuSample> {
+    sample.gpus.first()
 }
 
 /// A point on the time axis worth marking.

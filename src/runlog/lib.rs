@@ -40,7 +40,7 @@ mod view;
 mod wire;
 mod writer;
 
-pub use charts::{Charts, Mark};
+pub use charts::{About, Charts, METRICS, Mark, Metric, Unit};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use control::{Action, ControlInbox, Incoming, Request, request};
 pub use drift::DriftWatch;

@@ -32,6 +32,7 @@ mod runs_table;
 pub mod screen;
 pub mod screens;
 mod state;
+mod ticks;
 pub mod wizard;
 mod wrap;
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::files::{create_private_folder, private_file};
 
+use crate::charts::{METRICS, Metric, Source};
 use crate::error::{Doing, Result, in_words};
 use crate::event::{DeviceSample, Kind, Sample, Step};
 use crate::now_us;
@@ -93,32 +94,25 @@ impl TensorBoard {
 
     fn scalars(&mut self, time_us: u64, step: &Step) {
         self.step = step.step;
-        let mem = step.mem_used_bytes.map(|bytes| bytes as f64);
         self.summary(time_us, step.step, |values| {
             scalar(values, "loss/train", step.loss_nats);
-            for (tag, value) in [
-                ("lr", step.lr),
-                ("grad_norm", step.grad_norm),
-                ("tokens_per_s", step.tokens_per_s),
-                ("mem_used_bytes", mem),
-            ] {
-                value.into_iter().for_each(|value| scalar(values, tag, value));
+            for metric in METRICS {
+                if let (Some(tag), Source::Step(read)) = (metric.tag, metric.source) {
+                    read(step).into_iter().for_each(|value| scalar(values, tag, value));
+                }
             }
         });
     }
 
     fn reading(&mut self, time_us: u64, sample: &DeviceSample) {
-        let Some(gpu) = sample.gpus.first() else { return };
-        let readings = [
-            ("gpu/sm_clock_mhz", gpu.sm_clock_mhz.map(f64::from)),
-            ("gpu/temperature_celsius", gpu.temperature_celsius.map(f64::from)),
-            ("gpu/power_watts", gpu.power_watts),
-        ];
-        if readings.iter().any(|(_, value)| value.is_some()) {
+        let read = |metric: &Metric| match metric.source {
+            Source::Device(read) => metric.tag.zip(read(sample)),
+            Source::Step(_) => None,
+        };
+        let readings: Vec<(&str, f64)> = METRICS.iter().filter_map(read).collect();
+        if !readings.is_empty() {
             self.summary(time_us, self.step, |values| {
-                for (tag, value) in readings {
-                    value.into_iter().for_each(|value| scalar(values, tag, value));
-                }
+                readings.iter().for_each(|(tag, value)| scalar(values, tag, *value));
             });
         }
     }

@@ -152,7 +152,7 @@ fn a_run_and_its_resume_are_two_files_with_the_values_of_the_events() {
             "step 0: brain.Event:2",
             "step 0: session 1",
             "step 1: loss/train=2.5 lr=0.5",
-            "step 2: loss/train=NaN grad_norm=0.25 tokens_per_s=100 mem_used_bytes=1073741800",
+            "step 2: loss/train=NaN tokens_per_s=100 grad_norm=0.25 mem_used_bytes=1073741800",
             "step 2: gpu/sm_clock_mhz=2400 gpu/temperature_celsius=61 gpu/power_watts=71.5",
             "step 2: loss/eval=1.25",
             r##"step 2: samples/1="Prompt\n\n    p\n    # q\n\nAnswer\n\n    one\n""##,

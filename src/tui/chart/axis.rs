@@ -1,6 +1,8 @@
 //! Where a value lies between the bottom and the top of a chart, and which round values are written beside
 //! it.
 
+use crate::ticks;
+
 /// Least share of a chart's largest value that it spans, so that noise of a constant does not fill it.
 const LEAST_SPAN: f64 = 0.01;
 
@@ -76,66 +78,14 @@ impl Axis {
     /// distance, which says how many digits they need.
     pub(super) fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
-        let ticks = if self.log { self.decades(most) } else { Vec::new() };
+        let ticks = if self.log { ticks::decades(self.lo, self.hi, most) } else { Vec::new() };
         // Less than a decade has few of its own.
         if ticks.len() >= 3 {
             return (ticks, 0.0);
         }
-        let step = nice((self.hi / scale / most as f64) - (self.lo / scale / most as f64)) * scale;
-        let first = (self.lo / step).ceil();
-        let ticks: Vec<f64> = (0..=most + 1)
-            .map(|i| (first + i as f64) * step)
-            .filter(|tick| tick.is_finite() && (self.lo..=self.hi).contains(tick))
-            .map(|tick| if tick == 0.0 { 0.0 } else { tick })
-            .collect();
-        (ticks, step)
+        let step = ticks::step(self.lo / scale, self.hi / scale, most) * scale;
+        (ticks::multiples(self.lo, self.hi, step), step)
     }
-
-    /// 1, 2 and 5 of each decade, or fewer, at most `most`.
-    fn decades(&self, most: usize) -> Vec<f64> {
-        let (first, last) = (self.lo.log10().floor() as i32, self.hi.log10().ceil() as i32);
-        for multiples in [&[1.0, 2.0, 5.0][..], &[1.0]] {
-            let ticks: Vec<f64> = (first..=last)
-                .flat_map(|decade| multiples.iter().map(move |m| m * 10_f64.powi(decade)))
-                .filter(|tick| (self.lo..=self.hi).contains(tick))
-                .collect();
-            if ticks.len() <= most {
-                return ticks;
-            }
-        }
-        let every = ((last - first) as usize).div_ceil(most).max(1);
-        (first..=last)
-            .step_by(every)
-            .map(|decade| 10_f64.powi(decade))
-            .filter(|tick| (self.lo..=self.hi).contains(tick))
-            .collect()
-    }
-}
-
-/// The smallest 1, 2 or 5 times a power of ten that is not below `least`; 1 for what has none.
-fn nice(least: f64) -> f64 {
-    let decade = 10_f64.powi(least.log10().floor() as i32);
-    [1.0, 2.0, 5.0, 10.0]
-        .iter()
-        .map(|m| m * decade)
-        .find(|step| *step >= least * (1.0 - 1e-9) && step.is_normal())
-        .unwrap_or(1.0)
-}
-
-/// Round steps from `from` to `to`, ascending, at most `most`, and their distance.
-pub(super) fn step_ticks(from: u64, to: u64, most: usize) -> (Vec<u64>, u64) {
-    let span = u128::from(to.saturating_sub(from));
-    let least = span.div_ceil(most.max(1) as u128).max(1);
-    let mut decade = 1_u128;
-    let step = loop {
-        if let Some(m) = [1, 2, 5].iter().find(|m| *m * decade >= least) {
-            break m * decade;
-        }
-        decade *= 10;
-    };
-    let first = u128::from(from).div_ceil(step) * step;
-    let ticks = (0..=most as u128).map(|i| first + i * step).filter(|tick| *tick <= u128::from(to));
-    (ticks.map(|tick| tick as u64).collect(), step.min(u128::from(u64::MAX)) as u64)
 }
 
 #[cfg(test)]
@@ -143,6 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ticks::step_ticks;
 
     fn ticks(lo: f64, hi: f64, log: bool, most: usize) -> Vec<f64> {
         Axis::of([lo, hi].into_iter(), log, 0.0).unwrap().ticks(most, 1.0).0

@@ -20,7 +20,7 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
-use axis::{Axis, step_ticks};
+use axis::Axis;
 use canvas::{Canvas, Ink};
 pub(crate) use columns::{Window, summary};
 use ratatui::buffer::Buffer;
@@ -29,11 +29,12 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Widget};
 pub(crate) use sparkline::{Column, blocks, sparkline};
-use sparktune_runlog::Bucket;
+use sparktune_runlog::{Bucket, Unit};
 use unicode_width::UnicodeWidthStr;
-pub(crate) use unit::Unit;
+pub(crate) use unit::say;
 
 use crate::screen::{Colours, Role, Theme};
+use crate::ticks::step_ticks;
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,13 +187,13 @@ impl Chart<'_> {
                 }
             }
         }
-        let mut axis = Axis::of(values.iter().copied(), self.log, self.unit.least_span())?;
-        if let Some(most) = self.unit.most().filter(|most| values.iter().all(|value| value <= most)) {
+        let mut axis = Axis::of(values.iter().copied(), self.log, unit::least_span(self.unit))?;
+        if let Some(most) = unit::most(self.unit).filter(|most| values.iter().all(|value| value <= most)) {
             axis = axis.below(most);
         }
         let has_marks = !self.marks.is_empty() && inner.height > 3;
         let height = inner.height - u16::from(has_marks);
-        let scale = self.unit.scale(axis.largest());
+        let scale = unit::scale(self.unit, axis.largest());
         let (ticks, step) = axis.ticks((usize::from(height) / 3 + 2).min(9), scale.0);
         let labels = unit::labels(&ticks, step, scale);
         let gutter = labels.iter().map(|label| label.width()).max().unwrap_or(0) as u16 + 1;

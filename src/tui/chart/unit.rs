@@ -1,73 +1,48 @@
-//! What a curve measures, and how its values are written.
+//! How the values of a curve are written.
 
 use sparktune_base::units::{UNKNOWN, bytes, count, loss};
+use sparktune_runlog::Unit;
 
-/// What a curve measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// Loss, nats per trained token.
-    Nats,
-    /// A learning rate.
-    LearningRate,
-    /// A gradient norm.
-    Norm,
-    /// Tokens per second.
-    TokensPerSecond,
-    /// Memory.
-    Bytes,
-    /// A share, 0 to 100.
-    Percent,
-    /// Temperature.
-    Celsius,
-    /// Power.
-    Watts,
-    /// A clock.
-    Megahertz,
+/// A value as a person reads it, with its unit where the number alone would not say.
+pub(crate) fn say(unit: Unit, value: f64) -> String {
+    match unit {
+        _ if !value.is_finite() => format!("{value}"),
+        Unit::Nats => loss(value),
+        Unit::LearningRate => format!("{value:.2e}"),
+        Unit::Norm if value.abs() < 1e5 => format!("{value:.3}"),
+        Unit::Norm => format!("{value:.2e}"),
+        Unit::TokensPerSecond | Unit::Bytes if !(0.0..1e18).contains(&value) => UNKNOWN.to_owned(),
+        Unit::TokensPerSecond => format!("{} {}", count(value.round() as u64), unit.name()),
+        Unit::Bytes => bytes(value.round() as u64),
+        Unit::Percent | Unit::Celsius | Unit::Watts | Unit::Megahertz => {
+            format!("{value:.0} {}", unit.name())
+        }
+    }
 }
 
-impl Unit {
-    /// A value as a person reads it, with its unit where the number alone would not say.
-    pub(crate) fn say(self, value: f64) -> String {
-        match self {
-            _ if !value.is_finite() => format!("{value}"),
-            Unit::Nats => loss(value),
-            Unit::LearningRate => format!("{value:.2e}"),
-            Unit::Norm if value.abs() < 1e5 => format!("{value:.3}"),
-            Unit::Norm => format!("{value:.2e}"),
-            Unit::TokensPerSecond | Unit::Bytes if !(0.0..1e18).contains(&value) => UNKNOWN.to_owned(),
-            Unit::TokensPerSecond => count(value.round() as u64),
-            Unit::Bytes => bytes(value.round() as u64),
-            Unit::Percent => format!("{value:.0} %"),
-            Unit::Celsius => format!("{value:.0} °C"),
-            Unit::Watts => format!("{value:.0} W"),
-            Unit::Megahertz => format!("{value:.0} MHz"),
-        }
+/// The least that an axis spans, so that noise does not look like a course.
+pub(super) fn least_span(unit: Unit) -> f64 {
+    match unit {
+        Unit::Percent | Unit::Celsius | Unit::Watts => 10.0,
+        Unit::Megahertz => 200.0,
+        _ => 0.0,
     }
+}
 
-    /// The least that an axis spans, so that noise does not look like a course.
-    pub(super) fn least_span(self) -> f64 {
-        match self {
-            Unit::Percent | Unit::Celsius | Unit::Watts => 10.0,
-            Unit::Megahertz => 200.0,
-            _ => 0.0,
-        }
-    }
+/// What no value exceeds.
+pub(super) fn most(unit: Unit) -> Option<f64> {
+    (unit == Unit::Percent).then_some(100.0)
+}
 
-    /// What no value exceeds.
-    pub(super) fn most(self) -> Option<f64> {
-        (self == Unit::Percent).then_some(100.0)
-    }
-
-    /// What the labels of an axis up to `largest` are counted in, and its letter.
-    pub(super) fn scale(self, largest: f64) -> (f64, &'static str) {
-        let scales: &[(f64, &str)] = match self {
-            Unit::Bytes => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
-            _ => &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
-        };
-        // Below ten thousand, thousands are read more easily in full.
-        let least = if self == Unit::Bytes { 1e3 } else { 1e4 };
-        scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
-    }
+/// What the labels of an axis up to `largest` are counted in, and its letter.
+pub(super) fn scale(unit: Unit, largest: f64) -> (f64, &'static str) {
+    let scales: &[(f64, &str)] = match unit {
+        Unit::Bytes => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
+        _ => &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
+    };
+    // Below ten thousand, thousands are read more easily in full.
+    let least = if unit == Unit::Bytes { 1e3 } else { 1e4 };
+    scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
 }
 
 /// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each
@@ -122,19 +97,19 @@ mod tests {
             (Unit::Norm, &[1e300], 1e300, &["1e288T"]),
         ] {
             let largest = ticks.iter().copied().fold(0.0, f64::max);
-            assert_eq!(super::labels(ticks, step, unit.scale(largest)), written, "{unit:?}");
+            assert_eq!(super::labels(ticks, step, scale(unit, largest)), written, "{unit:?}");
         }
-        assert_eq!(labels(&[61e9], 1e9, Unit::Bytes.scale(61e9)), ["61G"]);
+        assert_eq!(labels(&[61e9], 1e9, scale(Unit::Bytes, 61e9)), ["61G"]);
     }
 
     #[test]
     fn values_are_said_with_their_unit_and_what_is_no_number_by_name() {
-        assert_eq!(Unit::Nats.say(1.25), "1.2500");
-        assert_eq!(Unit::Nats.say(f64::NAN), "NaN");
-        assert_eq!(Unit::TokensPerSecond.say(4966.4), "4,966");
-        assert_eq!(Unit::TokensPerSecond.say(-1.0), "–");
-        assert_eq!(Unit::Bytes.say(61.3e9), "61.3 GB");
-        assert_eq!(Unit::Celsius.say(71.2), "71 °C");
+        assert_eq!(say(Unit::Nats, 1.25), "1.2500");
+        assert_eq!(say(Unit::Nats, f64::NAN), "NaN");
+        assert_eq!(say(Unit::TokensPerSecond, 4966.4), "4,966 tokens/s");
+        assert_eq!(say(Unit::TokensPerSecond, -1.0), "–");
+        assert_eq!(say(Unit::Bytes, 1_073_741_824.0), "1.0 GiB");
+        assert_eq!(say(Unit::Celsius, 71.2), "71 °C");
         assert_eq!(step_label(1_200_000, 200_000), "1,200k");
         assert_eq!(step_label(3_000_000, 1_000_000), "3M");
         assert_eq!(step_label(1200, 200), "1,200");

@@ -5,10 +5,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, loss, or_unknown};
-use sparktune_runlog::{Charts, Mark as RunMark, Series};
+use sparktune_runlog::{METRICS, Mark as RunMark, Metric, Series, Unit};
 
 use super::{Dashboard, Known};
-use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Unit, Window, summary};
+use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Window, say, summary};
 use crate::screen::{Role, Theme};
 use crate::wrap::cut;
 
@@ -16,27 +16,6 @@ use crate::wrap::cut;
 const WIDE: u16 = 110;
 /// Least rows of a side chart.
 const SIDE_ROWS: u16 = 6;
-
-/// A chart beside the loss.
-pub(super) struct Side {
-    pub title: &'static str,
-    pub unit: Unit,
-    pub series: fn(&Charts) -> &Series,
-}
-
-/// Other measured quantities, the most informative first.
-pub(super) const SIDES: [Side; 10] = [
-    Side { title: "tok/s", unit: Unit::TokensPerSecond, series: |c| &c.tokens_per_s },
-    Side { title: "gradient norm", unit: Unit::Norm, series: |c| &c.grad_norm },
-    Side { title: "learning rate", unit: Unit::LearningRate, series: |c| &c.lr },
-    Side { title: "trainer memory", unit: Unit::Bytes, series: |c| &c.mem_used_bytes },
-    Side { title: "GPU clock", unit: Unit::Megahertz, series: |c| &c.sm_clock_mhz },
-    Side { title: "GPU temperature", unit: Unit::Celsius, series: |c| &c.temperature_celsius },
-    Side { title: "GPU power", unit: Unit::Watts, series: |c| &c.power_watts },
-    Side { title: "GPU busy", unit: Unit::Percent, series: |c| &c.gpu_busy_percent },
-    Side { title: "memory pressure", unit: Unit::Percent, series: |c| &c.mem_pressure_percent },
-    Side { title: "CPU", unit: Unit::Percent, series: |c| &c.cpu_percent },
-];
 
 /// How many cells a step of the crosshair should cross, about.
 pub(super) fn cells(width: u16) -> u64 {
@@ -50,8 +29,7 @@ fn side_width(width: u16) -> u16 {
 
 pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let known = dash.shown();
-    let sides: Vec<&Side> =
-        SIDES.iter().filter(|side| !(side.series)(&known.view.charts).is_empty()).collect();
+    let sides = measured(known, |_| true);
     if area.width < WIDE || sides.is_empty() {
         return loss_chart(dash, area, buffer, theme);
     }
@@ -62,10 +40,15 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     grid(dash, &sides, beside, columns, buffer, theme);
 }
 
+/// The metrics that were measured in this run, of those that are asked for.
+pub(super) fn measured(known: &Known, asked: impl Fn(&Metric) -> bool) -> Vec<&'static Metric> {
+    METRICS.iter().filter(|metric| asked(metric) && !(metric.series)(&known.view.charts).is_empty()).collect()
+}
+
 /// Side charts in `columns` columns, as many as have room.
 pub(super) fn grid(
     dash: &Dashboard,
-    sides: &[&Side],
+    sides: &[&Metric],
     area: Rect,
     columns: usize,
     buffer: &mut Buffer,
@@ -81,7 +64,7 @@ pub(super) fn grid(
     }
 }
 
-fn side_chart(dash: &Dashboard, side: &Side, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+fn side_chart(dash: &Dashboard, side: &Metric, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let known = dash.shown();
     let (kept, discarded) = ((side.series)(&known.view.charts), (side.series)(&known.view.discarded));
     let curve =
@@ -102,7 +85,7 @@ fn side_chart(dash: &Dashboard, side: &Side, area: Rect, buffer: &mut Buffer, th
     };
     chart.title = Line::from(vec![
         Span::styled(side.title, theme.style(Role::Dim)),
-        Span::styled(format!(" {}", or_unknown(value, |v| side.unit.say(v))), theme.style(Role::Title)),
+        Span::styled(format!(" {}", or_unknown(value, |v| say(side.unit, v))), theme.style(Role::Title)),
     ]);
     chart.draw(area, buffer, theme);
 }
@@ -233,7 +216,7 @@ fn at_crosshair(dash: &Dashboard, first: u64, last: u64, theme: &Theme) -> Line<
         [("lr", Unit::LearningRate, &charts.lr), ("grad", Unit::Norm, &charts.grad_norm)]
     {
         if let Some(value) = mean(series) {
-            spans.push(Span::styled(format!(" {name} {}", unit.say(value)), theme.style(Role::Dim)));
+            spans.push(Span::styled(format!(" {name} {}", say(unit, value)), theme.style(Role::Dim)));
         }
     }
     Line::from(spans)

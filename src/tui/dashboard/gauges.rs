@@ -3,12 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
-use sparktune_base::units::{bytes, or_unknown};
-use sparktune_runlog::{Bucket, RunView};
+use sparktune_base::units::{bytes, count, or_unknown};
+use sparktune_runlog::{Bucket, RunView, Unit};
 use unicode_width::UnicodeWidthStr;
 
 use super::header::{bar, row};
-use crate::chart::{Unit, sparkline};
+use crate::chart::{say, sparkline};
 use crate::screen::{Role, Theme};
 
 /// Least columns of a gauge.
@@ -36,10 +36,10 @@ enum Meter<'a> {
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     let charts = &view.charts;
     let gauge = |label, value: String, meter| Gauge { label, brief: value.clone(), value, meter };
-    let speed = or_unknown(view.tokens_per_s(), |rate| Unit::TokensPerSecond.say(rate));
+    let speed = or_unknown(view.tokens_per_s(), |rate: f64| count(rate.round() as u64));
     let mut gauges = vec![gauge("tok/s", speed, Meter::Course(charts.tokens_per_s.buckets()))];
     let device = view.device.clone().unwrap_or_default();
-    let percent = |n: Option<f64>| or_unknown(n, |n| Unit::Percent.say(n));
+    let percent = |n: Option<f64>| or_unknown(n, |n| say(Unit::Percent, n));
     gauges.push(match (device.mem_used_bytes, device.mem_total_bytes) {
         (Some(used), Some(total)) if total > 0 => Gauge {
             label: "memory",

@@ -5,9 +5,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, or_unknown};
-use sparktune_runlog::{DeviceSample, GpuSample};
+use sparktune_runlog::{About, DeviceSample, GpuSample};
 
-use super::charts_panel::{SIDES, Side, grid};
+use super::charts_panel::{grid, measured};
 use super::{Dashboard, Known};
 use crate::screen::{Role, Theme};
 
@@ -18,11 +18,7 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     for (line, row) in lines.iter().zip(words.rows()) {
         buffer.set_line(row.x, row.y, line, row.width);
     }
-    let measured: Vec<&Side> = SIDES
-        .iter()
-        .skip(3) // those of the steps
-        .filter(|side| !(side.series)(&dash.shown().view.charts).is_empty())
-        .collect();
+    let measured = measured(dash.shown(), |metric| metric.about == About::Machine);
     let columns = usize::from(area.width / 40).clamp(1, 4);
     grid(dash, &measured, charts, columns, buffer, theme);
 }

@@ -5,7 +5,7 @@
 //! name · state                        header        what, how far, when done and how that is known
 //! progress, time left, panels         header
 //! what has to be said now             header        crashed, stalled, asked, warned, and what to do
-//! ╭ loss ───────────╮ ╭ tok/s ─╮      charts_panel  or one of the other panels: events_panel, samples_panel,
+//! ╭ loss ───────────╮ ╭ speed ─╮      charts_panel  or one of the other panels: events_panel, samples_panel,
 //! │                 │ ╭ memory ╮                    step_panel, machine_panel, facts_panel
 //! ╰─────────────────╯ ╰────────╯
 //! tok/s  memory  GPU                  gauges

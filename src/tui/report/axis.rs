@@ -3,6 +3,8 @@
 
 use sparktune_base::units::UNKNOWN;
 
+use crate::ticks;
+
 /// A scale with its ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Axis {
@@ -27,7 +29,7 @@ const TINY: f64 = 1e-290;
 
 impl Axis {
     /// An axis whose ends are ticks, about `most` ticks in all.
-    pub(super) fn linear(low: f64, high: f64, most: u32) -> Self {
+    pub(super) fn linear(low: f64, high: f64, most: usize) -> Self {
         let (mut low, mut high) = (low.clamp(-HUGE, HUGE), high.clamp(-HUGE, HUGE));
         if low > high || low.is_nan() || high.is_nan() {
             (low, high) = (0.0, 1.0);
@@ -36,18 +38,17 @@ impl Axis {
         if high - low <= size * 1e-9 {
             (low, high) = if size == 0.0 { (0.0, 1.0) } else { (low - size * 0.1, high + size * 0.1) };
         }
-        let step = nice_step((high - low) / f64::from(most.max(1)));
-        let (first, last) = ((low / step).floor(), (high / step).ceil());
-        let values = multiples(first, last, step);
-        Axis::new(first * step, last * step, false, values, step)
+        let step = ticks::step(low, high, most);
+        let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
+        Axis::new(low, high, false, ticks::multiples(low, high, step), step)
     }
 
     /// An axis of whole steps whose ends are as given.
-    pub(super) fn steps(low: u64, high: u64, most: u32) -> Self {
-        let (low, high) = (as_f64(low), as_f64(high.max(low + 1)));
-        let step = nice_step((high - low) / f64::from(most.max(1))).max(1.0);
-        let values = multiples((low / step).ceil(), (high / step).floor(), step);
-        Axis::new(low, high, false, values, step)
+    pub(super) fn steps(low: u64, high: u64, most: usize) -> Self {
+        let high = high.max(low + 1);
+        let (values, step) = ticks::step_ticks(low, high, most);
+        let values = values.into_iter().map(as_f64).collect();
+        Axis::new(as_f64(low), as_f64(high), false, values, as_f64(step))
     }
 
     /// An axis of powers of ten, with 2 and 5 times them where there is room; `low` above 0.
@@ -55,17 +56,7 @@ impl Axis {
         let (low, high) = (low.clamp(TINY, HUGE), high.clamp(TINY, HUGE));
         let (low, high) = (round_log(low, f64::floor), round_log(high.max(low), f64::ceil));
         let high = if high > low { high } else { low * 10.0 };
-        let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-        let inside = |value: &f64| *value >= low * 0.999 && *value <= high * 1.001;
-        let within = |mantissas: &[f64]| -> Vec<f64> {
-            let values =
-                (from..=to).flat_map(|decade| mantissas.iter().map(move |m| m * 10_f64.powi(decade)));
-            values.filter(inside).collect()
-        };
-        let fine = within(&[1.0, 2.0, 5.0]);
-        let values = if fine.len() <= most { fine } else { within(&[1.0]) };
-        let every = values.len().div_ceil(most.max(1)).max(1);
-        let values: Vec<f64> = values.into_iter().step_by(every).collect();
+        let values = ticks::decades(low, high, most);
         Axis::new(low, high, true, values, 0.0)
     }
 
@@ -105,19 +96,6 @@ impl Axis {
 /// Steps and counts on a chart.
 pub(super) fn as_f64(n: u64) -> f64 {
     n as f64
-}
-
-/// The smallest of 1, 2, 5 times a power of ten that is not below `raw`.
-fn nice_step(raw: f64) -> f64 {
-    let raw = raw.clamp(TINY, HUGE);
-    let power = 10_f64.powf(raw.log10().floor());
-    let mantissa = [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= raw * (1.0 - 1e-9)).unwrap_or(10.0);
-    mantissa * power
-}
-
-fn multiples(first: f64, last: f64, step: f64) -> Vec<f64> {
-    let n = (last - first).clamp(-1.0, 100.0) as i64;
-    (0..=n).map(|i| (first + i as f64) * step).collect()
 }
 
 /// The next of 1, 2, 5 times a power of ten, in the direction of `round`.

@@ -1,63 +1,51 @@
 //! One chart over steps: what is shown of a series, on which axes, with which words.
 
-use sparktune_base::units::{self, UNKNOWN, count};
-use sparktune_runlog::Series;
+use sparktune_base::units;
+use sparktune_base::units::{UNKNOWN, count};
+use sparktune_runlog::{Series, Unit};
 
 use super::axis::{Axis, figure, reading};
 use super::curve::{Column, columns};
 use super::drawing::{Drawing, key};
 use super::markup::Markup;
 
-/// What the values are.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Unit {
-    /// Numbers in this unit, which may be empty, to four digits.
-    Of(&'static str),
-    /// Readings in this unit, to three digits.
-    Reading(&'static str),
-    /// Bytes, shown in the decimal unit that suits the largest.
-    Bytes,
+/// How the report shows the values of a unit.
+pub(super) trait Shown {
+    /// What one unit on the axis is, and its name.
+    fn on_axis(self, largest: f64) -> (f64, &'static str);
+    /// A value as text, beside a caption that names the unit.
+    fn show(self, value: f64) -> String;
+    /// Whether the axis begins at 0. Otherwise it begins near the smallest value, and is logarithmic where
+    /// most of the curve would lie flat on the ground.
+    fn is_from_zero(self) -> bool;
+    /// Whether the means are smoothed, for what differs from step to step.
+    fn is_smoothed(self) -> bool;
 }
 
-impl Unit {
-    /// What one unit on the axis is, and its name.
+impl Shown for Unit {
     fn on_axis(self, largest: f64) -> (f64, &'static str) {
+        let sizes = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
         match self {
-            Unit::Of(name) | Unit::Reading(name) => (1.0, name),
-            Unit::Bytes => {
-                let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-                units.into_iter().find(|(size, _)| largest >= *size).unwrap_or((1.0, "B"))
-            }
+            Unit::Bytes => sizes.into_iter().find(|(size, _)| largest >= *size).unwrap_or((1.0, "B")),
+            _ => (1.0, self.name()),
         }
     }
 
-    /// A value as text, beside a caption that names the unit.
-    pub(super) fn show(self, value: f64) -> String {
+    fn show(self, value: f64) -> String {
         match self {
             Unit::Bytes => units::bytes(value.max(0.0) as u64),
-            Unit::Of(_) => figure(value),
-            Unit::Reading(_) => reading(value),
+            Unit::Nats | Unit::LearningRate | Unit::Norm => figure(value),
+            _ => reading(value),
         }
     }
-}
 
-/// Where the value axis begins.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Base {
-    /// At 0.
-    Zero,
-    /// Near the smallest value, and logarithmic where most of the curve would otherwise lie flat on the
-    /// ground.
-    Fitted,
-}
+    fn is_from_zero(self) -> bool {
+        !matches!(self, Unit::Nats | Unit::Norm | Unit::Celsius)
+    }
 
-/// Which line is drawn.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Trace {
-    /// The means themselves.
-    Exact,
-    /// The means smoothed, for what differs from step to step.
-    Smooth,
+    fn is_smoothed(self) -> bool {
+        !matches!(self, Unit::LearningRate | Unit::Bytes | Unit::Megahertz | Unit::Celsius)
+    }
 }
 
 /// How much of a chart is drawn.
@@ -68,7 +56,7 @@ pub(super) struct Detail {
     /// Places that show their values when pointed at.
     pub slices: u64,
     /// Value ticks, about.
-    pub ticks: u32,
+    pub ticks: usize,
     /// Height in CSS pixels.
     pub height: &'static str,
 }
@@ -92,8 +80,6 @@ pub(super) struct Mark {
 pub(super) struct Chart<'a> {
     pub title: &'a str,
     pub unit: Unit,
-    pub base: Base,
-    pub trace: Trace,
     pub detail: Detail,
     /// First and last step of the axis.
     pub span: (u64, u64),
@@ -123,12 +109,12 @@ impl Chart<'_> {
         let low = finite().map(|c| c.min).fold(f64::INFINITY, f64::min);
         let high = finite().map(|c| c.max).fold(f64::NEG_INFINITY, f64::max);
         let unit = self.unit.on_axis(high.abs().max(low.abs()));
-        let log = self.base == Base::Fitted && lies_flat(&kept, low, high);
+        let log = !self.unit.is_from_zero() && lies_flat(&kept, low, high);
         let y = if log {
-            Axis::log(low, high, self.detail.ticks as usize + 2)
+            Axis::log(low, high, self.detail.ticks + 2)
         } else {
             let low =
-                if self.base == Base::Zero || (low > 0.0 && low < high * 0.3) { low.min(0.0) } else { low };
+                if self.unit.is_from_zero() || (low > 0.0 && low < high * 0.3) { low.min(0.0) } else { low };
             Axis::linear(low / unit.0, high / unit.0, self.detail.ticks).in_units_of(unit.0)
         };
         Drawing {

@@ -1,32 +1,13 @@
 //! The curves of a run: the loss large, the others side by side.
 
-use sparktune_base::units::{self, count, counted, milliseconds};
-use sparktune_runlog::{Charts, Series};
+use sparktune_base::units;
+use sparktune_base::units::{count, counted, milliseconds};
+use sparktune_runlog::{METRICS, Unit};
 
-use super::chart::{Base, Chart, LARGE, Mark, SMALL, Trace, Unit};
+use super::chart::{Chart, LARGE, Mark, SMALL};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
-
-/// A side chart: title, unit, where its axis begins, its line, and its curve.
-type Side = (&'static str, Unit, Base, Trace, fn(&Charts) -> &Series);
-
-const SIDES: &[Side] = &[
-    ("Gradient norm", Unit::Of(""), Base::Fitted, Trace::Smooth, |charts| &charts.grad_norm),
-    ("Learning rate", Unit::Of(""), Base::Zero, Trace::Exact, |charts| &charts.lr),
-    ("Speed", Unit::Reading("tokens/s"), Base::Zero, Trace::Smooth, |charts| &charts.tokens_per_s),
-    ("Memory", Unit::Bytes, Base::Zero, Trace::Exact, |charts| &charts.mem_used_bytes),
-    ("GPU clock", Unit::Reading("MHz"), Base::Zero, Trace::Exact, |charts| &charts.sm_clock_mhz),
-    ("GPU temperature", Unit::Reading("°C"), Base::Fitted, Trace::Exact, |charts| {
-        &charts.temperature_celsius
-    }),
-    ("GPU power", Unit::Reading("W"), Base::Zero, Trace::Smooth, |charts| &charts.power_watts),
-    ("GPU busy", Unit::Reading("%"), Base::Zero, Trace::Smooth, |charts| &charts.gpu_busy_percent),
-    ("Memory pressure", Unit::Reading("% of the time"), Base::Zero, Trace::Smooth, |charts| {
-        &charts.mem_pressure_percent
-    }),
-    ("CPU load", Unit::Reading("%"), Base::Zero, Trace::Smooth, |charts| &charts.cpu_percent),
-];
 
 /// Charts over the steps.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
@@ -39,9 +20,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             run.view.attempts.iter().filter_map(|attempt| attempt.started.resumed_from_step).collect();
         Chart {
             title: "Training loss",
-            unit: Unit::Of("nats per trained token"),
-            base: Base::Fitted,
-            trace: Trace::Smooth,
+            unit: Unit::Nats,
             detail: LARGE,
             span,
             kept: &kept.loss,
@@ -53,17 +32,15 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         }
         .write(page);
         page.element("div", &[("class", "sides")], |page| {
-            for (title, unit, base, trace, series) in SIDES {
-                let (kept, discarded) = (series(kept), series(discarded));
+            for metric in METRICS {
+                let (kept, discarded) = ((metric.series)(kept), (metric.series)(discarded));
                 // One point is no curve.
                 if kept.buckets().len() + discarded.buckets().len() < 2 {
                     continue;
                 }
                 Chart {
-                    title,
-                    unit: *unit,
-                    base: *base,
-                    trace: *trace,
+                    title: &capitalised(metric.title),
+                    unit: metric.unit,
                     detail: SMALL,
                     span,
                     kept,
@@ -78,6 +55,12 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         });
         parts_of_a_step(page, run);
     });
+}
+
+/// The same words with a capital letter at the beginning.
+fn capitalised(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// First and last step of all charts, those of earlier attempts included.

@@ -7,7 +7,7 @@
 use sparktune_base::units::count;
 
 use super::axis::{Axis, as_f64, figure};
-use super::chart::{Chart, Mark, Trace, steps};
+use super::chart::{Chart, Mark, Shown, steps};
 use super::curve::{Column, HEIGHT, WIDTH, band, line, stretches};
 use super::markup::Markup;
 
@@ -38,7 +38,7 @@ impl Drawing {
             places(page, &self.x);
         });
         self.resumes(page, chart);
-        stretched(page, |page| self.curves(page, chart.trace));
+        stretched(page, |page| self.curves(page, chart.unit.is_smoothed()));
         self.slices(page, chart);
         self.broken(page);
         self.checkpoints(page, chart);
@@ -52,7 +52,7 @@ impl Drawing {
         }
     }
 
-    fn curves(&self, page: &mut Markup, trace: Trace) {
+    fn curves(&self, page: &mut Markup, is_smoothed: bool) {
         for (columns, band_class, line_class) in
             [(&self.discarded, "old band", "old line"), (&self.kept, "band", "line")]
         {
@@ -60,7 +60,7 @@ impl Drawing {
                 page.empty("path", &[("class", band_class), ("d", &band(stretch, &self.x, &self.y))]);
             }
             for stretch in stretches(columns) {
-                let value = |c: &Column| if trace == Trace::Smooth { c.smooth } else { c.mean };
+                let value = |c: &Column| if is_smoothed { c.smooth } else { c.mean };
                 let points: Vec<(f64, f64)> =
                     stretch.iter().filter_map(|c| Some((c.middle(), value(c)?))).collect();
                 page.empty("path", &[("class", line_class), ("d", &line(&points, &self.x, &self.y))]);

@@ -157,16 +157,16 @@ const GROUND: &str = "#12161c";
 
 /// A picture of the screen, light text on dark.
 ///
-/// Fonts differ in width, and few have braille or block characters, which then come from another font with
+/// Fonts differ in width, and few have box and block characters, which then come from another font with
 /// another width. So each run of cells of one style and one kind of characters is an element that is fitted
-/// to the width of its cells.
+/// to the width of its cells. Braille, which many machines have no font for at all, is drawn dot by dot.
 fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let (width, height) = (columns * CELL.0 + 2 * MARGIN, rows * CELL.1 + 2 * MARGIN);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n\
-         <g font-family=\"'DejaVu Sans Mono','Menlo','Consolas',monospace\" font-size=\"15\" fill=\"{TEXT}\" xml:space=\"preserve\">\n"
+         <g font-family=\"'DejaVu Sans Mono','Menlo','Consolas',monospace\" font-size=\"15\" fill=\"{TEXT}\" stroke-width=\"3\" stroke-linecap=\"round\" xml:space=\"preserve\">\n"
     );
     for y in 0..rows {
         for run in runs(buffer, y) {
@@ -182,8 +182,26 @@ struct Run {
     from: u16,
     to: u16,
     style: Style,
-    is_ascii: bool,
+    glyphs: Glyphs,
     text: String,
+}
+
+/// Characters that a font has all of or none of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Glyphs {
+    Ascii,
+    Braille,
+    Other,
+}
+
+impl Glyphs {
+    fn of(symbol: &str) -> Self {
+        match symbol.chars().next() {
+            Some('\u{2800}'..='\u{28ff}') => Self::Braille,
+            _ if symbol.is_ascii() => Self::Ascii,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// The runs of a row. Spaces end a run only where the style changes or two of them meet.
@@ -193,18 +211,18 @@ fn runs(buffer: &Buffer, y: u16) -> Vec<Run> {
     while x < buffer.area.width {
         let cell = &buffer[(x, y)];
         let (symbol, style, from) = (cell.symbol(), cell.style(), x);
-        let is_ascii = symbol.is_ascii();
+        let glyphs = Glyphs::of(symbol);
         x += symbol.width().max(1) as u16;
         match runs.last_mut() {
             Some(run)
                 if run.style == style
-                    && run.is_ascii == is_ascii
+                    && run.glyphs == glyphs
                     && !(symbol == " " && run.text.ends_with(' ')) =>
             {
                 run.text.push_str(symbol);
                 run.to = x;
             }
-            _ => runs.push(Run { from, to: x, style, is_ascii, text: symbol.to_owned() }),
+            _ => runs.push(Run { from, to: x, style, glyphs, text: symbol.to_owned() }),
         }
     }
     runs
@@ -229,6 +247,10 @@ fn run_svg(run: &Run, y: u16, svg: &mut String) {
             CELL.1
         );
     }
+    if run.glyphs == Glyphs::Braille {
+        let _ = writeln!(svg, "<path stroke=\"{fg}\" d=\"{}\"/>", dots(run, top));
+        return;
+    }
     let mut look = if fg == TEXT { String::new() } else { format!(" fill=\"{fg}\"") };
     for (modifier, attribute) in [
         (Modifier::BOLD, " font-weight=\"bold\""),
@@ -252,4 +274,20 @@ fn run_svg(run: &Run, y: u16, svg: &mut String) {
         svg,
         "<text x=\"{x}\" y=\"{baseline}\" textLength=\"{length}\" lengthAdjust=\"spacingAndGlyphs\"{look}>{shown}</text>"
     );
+}
+
+/// The dots of a run of braille, each a line of no length. The bits of a character count down the left column
+/// of three, down the right one, and then the two dots below them.
+fn dots(run: &Run, top: u16) -> String {
+    const PLACES: [(u16, u16); 8] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
+    let mut path = String::new();
+    for (cell, symbol) in (run.from..).zip(run.text.chars()) {
+        for (bit, (column, row)) in PLACES.iter().enumerate() {
+            if u32::from(symbol) >> bit & 1 == 1 {
+                let (x, y) = (MARGIN + cell * CELL.0 + 2 + column * 4, top + 2 + row * 5);
+                let _ = write!(path, "M{x} {y}h0");
+            }
+        }
+    }
+    path
 }
