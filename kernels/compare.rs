@@ -1,5 +1,10 @@
 //! Numbers to try an op with, and how far a result lies from what was expected.
 
+#![cfg_attr(
+    not(feature = "cuda"),
+    expect(unreachable_pub, reason = "builds with CUDA hand these to the benchmarks")
+)]
+
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_base::random::{GAMMA, SplitMix64};
 
@@ -8,12 +13,12 @@ use sparktune_base::random::{GAMMA, SplitMix64};
 const PERIOD: usize = (1 << 22) - 3;
 
 /// Reproducible numbers in (-1.5, 1.5): a `[rows, columns]` tensor on the CPU, outside autodiff.
-pub(crate) fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
+pub fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     random_through(seed, rows, columns, |x| x)
 }
 
 /// What `f` makes of such numbers.
-pub(crate) fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
+pub fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
     let mut bits = SplitMix64::new(seed.wrapping_mul(GAMMA));
     let mut next = || (bits.next_u64() >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5;
     let count = rows * columns;
@@ -26,7 +31,7 @@ pub(crate) fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(
 }
 
 /// Relative L2 distance; NaN where either has a NaN.
-pub(crate) fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
+pub fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
     let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
     let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
     assert_eq!(got.len(), expected.len());

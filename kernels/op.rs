@@ -198,7 +198,11 @@ pub fn packed(tensor: Tensor<2>) -> Tensor<2> {
 }
 
 /// The contiguous data behind a tensor without autodiff association.
-pub(crate) fn primitive(tensor: Tensor<2>) -> FlexTensor {
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(unreachable_pub, reason = "builds with CUDA hand it to the benchmarks")
+)]
+pub fn primitive(tensor: Tensor<2>) -> FlexTensor {
     tensor.try_into_primitive::<Flex>().expect("a CPU tensor outside autodiff").to_contiguous()
 }
 

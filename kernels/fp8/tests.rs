@@ -128,12 +128,13 @@ impl Layers {
         let mut d_x = self.x.zeros_like();
         for layer in layers {
             let (x, weight, d_y) = (&self.x, &self.weights[layer], &self.d_y[layer]);
-            let (mut out, d_in) = match in_e4m3.contains(&layer) {
-                true => (
+            let (mut out, d_in) = if in_e4m3.contains(&layer) {
+                (
                     times(&rounded(x, &[x]), &rounded(weight, &[weight])),
                     times(&rounded(d_y, &d_ys), &rounded(&turned(weight), &turned_weights)),
-                ),
-                false => (times(x, weight), d_y.clone().matmul(weight.clone())),
+                )
+            } else {
+                (times(x, weight), d_y.clone().matmul(weight.clone()))
             };
             d_x = d_x + d_in;
             d_weight.push(d_y.clone().transpose().matmul(x.clone()));

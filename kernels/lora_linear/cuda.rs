@@ -71,9 +71,12 @@ impl GroupOnCuda for LoraLinears {
             let to = Columns::new(&d_u, *first, *rank);
             product_into(Product::Input, d_y.columns(), b, self.scale, to, false);
         }
-        let d_x = wanted[0].then(|| match self.fp8 && weights.iter().any(fp8::takes) {
-            true => fp8::input_gradient(&d_y, weights, Some((&d_u, a))),
-            false => input_gradient(&d_y, weights, Some((&d_u, a))),
+        let d_x = wanted[0].then(|| {
+            if self.fp8 && weights.iter().any(fp8::takes) {
+                fp8::input_gradient(&d_y, weights, Some((&d_u, a)))
+            } else {
+                input_gradient(&d_y, weights, Some((&d_u, a)))
+            }
         });
         let [wants_weight, wants_a, wants_b] = super::parameters(wanted);
         let d_weights = d_y.iter().zip(wants_weight);

@@ -51,8 +51,8 @@ pub fn one_of(words: &[&str]) -> String {
 choice! {
     /// How examples share a pack.
     PackStrategy {
-        /// Best-fit decreasing: whole examples, each into the fullest pack that still has room. An example over
-        /// the pack length has a pack of its own.
+        /// Best-fit decreasing: whole examples, each into the fullest pack that still has room. An example
+        /// over the pack length has a pack of its own.
         Bfd = "bfd",
         /// Examples one after another, cut wherever a pack is full, as the Qwen3.5 recipe does. The pieces of
         /// a cut example do not see each other.

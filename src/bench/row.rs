@@ -159,7 +159,7 @@ mod tests {
 sparktune --help             2.0 ms  target: < 30 ms, met; median of 21
   ratio to the peer          2.10 ×  target: ≥ 2.50 ×, missed
 training             1,791 tokens/s  572 ms, 1.13 s of CPU time; LoRA
-first frame                11.2 KiB
+first frame                 11.5 kB
 ";
         assert_eq!(table(&[start, ratio, step, plain]), expected);
     }

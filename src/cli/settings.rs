@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn a_switch_may_stand_alone() {
-        assert_eq!(given(&["--recompute", "--rank", "4"]).unwrap().recompute.unwrap().value, true);
-        assert_eq!(given(&["--recompute", "false"]).unwrap().recompute.unwrap().value, false);
+        assert!(given(&["--recompute", "--rank", "4"]).unwrap().recompute.unwrap().value);
+        assert!(!given(&["--recompute", "false"]).unwrap().recompute.unwrap().value);
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl Report {
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let findings = [
-            ("same as an earlier example", Some(&self.duplicates)),
+            ("identical to an earlier one", Some(&self.duplicates)),
             ("both trained on and in the eval set", Some(&self.in_train_and_eval)),
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
             ("with an unusual order of turns", Some(&self.unusual_order)),

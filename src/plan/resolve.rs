@@ -423,7 +423,7 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let reason = format!(
-            "{}, {}, mean {:.0}, p99 {}, longest {}; {} tokens are trained",
+            "{}, {}, mean {:.0}, p99 {}, longest {}; {} of the tokens are trained",
             counted(data.examples, "example"),
             counted(data.total_tokens, "token"),
             data.mean(),

@@ -318,7 +318,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
     facts.machine.mem_available_bytes = 13_000_000_000;
     let plan = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap();
     assert!(
-        plan.recompute && reason(&plan, "recompute").contains("without it"),
+        plan.recompute && reason(&plan, "recompute").contains("without that"),
         "{}",
         reason(&plan, "recompute")
     );
@@ -544,9 +544,9 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     assert!(crate::render::summary(&plan).contains("on cuda, linear layers in fp8 (not lossless)"));
     let advice = plan.advice.as_ref().unwrap();
     let row = advice.explain.iter().find(|row| row.key == "fp8").unwrap();
-    assert!(row.reason.contains("not lossless"), "{}", row.reason);
+    assert!(row.reason.contains("lossy"), "{}", row.reason);
     // Its speed is no basis for plans without it, and theirs none for its own.
-    assert!(advice.time.formula.contains("fp8 is not counted"), "{}", advice.time.formula);
+    assert!(advice.time.formula.contains("the effect of fp8 is not included"), "{}", advice.time.formula);
     assert!(plan.measured(5000.0).is_none());
     let text = without_advice(plan).to_toml().unwrap();
     assert!(Plan::from_toml(&text, "plan.toml").unwrap().fp8);
@@ -560,7 +560,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     };
     let words = refused(&facts, &asked("cpu"));
     assert!(
-        words.starts_with("--fp8 is true, but fp8 needs a GPU, and this run trains on the CPU. Leave"),
+        words.starts_with("--fp8 is true, but fp8 needs a GPU, and this run trains on the CPU. Omit it:"),
         "{words}"
     );
     facts.machine.gpus[0].compute_capability = Some((8, 6));

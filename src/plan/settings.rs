@@ -209,7 +209,7 @@ settings! {
     format: DataFormat = "data.format", "format", "Format of the data; auto recognises it in each file." {
         heading: In::Data, page: AllSettings, reads_data: true,
     }
-    think: Think = "data.think", "think", "Train on the empty <think> block that the chat template adds, or skip it." {
+    think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {
         heading: In::Data, page: AllSettings, reads_data: true,
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Reject examples with more tokens than this." {

@@ -190,7 +190,7 @@ mod tests {
             RunDir::create(folder.path().join(name)).unwrap();
         }
         let error = RunsRoot::new(folder.path()).resolve("2026").unwrap_err().to_string();
-        assert!(error.contains("fits 2 runs"), "{error}");
+        assert!(error.contains("matches 2 runs"), "{error}");
         assert!(error.contains("20260101T000000Z-a-lora-0001\n  20260102T000000Z-a-full-0002"), "{error}");
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         let text = String::from_utf8(lines.out.into_inner().unwrap()).unwrap();
         assert_eq!(
             text,
-            "org/name: fetching 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
+            "org/name: downloading 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
              f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
         );
     }

@@ -13,8 +13,8 @@
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which
 //! nothing that came from data, models or file names can move the cursor, change colours or reorder what is
-//! shown ([`escape`]). It must not know tensors, the hub, or how a machine is measured: the library behind
-//! every interface does that.
+//! shown ([`mod@sparktune_base::escape`]). It must not know tensors, the hub, or how a machine is measured:
+//! the library behind every interface does that.
 
 mod chart;
 pub mod dashboard;

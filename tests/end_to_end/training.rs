@@ -101,7 +101,11 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
     assert!(told(&trimmed, "a draft from 100 tokens") && !told(&whole, "a draft from 100 tokens"));
 
     let refused = done(&mut place.train(&["--draft-vocab", "100000"])).exits(2);
-    assert!(refused.err.contains("--draft-vocab is `100000`: expected a value from 1 to"), "{}", refused.err);
+    assert!(
+        refused.err.contains("--draft-vocab is `100000`: expected a whole number from 1 to"),
+        "{}",
+        refused.err
+    );
 }
 
 #[test]

@@ -182,9 +182,10 @@ fn thirty_steps_follow_the_curve_of_the_cpu() {
     for adapters in [false, true] {
         let train = |device: &Device| {
             let mut model = load(&folder, device);
-            match adapters {
-                true => model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false }, 3),
-                false => model.set_trainable(true),
+            if adapters {
+                model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false }, 3)
+            } else {
+                model.set_trainable(true)
             }
             let row = packed_row(model.config().vocab_size);
             curve(&mut model, &row, 30, if adapters { 5e-4 } else { 6e-5 })

@@ -161,7 +161,7 @@ fn a_container_without_psi_and_swap_is_judged_by_its_limit_alone() {
     let series = vec![limited(5 * GB); 20].into_iter().chain(vec![limited(300_000_000); 20]);
     let said = told(&mut watch, series);
     let [(12.0, Relief::Stop(words))] = said.as_slice() else { panic!("{said:?}") };
-    assert!(words.contains("0.3 GB of 16.0 GB") && words.ends_with("a machine with more memory"), "{words}");
+    assert!(words.contains("300 MB of 16.0 GB") && words.ends_with("a machine with more memory"), "{words}");
 }
 
 #[test]

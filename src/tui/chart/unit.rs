@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(say(Unit::Nats, f64::NAN), "NaN");
         assert_eq!(say(Unit::TokensPerSecond, 4966.4), "4,966 tokens/s");
         assert_eq!(say(Unit::TokensPerSecond, -1.0), "–");
-        assert_eq!(say(Unit::Bytes, 1_073_741_824.0), "1.0 GiB");
+        assert_eq!(say(Unit::Bytes, 1_073_741_824.0), "1.1 GB");
         assert_eq!(say(Unit::Celsius, 71.2), "71 °C");
         assert_eq!(step_label(1_200_000, 200_000), "1,200k");
         assert_eq!(step_label(3_000_000, 1_000_000), "3M");

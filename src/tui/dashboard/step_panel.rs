@@ -30,7 +30,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
             Span::styled(format!("{} ", segment(i, theme).0), theme.style(segment(i, theme).1)),
             Span::raw(format!("{name:<10}")),
             Span::raw(format!("{:>10}", or_unknown(ms, milliseconds))),
-            Span::raw(format!("{:>7}  ", or_unknown(share, |s| percent(s)))),
+            Span::raw(format!("{:>7}  ", or_unknown(share, percent))),
         ];
         let room = usize::from(width).saturating_sub(33);
         if width >= 100 {

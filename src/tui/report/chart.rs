@@ -17,9 +17,9 @@ pub(super) trait Shown {
     fn show(self, value: f64) -> String;
     /// Whether the axis begins at 0. Otherwise it begins near the smallest value, and is logarithmic where
     /// most of the curve would lie flat on the ground.
-    fn is_from_zero(self) -> bool;
+    fn starts_at_zero(self) -> bool;
     /// Whether the means are smoothed, for what differs from step to step.
-    fn is_smoothed(self) -> bool;
+    fn smooths(self) -> bool;
 }
 
 impl Shown for Unit {
@@ -39,11 +39,11 @@ impl Shown for Unit {
         }
     }
 
-    fn is_from_zero(self) -> bool {
+    fn starts_at_zero(self) -> bool {
         !matches!(self, Unit::Nats | Unit::Norm | Unit::Celsius)
     }
 
-    fn is_smoothed(self) -> bool {
+    fn smooths(self) -> bool {
         !matches!(self, Unit::LearningRate | Unit::Bytes | Unit::Megahertz | Unit::Celsius)
     }
 }
@@ -109,12 +109,15 @@ impl Chart<'_> {
         let low = finite().map(|c| c.min).fold(f64::INFINITY, f64::min);
         let high = finite().map(|c| c.max).fold(f64::NEG_INFINITY, f64::max);
         let unit = self.unit.on_axis(high.abs().max(low.abs()));
-        let log = !self.unit.is_from_zero() && lies_flat(&kept, low, high);
+        let log = !self.unit.starts_at_zero() && lies_flat(&kept, low, high);
         let y = if log {
             Axis::log(low, high, self.detail.ticks + 2)
         } else {
-            let low =
-                if self.unit.is_from_zero() || (low > 0.0 && low < high * 0.3) { low.min(0.0) } else { low };
+            let low = if self.unit.starts_at_zero() || (low > 0.0 && low < high * 0.3) {
+                low.min(0.0)
+            } else {
+                low
+            };
             Axis::linear(low / unit.0, high / unit.0, self.detail.ticks).in_units_of(unit.0)
         };
         Drawing {

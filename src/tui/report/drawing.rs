@@ -38,7 +38,7 @@ impl Drawing {
             places(page, &self.x);
         });
         self.resumes(page, chart);
-        stretched(page, |page| self.curves(page, chart.unit.is_smoothed()));
+        stretched(page, |page| self.curves(page, chart.unit.smooths()));
         self.slices(page, chart);
         self.broken(page);
         self.checkpoints(page, chart);

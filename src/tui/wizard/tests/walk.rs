@@ -708,7 +708,7 @@ fn data_without_bad_lines_keeps_its_limit_and_a_name_that_no_plan_holds_is_refus
     rig.settle();
     rig.take();
     assert_eq!(rig.page(), Page::Data);
-    rig.sees("is not UTF-8 text");
+    rig.sees("is not valid UTF-8");
 }
 
 #[test]
