@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        crate::model::plan(Path::new("/model"), MethodKind::Lora).unwrap()
+        crate::model::plan(Path::new("/model"), MethodKind::Lora, 1024).unwrap()
     }
 
     fn comparison(losses: &[(Option<f64>, Option<f64>)]) -> Comparison {

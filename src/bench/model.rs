@@ -14,8 +14,6 @@ use sparktune_plan::{MethodKind, ModelConfig, Plan};
 use crate::BenchError;
 
 const CONFIG: &str = include_str!("model.json");
-/// Tokens of the one pack of a step, all of one example.
-pub(crate) const TOKENS: usize = 1024;
 /// Rank of the adapters.
 pub(crate) const RANK: usize = 16;
 
@@ -43,8 +41,8 @@ pub(crate) fn write(folder: &Path) -> Result<(), BenchError> {
     std::fs::write(&path, CONFIG).map_err(BenchError::io("write", &path))
 }
 
-/// A plan that trains it on the CPU, always with the same learning rate.
-pub(crate) fn plan(folder: &Path, method: MethodKind) -> Result<Plan, BenchError> {
+/// A plan that trains it on the CPU, in packs of `tokens` and always with the same learning rate.
+pub(crate) fn plan(folder: &Path, method: MethodKind, tokens: usize) -> Result<Plan, BenchError> {
     let method = match method {
         MethodKind::Lora => {
             format!(r#"{{ kind = "lora", rank = {RANK}, alpha = {}, rslora = false }}"#, 2 * RANK)
@@ -60,9 +58,9 @@ recompute = false
 mtp = "none"
 runs_dir = "runs"
 model = {{ id = "bench", path = {folder} }}
-data = {{ train = [], eval_fraction = 0.0, format = "auto", think = "skip", max_example_tokens = {TOKENS}, max_rejected = 0.01, crc_drop = 0.0 }}
+data = {{ train = [], eval_fraction = 0.0, format = "auto", think = "skip", max_example_tokens = {tokens}, max_rejected = 0.01, crc_drop = 0.0 }}
 method = {method}
-pack = {{ length = {TOKENS}, strategy = "bfd" }}
+pack = {{ length = {tokens}, strategy = "bfd" }}
 batch = {{ micro_batch_packs = 1, grad_accum_steps = 1 }}
 optimizer = {{ learning_rate = 1e-4, min_lr_ratio = 1.0, warmup_ratio = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
 duration = {{ epochs = 1 }}
@@ -73,10 +71,10 @@ eval = {{ every_steps = 1000, sample_count = 0, sample_max_tokens = 1 }}
     Ok(Plan::from_toml(&toml, "the plan of the bench")?)
 }
 
-/// The pack of every step: random tokens, each but the first to be predicted.
-pub(crate) fn pack() -> Result<PackedSequence, BenchError> {
+/// The pack of every step: one example of random tokens, each but the first to be predicted.
+pub(crate) fn pack(tokens: usize) -> Result<PackedSequence, BenchError> {
     let vocabulary = ModelConfig::from_json(CONFIG)?.vocab_size;
-    Ok(PackedSequence::single(&random_ids(1, TOKENS, vocabulary)))
+    Ok(PackedSequence::single(&random_ids(1, tokens, vocabulary)))
 }
 
 /// Random token ids.
@@ -103,7 +101,7 @@ mod tests {
             written.tensors().values().map(|info| info.shape.iter().product::<usize>()).sum();
         assert_eq!(parameters, 42_550_752);
         for method in [MethodKind::Lora, MethodKind::Full] {
-            assert_eq!(plan(folder.path(), method).unwrap().method.kind(), method);
+            assert_eq!(plan(folder.path(), method, 1024).unwrap().method.kind(), method);
         }
     }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Size {
     pub(crate) tokens: u64,
     pub(crate) logged_steps: u64,
     pub(crate) follow: Duration,
+    /// Tokens of the one example that a training step is made on.
+    pub(crate) train_tokens: usize,
     /// Rounds in which training alternates with its peer, and optimizer steps of each in a round.
     pub(crate) rounds: usize,
     pub(crate) steps_per_round: usize,
@@ -123,6 +125,7 @@ const WHOLE: Size = Size {
     tokens: 32 << 20,
     logged_steps: 1_000_000,
     follow: Duration::from_secs(5),
+    train_tokens: 1024,
     rounds: 5,
     steps_per_round: 2,
 };
@@ -134,6 +137,7 @@ const QUICK: Size = Size {
     tokens: 2 << 20,
     logged_steps: 20_000,
     follow: Duration::from_secs(1),
+    train_tokens: 64,
     rounds: 1,
     steps_per_round: 1,
 };

@@ -9,7 +9,7 @@ use std::path::Path;
 use sparktune_plan::MethodKind;
 
 use crate::median::median;
-use crate::model::{self, RANK, TOKENS};
+use crate::model::{self, RANK};
 use crate::protocol::Stepped;
 use crate::section::Context;
 use crate::worker::{Work, Worker};
@@ -37,8 +37,9 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
 fn measure_method(context: &Context, checkpoint: &Path, method: MethodKind) -> Result<Vec<Row>, BenchError> {
     let folder = context.folder.join(method.word());
     std::fs::create_dir_all(&folder).map_err(BenchError::io("create", &folder))?;
-    let plan = model::plan(checkpoint, method)?;
-    let work = Work::new(&plan, &folder, &[&[model::pack()?]])?;
+    let tokens = context.size.train_tokens;
+    let plan = model::plan(checkpoint, method, tokens)?;
+    let work = Work::new(&plan, &folder, &[&[model::pack(tokens)?]])?;
     let mut ours = Worker::ours(&context.options.program, &work)?;
     let peers = context.options.peers.as_ref();
     let mut peer = peers.map(|python| Worker::peer(python, &work)).transpose()?;
@@ -47,8 +48,8 @@ fn measure_method(context: &Context, checkpoint: &Path, method: MethodKind) -> R
     let (own, others) = alternate(rounds, steps, &mut ours, &mut peer)?;
 
     let what = match method {
-        MethodKind::Lora => format!("training 42.5 M, LoRA r={RANK}, {TOKENS} tokens"),
-        MethodKind::Full => format!("training 42.5 M, full, {TOKENS} tokens"),
+        MethodKind::Lora => format!("training 42.5 M, LoRA r={RANK}, {tokens} tokens"),
+        MethodKind::Full => format!("training 42.5 M, full, {tokens} tokens"),
     };
     let count = own.len();
     let note = match &peer {
@@ -57,7 +58,7 @@ fn measure_method(context: &Context, checkpoint: &Path, method: MethodKind) -> R
             format!("median of {count} steps; no peer was run: --peers PYTHON runs transformers and peft")
         }
     };
-    let rate = |timing: Timing| TOKENS as f64 / timing.seconds;
+    let rate = |timing: Timing| tokens as f64 / timing.seconds;
     let own_time = timing(&own);
     let own_peak = ours.finish()?.peak_rss_bytes;
     let mut rows = vec![Row::new(what, rate(own_time), "tokens/s", note).with_timing(own_time)];

@@ -14,7 +14,7 @@ pub(crate) fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = seen() {
             return found;
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        assert!(started.elapsed() < Duration::from_secs(600), "waited ten minutes for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -53,7 +53,7 @@ fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     world.place.chats(40);
     let model = checkpoint();
     let env = [
-        ("SPARKTUNE_MAX_STEPS", "600"),
+        ("SPARKTUNE_MAX_STEPS", "150"),
         ("SPARKTUNE_EPOCHS", "9999"),
         ("SPARKTUNE_RANK", "4"),
         ("SPARKTUNE_PACK_LENGTH", "128"),
@@ -74,7 +74,7 @@ fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     let left = world.open_with(["resume", "--plain"], (160, 50), &[]).left().exits(0);
     assert!(left.text.contains("completed"), "{}", left.text);
     assert!(!left.raw.contains(&b'\x1b'), "plain lines carry no control sequences");
-    assert_eq!((steps_done(&run), run.attempts().unwrap()), (600, vec![1, 2]));
+    assert_eq!((steps_done(&run), run.attempts().unwrap()), (150, vec![1, 2]));
 }
 
 #[test]

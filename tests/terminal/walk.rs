@@ -9,7 +9,7 @@ use crate::words::{COMPLETED, CRASHED, DASHBOARD, ENTER, ESCAPE, RUNNING, RUNS, 
 use crate::world::{World, demo, kill_trainer, liveness, steps_done, wait};
 
 /// Long enough to leave, come back and kill it; short enough to see the end.
-const STEPS: &str = "400";
+const STEPS: &str = "200";
 
 /// Small steps, no generations, a checkpoint now and then: as variables, since the wizard is walked without
 /// touching them.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView, RunsRoot};
 
-use crate::pty::{Pty, Size};
+use crate::pty::{LONG, Pty, Size};
 use crate::sparktune::{Place, events};
 
 pub(crate) const ORDINARY: Size = (80, 24);
@@ -145,7 +145,7 @@ pub(crate) fn wait<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = seen() {
             return found;
         }
-        assert!(begun.elapsed().as_secs() < 150, "waited long for {what}");
+        assert!(begun.elapsed() < LONG, "waited {LONG:?} for {what}");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

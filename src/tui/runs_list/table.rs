@@ -30,9 +30,10 @@ impl Column {
     /// Least columns of the terminal that it needs.
     fn width(self) -> usize {
         match self {
-            Column::Name => 20,
+            Column::Name => 19,
             Column::State => 13,
-            Column::Share => 4,
+            // "100 %"
+            Column::Share => 5,
             Column::Steps => 13,
             Column::Loss => 7,
             Column::Curve => 8,
