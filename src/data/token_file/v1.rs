@@ -25,6 +25,8 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use crc::{CRC_16_IBM_3740, CRC_16_KERMIT, CRC_16_XMODEM, Crc};
+
 /// First byte of a packet.
 pub const SYNC: u8 = 0xAA;
 /// TYP of a packet of token ids.
@@ -84,44 +86,18 @@ impl Checksum {
     }
 }
 
+static CCITT_FALSE: Crc<u16> = Crc::<u16>::new(&CRC_16_IBM_3740);
+static XMODEM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+static KERMIT: Crc<u16> = Crc::<u16>::new(&CRC_16_KERMIT);
+
 impl Crc16 {
     fn of(self, bytes: &[u8]) -> u16 {
-        let msb_first = |start: u16| {
-            bytes.iter().fold(start, |crc, &byte| crc << 8 ^ MSB_FIRST[usize::from((crc >> 8) as u8 ^ byte)])
-        };
         match self {
-            Self::CcittFalse => msb_first(0xFFFF),
-            Self::Xmodem => msb_first(0),
-            Self::Kermit => {
-                bytes.iter().fold(0, |crc: u16, &byte| crc >> 8 ^ LSB_FIRST[usize::from(crc as u8 ^ byte)])
-            }
+            Self::CcittFalse => CCITT_FALSE.checksum(bytes),
+            Self::Xmodem => XMODEM.checksum(bytes),
+            Self::Kermit => KERMIT.checksum(bytes),
         }
     }
-}
-
-const MSB_FIRST: [u16; 256] = crc_table(false);
-const LSB_FIRST: [u16; 256] = crc_table(true);
-
-/// The effect of each byte on the polynomial x¹⁶ + x¹² + x⁵ + 1.
-const fn crc_table(reflected: bool) -> [u16; 256] {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = if reflected { byte as u16 } else { (byte as u16) << 8 };
-        let mut bit = 0;
-        while bit < 8 {
-            crc = match reflected {
-                true if crc & 1 == 1 => crc >> 1 ^ 0x8408,
-                true => crc >> 1,
-                false if crc >> 15 == 1 => crc << 1 ^ 0x1021,
-                false => crc << 1,
-            };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
 }
 
 /// One intact packet.
