@@ -1,4 +1,4 @@
-//! What was found in the data.
+//! The section about the data.
 
 use sparktune_base::units::{self, UNKNOWN, count, counted};
 use sparktune_data::{Report, Unit};

@@ -1,4 +1,4 @@
-//! What happened on the way: warnings, checkpoints, attempts.
+//! The history of the run: warnings, checkpoints and attempts.
 
 use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 
@@ -8,7 +8,7 @@ use super::times::moment;
 use super::{MOST_ROWS, absent, left_out, said, section, table};
 use crate::state::outcome_word;
 
-/// The warnings, newest first.
+/// Writes the warnings, newest first.
 pub(super) fn warnings(page: &mut Markup, run: &ReportInput) {
     let view = &run.view;
     if view.warnings.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn warnings(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// Checkpoints and attempts.
+/// Writes the checkpoints and attempts.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Checkpoints and attempts", |page| {
         checkpoints(page, run);

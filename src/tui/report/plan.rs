@@ -1,4 +1,4 @@
-//! The plan: what it would take, as estimated and as measured, and every value with its reason.
+//! The section about the plan: its costs as estimated and as measured, and every value with its reason.
 
 use sparktune_base::units::{self, UNKNOWN, count, milliseconds, or_unknown};
 use sparktune_plan::memory::peak_in_words;
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// What kind of figure the estimated speed is.
+/// Returns the basis of the estimated speed.
 fn basis(advice: &Advice) -> &'static str {
     match advice.time.basis {
         RateBasis::MeasuredHere => "from a speed measured here in an earlier run",

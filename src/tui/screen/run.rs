@@ -1,4 +1,5 @@
-//! The loop of a full screen: wait for a key or a moment, update, and draw when something changed.
+//! The event loop of a full screen: waits for a key or a tick, updates the app, and draws when something
+//! changed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +15,14 @@ use ratatui::widgets::Paragraph;
 use super::terminal::Terminal;
 use super::theme::{Role, Theme};
 
-/// Narrowest screen that is drawn, columns.
+/// The smallest width in columns at which a screen is drawn.
 pub const MIN_WIDTH: u16 = 60;
-/// Lowest screen that is drawn, rows.
+/// The smallest height in rows at which a screen is drawn.
 pub const MIN_HEIGHT: u16 = 16;
 
-/// How often an app may look at what it shows.
+/// The interval of [`Input::Tick`].
 const TICK: Duration = Duration::from_millis(250);
-/// Least time between two frames: 10 a second, 4 over SSH.
+/// The shortest time between two frames: 10 a second, or 4 over SSH.
 const FRAME: Duration = Duration::from_millis(100);
 const FRAME_OVER_SSH: Duration = Duration::from_millis(250);
 
@@ -32,18 +33,18 @@ pub enum Input {
     Key(KeyEvent),
     /// Text was pasted.
     Paste(String),
-    /// The screen has this size; also the first input of all.
+    /// The size of the screen; this is also the first input of all.
     Size(Size),
-    /// A quarter of a second has passed: the time to look at files and channels.
+    /// A quarter of a second has passed. Apps look at files and channels then.
     Tick,
 }
 
-/// The effect of an input on an app.
+/// What the loop does after an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing to see has changed.
+    /// Nothing visible has changed.
     Keep,
-    /// Draw.
+    /// Draw a new frame.
     Draw,
     /// End the loop.
     Leave,
@@ -53,18 +54,19 @@ pub enum Next {
 pub trait App {
     /// Takes one input.
     fn update(&mut self, input: Input) -> Next;
-    /// Draws the state.
+    /// Draws the current state.
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme);
-    /// More waits than one tick may take: the next one comes at once, after the keys that are waiting.
+    /// Returns whether more input is available than one tick may process. The next tick then follows at once,
+    /// after pending keys.
     fn hurries(&self) -> bool {
         false
     }
 }
 
-/// Why the loop ended.
+/// The reason why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// The app said so.
+    /// The app ended the loop.
     ByApp,
     /// A signal asked the process to end, or the terminal went away.
     Called,

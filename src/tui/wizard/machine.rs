@@ -1,4 +1,4 @@
-//! The first page: what this machine is, and what stands in the way of training on it.
+//! The first page: facts about this machine, and the problems that prevent training on it.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -145,7 +145,7 @@ fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme
         .collect()
 }
 
-/// The verdict, in a sentence.
+/// Returns the verdict in one sentence.
 fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let problems = found.findings.iter().filter(|f| f.severity == Severity::Problem).count();
     let mut lines = vec![Line::default()];
