@@ -39,9 +39,10 @@ impl ChatTokenizer {
     /// Reads `tokenizer.json`, and if they exist `tokenizer_config.json`, `chat_template.jinja` (or the
     /// template inside the configuration) and `generation_config.json`.
     ///
-    /// # Errors The tokenizer is missing or unreadable, or the template does not compile or does not separate
-    /// turns clearly. A checkpoint without a template is not an error: it can still tokenise
-    /// prompt/completion data.
+    /// # Errors
+    /// The tokenizer is missing or unreadable, or the template does not compile or does not separate turns
+    /// clearly. A checkpoint without a template is not an error: it can still tokenise prompt/completion
+    /// data.
     pub fn from_dir(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
         let bytes = std::fs::read(&path).map_err(DataError::io("read", &path))?;
@@ -105,8 +106,9 @@ impl ChatTokenizer {
     /// Special tokens that occur in the text are parsed as such, as transformers does; see
     /// [`special_tokens_in`](Self::special_tokens_in).
     ///
-    /// # Errors The template refuses the conversation, its turns cannot be separated with certainty, or the
-    /// checkpoint has no template.
+    /// # Errors
+    /// The template refuses the conversation, its turns cannot be separated with certainty, or the checkpoint
+    /// has no template.
     pub fn encode_conversation(
         &self,
         conversation: &Conversation<'_>,
@@ -170,7 +172,8 @@ impl ChatTokenizer {
 
     /// Renders a conversation with every option the template has.
     ///
-    /// # Errors The same as for [`encode_conversation`](Self::encode_conversation).
+    /// # Errors
+    /// The same as for [`encode_conversation`](Self::encode_conversation).
     pub fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Rejection> {
         let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
         template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))
@@ -178,7 +181,8 @@ impl ChatTokenizer {
 
     /// Encodes text to ids. Special tokens in the text are parsed; none are added.
     ///
-    /// # Errors The tokenizer fails, which for byte-level vocabularies does not happen.
+    /// # Errors
+    /// The tokenizer fails, which for byte-level vocabularies does not happen.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Rejection> {
         self.tokenise(text, &[], false).map(|t| t.input_ids)
     }

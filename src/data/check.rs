@@ -33,8 +33,9 @@ pub struct CheckOptions<'a> {
 
 /// Checks files and folders.
 ///
-/// # Errors Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad
-/// lines are not an error: they are in the report, and [`Report::exceeds`] says whether there are too many.
+/// # Errors
+/// Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines are
+/// not an error: they are in the report, and [`Report::exceeds`] says whether there are too many.
 pub fn check(
     inputs: &[PathBuf],
     options: &CheckOptions<'_>,

@@ -74,8 +74,9 @@ pub struct Prepared {
 /// and `rejected.jsonl` if a line was rejected. Apart from 20 bytes per example, memory is bounded for inputs
 /// of any size.
 ///
-/// # Errors The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are
-/// in the report; check [`Report::exceeds`].
+/// # Errors
+/// The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are in the
+/// report; check [`Report::exceeds`].
 pub fn prepare(
     inputs: &[PathBuf],
     tokenizer: &ChatTokenizer,

@@ -141,8 +141,8 @@ struct Candidate<'a> {
 
 /// Renders a few examples.
 ///
-/// # Errors The inputs cannot be read at all. Bad lines are not an error: the first of them is in the
-/// preview.
+/// # Errors
+/// The inputs cannot be read at all. Bad lines are not an error: the first of them is in the preview.
 pub fn preview(
     inputs: &[PathBuf],
     tokenizer: &ChatTokenizer,

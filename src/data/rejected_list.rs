@@ -38,7 +38,8 @@ pub struct KeptLine {
 impl RejectedList {
     /// Opens the list, whose path is in `Prepared::rejected` or the options of `check`.
     ///
-    /// # Errors The file does not exist or cannot be read.
+    /// # Errors
+    /// The file does not exist or cannot be read.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io("read", path))?;
         Ok(Self { path: path.to_owned(), file: BufReader::new(file), marks: vec![0] })
@@ -48,7 +49,8 @@ impl RejectedList {
     /// of its text; fewer at the end. Moving by one page in either direction costs no more than reading the
     /// page.
     ///
-    /// # Errors Reading fails, or the file is not a list of rejected lines.
+    /// # Errors
+    /// Reading fails, or the file is not a list of rejected lines.
     pub fn page(
         &mut self,
         offset: u64,

@@ -42,7 +42,8 @@ impl Source {
     /// Resolves files and folders. A folder is replaced by the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files
     /// directly in it, in name order.
     ///
-    /// # Errors A path does not exist, a folder has no data files, or the list is empty.
+    /// # Errors
+    /// A path does not exist, a folder has no data files, or the list is empty.
     pub fn open(inputs: &[PathBuf]) -> Result<Self, DataError> {
         let mut files = Vec::new();
         for input in inputs {

@@ -70,7 +70,8 @@ impl TurnShape {
     /// Determines the shape from test conversations. Turns end with one of `end_tokens`, or otherwise one of
     /// `special_tokens`.
     ///
-    /// # Errors The template refuses a plain conversation, or its turns cannot be distinguished.
+    /// # Errors
+    /// The template refuses a plain conversation, or its turns cannot be distinguished.
     pub(crate) fn learn(
         template: &ChatTemplate,
         end_tokens: &[String],

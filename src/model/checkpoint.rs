@@ -66,7 +66,8 @@ impl Checkpoint {
 
     /// Like [`open`](Self::open), with the user's options for reading the config.
     ///
-    /// # Errors The same as for [`open`](Self::open).
+    /// # Errors
+    /// The same as for [`open`](Self::open).
     pub fn open_with(dir: &Path, options: &ConfigOptions) -> Result<Self, ModelError> {
         let config_path = dir.join("config.json");
         let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
@@ -192,7 +193,8 @@ impl Checkpoint {
 
     /// Returns the values of a tensor, widened to f32.
     ///
-    /// # Errors When it is missing, has another shape, or is stored in a type that is not a plain float.
+    /// # Errors
+    /// When it is missing, has another shape, or is stored in a type that is not a plain float.
     pub fn numbers(&self, stored: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         if let Some(made_up) = &self.made_up {
             return Ok(self.make_up(made_up, stored, shape));
@@ -228,7 +230,8 @@ impl Checkpoint {
 
     /// Loads a frozen parameter, by the tensor's canonical name.
     ///
-    /// # Errors The same as for [`numbers`](Self::numbers).
+    /// # Errors
+    /// The same as for [`numbers`](Self::numbers).
     pub(crate) fn param(&self, tensor: &TensorSpec, device: &Device) -> Result<Param, ModelError> {
         let numbers = self.numbers(&self.stored_name(&tensor.name), &tensor.shape)?;
         Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))

@@ -45,8 +45,9 @@ impl Model {
     /// Loads the text model of a checkpoint in the number format of its device ([`Param`]), and calls
     /// `progress(done, total)` after each layer.
     ///
-    /// # Errors When a tensor is missing, has another shape or type than the config calls for, or belongs to
-    /// no part of the model.
+    /// # Errors
+    /// When a tensor is missing, has another shape or type than the config calls for, or belongs to no part
+    /// of the model.
     pub fn load(
         checkpoint: &Checkpoint,
         device: &Device,

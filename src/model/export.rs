@@ -76,8 +76,9 @@ impl View for Source<'_> {
 /// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the
 /// base's `mtp.*` are copied if `keep_mtp` is set and left out otherwise.
 ///
-/// # Errors When `out` exists, a file cannot be written, or the written folder fails the comparison. Then
-/// `out` does not exist.
+/// # Errors
+/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Then `out` does
+/// not exist.
 pub fn export(
     base: &Checkpoint,
     model: &Model,

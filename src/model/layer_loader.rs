@@ -29,7 +29,8 @@ impl LayerLoader<'_> {
 
     /// Loads the linear layers that read this input, in the order of the table.
     ///
-    /// # Panics When the table does not have `L` of them, which is a bug in the table or in the caller.
+    /// # Panics
+    /// When the table does not have `L` of them, which is a bug in the table or in the caller.
     pub(crate) fn linears<const L: usize>(&self, reads: Reads) -> Result<[Linear; L], ModelError> {
         let specs = self.spec.linears().filter(|linear| linear.reads == reads);
         let linears = specs.map(|spec| self.linear_of(spec)).collect::<Result<Vec<_>, _>>()?;
@@ -38,7 +39,8 @@ impl LayerLoader<'_> {
 
     /// Loads the only linear layer that reads this input.
     ///
-    /// # Panics The same as for [`linears`](Self::linears).
+    /// # Panics
+    /// The same as for [`linears`](Self::linears).
     pub(crate) fn linear(&self, reads: Reads) -> Result<Linear, ModelError> {
         let [linear] = self.linears(reads)?;
         Ok(linear)
@@ -52,14 +54,16 @@ impl LayerLoader<'_> {
 
     /// Loads the norm at this place.
     ///
-    /// # Panics When the table has none there, which is a bug in the table or in the caller.
+    /// # Panics
+    /// When the table has none there, which is a bug in the table or in the caller.
     pub(crate) fn norm(&self, place: Place) -> Result<Norm, ModelError> {
         Ok(self.optional_norm(place)?.expect("the table has a norm wherever a layer needs one"))
     }
 
     /// Loads the tensor of this name, which belongs neither to a norm nor to a linear layer.
     ///
-    /// # Panics When the table has none, which is a bug in the table or in the caller.
+    /// # Panics
+    /// When the table has none, which is a bug in the table or in the caller.
     pub(crate) fn tensor(&self, name: &str) -> Result<Param, ModelError> {
         let found = self.spec.parts.iter().find_map(|part| match part {
             Part::Tensor(tensor) if tensor.name == name => Some(tensor.clone()),

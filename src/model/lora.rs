@@ -168,8 +168,8 @@ mod loading {
     impl Model {
         /// Attaches the adapters of a PEFT folder to the model, trainable.
         ///
-        /// # Errors When the files are missing or damaged, or lack an adapter for one of the model's linear
-        /// layers.
+        /// # Errors
+        /// When the files are missing or damaged, or lack an adapter for one of the model's linear layers.
         pub(crate) fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
             let config_path = dir.join(CONFIG_FILE);
             let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;

@@ -26,7 +26,8 @@ pub struct Param {
 impl Param {
     /// Creates a frozen parameter from numbers on the host, row-major in `shape`.
     ///
-    /// # Panics When the number of values does not match the shape.
+    /// # Panics
+    /// When the number of values does not match the shape.
     pub fn new(name: impl Into<String>, shape: &[usize], data: Vec<f32>, device: &Device) -> Self {
         let (rows, columns) = match shape {
             [] => (1, 1),

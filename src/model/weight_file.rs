@@ -23,7 +23,8 @@ pub struct WeightFile {
 impl WeightFile {
     /// Opens and maps a file that is complete.
     ///
-    /// # Errors When the file cannot be opened or mapped.
+    /// # Errors
+    /// When the file cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         // SAFETY: the map is read-only; rewriting a checkpoint under a running trainer is not supported, and

@@ -37,8 +37,9 @@ impl Answers {
     ///
     /// `source` names the text in messages (a file name).
     ///
-    /// # Errors The text is not TOML, a key is unknown (the error names the closest known one), or a value
-    /// has the wrong type.
+    /// # Errors
+    /// The text is not TOML, a key is unknown (the error names the closest known one), or a value has the
+    /// wrong type.
     pub fn from_toml(text: &str, origin: Origin, source: &str) -> Result<Self, PlanError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| PlanError::NotToml {
             source_name: source.into(),
@@ -85,7 +86,8 @@ impl Answers {
     /// by at most two letters from a known one, because ignoring such a typing error would silently change
     /// the run.
     ///
-    /// # Errors A name is mistyped, or a value cannot be read.
+    /// # Errors
+    /// A name is mistyped, or a value cannot be read.
     pub fn from_env(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, PlanError> {
         let mut answers = Self::default();
         for (variable, text) in pairs {
@@ -110,14 +112,16 @@ impl Answers {
 
     /// Sets one answer from text, by its command-line name (`pack-length`).
     ///
-    /// # Errors The name is unknown, or the value cannot be read or is out of its range.
+    /// # Errors
+    /// The name is unknown, or the value cannot be read or is out of its range.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), PlanError> {
         self.take(name, Given::Text(text), text, origin)
     }
 
     /// Sets one answer from the words after its flag: one or several paths, or a single value.
     ///
-    /// # Errors The same as for [`set`](Self::set).
+    /// # Errors
+    /// The same as for [`set`](Self::set).
     pub fn set_words(&mut self, name: &str, words: &[&str], origin: Origin) -> Result<(), PlanError> {
         self.take(name, Given::Words(words), &words.join(" "), origin)
     }
@@ -173,8 +177,9 @@ impl Answers {
     /// Writes the answers as a preset, grouped like `plan.toml` and without unanswered settings. Origins are
     /// not written: [`from_toml`](Self::from_toml) assigns the origin of the file to every answer.
     ///
-    /// # Errors [`PlanError::NotWritable`] names the answer that TOML cannot represent: a path that is not
-    /// UTF-8, or an infinite number.
+    /// # Errors
+    /// [`PlanError::NotWritable`] names the answer that TOML cannot represent: a path that is not UTF-8, or
+    /// an infinite number.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         let mut groups: Vec<(&str, String)> = Vec::new();
         for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key).is_some()) {

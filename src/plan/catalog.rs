@@ -96,8 +96,9 @@ impl Catalog {
 
     /// Reads a catalog.
     ///
-    /// # Errors [`PlanError::Shipped`] with the parser's message, or with the name of a model whose shape is
-    /// missing or not trainable.
+    /// # Errors
+    /// [`PlanError::Shipped`] with the parser's message, or with the name of a model whose shape is missing
+    /// or not trainable.
     pub fn from_toml(text: &str) -> Result<Self, PlanError> {
         let broken = |problem: String| PlanError::Shipped { file: "presets/catalog.toml", problem };
         let catalog: Self = toml::from_str(text).map_err(|error| broken(error.to_string()))?;

@@ -12,8 +12,9 @@ use crate::settings::{Answers, SETTINGS};
 /// and with the model and data of the run, whatever their origin. Everything else is decided again from the
 /// same files and variables. Words are quoted for a POSIX shell.
 ///
-/// # Errors [`PlanError::NotWritable`] names an answer that a command line cannot contain: a path that is not
-/// UTF-8, or a NUL.
+/// # Errors
+/// [`PlanError::NotWritable`] names an answer that a command line cannot contain: a path that is not UTF-8,
+/// or a NUL.
 pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
     let mut line = format!("{} train --non-interactive", program_name());
     for setting in SETTINGS {

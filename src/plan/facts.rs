@@ -90,7 +90,8 @@ impl ModelFacts {
 
     /// Like [`from_config_json`](Self::from_config_json), with the user's options for reading the config.
     ///
-    /// # Errors The same as for [`ModelConfig::from_json_with`].
+    /// # Errors
+    /// The same as for [`ModelConfig::from_json_with`].
     pub fn from_config_json_with(text: &str, options: &ConfigOptions) -> Result<Self, ConfigError> {
         Ok(Self::from_config(ModelConfig::from_json_with(text, options)?))
     }
@@ -210,7 +211,8 @@ pub struct Rate {
 impl Rates {
     /// Reads the rates file.
     ///
-    /// # Errors The text is not TOML or has other fields.
+    /// # Errors
+    /// The text is not TOML or has other fields.
     pub fn from_toml(text: &str, source: &str) -> Result<Self, PlanError> {
         toml::from_str(text).map_err(|error| PlanError::NotToml {
             source_name: source.into(),
@@ -220,7 +222,8 @@ impl Rates {
 
     /// Writes the rates file.
     ///
-    /// # Errors Never in practice; the encoder's message if it fails.
+    /// # Errors
+    /// Never in practice; the encoder's message if it fails.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         toml::to_string(self).map_err(|error| PlanError::NotWritable(error.to_string()))
     }

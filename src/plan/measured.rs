@@ -91,8 +91,9 @@ impl Probe {
 impl Measured {
     /// Reads a page: its fenced `toml` blocks, in order, and ignores everything else.
     ///
-    /// # Errors [`PlanError::Shipped`] when a block does not have the form of [`Measured`] or contains an
-    /// invalid rate.
+    /// # Errors
+    /// [`PlanError::Shipped`] when a block does not have the form of [`Measured`] or contains an invalid
+    /// rate.
     pub fn from_page(page: &str) -> Result<Self, PlanError> {
         let broken = |problem: String| PlanError::Shipped { file: "kernels/RESULTS.md", problem };
         let mut blocks = String::new();

@@ -63,8 +63,9 @@ impl ModelConfig {
     /// Like [`from_json`](Self::from_json), with the user's options. A config cannot show whether an unknown
     /// family computes the same as a known one; only the user can say so.
     ///
-    /// # Errors The same as for [`from_json`](Self::from_json), and a known family that the user asked to
-    /// treat as another one.
+    /// # Errors
+    /// The same as for [`from_json`](Self::from_json), and a known family that the user asked to treat as
+    /// another one.
     pub fn from_json_with(text: &str, options: &ConfigOptions) -> Result<Self, ConfigError> {
         let outer: Map<String, Value> =
             serde_json::from_str(text).map_err(|e| ConfigError::NotJson(e.to_string()))?;

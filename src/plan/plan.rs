@@ -355,7 +355,8 @@ pub enum RateBasis {
 impl Plan {
     /// Returns the text of `plan.toml`.
     ///
-    /// # Errors [`PlanError::NotWritable`] when a path is not UTF-8.
+    /// # Errors
+    /// [`PlanError::NotWritable`] when a path is not UTF-8.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         toml::to_string(self).map_err(|error| PlanError::NotWritable(error.to_string()))
     }

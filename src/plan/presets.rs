@@ -47,7 +47,8 @@ pub const PRESETS: &[Preset] = &[
 impl Preset {
     /// Returns the preset's answers.
     ///
-    /// # Errors [`PlanError`] when the shipped text is invalid.
+    /// # Errors
+    /// [`PlanError`] when the shipped text is invalid.
     pub fn answers(&self) -> Result<Answers, PlanError> {
         Answers::from_toml(self.toml, Origin::Preset, &format!("preset {}", self.name))
     }
@@ -76,7 +77,8 @@ impl UserPresets {
 
     /// Returns the file of a preset, which need not exist yet.
     ///
-    /// # Errors The name is not allowed for a preset, see [`check_name`].
+    /// # Errors
+    /// The name is not allowed for a preset, see [`check_name`].
     pub fn path(&self, name: &str) -> Result<PathBuf, PlanError> {
         check_name(name)?;
         Ok(self.folder.join(format!("{name}{ENDING}")))
@@ -89,7 +91,8 @@ const LONGEST_NAME: usize = 64;
 
 /// Checks the name of a user's preset: a plain word that is neither a path nor the name of a shipped preset.
 ///
-/// # Errors [`PlanError::BadValue`] says which names are allowed.
+/// # Errors
+/// [`PlanError::BadValue`] says which names are allowed.
 pub fn check_name(name: &str) -> Result<(), PlanError> {
     let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
@@ -141,7 +144,8 @@ pub fn list<'a>(user: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Liste
 /// Returns the text of a preset to save: `about` as its first line, then the answers except those that belong
 /// to one run (its name, and the preset it started from).
 ///
-/// # Errors The same as for [`Answers::to_toml`].
+/// # Errors
+/// The same as for [`Answers::to_toml`].
 pub fn text(about: &str, answers: &Answers) -> Result<String, PlanError> {
     let about: Vec<&str> =
         about.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
@@ -163,7 +167,8 @@ pub enum PresetSource {
 /// Finds the preset: by a shipped name, by the name of one of the user's, or by a path (which ends in `.toml`
 /// or contains a separator).
 ///
-/// # Errors [`PlanError::UnknownPreset`] lists the existing names.
+/// # Errors
+/// [`PlanError::UnknownPreset`] lists the existing names.
 pub fn find(preset: &Answer<String>, user: &UserPresets) -> Result<PresetSource, PlanError> {
     let name = preset.value.as_str();
     if let Some(shipped) = PRESETS.iter().find(|shipped| shipped.name == name) {

@@ -40,9 +40,10 @@ pub fn missing(answers: &Answers) -> Vec<Missing> {
 
 /// Makes the plan.
 ///
-/// # Errors All missing answers at once; an answer that is out of its range or contradicts another; data
-/// without trained tokens; a device that cannot be used; a plan that does not fit into memory or on the disk,
-/// with changes that would make it fit.
+/// # Errors
+/// All missing answers at once; an answer that is out of its range or contradicts another; data without
+/// trained tokens; a device that cannot be used; a plan that does not fit into memory or on the disk, with
+/// changes that would make it fit.
 pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     let missing = missing(answers);
     if !missing.is_empty() {

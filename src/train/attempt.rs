@@ -51,7 +51,8 @@ pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
 /// Runs an attempt. `state` becomes the state of the checkpoint that the attempt continues from, and is then
 /// updated by the training.
 ///
-/// # Errors Any failure that ends the run without outputs. The checkpoints written so far are kept.
+/// # Errors
+/// Any failure that ends the run without outputs. The checkpoints written so far are kept.
 pub(crate) fn make(
     objective: &impl Objective<Trainee = TextModel>,
     session: &mut Session,

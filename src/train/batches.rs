@@ -43,7 +43,8 @@ impl Batch {
 impl Batches {
     /// Plans `epochs` over a token file, packed according to the plan, for at most `max_steps` steps.
     ///
-    /// # Errors When no token of the file is trained.
+    /// # Errors
+    /// When no token of the file is trained.
     pub(crate) fn new(
         examples: Examples,
         plan: &Plan,
@@ -82,7 +83,8 @@ impl Batches {
 
     /// Returns the batch of step `step` (counted from 0). The last step of an epoch may be smaller.
     ///
-    /// # Errors When an example is damaged.
+    /// # Errors
+    /// When an example is damaged.
     pub(crate) fn step(&mut self, step: u64) -> Result<Batch, TrainError> {
         let (mut epoch, mut within) = (0, step);
         while within >= self.epoch_steps[epoch] {

@@ -19,7 +19,8 @@ use crate::examples::open_tokens;
 /// Returns the ids that a run drafts from, ascending, or `None` if its plan uses the whole vocabulary. They
 /// are the same for every attempt and every export, because the training tokens of a run never change.
 ///
-/// # Errors When the token file cannot be read.
+/// # Errors
+/// When the token file cannot be read.
 pub(crate) fn for_run(plan: &Plan, tokens: &Path, base: &Checkpoint) -> Result<Option<Vec<u32>>, TrainError> {
     let Some(size) = plan.draft_vocab else { return Ok(None) };
     let vocabulary = base.config().vocab_size;

@@ -28,7 +28,8 @@ impl EvalSet {
     /// Opens the eval token file of a run, if it exists and is not empty. `warn` is called when the base's
     /// tokenizer cannot be read; there are then no samples.
     ///
-    /// # Errors When the file does not fit the model or the objective.
+    /// # Errors
+    /// When the file does not fit the model or the objective.
     pub(crate) fn open(
         path: &Path,
         plan: &Plan,

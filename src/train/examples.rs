@@ -62,7 +62,8 @@ impl Examples {
 
     /// Reads pieces of packed groups into one sequence, in which every example is separate.
     ///
-    /// # Errors When an example is damaged.
+    /// # Errors
+    /// When an example is damaged.
     pub(crate) fn sequence(&self, pieces: &[Piece]) -> Result<PackedSequence, TrainError> {
         let pack = if self.group_size == 1 {
             Pack::build(&self.file, pieces)?

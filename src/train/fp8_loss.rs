@@ -13,7 +13,8 @@ use crate::session::Session;
 /// Records the loss in fp8 and the loss in bf16, on the eval set or else on the packs of the first step. Does
 /// nothing if training steps do not use fp8.
 ///
-/// # Errors When an example is damaged.
+/// # Errors
+/// When an example is damaged.
 pub(crate) fn record<O: Objective>(
     session: &mut Session,
     objective: &O,

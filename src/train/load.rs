@@ -12,7 +12,8 @@ use crate::{TrainError, cuda};
 
 /// Opens the device of a plan.
 ///
-/// # Errors When the plan wants CUDA and there is none.
+/// # Errors
+/// When the plan wants CUDA and there is none.
 pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
     match plan.device {
         DeviceKind::Cpu => Ok(Device::flex()),
@@ -40,7 +41,8 @@ pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
 /// Loads the text model of the base and makes the parameters trainable that the plan trains. `progress(done,
 /// total)` is called after each layer.
 ///
-/// # Errors When the base does not match its config.
+/// # Errors
+/// When the base does not match its config.
 pub(crate) fn text_model(
     plan: &Plan,
     base: &Checkpoint,
@@ -57,7 +59,8 @@ pub(crate) fn text_model(
 
 /// Loads the MTP head of the base, if there is one and the plan keeps it.
 ///
-/// # Errors When the base does not match its config.
+/// # Errors
+/// When the base does not match its config.
 pub(crate) fn mtp_head(plan: &Plan, base: &Checkpoint, device: &Device) -> Result<Option<Mtp>, TrainError> {
     let is_wanted = plan.mtp != MtpChoice::None && base.has_mtp();
     Ok(if is_wanted { Some(Mtp::load(base, device)?) } else { None })
@@ -66,7 +69,8 @@ pub(crate) fn mtp_head(plan: &Plan, base: &Checkpoint, device: &Device) -> Resul
 /// Reads the weights of a checkpoint into the text model, and into the head if the checkpoint belongs to the
 /// head's stage.
 ///
-/// # Errors When the checkpoint does not contain exactly the trained parameters.
+/// # Errors
+/// When the checkpoint does not contain exactly the trained parameters.
 pub(crate) fn restore(
     folder: &Path,
     state: &State,

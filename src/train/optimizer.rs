@@ -21,7 +21,8 @@ impl Optimizer {
     /// Takes one step, counted from 1, with the gradients of the mean loss. The returned norm may still be in
     /// the device's queue. A step whose norm is not finite changes nothing.
     ///
-    /// # Errors When a trainable parameter has no gradient.
+    /// # Errors
+    /// When a trainable parameter has no gradient.
     pub(crate) fn step(
         &mut self,
         plan: &OptimizerPlan,

@@ -59,8 +59,8 @@ pub(crate) struct Export<'a> {
 impl Export<'_> {
     /// Writes all outputs. `record` is called with a description of each result.
     ///
-    /// # Errors When a file cannot be written, or a written model does not compute the same as the model in
-    /// memory.
+    /// # Errors
+    /// When a file cannot be written, or a written model does not compute the same as the model in memory.
     pub(crate) fn write(
         &self,
         model: &mut Model,

@@ -45,14 +45,16 @@ pub struct TrainOptions {
 /// Takes the run's lease and writes all events, the last of which is `run_finished`, even after a failure. A
 /// request in `control/`, `stop`, or low memory ends the training after a checkpoint.
 ///
-/// # Errors [`TrainError`]. Its message is in the last event too.
+/// # Errors
+/// [`TrainError`]. Its message is in the last event too.
 pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
     train_with(run, stop, &TrainOptions::default())
 }
 
 /// Like [`train`], with these options.
 ///
-/// # Errors The same as for [`train`].
+/// # Errors
+/// The same as for [`train`].
 pub fn train_with(run: &RunDir, stop: &AtomicBool, options: &TrainOptions) -> Result<Finished, TrainError> {
     train_for(&NextToken, run, stop, options)
 }

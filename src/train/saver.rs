@@ -32,7 +32,8 @@ pub(crate) struct Saver {
 impl Saver {
     /// Starts the thread, which calls `save` with every snapshot.
     ///
-    /// # Errors When the system cannot start a thread.
+    /// # Errors
+    /// When the system cannot start a thread.
     pub(crate) fn start(
         mut save: impl FnMut(Snapshot) -> Result<(), TrainError> + Send + 'static,
     ) -> io::Result<Self> {
@@ -65,7 +66,8 @@ impl Saver {
     /// Returns the outcome of the checkpoint being written, once; `None` when there is none or it does not
     /// end within `timeout`. Its snapshot has been dropped by then.
     ///
-    /// # Panics With the panic of the thread.
+    /// # Panics
+    /// With the panic of the thread.
     pub(crate) fn outcome(&mut self, timeout: Duration) -> Option<Result<(), TrainError>> {
         if !self.is_busy {
             return None;
@@ -111,7 +113,8 @@ impl Committer {
 
     /// Commits a checkpoint, with a second try after a failure, and records it; then deletes old ones.
     ///
-    /// # Errors When the second try fails too.
+    /// # Errors
+    /// When the second try fails too.
     pub(crate) fn commit(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
         let started = Instant::now();
         let (step, best, best_step) =

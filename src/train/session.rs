@@ -208,7 +208,8 @@ impl<'a> Session<'a> {
     /// Starts to write a checkpoint in the background, which answers `requests`. First waits for the previous
     /// checkpoint.
     ///
-    /// # Errors When the previous checkpoint could not be written.
+    /// # Errors
+    /// When the previous checkpoint could not be written.
     pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
         self.wait_for_checkpoint()?;
         self.answering = Some((requests, snapshot.state.checkpoint_step()));
@@ -239,7 +240,8 @@ impl<'a> Session<'a> {
     /// Must be called before each update of the weights. Waits for the checkpoint being written if memory
     /// does not suffice for its copies and an update at the same time.
     ///
-    /// # Errors When the checkpoint could not be written.
+    /// # Errors
+    /// When the checkpoint could not be written.
     pub(crate) fn make_room_for_update(&mut self) -> Result<(), TrainError> {
         if copies_beside_checkpoint(self.plan.method.kind()) { Ok(()) } else { self.wait_for_checkpoint() }
     }

@@ -35,7 +35,8 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Takes a snapshot of parameters, optimizer and state.
     ///
-    /// # Panics When the device failed.
+    /// # Panics
+    /// When the device failed.
     pub(crate) fn take(
         state: &State,
         parameters: &[&Param],

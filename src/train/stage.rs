@@ -41,8 +41,8 @@ pub(crate) enum StageOutcome {
 impl<O: Objective> StageLoop<'_, '_, O> {
     /// Trains from the current state to the end of the stage, or until the run must stop.
     ///
-    /// # Errors When a step has values that are not finite, an example is damaged, or a checkpoint cannot be
-    /// written.
+    /// # Errors
+    /// When a step has values that are not finite, an example is damaged, or a checkpoint cannot be written.
     pub(crate) fn run(mut self) -> Result<StageOutcome, TrainError> {
         let intervals = Intervals::from_plan(&self.session.plan, self.steps.total());
         let is_host = is_host(self.steps.trainee.model().device());

@@ -31,7 +31,8 @@ pub struct Stepper {
 /// Returns the packs of the first `steps` optimizer steps of this plan, read from a token file over as many
 /// epochs as necessary. Steps without a trained token, which a run skips, are left out.
 ///
-/// # Errors When the token file cannot be read or does not belong to the model.
+/// # Errors
+/// When the token file cannot be read or does not belong to the model.
 pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<PackedSequence>>, TrainError> {
     let vocabulary = base(plan)?.config().vocab_size;
     let examples = || Examples::open(tokens, vocabulary, NextToken.examples_per_group());
@@ -51,7 +52,8 @@ pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<Pac
 impl Stepper {
     /// Loads the plan's model on the plan's device, with new adapters if the plan trains adapters.
     ///
-    /// # Errors When the model or the device does not exist.
+    /// # Errors
+    /// When the model or the device does not exist.
     pub fn from_plan(plan: &Plan) -> Result<Self, TrainError> {
         let model = text_model(plan, &base(plan)?, &device(plan)?, &mut |_, _| ())?;
         let trainee = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
@@ -89,7 +91,8 @@ impl Stepper {
     /// Writes the plan's adapters in their current state into an existing folder, in PEFT's format. Does
     /// nothing for a plan without adapters.
     ///
-    /// # Errors When a file cannot be written.
+    /// # Errors
+    /// When a file cannot be written.
     pub fn save_adapter(&mut self, plan: &Plan, folder: &Path) -> Result<(), TrainError> {
         let Some(config) = lora(plan) else { return Ok(()) };
         let base = base(plan)?;
@@ -105,7 +108,8 @@ impl Stepper {
 
     /// Updates the parameters with the gradients of the mean loss.
     ///
-    /// # Errors When a trained parameter has no gradient.
+    /// # Errors
+    /// When a trained parameter has no gradient.
     pub fn update(&mut self, gradients: Gradients, learning_rate: f64) -> Result<Clip, TrainError> {
         self.step += 1;
         let Self { trainee, optimizer, settings, step } = self;
@@ -116,7 +120,8 @@ impl Stepper {
     /// token before the update, as one summand per pack. On an asynchronous device they may not be computed
     /// yet when this returns.
     ///
-    /// # Errors The same as for [`Self::update`].
+    /// # Errors
+    /// The same as for [`Self::update`].
     pub fn step(&mut self, rows: &[PackedSequence], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
         let trained_tokens: usize = rows.iter().map(|row| NextToken.loss_terms(row)).sum();
         let scale = 1.0 / trained_tokens as f64;

@@ -88,8 +88,9 @@ impl<'a, O: Objective> Steps<'a, O> {
 
     /// Queues the step after `state.step` on the device, then settles the previous step.
     ///
-    /// # Errors When the previous step has values that are not finite, an example is damaged, a parameter has
-    /// no gradient, or a checkpoint that this had to wait for could not be written.
+    /// # Errors
+    /// When the previous step has values that are not finite, an example is damaged, a parameter has no
+    /// gradient, or a checkpoint that this had to wait for could not be written.
     pub(crate) fn queue_next(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
         let previous = self.in_flight.take();
         let queued = self.queue(session);

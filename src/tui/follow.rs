@@ -61,8 +61,8 @@ impl From<Error> for Failure {
 /// launcher returns whether its trainer process is alive. When `go_on` returns false, everything logged until
 /// then is still printed.
 ///
-/// # Errors [`Error`] if the run cannot be read or the lines cannot be written. A closed pipe is not an
-/// error.
+/// # Errors
+/// [`Error`] if the run cannot be read or the lines cannot be written. A closed pipe is not an error.
 pub fn follow(
     run: &RunDir,
     output: Output,

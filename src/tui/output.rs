@@ -8,7 +8,8 @@ use sparktune_base::escape::{escape, escape_json};
 
 /// Prints a result. If the reader has closed the pipe, the error is [`io::ErrorKind::BrokenPipe`].
 ///
-/// # Errors Standard output cannot be written.
+/// # Errors
+/// Standard output cannot be written.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -17,7 +18,8 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Prints one JSON value on a line of its own. Characters that could control a terminal are escaped.
 ///
-/// # Errors Standard output cannot be written.
+/// # Errors
+/// Standard output cannot be written.
 pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_string(value)?;
     print(&format!("{}\n", escape_json(&json)))

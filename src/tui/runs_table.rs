@@ -77,7 +77,8 @@ impl RunRow {
 
 /// Reads the state of a run, and only the beginning and the end of its log.
 ///
-/// # Errors A folder or file cannot be read.
+/// # Errors
+/// A folder or file cannot be read.
 pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
     let view = RunView::glance(run)?;
     Ok((view.liveness(run)?, view))

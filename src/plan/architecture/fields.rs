@@ -240,8 +240,8 @@ const WRAPPER_OF_ALL: &[&str] = &["text_config", "vision_config"];
 impl FieldLists {
     /// Checks every field of a config and of the wrapper around it.
     ///
-    /// # Errors A field requires a computation that is not implemented, or is unknown, and is not in
-    /// `ignored`.
+    /// # Errors
+    /// A field requires a computation that is not implemented, or is unknown, and is not in `ignored`.
     pub(super) fn check(
         &self,
         config: &Fields,

@@ -82,7 +82,8 @@ impl Architecture {
 
     /// Refuses fields that the family's table does not use and that are not known to be harmless.
     ///
-    /// # Errors [`ConfigError`] names the fields.
+    /// # Errors
+    /// [`ConfigError`] names the fields.
     pub(crate) fn check_fields(
         self,
         config: &Fields,
@@ -94,7 +95,8 @@ impl Architecture {
 
     /// Builds the layers of a model of this family.
     ///
-    /// # Errors A field is missing, or requires a computation that is not implemented.
+    /// # Errors
+    /// A field is missing, or requires a computation that is not implemented.
     pub(crate) fn decoder(self, sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
         (self.family().decoder)(sizes, config)
     }

@@ -42,7 +42,8 @@ pub struct Interview<'a> {
 impl Interview<'_> {
     /// Asks until the user accepts a job.
     ///
-    /// # Errors The user declined a question, or a failure occurred that no other answer would fix.
+    /// # Errors
+    /// The user declined a question, or a failure occurred that no other answer would fix.
     pub fn until_agreed(&self, mut answers: Answers) -> Result<Job, Failure> {
         note(
             "sparktune asks a few questions. Enter accepts what is offered; Ctrl-C leaves without starting anything.\n",
@@ -58,7 +59,8 @@ impl Interview<'_> {
 
     /// Asks only for the answers that have no default, until there is a plan.
     ///
-    /// # Errors As [`until_agreed`](Self::until_agreed).
+    /// # Errors
+    /// As [`until_agreed`](Self::until_agreed).
     pub fn until_planned(&self, mut answers: Answers) -> Result<Job, Failure> {
         self.ask_for_missing(&mut answers)
     }

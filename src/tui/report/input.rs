@@ -179,7 +179,8 @@ fn size_of(path: &Path) -> u64 {
 /// Writes the page to a temporary file in the same folder and then renames it, so that a browser never reads
 /// half of it. Only its owner may read it, because it shows the user's data.
 ///
-/// # Errors The folder does not exist or cannot be written, or `path` is a folder.
+/// # Errors
+/// The folder does not exist or cannot be written, or `path` is a folder.
 pub fn write_page(path: &Path, html: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // The temporary file has mode 0600 from the beginning.
