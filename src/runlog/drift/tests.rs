@@ -1,11 +1,12 @@
-//! Recorded stretches as a person would tell them, and what the watch says to them.
+//! Tests with recordings in a readable form, and the warnings for them.
 
 use super::*;
 use crate::event::GpuSample;
 
-/// Plays stretches, one a line: `minutes, seconds per step, tokens/s, noise in percent, MHz of max, busy
-/// percent`; `-` where nobody measured. Beside the steps there is a reading every ten seconds. `eval` is a
-/// minute of readings without steps. Returns what was warned of, with the minute.
+/// Plays a recording with one stretch per line: `minutes, seconds per step, tokens/s, noise in percent, MHz
+/// of max, busy percent`; `-` stands for values that were not measured. In addition to the steps there is a
+/// sample every ten seconds. `eval` is a minute of samples without steps. Returns the warnings with their
+/// minute.
 fn play(recording: &str) -> Vec<(u64, String)> {
     let mut watch = DriftWatch::new();
     let (mut time_s, mut read_at, mut n) = (0.0, 0.0, 0_u64);
@@ -30,7 +31,7 @@ fn play(recording: &str) -> Vec<(u64, String)> {
             time_s += seconds;
             if let Some(rate) = rate {
                 n += 1;
-                // Even in the interval, the same each time.
+                // Uniform in the interval, and the same on every call.
                 let random = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
                 let rate = rate * (1.0 + noise / 100.0 * (2.0 * random - 1.0));
                 let step = Step {

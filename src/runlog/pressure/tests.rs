@@ -1,5 +1,5 @@
-//! Series of readings as a GB10 gives them: 128.5 GB shared by CPU and GPU, 11.7 GB of it the plan's reserve.
-//! Their form is the kernel's; their figures are made up after reports of machines that stalled.
+//! Tests with series of readings like those of a GB10: 128.5 GB shared by CPU and GPU, 11.7 GB of it the
+//! plan's reserve. The values are made up after reports of machines that stalled.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn nobody() -> Option<MemoryUser> {
     None
 }
 
-/// What a series of readings, two a second, leads to: the seconds at which something was said, and what.
+/// Returns the results of a series with two readings per second: the second and the action.
 fn told(watch: &mut PressureWatch, series: impl IntoIterator<Item = MemoryReading>) -> Vec<(f64, Relief)> {
     let series = series.into_iter().enumerate();
     let told = series.filter_map(|(i, reading)| {
@@ -53,13 +53,13 @@ fn a_run_that_fits_is_left_alone_also_when_it_fits_exactly() {
 
 #[test]
 fn another_program_that_grows_is_warned_of_first_and_then_the_run_stops() {
-    // 0.2 GB a second: from 20 GB down to nothing.
+    // 0.2 GB per second, from 20 GB down to nothing.
     let series = (0..200).map(|i| reading(20.0 - 0.1 * f64::from(i)));
     let told = told(&mut spark(), series);
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(matches!(told[0].1, Relief::Warn(_)) && stops(&told).len() == 1);
-    // 20 GB last 100 s. Tight from 8.8 GB on, critical from 4.4 GB on: when it stops, 3.9 GB are left to end
-    // in order.
+    // 20 GB last 100 s. Memory is tight below 8.8 GB and critical below 4.4 GB; when the run stops, 3.9 GB
+    // are left for an orderly end.
     assert!((60.0..65.0).contains(&told[0].0), "{told:?}");
     assert!((79.0..82.0).contains(&told[1].0), "{told:?}");
 }
@@ -73,14 +73,14 @@ fn a_fall_off_a_cliff_stops_at_once() {
 
 #[test]
 fn a_dip_of_a_moment_is_no_reason() {
-    // Every 25 s an optimizer step takes memory down to 3 GB for a second.
+    // Every 25 s an optimizer step reduces free memory to 3 GB for a second.
     let series = (0..1200).map(|i| reading(if i % 50 < 3 { 3.0 } else { 14.0 }));
     assert_eq!(told(&mut spark(), series), []);
 }
 
 #[test]
 fn at_the_edge_it_is_said_once_and_again_only_after_a_minute_of_room() {
-    // Up and down around what is tight for ten minutes.
+    // Free memory goes up and down around the threshold for ten minutes.
     let restless = (0..1200).map(|i| reading(if i / 24 % 2 == 0 { 8.0 } else { 12.5 }));
     let mut watch = spark();
     let said = told(&mut watch, restless.clone());
@@ -117,7 +117,7 @@ fn waiting_for_memory_while_it_is_tight_stops_and_while_there_is_room_is_only_sa
 fn swap_that_fills_while_memory_stays_low_is_what_a_stall_looks_like_before_it() {
     let swapping = |i: u64| MemoryReading { swap_used_bytes: Some(2 * GB + i * GB / 4), ..reading(7.0) };
     let said = told(&mut spark(), (0..120).map(swapping));
-    // Grown by 5.9 GB after 12 s, and 5 s later it stops.
+    // Swap has grown by 5.9 GB after 12 s, and the run stops 5 s later.
     assert_eq!(stops(&said), [17.0], "{said:?}");
     let idle_desktop =
         |i: u64| MemoryReading { swap_used_bytes: Some(i.min(100) * GB / 10), ..reading(30.0) };
