@@ -44,7 +44,7 @@ impl Ask {
     }
 
     /// Takes an event that a request was carried out, if it was this request.
-    pub(super) fn hear(&mut self, answer: &ControlApplied) {
+    pub(super) fn take_answer(&mut self, answer: &ControlApplied) {
         if matches!(&self.fate, Fate::Sent { id } if *id == answer.id) {
             self.fate = Fate::Done { step: answer.step };
         }

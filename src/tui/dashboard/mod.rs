@@ -228,7 +228,7 @@ impl Dashboard {
     fn tick(&mut self) -> Next {
         let news = self.here.look();
         for answer in &news.answers {
-            self.asks.iter_mut().for_each(|ask| ask.hear(answer));
+            self.asks.iter_mut().for_each(|ask| ask.take_answer(answer));
         }
         if news.changed {
             self.read_facts();
