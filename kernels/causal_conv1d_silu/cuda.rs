@@ -4,9 +4,9 @@ use super::CausalConv1dSilu;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, launch_with_parts, like, sizes, view};
 
 const SOURCE: &str = "causal_conv1d_silu/causal_conv1d_silu.cuh";
-/// The kernel is written for four taps.
+/// The number of taps that the kernel supports.
 const TAPS: usize = 4;
-/// Tokens one thread walks.
+/// The number of tokens that one thread processes.
 const RUN: usize = 64;
 
 fn sizes_of(rows: usize, width: usize) -> Sizes {

@@ -1,4 +1,4 @@
-//! Launches of the delta rule's kernels; `gated_delta_rule.cuh` says what each computes.
+//! Launches of the delta rule's kernels; `gated_delta_rule.cuh` describes each of them.
 
 use burn::tensor::DType;
 use cubecl::server::Handle;
@@ -9,7 +9,7 @@ use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empt
 
 /// Tokens of a chunk.
 const CHUNK: usize = 64;
-/// Columns of the state that one block takes, at most.
+/// The largest number of columns of the state per block.
 const SLICE: usize = 64;
 
 /// The chunks of a packed row.
@@ -35,7 +35,7 @@ impl Chunks {
     }
 }
 
-/// A row's chunks on the device, and what all kernels are told.
+/// A row's chunks on the device, and the arguments that all kernels share.
 struct Launches {
     dims: Dims,
     chunks: usize,
@@ -60,12 +60,12 @@ impl Launches {
         Kernel::new(source, name).define("HEAD_DIM", self.dims.key_dim).threads(256)
     }
 
-    /// A kernel over all chunks at once.
+    /// Creates a kernel over all chunks at once.
     fn over_chunks(&self, source: &'static str, name: &'static str) -> Kernel {
         self.kernel(source, name).grid(self.chunks, self.dims.key_heads, 1)
     }
 
-    /// A kernel that walks the chunks of each example.
+    /// Creates a kernel that iterates over the chunks of each example.
     fn over_segments(&self, source: &'static str, name: &'static str) -> Kernel {
         let slices = self.dims.value_dim / self.dims.value_dim.min(SLICE);
         self.kernel(source, name).grid(self.dims.value_heads * slices, self.segments, 1)
@@ -75,8 +75,8 @@ impl Launches {
         sizes![self.dims.key_heads as u32, self.dims.value_heads as u32]
     }
 
-    /// Matrices of every chunk and head, or states: f16 or bf16, as the kernel that writes them says; nothing
-    /// else reads them.
+    /// Allocates matrices, or states, of every chunk and head. They are f16 or bf16, which only the kernels
+    /// that write and read them need to know.
     fn per_chunk(&self, beside: &CudaTensor, side: usize) -> CudaTensor {
         empty(beside, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
     }

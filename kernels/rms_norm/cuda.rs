@@ -6,7 +6,7 @@ use crate::cuda::{
 };
 
 const SOURCE: &str = "rms_norm/rms_norm.cuh";
-/// A row stays in the registers of one block.
+/// The largest width of a row, which stays in the registers of one block.
 const WIDEST: usize = 8192;
 
 impl RmsNorm {
