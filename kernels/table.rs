@@ -82,9 +82,9 @@ impl<T> Table<T> {
 
 #[cfg(feature = "cuda")]
 impl<T: bytemuck::NoUninit> Table<T> {
-    /// Returns the numbers on the device of `beside`.
-    pub(crate) fn on_device(&self, beside: &CudaTensor) -> Handle {
-        let upload = || beside.client.create_from_slice(bytemuck::cast_slice(&self.host));
+    /// Returns the numbers on the device of `like`.
+    pub(crate) fn on_device(&self, like: &CudaTensor) -> Handle {
+        let upload = || like.client.create_from_slice(bytemuck::cast_slice(&self.host));
         self.device.get_or_init(upload).clone()
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn add_on_cuda(
 #[cfg(feature = "cuda")]
 pub(crate) fn add_all_on_cuda(
     sums: &[Option<GradientSum>],
-    beside: &CudaTensor,
+    like: &CudaTensor,
     shapes: &[[usize; 2]],
     add: impl FnOnce(&[CudaTensor], bool),
 ) -> Vec<Option<CudaTensor>> {
@@ -108,7 +108,7 @@ pub(crate) fn add_all_on_cuda(
     let added = totals.iter().any(Option::is_some);
     // A mix of empty and filled sums never occurs within a model, whose layers are trained together.
     let fresh = |shape| {
-        if added { cuda::zeros(beside, shape, DType::F32) } else { cuda::empty(beside, shape, DType::F32) }
+        if added { cuda::zeros(like, shape, DType::F32) } else { cuda::empty(like, shape, DType::F32) }
     };
     let totals = totals.into_iter().zip(shapes).map(|(total, shape)| total.unwrap_or_else(|| fresh(*shape)));
     let totals: Vec<_> = totals.collect();

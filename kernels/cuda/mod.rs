@@ -10,7 +10,7 @@ mod tensor;
 use burn::tensor::DType;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
-pub(crate) use tensor::{contiguous, empty, like, own, part, view, zeros};
+pub(crate) use tensor::{contiguous, empty, empty_like, own, part, view, zeros};
 
 /// The kernels of an op for CUDA devices.
 pub trait OnCuda<const N: usize, const M: usize = 1> {
@@ -53,7 +53,7 @@ pub trait GroupOnCuda {
 /// with a row of the weight's gradient from each block. Returns the sum of these rows in order, `[1, width]`.
 pub(crate) fn launch_with_parts(
     kernel: Kernel,
-    beside: &CudaTensor,
+    like: &CudaTensor,
     parts: Option<[usize; 2]>,
     sizes: Sizes,
 ) -> Option<CudaTensor> {
@@ -61,9 +61,9 @@ pub(crate) fn launch_with_parts(
         kernel.launch(sizes);
         return None;
     };
-    let partial = empty(beside, [blocks, width], DType::F32);
+    let partial = empty(like, [blocks, width], DType::F32);
     kernel.write(&partial).launch(sizes);
-    let total = empty(beside, [1, width], DType::F32);
+    let total = empty(like, [1, width], DType::F32);
     Kernel::new("sum_rows/sum_rows.cuh", "sum_rows")
         .blocks(width.div_ceil(32))
         .threads(256)

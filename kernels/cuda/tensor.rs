@@ -48,12 +48,12 @@ pub(crate) fn own(tensor: CudaTensor) -> CudaTensor {
 }
 
 /// Returns an uninitialised tensor on the device of `like`.
-pub(crate) fn empty(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
-    empty_device_contiguous_dtype(beside.client.clone(), beside.device.clone(), Shape::new(shape), dtype)
+pub(crate) fn empty(like: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Shape::new(shape), dtype)
 }
 
 /// Returns an uninitialised tensor of the shape and type of another.
-pub(crate) fn like(tensor: &CudaTensor) -> CudaTensor {
+pub(crate) fn empty_like(tensor: &CudaTensor) -> CudaTensor {
     let (rows, columns) = dims(tensor);
     empty(tensor, [rows, columns], tensor.dtype)
 }
@@ -76,8 +76,8 @@ pub(crate) fn part(row: &CudaTensor, first: usize, count: usize) -> CudaTensor {
 }
 
 /// Returns zeros on the device of `like`.
-pub(crate) fn zeros(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
-    contiguous(Cube::float_zeros(Shape::new(shape), &beside.device, float(dtype)))
+pub(crate) fn zeros(like: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    contiguous(Cube::float_zeros(Shape::new(shape), &like.device, float(dtype)))
 }
 
 fn float(dtype: DType) -> FloatDType {

@@ -30,9 +30,9 @@ pub(crate) struct Rounded {
 }
 
 impl Rounded {
-    fn empty(beside: &CudaTensor, rows: usize, width: usize) -> Self {
-        let numbers = empty(beside, [rows, width], DType::U8);
-        Self { numbers, scales: empty(beside, [1, rows], DType::F32) }
+    fn empty(like: &CudaTensor, rows: usize, width: usize) -> Self {
+        let numbers = empty(like, [rows, width], DType::U8);
+        Self { numbers, scales: empty(like, [1, rows], DType::F32) }
     }
 
     /// Rounds one to four matrices `[rows, width]`, concatenated horizontally.

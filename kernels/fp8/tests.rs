@@ -29,13 +29,13 @@ fn numbers(tensor: &Tensor<2>) -> Vec<f32> {
 }
 
 /// Returns the matrix with its rows rounded to e4m3. Rows share scales with the same rows of the matrices
-/// `beside`.
-fn rounded(matrix: &Tensor<2>, beside: &[&Tensor<2>]) -> Tensor<2> {
+/// `others`.
+fn rounded(matrix: &Tensor<2>, others: &[&Tensor<2>]) -> Tensor<2> {
     let [rows, columns] = matrix.dims();
     let (sizes, mut all) = (sizes(), numbers(matrix));
     for row in 0..rows {
         let of_row = |matrix: &Tensor<2>| numbers(&matrix.clone().slice([row..row + 1, 0..matrix.dims()[1]]));
-        let largest = beside.iter().flat_map(|matrix| of_row(matrix)).fold(0f32, |most, x| most.max(x.abs()));
+        let largest = others.iter().flat_map(|matrix| of_row(matrix)).fold(0f32, |most, x| most.max(x.abs()));
         let mut scale = 2f64.powi(-126);
         while f64::from(largest) > 448.0 * scale {
             scale *= 2.0;

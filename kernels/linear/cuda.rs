@@ -175,9 +175,9 @@ fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool)
 
 /// Returns the estimated tile for a product `[m, n, k]` on the device of a tensor, the number of parts that
 /// `k` is split into, and the length of a part.
-pub fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
+pub fn tiling(which: Product, like: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
-    let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
+    let (tile, splits) = device(like).choose(&ALL, [m, n, k], most_splits);
     // The parts consist of whole tiles, and none is empty.
     let k_of_split = k.div_ceil(splits).next_multiple_of(64);
     (tile, k.div_ceil(k_of_split), k_of_split)

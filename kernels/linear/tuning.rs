@@ -187,9 +187,9 @@ impl Problem {
     }
 
     /// Returns the tiles that may be the fastest, the estimated one first.
-    pub fn candidates(&self, beside: &CudaTensor) -> Vec<Tile> {
+    pub fn candidates(&self, like: &CudaTensor) -> Vec<Tile> {
         let (_, tiles) = KERNELS.iter().find(|(name, _)| *name == self.kernel).expect("one of the kernels");
-        device(beside).worth_trying(tiles, self.shapes().0, self.splits)
+        device(like).worth_trying(tiles, self.shapes().0, self.splits)
     }
 
     /// Times the product in all tiles that may be the fastest, with generated operands, and stores the
@@ -248,7 +248,7 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 mod tests {
     use super::*;
     use crate::check::cuda_device;
-    use crate::cuda::{Kernel, like, sizes};
+    use crate::cuda::{Kernel, empty_like, sizes};
 
     fn problem(kernel: &'static str, sizes: &[usize], splits: usize, tokens: usize) -> Problem {
         Problem { kernel, sizes: sizes.to_vec(), splits, tokens }
@@ -353,7 +353,7 @@ mod tests {
         let problem = problem("linear_forward", &[72, 40], 1, 67);
         let operands = operands(&problem.shapes().1, &device);
         let refused = || {
-            let result = like(&operands[0]);
+            let result = empty_like(&operands[0]);
             Kernel::new("linear/linear.cuh", "linear_forward")
                 .define("TILE", "no numbers")
                 .threads(32)

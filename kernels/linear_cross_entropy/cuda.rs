@@ -6,7 +6,7 @@ use cubecl::server::Handle;
 
 use super::slabs::{STRIP, Slabs, TILE};
 use super::{LinearCrossEntropy, Targets};
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, like, scaled, sizes, view};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, empty_like, scaled, sizes, view};
 use crate::linear::cuda::{aligned, device};
 use crate::weight::keep;
 
@@ -239,7 +239,7 @@ impl OnCuda<2> for LinearCrossEntropy {
         let ((_, width), (vocabulary, _)) = (dims(&hidden), dims(&weight));
         let slabs = Slabs::new(self.targets.rows.len(), width, vocabulary, wanted[1]);
         let pass = Pass::new(&hidden, &weight, &self.targets, slabs, self.scale);
-        let d_hidden = wanted.contains(&true).then(|| like(&hidden));
+        let d_hidden = wanted.contains(&true).then(|| empty_like(&hidden));
         let d_weight = wanted[1].then(|| empty(&weight, [vocabulary, width], DType::F32));
         for (first, rows) in pass.chunks() {
             let chunk = pass.start(first, rows);

@@ -6,7 +6,7 @@ use burn::tensor::DType;
 
 use super::{Dims, PackedAttention};
 use crate::Table;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, empty_like, sizes};
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
@@ -154,7 +154,7 @@ impl OnCuda<3> for PackedAttention {
         let [q, k, v] = inputs.map(as_bf16);
         let tokens = dims(&q).0;
         let tables = self.tables(0, Tables::of_forward);
-        let (o, lse) = (like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
+        let (o, lse) = (empty_like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
         Kernel::new(FORWARD, "packed_attention_forward")
             .define("HEAD_DIM", self.dims.head_dim)
             .blocks(tables.items * self.dims.kv_heads)
@@ -180,7 +180,7 @@ impl OnCuda<3> for PackedAttention {
         let [q, k, v, o, lse] = &saved[..] else { unreachable!("forward saves five tensors") };
         let (d_o, (tokens, width), head_dim) = (as_bf16(d_output), dims(q), self.dims.head_dim);
         let sizes = || sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale);
-        let delta = like(lse);
+        let delta = empty_like(lse);
         Kernel::new(BACKWARD, "packed_attention_delta")
             .define("HEAD_DIM", head_dim)
             .blocks((tokens * width).div_ceil(2048))
@@ -190,7 +190,7 @@ impl OnCuda<3> for PackedAttention {
             .write(&delta)
             .launch(sizes());
         let tables = self.tables(1, Tables::of_backward);
-        let [d_q, d_k, d_v] = [q, k, v].map(like);
+        let [d_q, d_k, d_v] = [q, k, v].map(empty_like);
         Kernel::new(BACKWARD, "packed_attention_backward")
             .define("HEAD_DIM", head_dim)
             .blocks(tables.items * self.dims.kv_heads)
@@ -228,7 +228,7 @@ pub(super) fn cached(
     let fresh = [0, tokens as u32];
     work.add(MIXED, &fresh, queries_held(heads), |first, count| keys - tokens + first + count);
     let borders = Borders::new(&fresh);
-    let (o, lse) = (like(&q), empty(&q, [tokens, heads.heads], DType::F32));
+    let (o, lse) = (empty_like(&q), empty(&q, [tokens, heads.heads], DType::F32));
     Kernel::new(FORWARD, "packed_attention_forward")
         .define("HEAD_DIM", heads.head_dim)
         .blocks(work.items() * heads.kv_heads)

@@ -38,10 +38,10 @@ impl RopeTable {
         self.rotary_dim
     }
 
-    /// Returns cosines and sines on the device of `beside`.
+    /// Returns cosines and sines on the device of `like`.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_device(&self, beside: &crate::cuda::CudaTensor) -> [cubecl::server::Handle; 2] {
-        [self.cos.on_device(beside), self.sin.on_device(beside)]
+    pub(crate) fn on_device(&self, like: &crate::cuda::CudaTensor) -> [cubecl::server::Handle; 2] {
+        [self.cos.on_device(like), self.sin.on_device(like)]
     }
 }
 

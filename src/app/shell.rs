@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_run_is_named_so_that_the_next_command_finds_it() {
-        for (path, said) in [
+        for (path, expected) in [
             ("/w/runs/20261120T175342Z-m-lora-c9db", "20261120T175342Z-m-lora-c9db"),
             ("/w/runs/my run; rm -rf $HOME", "'my run; rm -rf $HOME'"),
             ("/w/runs/it's", "\"it's\""),
@@ -51,7 +51,7 @@ mod tests {
             ("a", "./a"),
             (".", "."),
         ] {
-            assert_eq!(argument(Path::new(path), Path::new("/w/runs")), said);
+            assert_eq!(argument(Path::new(path), Path::new("/w/runs")), expected);
         }
     }
 }

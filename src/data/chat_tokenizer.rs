@@ -343,7 +343,7 @@ fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
     )
 }
 
-fn refused(chat: &Chat<'_>, said: &str) -> Rejection {
+fn refused(chat: &Chat<'_>, message: &str) -> Rejection {
     let fix = match chat.unusual_order() {
         Some(order) => format!("Change the order of turns: the example has {order}"),
         None => "Change the conversation so that the model's template accepts it".to_owned(),
@@ -351,7 +351,7 @@ fn refused(chat: &Chat<'_>, said: &str) -> Rejection {
     Rejection::new(
         Kind::TemplateRefused,
         "messages",
-        format!("the model's chat template refuses it: {said}"),
+        format!("the model's chat template refuses it: {message}"),
         fix,
     )
 }

@@ -111,13 +111,13 @@ impl TurnShape {
                 RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
             generation_prompt(template, options)
         });
-        let spoken: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
+        let answered: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
         let prompts: Vec<&str> =
             prompts.iter().flatten().map(String::as_str).filter(|p| !p.is_empty()).collect();
         // The opening is what a server writes before the model's text; thinking belongs to the model.
-        let opening = before_thinking(common_prefix(spoken.iter().chain(&prompts)));
+        let opening = before_thinking(common_prefix(answered.iter().chain(&prompts)));
         let calls: Vec<&str> = calling.iter().map(String::as_str).collect();
-        let of_all = before_thinking(common_prefix(spoken.iter().chain(&calls)));
+        let of_all = before_thinking(common_prefix(answered.iter().chain(&calls)));
         let mut openings = vec![opening.to_owned(), of_all.to_owned()];
         let mut closings: Vec<Closing> = [&earlier, &last, &calling]
             .into_iter()
@@ -215,10 +215,10 @@ fn probe<'a>(answers: &[Message<'a>]) -> Chat<'a> {
 
 /// Renders a test conversation and verifies that the callbacks did not change the text.
 fn render(template: &ChatTemplate, chat: &Chat<'_>) -> Result<Rendered, String> {
-    let said = |e: Error| crate::template::error_text(&e);
-    let rendered = template.render(chat, RenderOptions::default()).map_err(said)?;
+    let message_of = |e: Error| crate::template::error_text(&e);
+    let rendered = template.render(chat, RenderOptions::default()).map_err(message_of)?;
     match template.render_untouched(chat, RenderOptions::default()) {
-        Some(Err(e)) => Err(said(e)),
+        Some(Err(e)) => Err(message_of(e)),
         Some(Ok(untouched)) if untouched != rendered.text => Err(untraceable()),
         _ => Ok(rendered),
     }

@@ -108,7 +108,7 @@ impl RepoCache {
         let folder = self.root.join(".locks").join(self.folder_name());
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
         let path = folder.join(format!("{etag}.lock"));
-        let mut told = false;
+        let mut reported = false;
         loop {
             let lock = File::options()
                 .create(true)
@@ -122,9 +122,9 @@ impl RepoCache {
                 Ok(()) if is_still_at(&lock, &path) => return Ok(BlobLock { _file: lock }),
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {
-                    if !told {
+                    if !reported {
                         watch.waiting(file);
-                        told = true;
+                        reported = true;
                     }
                     watch.pause(POLL)?;
                 }

@@ -74,7 +74,7 @@ mod tests {
         })
     }
 
-    fn said(pairs: &[(&str, &str)]) -> Answers {
+    fn flags(pairs: &[(&str, &str)]) -> Answers {
         pairs.iter().fold(Answers::default(), |mut answers, (name, text)| {
             answers.set(name, text, Origin::Flag).unwrap();
             answers
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_line_names_model_data_preset_and_what_was_said_and_nothing_else() {
-        let mut answers = said(&[("rank", "16"), ("recompute", "true"), ("learning-rate", "2e-4")]);
+        let mut answers = flags(&[("rank", "16"), ("recompute", "true"), ("learning-rate", "2e-4")]);
         answers.set("data", r#"["a b.jsonl", "c.jsonl"]"#, Origin::Flag).unwrap();
         answers.set("model", "Qwen/Qwen3.5-2B", Origin::UserFile).unwrap();
         answers.set("preset", "quick", Origin::Environment).unwrap();
@@ -112,7 +112,7 @@ mod tests {
             "größe 模型",
         ];
         for value in odd {
-            let answers = said(&[("model", value), ("data", value)]);
+            let answers = flags(&[("model", value), ("data", value)]);
             let line = command_line(&answers).unwrap();
             let line = line.replace("sparktune train", "sh -c 'printf \"%s\\0\" \"$@\"' x");
             let shell = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_a_command_line_cannot_hold_is_refused_by_name() {
         use std::os::unix::ffi::OsStringExt;
-        let error = command_line(&said(&[("name", "a\0b")])).unwrap_err().to_string();
+        let error = command_line(&flags(&[("name", "a\0b")])).unwrap_err().to_string();
         assert!(error.contains("`name` holds a NUL"), "{error}");
         let path = std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec());
         let answers = Answers { data: Some(crate::Answer::flag(vec![path.into()])), ..Answers::default() };

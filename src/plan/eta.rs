@@ -52,9 +52,9 @@ pub(crate) fn speed(
     if let Some(derived) = (fit.device == Device::Cuda).then(measured).flatten() {
         let mut words = derived.words;
         if let Some(rate) = recipe {
-            let beside = count(rate.tokens_per_s as u64);
+            let recipe_rate = count(rate.tokens_per_s as u64);
             words.push_str(&format!(
-                "; the Qwen3.5 recipe (another program) reached {beside} on {}",
+                "; the Qwen3.5 recipe (another program) reached {recipe_rate} on {}",
                 rate.device
             ));
         }

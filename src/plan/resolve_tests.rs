@@ -202,13 +202,13 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
     assert!(steps(&answers, &facts).contains(" an epoch, 3 epochs), "), "{}", steps(&answers, &facts));
     let per_epoch = resolve(&answers, &facts).unwrap().advice.unwrap().time.steps_per_epoch;
     let short = with(ask("tiny"), &[("max-steps", &(per_epoch * 2).to_string())]);
-    let said = steps(&short, &facts);
-    assert!(said.contains("max_steps ends the run after about 2.0 of 3 epochs"), "{said}");
+    let steps_line = steps(&short, &facts);
+    assert!(steps_line.contains("max_steps ends the run after about 2.0 of 3 epochs"), "{steps_line}");
     let plan = resolve(&short, &facts).unwrap();
     assert!(reason(&plan, "steps").contains("max_steps ends the run"), "{}", reason(&plan, "steps"));
     let trial = with(ask("Qwen/Qwen3.5-2B"), &[("max-steps", "20"), ("epochs", "1")]);
-    let said = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
-    assert!(said.contains("after about 0.01 of 1 epoch)"), "{said}");
+    let steps_line = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
+    assert!(steps_line.contains("after about 0.01 of 1 epoch)"), "{steps_line}");
     let idle = with(ask("tiny"), &[("max-steps", "1000000")]);
     assert!(steps(&idle, &facts).contains("3 epochs), "), "a limit that is never reached is not mentioned");
 }

@@ -15,7 +15,7 @@ use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
-use crate::values::{Value, spoken, written};
+use crate::values::{Value, text_of, written};
 
 /// The form in which an answer was given.
 pub(crate) enum Given<'a> {
@@ -74,7 +74,7 @@ macro_rules! settings {
             }
 
             pub(crate) fn text(&self, key: &str) -> Option<String> {
-                match key { $($key => spoken(&self.$field.as_ref()?.value),)+ _ => None }
+                match key { $($key => text_of(&self.$field.as_ref()?.value),)+ _ => None }
             }
 
             /// Returns the answer with this key as the words after its flag.

@@ -31,7 +31,7 @@ pub(crate) trait Value: Sized + PartialEq {
 
     /// Writes words that [`from_words`](Self::from_words) reads.
     fn to_words(&self) -> Option<Vec<String>> {
-        spoken(self).map(|text| vec![text])
+        text_of(self).map(|text| vec![text])
     }
 
     /// Returns the value as a number, if it is one.
@@ -47,7 +47,7 @@ pub(crate) fn written<T: Value>(value: &T) -> Option<toml::Value> {
 }
 
 /// Returns the text that reads back as this value, or `None` if there is none (a path that is not UTF-8).
-pub(crate) fn spoken<T: Value>(value: &T) -> Option<String> {
+pub(crate) fn text_of<T: Value>(value: &T) -> Option<String> {
     value.to_text().filter(|text| T::from_text(text).as_ref() == Some(value))
 }
 
@@ -123,7 +123,7 @@ impl Value for Vec<PathBuf> {
     }
 
     fn to_words(&self) -> Option<Vec<String>> {
-        self.iter().map(spoken).collect()
+        self.iter().map(text_of).collect()
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(read("[]\nx = 1"), Some(vec!["[]\nx = 1".into()]));
         assert_eq!(read("  "), None);
         let named_like_a_list = vec![PathBuf::from(r#"["a"]"#)];
-        assert_eq!(read(&spoken(&named_like_a_list).unwrap()), Some(named_like_a_list));
+        assert_eq!(read(&text_of(&named_like_a_list).unwrap()), Some(named_like_a_list));
     }
 
     #[test]
@@ -304,9 +304,9 @@ mod tests {
     fn what_cannot_be_read_back_is_not_written() {
         use std::os::unix::ffi::OsStringExt;
         let path = PathBuf::from(std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec()));
-        assert_eq!((written(&path), spoken(&path)), (None, None));
-        assert_eq!((written(&vec![path.clone()]), spoken(&vec![path])), (None, None));
-        assert_eq!((written(&f64::NAN), spoken(&f64::INFINITY)), (None, None));
+        assert_eq!((written(&path), text_of(&path)), (None, None));
+        assert_eq!((written(&vec![path.clone()]), text_of(&vec![path])), (None, None));
+        assert_eq!((written(&f64::NAN), text_of(&f64::INFINITY)), (None, None));
         assert_eq!((written(&String::new()), written(&Vec::<PathBuf>::new())), (None, None));
         assert_eq!(written(&u64::MAX), None);
     }
@@ -317,11 +317,11 @@ mod tests {
             text in any::<String>(), paths in prop::collection::vec(any::<String>(), 1..4), number in any::<f64>(),
         ) {
             let same = |text: &String| !text.trim().is_empty();
-            prop_assert_eq!(spoken(&text).is_some(), same(&text));
+            prop_assert_eq!(text_of(&text).is_some(), same(&text));
             let paths: Vec<PathBuf> = paths.iter().filter(|path| same(path)).map(PathBuf::from).collect();
-            prop_assert_eq!(spoken(&paths).is_some(), !paths.is_empty());
+            prop_assert_eq!(text_of(&paths).is_some(), !paths.is_empty());
             prop_assert_eq!(written(&paths).is_some(), !paths.is_empty());
-            prop_assert_eq!(spoken(&number).is_some(), number.is_finite());
+            prop_assert_eq!(text_of(&number).is_some(), number.is_finite());
         }
     }
 }

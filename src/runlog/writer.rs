@@ -67,8 +67,8 @@ impl EventWriter {
     /// [`EventWriter::lost`].
     pub fn emit(&self, kind: Kind) {
         let mut log = self.log();
-        let said = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
-        if let Some(message) = said {
+        let warning = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
+        if let Some(message) = warning {
             self.append(&mut log.lines, Kind::Warning(Warning { message, step: None }));
         }
         self.append(&mut log.lines, kind);

@@ -359,7 +359,9 @@ mod tests {
     fn the_first_cause_is_kept_and_not_what_follows_from_it() {
         record_panic("index out of bounds: the len is 3 but the index is 3");
         assert_eq!(recorded_failure(), None);
-        record_panic("Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []");
+        record_panic(
+            "Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []",
+        );
         record_panic("The work writing this buffer was torn down before it could say what went wrong");
         assert!(recorded_failure().unwrap().contains("NVRTC"));
     }

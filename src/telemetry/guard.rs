@@ -43,14 +43,14 @@ impl MemoryGuard {
     ) -> std::io::Result<Self> {
         let verdict = Arc::new(Mutex::new(None));
         let (end, ended) = channel();
-        let told = verdict.clone();
+        let shared_verdict = verdict.clone();
         let started = Instant::now();
         let mut look = move || {
             let time_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             match watch.reading(&read(), time_us, largest_other) {
                 Some(Relief::Warn(words)) => warn(words),
                 Some(Relief::Stop(words)) => {
-                    *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(words)
+                    *shared_verdict.lock().unwrap_or_else(PoisonError::into_inner) = Some(words)
                 }
                 None => {}
             }

@@ -181,9 +181,9 @@ fn version(path: &Path, library: &str) -> Option<String> {
     if let Some(version) = after(name, &format!("lib{library}.so.")) {
         return Some(version);
     }
-    let beside = fs::read_dir(path.parent()?).ok()?.filter_map(Result::ok);
+    let siblings = fs::read_dir(path.parent()?).ok()?.filter_map(Result::ok);
     let stem = format!("lib{library}-builtins.so.");
-    beside.filter_map(|entry| after(entry.file_name().to_str()?, &stem)).max_by_key(String::len)
+    siblings.filter_map(|entry| after(entry.file_name().to_str()?, &stem)).max_by_key(String::len)
 }
 
 #[cfg(test)]

@@ -69,8 +69,8 @@ impl Screens {
     /// # Errors
     /// The terminal cannot be used.
     pub fn dashboard(&mut self, run: &RunDir) -> Result<Left, Failure> {
-        let beside = run.path().parent().map(RunsRoot::new);
-        self.show(&mut Dashboard::open(run.clone(), beside))
+        let siblings = run.path().parent().map(RunsRoot::new);
+        self.show(&mut Dashboard::open(run.clone(), siblings))
     }
 
     /// Shows the list of runs, and carries out what is chosen there.

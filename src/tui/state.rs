@@ -43,8 +43,8 @@ impl State {
         }
     }
 
-    /// `● running`
-    pub(crate) fn said(self, theme: &Theme) -> String {
+    /// Returns the glyph and the word: `● running`.
+    pub(crate) fn label(self, theme: &Theme) -> String {
         format!("{} {}", theme.glyph(self.glyph.0, self.glyph.1), self.word)
     }
 }

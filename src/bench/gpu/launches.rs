@@ -38,10 +38,10 @@ fn a_step_launches_as_many_kernels_as_it_did() {
         .env(TRACE, folder.path().join("trace"))
         .output()
         .unwrap();
-    let [said, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(child.status.success(), "{said}{by_name}");
-    let Some((_, json)) = said.split_once("counted: ") else {
-        assert!(said.contains("skipped: "), "{said}");
+    let [stdout, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{stdout}{by_name}");
+    let Some((_, json)) = stdout.split_once("counted: ") else {
+        assert!(stdout.contains("skipped: "), "{stdout}");
         eprintln!("skipped: a real device does not tell its launches");
         return;
     };

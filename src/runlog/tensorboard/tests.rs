@@ -218,13 +218,13 @@ fn a_full_disk_is_said_once_and_counted_and_the_events_go_on() {
     let lease = Lease::acquire(&run).unwrap();
     let mut board = TensorBoard::create(&run, 1).unwrap();
     board.out.out = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let said: Vec<String> = (1..=3)
+    let warned: Vec<String> = (1..=3)
         .filter_map(|n| {
             board.log(&step(n, 1.0), now_us());
             board.flush()
         })
         .collect();
-    assert!(matches!(&said[..], [once] if once.contains("disk full")), "{said:?}");
+    assert!(matches!(&warned[..], [once] if once.contains("disk full")), "{warned:?}");
     assert_eq!(board.lost(), 4, "the version and three steps");
 
     // If the folder cannot be created, there is a warning among the events and no other effect.

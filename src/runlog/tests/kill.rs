@@ -57,7 +57,7 @@ fn say(line: &str) {
 }
 
 /// Returns the lines that the process printed, without those of the test harness.
-fn said(victim: &mut Child) -> impl Iterator<Item = String> + use<> {
+fn printed_lines(victim: &mut Child) -> impl Iterator<Item = String> + use<> {
     BufReader::new(victim.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok)
@@ -217,7 +217,7 @@ fn a_reader_never_sees_a_torn_line_however_often_the_writer_is_killed() {
         });
         for _ in 0..KILLS {
             let mut victim = start("log", &run);
-            assert_eq!(said(&mut victim).next().as_deref(), Some("logging"));
+            assert_eq!(printed_lines(&mut victim).next().as_deref(), Some("logging"));
             random_pause(Duration::from_millis(8));
             kill(victim);
         }
@@ -238,7 +238,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
     let mut acknowledged = 0;
     for round in 0..KILLS {
         let mut victim = start("checkpoint", &run);
-        let mut lines = said(&mut victim);
+        let mut lines = printed_lines(&mut victim);
         assert_eq!(lines.next().as_deref(), Some("committing"), "round {round}: the victim found damage");
         random_pause(Duration::from_millis(60));
         kill(victim);
@@ -273,7 +273,7 @@ fn the_lease_of_a_killed_trainer_is_free_and_that_of_a_living_one_is_not() {
     let run = new_run(&root);
     for _ in 0..3 {
         let mut trainer = start("hold", &run);
-        assert_eq!(said(&mut trainer).next().as_deref(), Some("held"));
+        assert_eq!(printed_lines(&mut trainer).next().as_deref(), Some("held"));
         assert!(Lease::is_held(&run).unwrap());
         let refusal = Lease::acquire(&run).unwrap_err().to_string();
         assert!(refusal.contains(&format!("process {} on ", trainer.id())), "{refusal}");
@@ -287,7 +287,7 @@ fn another_process_carries_out_a_request_and_acknowledges_it() {
     let root = tempfile::tempdir().unwrap();
     let run = new_run(&root);
     let mut trainer = start("obey", &run);
-    let mut lines = said(&mut trainer);
+    let mut lines = printed_lines(&mut trainer);
     assert_eq!(lines.next().as_deref(), Some("training"));
     assert_eq!(RunView::replay(&run).unwrap().liveness(&run).unwrap(), Liveness::Running);
     let checkpoint = request(&run, Action::Checkpoint).unwrap();

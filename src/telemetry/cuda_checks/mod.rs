@@ -156,8 +156,8 @@ fn driver(facts: &Machine, has_cuda: bool) -> Check {
                 "installed, but this process may not use it".to_owned(),
                 "open /dev/nvidia* to this user; in a container, start it with --gpus all",
             ),
-            DriverFault::Other(said) => (
-                format!("installed, but it says: {said}"),
+            DriverFault::Other(message) => (
+                format!("installed, but it says: {message}"),
                 "see what `nvidia-smi` and `sudo dmesg | grep -i nvrm` say; a reboot, then a power cycle, helps most often",
             ),
         };

@@ -125,18 +125,18 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert!(page.contains("| trained head, 48 tokens | estimated speed-up |"), "{page}");
         let ids = draft_tokens(&run);
         assert!(ids.len() == 48 && ids.is_sorted(), "{ids:?}");
-        let said: Vec<String> = events(&run)
+        let details: Vec<String> = events(&run)
             .into_iter()
             .filter_map(|kind| match kind {
                 Kind::Phase(phase) => phase.detail,
                 _ => None,
             })
             .collect();
-        let says = |start: &str, part: &str| said.iter().any(|d| d.starts_with(start) && d.contains(part));
-        assert!(says("training the MTP head", "in packs of 128 tokens"), "{said:?}");
-        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{said:?}");
-        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{said:?}");
-        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{said:?}");
+        let says = |start: &str, part: &str| details.iter().any(|d| d.starts_with(start) && d.contains(part));
+        assert!(says("training the MTP head", "in packs of 128 tokens"), "{details:?}");
+        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{details:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
@@ -472,12 +472,12 @@ fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
         let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
         // If a stop is requested from the start, nothing is measured and the known tiles are written.
         train_with(&run, &AtomicBool::new(true), &options).unwrap();
-        let said = events(&run).into_iter().any(|kind| match kind {
+        let details = events(&run).into_iter().any(|kind| match kind {
             Kind::Warning(warning) => warning.message.contains(says),
             Kind::Phase(phase) => phase.detail.is_some_and(|detail| detail.contains(says)),
             _ => false,
         });
-        assert!(said, "{says}");
+        assert!(details, "{says}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), left, "{says}");
     }
 }

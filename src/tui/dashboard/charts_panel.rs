@@ -33,11 +33,11 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     if area.width < WIDE || sides.is_empty() {
         return loss_chart(dash, area, buffer, theme);
     }
-    let [main, beside] =
+    let [main, side_area] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(side_width(area.width))]).areas(area);
     loss_chart(dash, main, buffer, theme);
     let columns = if area.width >= 180 { 2 } else { 1 };
-    grid(dash, &sides, beside, columns, buffer, theme);
+    grid(dash, &sides, side_area, columns, buffer, theme);
 }
 
 /// Returns the metrics accepted by `asked` that were measured in this run.

@@ -51,7 +51,7 @@ pub(super) fn name(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
         right.push(Span::styled("frozen", theme.style(Role::Warn)));
         right.push(Span::raw("  "));
     }
-    right.push(Span::styled(state.said(theme), theme.style(state.role)));
+    right.push(Span::styled(state.label(theme), theme.style(state.role)));
     row(left, right, area, buffer);
 }
 
@@ -221,28 +221,28 @@ pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
 
 /// Returns the current messages, most important first, in lines of at most `width` columns.
 pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
-    let mut said: Vec<(Role, String)> = Vec::new();
+    let mut sentences: Vec<(Role, String)> = Vec::new();
     let known = dash.shown();
     if let Some(trouble) = &dash.here.trouble {
-        said.push((Role::Bad, trouble.clone()));
+        sentences.push((Role::Bad, trouble.clone()));
     }
     if dash.here.behind {
-        said.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
+        sentences.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
     }
     for ask in &dash.asks {
-        said.push(ask.words(dash.here.may_be_live()));
+        sentences.push(ask.words(dash.here.may_be_live()));
     }
     if let Some(liveness) = known.liveness {
-        said.extend(state_in_words(dash, known, liveness));
+        sentences.extend(state_in_words(dash, known, liveness));
     }
     if dash.new_warnings() > 0
         && let Some(warning) = known.newest_warning()
     {
-        said.push((Role::Warn, format!("{}: {}", warning.kind, warning.text)));
+        sentences.push((Role::Warn, format!("{}: {}", warning.kind, warning.text)));
     }
     if dash.frozen.is_some() {
         let at = count(known.view.steps_done());
-        said.push((
+        sentences.push((
             Role::Accent,
             format!("frozen at step {at}; reading continues, space returns to the present"),
         ));
@@ -250,20 +250,20 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     if let Some(other) = &dash.other {
         let name = escape(&other.name);
         if let Some(trouble) = &other.trouble {
-            said.push((Role::Warn, format!("{name}: {trouble}")));
+            sentences.push((Role::Warn, format!("{name}: {trouble}")));
         } else if other.behind {
-            said.push((Role::Other, format!("reading {name}: {} so far", bytes(other.bytes))));
+            sentences.push((Role::Other, format!("reading {name}: {} so far", bytes(other.bytes))));
         }
     }
     let lines = |(role, text): (Role, String)| {
         wrap(&text, usize::from(width)).into_iter().map(move |line| (role, line))
     };
-    said.into_iter().flat_map(lines).collect()
+    sentences.into_iter().flat_map(lines).collect()
 }
 
 /// Returns a state that needs an explanation: what happened and what to do.
 fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role, String)> {
-    let said = standing(&dash.here.argument, liveness, &known.view);
+    let sentence = standing(&dash.here.argument, liveness, &known.view);
     let attempt = known.view.attempts.back().map_or(1, |attempt| attempt.number);
     let log = || {
         let inside = format!("logs/trainer-{attempt:04}.log");
@@ -271,22 +271,22 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
     };
     match liveness {
         Liveness::Running => None,
-        Liveness::NotStarted => Some((Role::Dim, said)),
-        Liveness::Gone => Some((Role::Bad, said)),
+        Liveness::NotStarted => Some((Role::Dim, sentence)),
+        Liveness::Gone => Some((Role::Bad, sentence)),
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
                 format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
-            Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))
+            Some((Role::Warn, format!("{sentence}. Its log: {}. s asks it to stop{end}", log())))
         }
         Liveness::Crashed => {
             let torn = match known.unfinished_bytes {
                 0 => String::new(),
                 bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
             };
-            Some((Role::Bad, format!("{said}. Its log: {}{torn}", log())))
+            Some((Role::Bad, format!("{sentence}. Its log: {}{torn}", log())))
         }
         Liveness::Finished { outcome: Outcome::Completed } => {
             let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
@@ -297,11 +297,11 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });
-            Some((Role::Good, format!("{said}{}", how.unwrap_or_default())))
+            Some((Role::Good, format!("{sentence}{}", how.unwrap_or_default())))
         }
         Liveness::Finished { outcome } => {
             let role = if outcome == Outcome::Failed { Role::Bad } else { Role::Warn };
-            Some((role, said))
+            Some((role, sentence))
         }
     }
 }

@@ -90,7 +90,7 @@ impl Tab {
         }
     }
 
-    fn beside(self, by: usize) -> Tab {
+    fn neighbour(self, by: usize) -> Tab {
         let here = Tab::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
         Tab::ALL[(here + by) % Tab::ALL.len()]
     }
@@ -281,8 +281,8 @@ impl Dashboard {
         let newest = self.newest();
         match what {
             Do::Open(tab) => self.open_tab(tab),
-            Do::NextTab => self.open_tab(self.tab.beside(1)),
-            Do::PreviousTab => self.open_tab(self.tab.beside(Tab::ALL.len() - 1)),
+            Do::NextTab => self.open_tab(self.tab.neighbour(1)),
+            Do::PreviousTab => self.open_tab(self.tab.neighbour(Tab::ALL.len() - 1)),
             Do::ZoomIn => self.zoom.zoom_in(newest, self.crosshair()),
             Do::ZoomOut => self.zoom.zoom_out(newest),
             Do::Older => self.zoom.pan(newest, false),
@@ -426,9 +426,9 @@ impl App for Dashboard {
         header::progress(known, places.progress, buffer, theme);
         header::eta(known, live, places.eta, buffer, theme);
         header::tabs(self, places.tabs, buffer, theme);
-        let said = header::banner(self, places.banner.width);
-        let (all, room) = (said.len(), usize::from(places.banner.height));
-        for (i, ((role, mut text), row)) in said.into_iter().zip(places.banner.rows()).enumerate() {
+        let messages = header::banner(self, places.banner.width);
+        let (all, room) = (messages.len(), usize::from(places.banner.height));
+        for (i, ((role, mut text), row)) in messages.into_iter().zip(places.banner.rows()).enumerate() {
             if i + 1 == room && all > room {
                 text = format!("{} …", cut(&text, usize::from(row.width).saturating_sub(2)));
             }

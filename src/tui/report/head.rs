@@ -10,14 +10,14 @@ use super::drawing::percent;
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
-use super::{LINE_CHARS, absent, figures, said};
+use super::{LINE_CHARS, absent, figures, untrusted};
 use crate::plain::{fp8_loss, standing};
 use crate::state::State;
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     page.element("header", &[], |page| {
         page.leaf("p", &[("class", "eyebrow")], "sparktune run");
-        page.element("h1", &[], |page| said(page, "span", "name", &run.name));
+        page.element("h1", &[], |page| untrusted(page, "span", "name", &run.name));
         state(page, run);
         for note in &run.notes {
             absent(page, note);
@@ -149,7 +149,7 @@ fn facts(page: &mut Markup, run: &ReportInput) {
         ] {
             page.element("div", &[], |page| {
                 page.leaf("dt", &[], name);
-                said(page, "dd", "said", if value.is_empty() { UNKNOWN } else { &value });
+                untrusted(page, "dd", "said", if value.is_empty() { UNKNOWN } else { &value });
             });
         }
     });

@@ -81,7 +81,7 @@ fn absent(page: &mut Markup, sentence: &str) {
 }
 
 /// Writes untrusted text, isolated so that its text direction does not affect its neighbours.
-fn said(page: &mut Markup, tag: &'static str, class: &'static str, text: &str) {
+fn untrusted(page: &mut Markup, tag: &'static str, class: &'static str, text: &str) {
     page.leaf(tag, &[("class", class), ("dir", "auto")], &clip(text, LINE_CHARS));
 }
 

@@ -5,7 +5,7 @@ use sparktune_base::units;
 
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
-use super::{LINE_CHARS, MOST_ROWS, absent, left_out, said, section, table};
+use super::{LINE_CHARS, MOST_ROWS, absent, left_out, section, table, untrusted};
 
 /// The largest number of characters shown of SERVE.md.
 const SERVE_CHARS: usize = 20_000;
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                 folders.into_iter(),
                 |page, output| {
                     page.element("tr", &[], |page| {
-                        said(page, "td", "key", &output.name);
+                        untrusted(page, "td", "key", &output.name);
                         page.leaf("td", &[], what_it_is(&output.name));
                         page.leaf("td", &[("class", "number")], &units::bytes(output.bytes));
                     });
@@ -67,8 +67,8 @@ pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
                 rows.iter().take(MOST_ROWS),
                 |page, (key, value)| {
                     page.element("tr", &[], |page| {
-                        said(page, "th", "key", key);
-                        said(page, "td", "said", &clip(value, LINE_CHARS));
+                        untrusted(page, "th", "key", key);
+                        untrusted(page, "td", "said", &clip(value, LINE_CHARS));
                     });
                 },
             );

@@ -41,7 +41,7 @@ fn lines(look: &Look, now_us: u64, wide: usize, theme: &Theme) -> Vec<Line<'stat
     let Some(row) = &look.row else { return lines };
     let state = State::of(row.liveness);
     lines.push(Line::from(vec![
-        Span::styled(state.said(theme), theme.style(state.role)),
+        Span::styled(state.label(theme), theme.style(state.role)),
         Span::styled(format!("  {}", when(look, now_us)), theme.style(Role::Dim)),
     ]));
     lines.extend(in_role(&look.stands, Role::Text));

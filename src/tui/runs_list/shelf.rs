@@ -158,7 +158,7 @@ const MODEL: &str = "model";
 /// Returns the details for the pane. Values that are unknown are left out.
 fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str, String)> {
     let started = view.attempts.back().map(|attempt| &attempt.started);
-    let said = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
+    let known_text = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
     let eval =
         |eval: &sparktune_runlog::Eval| format!("{} at step {}", loss(eval.loss_nats), count(eval.step));
     let steps = Checkpoints::new(run).steps().unwrap_or_default();
@@ -179,11 +179,11 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
     let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
     let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
     let rows = [
-        (MODEL, said(started.map(|s| &s.model))),
-        ("method", said(started.map(|s| &s.method))),
-        ("device", said(started.map(|s| &s.device))),
+        (MODEL, known_text(started.map(|s| &s.model))),
+        ("method", known_text(started.map(|s| &s.method))),
+        ("device", known_text(started.map(|s| &s.device))),
         ("attempt", view.attempts.back().map(|attempt| attempt.number.to_string())),
-        ("phase", said(phase)),
+        ("phase", known_text(phase)),
         ("steps", steps),
         ("left", eta),
         ("loss", view.loss_ema.map(|ema| format!("{} (moving average)", loss(ema)))),

@@ -146,7 +146,7 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
         Column::Name => (look.short_name().to_owned(), Role::Text),
         Column::State => {
             let state = State::of(row.liveness);
-            (state.said(theme), state.role)
+            (state.label(theme), state.role)
         }
         Column::Share => {
             let share = row.step.zip(row.total_steps).filter(|(_, total)| *total > 0);

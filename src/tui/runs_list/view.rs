@@ -48,8 +48,8 @@ pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     if let (true, Some(look)) = (with_pane, shown.get(at)) {
         detail::draw(look, list.now_us, frame, right, theme);
     }
-    let told = shown.get(at).filter(|_| !with_pane);
-    frame.render_widget(Paragraph::new(words_lines(list, told, words.width, theme)), words);
+    let lines_of = shown.get(at).filter(|_| !with_pane);
+    frame.render_widget(Paragraph::new(words_lines(list, lines_of, words.width, theme)), words);
     frame.render_widget(hints(KEYS, keys.width, theme), keys);
     if let Some(ask) = &list.asking {
         ask.draw(frame, area, theme);
@@ -114,7 +114,7 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
 
 /// Returns a message, the filter while it is typed or active, or the state of the chosen run.
 fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Theme) -> Vec<Line<'static>> {
-    let told = |text: &str, role| {
+    let lines_of = |text: &str, role| {
         let mut parts = wrap(text, usize::from(width));
         if parts.len() > usize::from(WORDS) {
             parts.truncate(WORDS.into());
@@ -125,7 +125,7 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         parts.into_iter().map(|part| Line::styled(part, theme.style(role))).collect()
     };
     if let Some(message) = &list.message {
-        return told(message, Role::Accent);
+        return lines_of(message, Role::Accent);
     }
     if list.filtering || !list.filter.text().is_empty() {
         let mut spans = vec![Span::styled("filter: ", theme.style(Role::Accent))];
@@ -134,5 +134,5 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         spans.push(Span::styled(keys, theme.style(Role::Dim)));
         return vec![Line::from(spans)];
     }
-    told(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
+    lines_of(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
 }

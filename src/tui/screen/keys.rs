@@ -94,8 +94,8 @@ pub(super) fn ascii_keys(shown: &str, theme: &Theme) -> String {
 /// Returns the rows of a table for the help. A binding whose `shown` is empty has no row, because the row
 /// above describes it.
 pub fn rows<A>(table: &'static [Binding<A>]) -> Vec<(&'static str, &'static str)> {
-    let spoken = table.iter().filter(|binding| !binding.shown.is_empty());
-    spoken.map(|binding| (binding.shown, binding.help)).collect()
+    let listed = table.iter().filter(|binding| !binding.shown.is_empty());
+    listed.map(|binding| (binding.shown, binding.help)).collect()
 }
 
 /// Draws the help over `area`: each group of bindings under its title, and a note that any key closes it.

@@ -308,17 +308,17 @@ impl DataPage {
     }
 
     fn view_data(&self, data: &DataFound, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        let (figures, beside) = parts(data, area);
+        let (figures, example_area) = parts(data, area);
         let lines = figure_lines(data, state, figures, theme);
         let shown = from_row(self.scroll, lines.len(), usize::from(figures.height));
         draw(frame, figures, lines[shown].to_vec());
-        if let Some(beside) = beside {
-            let width = usize::from(beside.width);
+        if let Some(example_area) = example_area {
+            let width = usize::from(example_area.width);
             let mut lines =
                 vec![block(theme, "the first example, as the model sees it", width), Line::default()];
-            let height = usize::from(beside.height).saturating_sub(2);
+            let height = usize::from(example_area.height).saturating_sub(2);
             lines.extend(excerpt(data, think(state), width, height, theme));
-            draw(frame, beside, lines);
+            draw(frame, example_area, lines);
         }
     }
 }
@@ -328,12 +328,12 @@ fn parts(data: &DataFound, area: Rect) -> (Rect, Option<Rect>) {
     if area.width < 108 || data.preview.examples.is_empty() {
         return (area, None);
     }
-    let [figures, _, beside] = area.layout(&Layout::horizontal([
+    let [figures, _, example_area] = area.layout(&Layout::horizontal([
         Constraint::Percentage(54),
         Constraint::Length(2),
         Constraint::Fill(1),
     ]));
-    (figures, Some(beside))
+    (figures, Some(example_area))
 }
 
 /// Returns the findings in words, and the lengths as bars.

@@ -119,8 +119,8 @@ fn findings(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'stat
 fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme) -> Vec<Line<'static>> {
     let Finding { what, found, advice, severity } = finding;
     let (role, glyph) = mark(*severity, theme);
-    let told = if *severity == Severity::Problem { Role::Bad } else { Role::Text };
-    let found = wrapped(theme, told, found, room);
+    let found_role = if *severity == Severity::Problem { Role::Bad } else { Role::Text };
+    let found = wrapped(theme, found_role, found, room);
     let advice = advice.iter().flat_map(|advice| {
         let arrow = theme.glyph("→ ", "-> ");
         let role = if *severity == Severity::Problem { Role::Bad } else { Role::Dim };

@@ -245,10 +245,10 @@ impl Wizard {
 
     /// Continues a draft. Answers given by a flag take precedence.
     fn go_on_with(&mut self, draft: Draft) {
-        let said = std::mem::take(&mut self.state.planner.answers);
+        let given = std::mem::take(&mut self.state.planner.answers);
         let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
-        let same = said.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
-        self.state.planner.answers = draft.answers.clone().merge(said);
+        let same = given.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
+        self.state.planner.answers = draft.answers.clone().merge(given);
         if let Some(name) = preset.filter(|_| !same) {
             let presets = self.state.request(Request::Presets { also: Some(name.clone()) });
             self.preset_of_draft = Some((name, presets));

@@ -75,9 +75,10 @@ impl Browser {
         let srcdoc = page.replace('&', "&amp;").replace('"', "&quot;");
         let holder =
             include_str!("holder.html").replace("WIDTH", &width.to_string()).replace("SRCDOC", &srcdoc);
-        let said = self.open(&holder, &["--dump-dom"]);
-        let found = said.out.split_once("<pre>").and_then(|(_, rest)| rest.split_once("</pre>"));
-        let (json, _) = found.unwrap_or_else(|| panic!("nothing was measured:\n{}\n{}", said.out, said.err));
+        let result = self.open(&holder, &["--dump-dom"]);
+        let found = result.out.split_once("<pre>").and_then(|(_, rest)| rest.split_once("</pre>"));
+        let (json, _) =
+            found.unwrap_or_else(|| panic!("nothing was measured:\n{}\n{}", result.out, result.err));
         let json = json.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
         serde_json::from_str(&json).unwrap()
     }
@@ -159,9 +160,9 @@ fn the_page_has_its_colours_by_day_and_by_night_and_no_complaint_from_the_browse
         let night = browser.picture(&page, width, height, &["--blink-settings=preferredColorScheme=0"]);
         assert!(night.of(dark_paper) > all / 2 && night.of(dark_accent) > 1000 && night.of(accent) == 0);
     }
-    let said = browser.open(&page, &["--dump-dom"]);
-    assert!(said.out.contains("</html>"), "{}", said.err);
-    assert!(!said.err.contains(":CONSOLE"), "{}", said.err);
+    let result = browser.open(&page, &["--dump-dom"]);
+    assert!(result.out.contains("</html>"), "{}", result.err);
+    assert!(!result.err.contains(":CONSOLE"), "{}", result.err);
 }
 
 /// Text that takes every way out of text that a page may have left open.
@@ -177,8 +178,8 @@ fn hostile_text_is_shown_and_does_nothing() {
     let mut input = ReportInput::read(&runs::hostile(&RunsRoot::new(root.path()), HOSTILE));
     input.name = HOSTILE.into();
     let page = html(&input);
-    let said = browser.open(&page, &["--dump-dom"]);
-    assert!(!said.err.contains(":CONSOLE"), "the policy had something to forbid:\n{}", said.err);
+    let result = browser.open(&page, &["--dump-dom"]);
+    assert!(!result.err.contains(":CONSOLE"), "the policy had something to forbid:\n{}", result.err);
 
     // Without the policy nothing stands between a hole and what it would do.
     let open = page.replacen("Content-Security-Policy", "X-Nothing", 1);
