@@ -56,8 +56,8 @@ pub trait App {
     fn update(&mut self, input: Input) -> Next;
     /// Draws the current state.
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme);
-    /// Returns whether more input is available than one tick may process. The next tick then follows at once,
-    /// after pending keys.
+    /// Returns whether the app has more work than one tick may do. The next tick then follows at once, after
+    /// pending keys.
     fn hurries(&self) -> bool {
         false
     }
@@ -68,17 +68,17 @@ pub trait App {
 pub enum Left {
     /// The app ended the loop.
     ByApp,
-    /// A signal asked the process to end, or the terminal went away.
+    /// A signal requested the process to end, or the terminal is gone.
     Called,
 }
 
 /// Runs an app until it leaves, `quit` becomes true, or the terminal is gone.
 ///
 /// # Errors
-/// The terminal cannot be read or drawn on though it is there.
+/// The terminal exists, but cannot be read or drawn on.
 pub fn run(terminal: &mut Terminal, theme: &Theme, quit: &AtomicBool, app: &mut dyn App) -> io::Result<Left> {
     match run_until(terminal, theme, quit, app) {
-        // Closing the window, or losing the connection, is a way to leave.
+        // Closing the window or losing the connection counts as leaving.
         Err(_) if !terminal.is_there() => Ok(Left::Called),
         ended => ended,
     }
@@ -92,7 +92,8 @@ fn run_until(
 ) -> io::Result<Left> {
     let over_ssh = std::env::var_os("SSH_CONNECTION").is_some();
     let between = if over_ssh { FRAME_OVER_SSH } else { FRAME };
-    // Starts to listen before the size is asked for: a change that came between would be nobody's event.
+    // This starts to listen for events before the size is read, so that no change of the size in between is
+    // lost.
     poll(Duration::ZERO)?;
     let mut next = app.update(Input::Size(terminal.size()?));
     let mut dirty = true;
@@ -114,8 +115,8 @@ fn run_until(
         }
         let hurries = app.hurries();
         let tick = if hurries { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
-        // Before the keys, so that one held down does not stop the clock; an app that hurries has a tick
-        // after each key.
+        // Ticks come before keys, so that a key held down does not stop the clock; an app that hurries has a
+        // tick after each key.
         next = if tick.is_zero() && !(hurries && poll(Duration::ZERO)?) {
             ticked = Instant::now();
             if !terminal.is_there() {
@@ -145,7 +146,7 @@ fn run_until(
     }
 }
 
-/// Draws an app, or what size it needs where there is too little room.
+/// Draws an app, or the required size if the terminal is too small.
 pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
     let area = frame.area();
     if area.width >= MIN_WIDTH && area.height >= MIN_HEIGHT {
@@ -158,7 +159,7 @@ pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
     }
 }
 
-/// Signs of our own texts that a terminal without Unicode would garble. Foreign text stays as it is.
+/// Replaces our own characters that a terminal without Unicode cannot show. Other text is not changed.
 fn spell_out(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         let ascii = match cell.symbol() {
