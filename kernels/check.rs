@@ -5,14 +5,14 @@ use burn::tensor::Tensor;
 pub(crate) use crate::compare::{distance, random};
 use crate::{Op, apply_all};
 
-/// Which inputs are tracked: all of them, then each alone.
+/// Returns the subsets of tracked inputs: all of them, then each alone.
 fn subsets<const N: usize>() -> Vec<[bool; N]> {
     let mut subsets: Vec<[bool; N]> = vec![[true; N]];
     subsets.extend((0..N).map(|i| std::array::from_fn(|j| i == j)));
     subsets
 }
 
-/// A random gradient for each result.
+/// Returns a random gradient for each result.
 fn seeds<const M: usize>(results: &[Tensor<2>; M]) -> [Tensor<2>; M] {
     std::array::from_fn(|result| {
         let [rows, columns] = results[result].dims();
@@ -20,15 +20,15 @@ fn seeds<const M: usize>(results: &[Tensor<2>; M]) -> [Tensor<2>; M] {
     })
 }
 
-/// A number with these gradients of `results`.
+/// Returns a scalar whose gradients with respect to `results` are the seeds.
 fn seeded<const M: usize>(results: [Tensor<2>; M], seeds: [Tensor<2>; M]) -> Tensor<1> {
     let parts = results.into_iter().zip(seeds).map(|(result, seed)| (result * seed.autodiff()).sum());
     parts.reduce(|all, part| all + part).expect("an op has a result")
 }
 
-/// Runs `op` fused and as its reference under autodiff with a random output gradient; asserts that the value
-/// and the gradient of every input agree to `tolerance` (relative L2), with all inputs tracked and with each
-/// alone tracked. The same on a CUDA device where there is one.
+/// Runs `op` fused and as its reference under autodiff with a random output gradient. Asserts that the values
+/// and the gradients of every input agree to `tolerance` (relative L2), with all inputs tracked and with each
+/// alone tracked. Does the same on a CUDA device if there is one.
 pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
     op: O,
     inputs: [Tensor<2>; N],
@@ -74,18 +74,19 @@ pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>
 #[cfg(feature = "cuda")]
 pub(crate) use on_cuda::cuda_device;
 
-/// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
+/// Compares the kernels on a CUDA device, or on the emulated one, with the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use burn::tensor::{DType, Device, DeviceType};
 
     use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
 
-    /// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
+    /// The tolerance for bf16 results (`NOTES.md`, "Tolerances"), relative L2: for values, and below for
+    /// gradients.
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
 
-    /// The first CUDA device; a word where there is none, and a failure where there has to be one.
+    /// Returns the first CUDA device. Without one it prints a message, or fails if a device is required.
     pub(crate) fn cuda_device() -> Option<Device> {
         let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
         if device.is_none() {
@@ -103,7 +104,7 @@ mod on_cuda {
             return;
         }
         let Some(device) = cuda_device() else { return };
-        // Both sides start from the same numbers: those bf16 has.
+        // Both sides start from the same numbers, rounded to bf16.
         let inputs = inputs.each_ref().map(|input| input.clone().cast(DType::BF16).cast(DType::F32));
         for tracked in subsets::<N>() {
             let leaf = |input: Tensor<2>, tracked: bool| {

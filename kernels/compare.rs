@@ -1,4 +1,4 @@
-//! Numbers to try an op with, and how far a result lies from what was expected.
+//! Numbers for testing ops, and the distance of a result from the expected one.
 
 #![cfg_attr(
     not(feature = "cuda"),
@@ -8,16 +8,16 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_base::random::{GAMMA, SplitMix64};
 
-/// As many numbers as are different before they repeat, so that a large tensor is soon made. A prime: rows
-/// differ.
+/// The number of values before they repeat, so that a large tensor is created quickly. It is a prime, so that
+/// rows differ.
 const PERIOD: usize = (1 << 22) - 3;
 
-/// Reproducible numbers in (-1.5, 1.5): a `[rows, columns]` tensor on the CPU, outside autodiff.
+/// Returns reproducible numbers in (-1.5, 1.5) as a `[rows, columns]` tensor on the CPU, outside autodiff.
 pub fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     random_through(seed, rows, columns, |x| x)
 }
 
-/// What `f` makes of such numbers.
+/// Returns `f` of such numbers.
 pub fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) -> f32) -> Tensor<2> {
     let mut bits = SplitMix64::new(seed.wrapping_mul(GAMMA));
     let mut next = || (bits.next_u64() >> 40) as f32 / (1u64 << 24) as f32 * 3.0 - 1.5;
@@ -30,7 +30,7 @@ pub fn random_through(seed: u64, rows: usize, columns: usize, f: impl Fn(f32) ->
     Tensor::from_data(TensorData::new(numbers, [rows, columns]), &Device::flex())
 }
 
-/// Relative L2 distance; NaN where either has a NaN.
+/// Returns the relative L2 distance; NaN if either has a NaN.
 pub fn distance(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
     let got = got.clone().inner().into_data().try_to_vec::<f32>().expect("f32");
     let expected = expected.clone().inner().into_data().try_to_vec::<f32>().expect("f32");

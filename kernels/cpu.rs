@@ -1,4 +1,4 @@
-//! What the CPU paths share: slices of tensors, new tensors, whole-tensor products, rows in parallel.
+//! Functions that the CPU paths share: slices of tensors, new tensors, whole-tensor products, parallel rows.
 
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
@@ -7,30 +7,30 @@ use rayon::prelude::*;
 use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
 use crate::simd::dispatch;
 
-/// The numbers of a contiguous f32 tensor.
+/// Returns the numbers of a contiguous f32 tensor.
 pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice::<f32>().expect("ops receive contiguous f32 tensors")
 }
 
-/// A `[rows, columns]` tensor that owns `data`.
+/// Creates a `[rows, columns]` tensor that owns `data`.
 pub(crate) fn tensor(data: Vec<f32>, rows: usize) -> FlexTensor {
     let columns = data.len() / rows.max(1);
     FlexTensor::new(Bytes::from_elems(data), Layout::contiguous(Shape::new([rows, columns])), DType::F32)
 }
 
-/// Rows and columns of a 2-D tensor.
+/// Returns rows and columns of a 2-D tensor.
 pub(crate) fn dims(tensor: &FlexTensor) -> (usize, usize) {
     let shape = tensor.layout().shape();
     (shape[0], shape[1])
 }
 
-/// A whole 2-D tensor as a matrix.
+/// Returns a whole 2-D tensor as a matrix.
 pub(crate) fn matrix(tensor: &FlexTensor) -> Matrix<'_> {
     let (rows, columns) = dims(tensor);
     Matrix::new(slice(tensor), rows, columns, columns)
 }
 
-/// `scale · lhs · rhs` as a new row-major vector.
+/// Returns `scale · lhs · rhs` as a new row-major vector.
 pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
     let (rows, columns) = (lhs.rows(), rhs.columns());
     let mut out = vec![0.0; rows * columns];
@@ -38,13 +38,14 @@ pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
     out
 }
 
-/// `out += scale · lhs · rhs`, `out` row-major.
+/// Computes `out += scale · lhs · rhs`, where `out` is row-major.
 pub(crate) fn add_product(out: &mut [f32], scale: f32, lhs: Matrix, rhs: Matrix) {
     let (rows, columns) = (lhs.rows(), rhs.columns());
     matmul(Write::Add, MatrixMut::new(out, rows, columns, columns), scale, lhs, rhs, Threads::All);
 }
 
-/// How many rows of `width` numbers one parallel task should take, so that a task is worth its hand-over.
+/// Returns the number of rows of `width` numbers for one parallel task, so that the work outweighs the cost
+/// of a task.
 fn rows_per_task(width: usize) -> usize {
     (16_384 / width.max(1)).max(1)
 }
@@ -88,8 +89,8 @@ pub(crate) fn for_rows2(
         });
 }
 
-/// Sums one vector of `width` numbers per task into one, tasks in order, so that the result does not depend
-/// on which thread was faster. `add(row, total)` adds the contribution of a row.
+/// Sums one vector of `width` numbers per task. Tasks are added in order, so that the result does not depend
+/// on the speed of threads. `add(row, total)` adds the contribution of a row.
 pub(crate) fn sum_rows(rows: usize, width: usize, add: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let step = rows_per_task(width).max(rows.div_ceil(64));
     let partial: Vec<Vec<f32>> = (0..rows.div_ceil(step.max(1)))

@@ -1,5 +1,5 @@
-//! Ops on several layers that read the same input: their number is known when the program runs, so they
-//! handle lists.
+//! Ops on several layers that read the same input. The number of layers is only known at run time, so these
+//! ops use lists.
 
 use std::fmt::Debug;
 
@@ -10,22 +10,22 @@ use burn_flex::FlexTensor;
 use crate::cuda::{CudaTensor, GroupOnCuda, OnCuda};
 use crate::{Op, apply_all};
 
-/// What a group has for CUDA devices: nothing in a build without them.
+/// The CUDA part of a group, which is empty in builds without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub trait GroupOnCuda {}
 
 #[cfg(not(feature = "cuda"))]
 impl<G> GroupOnCuda for G {}
 
-/// An [`Op`] on one input and the parameters of up to four layers, with a result for each layer.
+/// An [`Op`] on one input and the parameters of up to four layers, with one result per layer.
 pub trait Group: GroupOnCuda + Clone + Debug + Send + 'static {
-    /// As [`Op::reference`].
+    /// Like [`Op::reference`].
     fn reference(&self, inputs: &[Tensor<2>]) -> Vec<Tensor<2>>;
 
-    /// As [`Op::forward`].
+    /// Like [`Op::forward`].
     fn forward(&self, inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>);
 
-    /// As [`Op::backward`].
+    /// Like [`Op::backward`].
     fn backward(
         &self,
         saved: Vec<FlexTensor>,

@@ -1,12 +1,12 @@
-//! The operations a training step spends its time in, each with a hand-written backward.
+//! The operations that take the time of a training step, each with a hand-written backward pass.
 //!
 //! One folder per op. Every op is a value that implements [`Op`]: a fused, threaded CPU path (`forward`,
-//! `backward`), with the feature `cuda` the launches of its device code (`cuda.rs` beside the `.cuh`), and a
-//! `reference` in plain tensor operations, which is the readable specification, what the tests compare with,
-//! and what runs where neither does. Activations enter and leave as `[T, channels]` tensors, where `T` counts
-//! the tokens of a packed row; heads and borders are parameters of the op.
+//! `backward`), with the feature `cuda` the launches of its device code (`cuda.rs` next to the `.cuh`), and a
+//! `reference` in plain tensor operations, which is the readable specification, the oracle of the tests, and
+//! the fallback where neither of the others runs. Activations enter and leave as `[T, channels]` tensors,
+//! where `T` counts the tokens of a packed row; heads and boundaries are parameters of the op.
 //!
-//! This crate knows tensors and nothing of models, checkpoints or files.
+//! This crate must not know models, checkpoints or files.
 
 pub mod adamw;
 pub mod causal_conv1d_silu;
@@ -44,7 +44,8 @@ mod check;
 #[cfg(any(test, feature = "cuda"))]
 mod compare;
 
-/// How `sparktune-bench` reaches a single op on a device, to compare it with the CPU's path and to time it.
+/// Gives `sparktune-bench` access to single ops on a device, to compare them with the CPU path and to time
+/// them.
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub mod measuring {

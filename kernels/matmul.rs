@@ -1,4 +1,4 @@
-//! Matrix products of the CPU ops: strided views into f32 slices, checked once, handed to the `gemm` crate.
+//! Matrix products of the CPU ops: strided views into f32 slices, checked once, passed to the `gemm` crate.
 //!
 //! `gemm` picks its kernel at run time (AVX-512 with its feature `x86-v4`, AVX2+FMA, NEON, plain) and blocks
 //! the summed dimension by the caches of the machine, never by the number of threads: a product has the same
@@ -66,8 +66,8 @@ fn fits(len: usize, rows: usize, cols: usize, row_stride: usize) -> bool {
     row_stride >= cols && (rows == 0 || (rows - 1) * row_stride + cols <= len)
 }
 
-/// An output that several tasks write at once, each its own rows and columns: a tile of `[tokens, heads,
-/// head_dim]` is no sub-slice, so the borrow checker cannot see that the tiles are disjoint.
+/// An output that several tasks write at the same time, each its own rows and columns. A tile of `[tokens,
+/// heads, head_dim]` is not a sub-slice, so the borrow checker cannot see that the tiles are disjoint.
 pub(crate) struct Tiled<'a> {
     data: *mut f32,
     len: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Tiled<'a> {
 unsafe impl Sync for Tiled<'_> {}
 
 impl<'a> Tiled<'a> {
-    /// Takes the exclusive borrow that is to be shared out in tiles.
+    /// Takes the exclusive borrow that will be divided into tiles.
     pub(crate) fn new(data: &'a mut [f32]) -> Self {
         Self { data: data.as_mut_ptr(), len: data.len(), borrow: PhantomData }
     }
@@ -121,23 +121,23 @@ impl<'a> Tiled<'a> {
 /// Whether a product replaces its destination or is added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// dst = product; what was there is never read.
+    /// dst = product; the previous values are never read.
     Replace,
     /// dst = dst + product.
     Add,
 }
 
 impl Write {
-    /// `Replace` the first time, `Add` from then on.
+    /// Returns `Replace` the first time, and `Add` from then on.
     pub(crate) fn first(first: bool) -> Self {
         if first { Write::Replace } else { Write::Add }
     }
 }
 
-/// How many threads work on one product.
+/// The number of threads for one product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// The calling one: the product is one task of many.
+    /// The calling thread, when the product is one task of many.
     One,
     /// All of the current rayon pool.
     All,

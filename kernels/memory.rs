@@ -1,10 +1,10 @@
-//! The tensors that take a device's memory.
+//! The memory that tensors take on a device.
 
 use burn::tensor::Device;
 
-/// Bytes that the memory pools of a device hold now, over all streams, staging included: what tensors take
-/// and what is kept for the next ones.
-/// `None` on the CPU, where the system counts the process's memory. Does not wait for queued work.
+/// Returns the bytes that the memory pools of a device hold now, over all streams and including staging
+/// buffers: the memory of tensors, and the memory kept for later ones. Returns `None` on the CPU, where the
+/// system counts the process's memory. Does not wait for queued work.
 pub fn reserved_bytes(device: &Device) -> Option<u64> {
     device.memory_pool_usage().map(|usage| usage.bytes_reserved)
 }

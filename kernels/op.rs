@@ -1,4 +1,4 @@
-//! How an op joins burn: one function wires any [`Op`] into the autodiff graph, so that an op's file holds
+//! Connects ops to burn: one function wires any [`Op`] into the autodiff graph, so that an op's file contains
 //! only its mathematics.
 
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ use burn_flex::FlexTensor;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, OnCuda};
 
-/// What an op has for CUDA devices: nothing in a build without them.
+/// The CUDA part of an op, which is empty in builds without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub trait OnCuda<const N: usize, const M: usize = 1> {}
 
@@ -28,22 +28,22 @@ impl<O, const N: usize, const M: usize> OnCuda<N, M> for O {}
 
 /// An operation on `N` float tensors with `M` results and a hand-written backward.
 ///
-/// The host-side parameters (borders, positions, scales) are fields of the implementing type.
+/// The host-side parameters (boundaries, positions, scales) are fields of the implementing type.
 pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug + Send + 'static {
-    /// Whether the results are wanted in f32 where activations are narrower: losses and gates.
+    /// Whether the results are f32 even if activations are narrower, as for losses and gates.
     const F32_RESULT: bool = false;
 
-    /// The results in plain differentiable tensor operations: the specification.
+    /// Returns the results in plain differentiable tensor operations. This is the specification.
     fn reference(&self, inputs: [Tensor<2>; N]) -> [Tensor<2>; M];
 
-    /// The results on the CPU, and what `backward` will need.
+    /// Returns the results on the CPU, and the tensors that `backward` will need.
     ///
-    /// `wanted[i]` says whether a gradient for input `i` will be asked for; with none wanted nothing should
-    /// be saved. Inputs are contiguous f32.
+    /// `wanted[i]` says whether a gradient for input `i` is needed; if none is, nothing should be saved.
+    /// Inputs are contiguous f32.
     fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>);
 
-    /// Gradients of the inputs given the gradients of the results; at least those `wanted`, but for the ones
-    /// left in a [`GradientSum`](crate::GradientSum).
+    /// Returns the gradients of the inputs, given the gradients of the results: at least those in `wanted`,
+    /// except the ones that were added to a [`GradientSum`](crate::GradientSum).
     fn backward(
         &self,
         saved: Vec<FlexTensor>,
@@ -54,14 +54,15 @@ pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug +
 
 /// Runs an op with one result, recording it in the autodiff graph when an input is tracked.
 ///
-/// On the CPU and on CUDA devices by its own forward and backward; by its reference where its kernels do not
-/// take these shapes, and on all other devices.
+/// On the CPU and on CUDA devices this uses the op's own forward and backward passes. Its reference is used
+/// for shapes that the kernels do not support, and on all other devices.
 pub fn apply<O: Op<N>, const N: usize>(op: O, inputs: [Tensor<2>; N]) -> Tensor<2> {
     let [result] = apply_all(op, inputs);
     result
 }
 
-/// As [`apply`], for an op with any number of results. The first must have a part in what is differentiated.
+/// Like [`apply`], for an op with any number of results. The differentiated value must depend on the first
+/// one.
 pub fn apply_all<O: Op<N, M>, const N: usize, const M: usize>(
     op: O,
     inputs: [Tensor<2>; N],
@@ -76,7 +77,7 @@ pub fn apply_all<O: Op<N, M>, const N: usize, const M: usize>(
     by_reference(&op, inputs)
 }
 
-/// The reference on any device, computed in f32.
+/// Computes the reference on any device in f32.
 pub(crate) fn by_reference<O: Op<N, M>, const N: usize, const M: usize>(
     op: &O,
     inputs: [Tensor<2>; N],
@@ -182,13 +183,13 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Runs<Cube, N, M> for O {
     }
 }
 
-/// Whether this tensor's data lies in host memory, where the fused CPU paths apply.
+/// Returns whether this tensor's data is in host memory, where the fused CPU paths apply.
 pub(crate) fn on_cpu(tensor: &Tensor<2>) -> bool {
     tensor.device().inner() == burn::tensor::Device::flex()
 }
 
-/// A tensor outside autodiff with its rows one after the other, as kernels read them; burn leaves gaps behind
-/// short rows on CUDA devices, and each use of such a tensor would close them anew.
+/// Returns a tensor outside autodiff with contiguous rows, as kernels read them. burn pads short rows on CUDA
+/// devices, and without this each use of such a tensor would copy it.
 pub fn packed(tensor: Tensor<2>) -> Tensor<2> {
     #[cfg(feature = "cuda")]
     if !on_cpu(&tensor) {
@@ -197,7 +198,7 @@ pub fn packed(tensor: Tensor<2>) -> Tensor<2> {
     tensor
 }
 
-/// The contiguous data behind a tensor without autodiff association.
+/// Returns the contiguous data of a tensor outside autodiff.
 #[cfg_attr(
     not(feature = "cuda"),
     expect(unreachable_pub, reason = "builds with CUDA hand it to the benchmarks")
@@ -206,7 +207,8 @@ pub fn primitive(tensor: Tensor<2>) -> FlexTensor {
     tensor.try_into_primitive::<Flex>().expect("a CPU tensor outside autodiff").to_contiguous()
 }
 
-/// The node of an op's first result: it waits for the gradients of all, and gives those of the inputs.
+/// The autodiff node of an op's first result. It waits for the gradients of all results and computes those of
+/// the inputs.
 #[derive(Debug)]
 struct Step<O, const N: usize, const M: usize> {
     op: PhantomData<O>,
@@ -220,7 +222,7 @@ impl<O: Runs<B, N, M>, B: Backend, const N: usize, const M: usize> Backward<B, N
         let d_outputs = others.with(grads.consume::<B>(&ops.node));
         let gradients = op.backward(saved, d_outputs, wanted);
         for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
-            // None where the op has left it in a sum.
+            // It is `None` if the op has added it to a sum.
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 grads.register::<B>(parent.id, gradient);
             }
@@ -228,8 +230,8 @@ impl<O: Runs<B, N, M>, B: Backend, const N: usize, const M: usize> Backward<B, N
     }
 }
 
-/// The node of one of an op's other results, a child of the first's so that it comes before that in the
-/// backward pass: all it does is to put its gradient where the first will look.
+/// The autodiff node of one of an op's other results. It is a child of the first result's node, so that the
+/// backward pass visits it before that one, and it only stores its gradient for it.
 #[derive(Debug)]
 struct Other;
 
@@ -242,7 +244,7 @@ impl<B: Backend> Backward<B, 1> for Other {
     }
 }
 
-/// The gradients of an op's results behind the first, as they come in.
+/// The gradients of an op's results after the first, as they arrive.
 #[derive(Debug, Clone)]
 struct Others<B: Backend> {
     gradients: Arc<Mutex<Vec<Option<FloatTensor<B>>>>>,
@@ -257,7 +259,7 @@ impl<B: Backend> Others<B> {
         Self { gradients: Arc::new(Mutex::new(vec![None; kinds.len()])), kinds }
     }
 
-    /// All gradients, that of the first result given; zeros for a result that nothing came of.
+    /// Returns all gradients, given that of the first result, with zeros for results that were not used.
     fn with<const M: usize>(self, first: FloatTensor<B>) -> [FloatTensor<B>; M] {
         let device = first.device();
         let found = std::mem::take(&mut *self.gradients.lock().expect(NO_PANIC));

@@ -60,7 +60,7 @@ pub(crate) fn sum(xs: &[f32]) -> f32 {
     )
 }
 
-/// Largest element; −∞ when empty. A NaN may be passed over.
+/// Returns the largest element; −∞ when empty. NaN may be ignored.
 #[inline(always)]
 pub(crate) fn max(xs: &[f32]) -> f32 {
     reduce(
@@ -124,7 +124,7 @@ fn fold(mut lanes: [f32; LANES], op: impl Fn(f32, f32) -> f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Distance in units of the last place of the correctly rounded value.
+    /// Returns the distance from the correctly rounded value in units of its last place.
     fn ulps(got: f32, exact: f64) -> f64 {
         let rounded = exact as f32;
         let ulp = f64::from(f32::from_bits(rounded.to_bits() + 1)) - f64::from(rounded);

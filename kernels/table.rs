@@ -1,4 +1,4 @@
-//! Numbers that the host knows and kernels read: borders, positions, ids, angles.
+//! Numbers that the host computes and kernels read: boundaries, positions, ids, angles.
 
 #[cfg(feature = "cuda")]
 use std::any::Any;
@@ -14,7 +14,7 @@ use cubecl::server::Handle;
 #[cfg(feature = "cuda")]
 use crate::cuda::CudaTensor;
 
-/// Shared numbers; brought to the device once, when the first kernel asks for them.
+/// Shared numbers, which are copied to the device once, when the first kernel needs them.
 #[derive(Clone)]
 pub struct Table<T = u32> {
     host: Arc<[T]>,
@@ -24,7 +24,7 @@ pub struct Table<T = u32> {
     derived: Arc<Mutex<Vec<Derived>>>,
 }
 
-/// Something that follows from the numbers of a table, by what else it depends on.
+/// A value derived from the numbers of a table, with the key it was derived for.
 #[cfg(feature = "cuda")]
 type Derived = ([usize; 3], Arc<dyn Any + Send + Sync>);
 
@@ -62,7 +62,8 @@ impl<T: fmt::Debug> fmt::Debug for Table<T> {
 
 #[cfg(feature = "cuda")]
 impl<T> Table<T> {
-    /// What `make` makes of the numbers, once for each type and `key` over all layers that share the table.
+    /// Returns the value that `make` computes from the numbers. It is computed once for each type and `key`,
+    /// for all layers that share the table.
     pub(crate) fn derived<D: Any + Send + Sync>(
         &self,
         key: [usize; 3],
@@ -81,9 +82,9 @@ impl<T> Table<T> {
 
 #[cfg(feature = "cuda")]
 impl<T: bytemuck::NoUninit> Table<T> {
-    /// The numbers on the device of `beside`.
-    pub(crate) fn on_device(&self, beside: &CudaTensor) -> Handle {
-        let upload = || beside.client.create_from_slice(bytemuck::cast_slice(&self.host));
+    /// Returns the numbers on the device of `like`.
+    pub(crate) fn on_device(&self, like: &CudaTensor) -> Handle {
+        let upload = || like.client.create_from_slice(bytemuck::cast_slice(&self.host));
         self.device.get_or_init(upload).clone()
     }
 }

@@ -1,4 +1,4 @@
-//! A weight as an op takes it, and where its gradient is added up.
+//! A weight as an argument of an op, and the place where its gradient is added up.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,9 +15,9 @@ use crate::{cpu, op};
 /// A matrix of the model.
 #[derive(Debug, Clone)]
 pub struct Weight {
-    /// Its numbers.
+    /// The numbers.
     pub tensor: Tensor<2>,
-    /// Where an op leaves the gradient. Without one it goes the way of all gradients.
+    /// The sum that ops add the gradient to. Without one, the gradient is returned like any other.
     pub sum: Option<GradientSum>,
 }
 
@@ -27,14 +27,14 @@ impl From<Tensor<2>> for Weight {
     }
 }
 
-/// The gradient of a weight, summed over everything it is used for in a step. Ops add to it in place, without
-/// a second gradient of the weight's size; only the head's is made in the forward pass and waits beside the
-/// sum of the rows before.
+/// The gradient of a weight, summed over all its uses in a step. Ops add to it in place, without a second
+/// gradient of the weight's size. Only the head's gradient is computed in the forward pass and kept next to
+/// the sum of earlier rows.
 #[derive(Debug, Clone, Default)]
 pub struct GradientSum(Arc<Mutex<Option<Tensor<2>>>>);
 
 impl GradientSum {
-    /// The sum so far, f32 outside autodiff; it starts anew.
+    /// Takes the sum so far, f32 outside autodiff. The next sum starts from zero.
     pub fn take(&self) -> Option<Tensor<2>> {
         self.0.lock().expect(NO_PANIC).take()
     }
@@ -57,7 +57,7 @@ impl GradientSum {
 
 const NO_PANIC: &str = "nobody panics while holding a gradient";
 
-/// Leaves a gradient with its sum. Returns it where there is none.
+/// Adds a gradient to its sum. Returns the gradient if there is no sum.
 pub(crate) fn keep<B: Backend>(sum: Option<&GradientSum>, gradient: FloatTensor<B>) -> Option<FloatTensor<B>>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -67,8 +67,8 @@ where
     None
 }
 
-/// Runs `add` on the numbers of the sum, or on zeros `[rows, columns]` where it has none yet. Returns them
-/// where there is no sum to keep them.
+/// Calls `add` with the numbers of the sum, or with zeros `[rows, columns]` if it is empty. Returns the
+/// result if there is no sum to store it in.
 pub(crate) fn add_on_cpu(
     sum: Option<&GradientSum>,
     [rows, columns]: [usize; 2],
@@ -82,8 +82,8 @@ pub(crate) fn add_on_cpu(
     None
 }
 
-/// Keeps what `add` makes of the sum so far, a tensor nobody else reads. Returns it where there is no sum to
-/// keep it.
+/// Stores the result of `add`, which gets the sum so far as a tensor that is not shared. Returns the result
+/// if there is no sum to store it in.
 #[cfg(feature = "cuda")]
 pub(crate) fn add_on_cuda(
     sum: Option<&GradientSum>,
@@ -95,21 +95,20 @@ pub(crate) fn add_on_cuda(
     None
 }
 
-/// Runs `add` on the numbers of several sums of these `shapes`, f32 tensors nobody else reads, and says
-/// whether it is to add to them or to put its own in their place. Returns those that have no sum to keep
-/// them.
+/// Calls `add` with the numbers of several sums of these `shapes`, f32 tensors that are not shared, and with
+/// whether it has to add to them or replace them. Returns those without a sum to store them in.
 #[cfg(feature = "cuda")]
 pub(crate) fn add_all_on_cuda(
     sums: &[Option<GradientSum>],
-    beside: &CudaTensor,
+    like: &CudaTensor,
     shapes: &[[usize; 2]],
     add: impl FnOnce(&[CudaTensor], bool),
 ) -> Vec<Option<CudaTensor>> {
     let totals: Vec<_> = sums.iter().map(|sum| take_on_cuda(sum.as_ref())).collect();
     let added = totals.iter().any(Option::is_some);
-    // One that has nothing yet beside others that have: never within a model, whose layers learn together.
+    // A mix of empty and filled sums never occurs within a model, whose layers are trained together.
     let fresh = |shape| {
-        if added { cuda::zeros(beside, shape, DType::F32) } else { cuda::empty(beside, shape, DType::F32) }
+        if added { cuda::zeros(like, shape, DType::F32) } else { cuda::empty(like, shape, DType::F32) }
     };
     let totals = totals.into_iter().zip(shapes).map(|(total, shape)| total.unwrap_or_else(|| fresh(*shape)));
     let totals: Vec<_> = totals.collect();

@@ -1,16 +1,16 @@
-//! What the ops ask of a CUDA device, launch by launch: bytes that come from or go to memory, and FLOPs of
-//! the tensor cores, as the kernels here move and do them.
+//! The work of the ops on a CUDA device, launch by launch: the bytes that the kernels move from and to
+//! memory, and their FLOPs on the tensor cores.
 //!
-//! Counted from the sources (`NOTES.md`), nothing measured. A number that is read again while it lies in L2
-//! counts once. Enters: sizes. Leaves: [`Work`], which `bench` holds times against and a training step is
-//! predicted from. Neither a device nor the feature `cuda` is needed.
+//! It is counted from the sources (`NOTES.md`); nothing is measured. A number that is read again while it is
+//! in L2 counts once. Enters: sizes. Leaves: [`Work`], which `bench` compares times with, and from which the
+//! time of a training step is predicted. Neither a device nor the feature `cuda` is needed.
 
 use crate::linear_cross_entropy::Slabs;
 
 /// One launch of a kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Launch {
-    /// Read and written.
+    /// The number of bytes read and written.
     pub bytes: f64,
     /// FLOPs of the tensor cores; a multiply-add counts as two.
     pub flops: f64,
@@ -19,34 +19,34 @@ pub struct Launch {
 /// The launches of an op's two passes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Work {
-    /// Of the forward pass.
+    /// The launches of the forward pass.
     pub forward: Vec<Launch>,
-    /// Of the backward pass.
+    /// The launches of the backward pass.
     pub backward: Vec<Launch>,
 }
 
 /// The peak rates of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceilings {
-    /// Bytes a second, read and written.
+    /// Bytes per second, read and written.
     pub bytes_per_s: f64,
-    /// bf16 FLOP a second.
+    /// bf16 FLOPs per second.
     pub flops_per_s: f64,
 }
 
 impl Ceilings {
-    /// The least seconds in which so many bytes can be moved and so many FLOPs be done, at the same time.
+    /// Returns the shortest time in seconds for this many bytes and FLOPs, which overlap.
     pub fn floor_s(&self, bytes: f64, flops: f64) -> f64 {
         (bytes / self.bytes_per_s).max(flops / self.flops_per_s)
     }
 
-    /// The same of launches, one after the other.
+    /// Returns the shortest time in seconds of these launches in sequence.
     pub fn floors_s(&self, launches: &[Launch]) -> f64 {
         launches.iter().map(|launch| self.floor_s(launch.bytes, launch.flops)).sum()
     }
 }
 
-/// FLOPs of some launches.
+/// Returns the FLOPs of these launches.
 pub fn flops(launches: &[Launch]) -> f64 {
     launches.iter().map(|launch| launch.flops).sum()
 }
@@ -57,28 +57,30 @@ fn moved(bytes: f64) -> Launch {
 
 const BF16: f64 = 2.0;
 const F32: f64 = 4.0;
-/// An fp32 sum that is read, added to and written.
+/// The bytes of an fp32 sum that is read, added to and written.
 const ADDED: f64 = 8.0;
-/// Rows of a tile of `device/gemm.cuh`.
+/// The number of rows in a tile of `device/gemm.cuh`.
 const TILE: usize = 128;
-/// Bytes of an operand that L2 keeps while the other one streams by.
+/// The number of bytes of an operand that L2 keeps while the other one is streamed.
 const KEPT: usize = 8 << 20;
 
-/// Rows of tiles that are computed together, `Tile::group`: as many as [`KEPT`] holds rows of A for.
+/// Returns the number of tile rows that are computed together, as in `Tile::group`: as many as [`KEPT`] can
+/// hold rows of A for.
 fn group(k: usize) -> usize {
     (KEPT / (2 * TILE * k.max(1))).clamp(8, 16)
 }
 
-/// `C [m, n] = A [m, k] · B [k, n]`, each number of C taking `result` bytes. A is read once, B again for each
-/// group of A's rows unless L2 keeps it. Where `k` is split the parts are not counted: such results are
-/// small.
+/// Counts `C [m, n] = A [m, k] · B [k, n]`, with `result` bytes for each number of C. A is read once; B is
+/// read again for each group of A's rows unless L2 keeps it. If `k` is split, the parts are not counted,
+/// because such results are small.
 pub fn product(m: usize, n: usize, k: usize, result: f64) -> Launch {
     let readings = if 2 * n * k <= KEPT { 1 } else { m.div_ceil(TILE).div_ceil(group(k)) };
     let [m, n, k] = [m, n, k].map(|size| size as f64);
     Launch { bytes: BF16 * (m * k + n * k * readings as f64) + result * m * n, flops: 2.0 * m * n * k }
 }
 
-/// Layers of these `outputs` on the same input: a product each, the input's gradient in one pass over all.
+/// Counts layers with these `outputs` on the same input: one product each, and the input's gradient in one
+/// pass over all.
 pub fn linears(tokens: usize, width: usize, outputs: &[usize]) -> Work {
     Work {
         forward: outputs.iter().map(|out| product(tokens, *out, width, BF16)).collect(),
@@ -86,14 +88,15 @@ pub fn linears(tokens: usize, width: usize, outputs: &[usize]) -> Work {
     }
 }
 
-/// The gradients of their weights, fp32, `added` to what the micro-batches before have left.
+/// Counts the gradients of their weights in fp32; `added` if they are added to those of earlier
+/// micro-batches.
 pub fn weight_gradients(tokens: usize, width: usize, outputs: &[usize], added: bool) -> Work {
     let result = if added { ADDED } else { F32 };
     let backward = outputs.iter().map(|out| product(*out, width, tokens, result)).collect();
     Work { forward: Vec::new(), backward }
 }
 
-/// As [`linears`], each with an adapter of this rank in the same pass.
+/// Like [`linears`], where each layer has an adapter of this rank in the same pass.
 pub fn lora_linears(tokens: usize, width: usize, outputs: &[usize], rank: usize) -> Work {
     let depth = outputs.iter().map(|out| out + rank).sum();
     Work {
@@ -102,8 +105,8 @@ pub fn lora_linears(tokens: usize, width: usize, outputs: &[usize], rank: usize)
     }
 }
 
-/// The small products of their adapters: A below each other and `u = x Aᵀ` forward; `d_u = d_y B`, `d_A` and
-/// `d_B` backward, `added` to what the micro-batches before have left.
+/// Counts the small products of their adapters: with all A concatenated `u = x Aᵀ` forward; `d_u = d_y B`,
+/// `d_A` and `d_B` backward, `added` if they are added to those of earlier micro-batches.
 pub fn adapters(tokens: usize, width: usize, outputs: &[usize], rank: usize, added: bool) -> Work {
     let result = if added { ADDED } else { F32 };
     let ranks = rank * outputs.len();
@@ -117,8 +120,8 @@ pub fn adapters(tokens: usize, width: usize, outputs: &[usize], rank: usize, add
     }
 }
 
-/// Head and cross-entropy over `targets` of a row's `tokens`; all of it runs in the forward pass. A `trained`
-/// head's gradient is `added` to the sum of the micro-batches before by a pass of its own.
+/// Counts head and cross-entropy over `targets` of a row's `tokens`, all of which runs in the forward pass.
+/// The gradient of a `trained` head is `added` to the sum of earlier micro-batches in a separate pass.
 pub fn head(
     [tokens, targets]: [usize; 2],
     hidden: usize,
@@ -132,17 +135,17 @@ pub fn head(
     for first in (0..targets).step_by(rows) {
         let rows = rows.min(targets - first);
         let of_rows = (rows * hidden) as f64;
-        // Gathering the rows, with their target's row of the weight.
+        // This gathers the rows, and the rows of the weight for their targets.
         forward.push(moved(3.0 * BF16 * of_rows));
         for first_column in (0..vocabulary).step_by(width) {
             let width = width.min(vocabulary - first_column);
             let (logits, slab) = ((rows * width) as f64, (width * hidden) as f64);
-            // Eight bytes for every 64 logits.
+            // There are eight bytes for every 64 logits.
             let statistics = logits / 8.0;
             let mut of_logits = product(rows, width, hidden, BF16);
             of_logits.bytes += statistics;
-            // On 96 resident blocks `e` is read one and a half times, the weight once for eight tiles of
-            // rows.
+            // With 96 resident blocks, `e` is read one and a half times, and the weight once for eight tiles
+            // of rows.
             let readings = (rows as f64 / (8 * TILE) as f64).max(1.0);
             let sum = if first_column > 0 { ADDED } else { F32 };
             let d_x = Launch {
@@ -159,13 +162,14 @@ pub fn head(
             forward.push(Launch { bytes, flops: 2.0 * rows as f64 * table });
         }
     }
-    // The gradient of rows without a target is zeros.
+    // The gradient of rows without a target is filled with zeros.
     forward.push(moved(BF16 * ((tokens - targets) * hidden) as f64));
     let sum = (trained && added).then(|| moved(3.0 * F32 * table));
     Work { forward, backward: sum.into_iter().collect() }
 }
 
-/// Looking rows up; a `trained` table's gradient is added to, once for each of `distinct` ids.
+/// Counts the lookup of embeddings. The gradient of a `trained` table is added to once for each of `distinct`
+/// ids.
 pub fn embedding(tokens: usize, width: usize, distinct: usize, trained: bool) -> Work {
     let rows = (tokens * width) as f64;
     let gradient = trained.then(|| moved(BF16 * rows + ADDED * (distinct * width) as f64));
@@ -175,14 +179,14 @@ pub fn embedding(tokens: usize, width: usize, distinct: usize, trained: bool) ->
 /// Tokens of a chunk of the delta rule.
 const CHUNK: f64 = 64.0;
 
-/// The gated delta rule with heads of `d` keys and values.
+/// Counts the gated delta rule with heads of `d` keys and values.
 pub fn gated_delta_rule(tokens: usize, key_heads: usize, value_heads: usize, d: usize) -> Work {
     let [tokens, nk, nv, d] = [tokens, key_heads, value_heads, d].map(|size| size as f64);
-    // Of a token: q, or k; v, or anything of its width; T, or P; the states; gate sums and norms.
+    // Bytes of a token: q, or k; v, or anything of its width; T, or P; the states; gate sums and norms.
     let (keys, values, matrix) = (BF16 * nk * d, BF16 * nv * d, BF16 * nv * CHUNK);
     let (states, gates, norms) = (BF16 * nv * d * d / CHUNK, F32 * nv, 2.0 * F32 * nk);
     let scalars = gates + norms;
-    // Multiply-adds of a token: with a state, and with a chunk, of one head.
+    // Multiply-adds of a token for one head: with a state, and with a chunk.
     let (state, chunk) = (d * d, CHUNK * d);
     let launch = |bytes: f64, multiply_adds: f64| Launch {
         bytes: tokens * bytes,
@@ -193,7 +197,7 @@ pub fn gated_delta_rule(tokens: usize, key_heads: usize, value_heads: usize, d: 
             launch(2.0 * keys + 2.0 * gates + 2.0 * matrix + scalars, nk * 2.0 * chunk),
             launch(2.0 * keys + 2.0 * values + 2.0 * matrix + scalars, nv * (3.0 * state + 2.0 * chunk)),
         ],
-        // Factors in two parts are multiplied twice, two such factors four times.
+        // Factors that are split in two parts are multiplied twice, two such factors four times.
         backward: vec![
             launch(keys + 2.0 * values + matrix + scalars + states, nv * (2.0 * state + chunk)),
             launch(
@@ -208,13 +212,13 @@ pub fn gated_delta_rule(tokens: usize, key_heads: usize, value_heads: usize, d: 
     }
 }
 
-/// Causal attention, a token standing in an example of `length`. Backward forms eight products where forward
-/// has two, seven up to 128 numbers a head.
+/// Counts causal attention, where a token is in an example of `length`. Backward computes eight products
+/// instead of the two of forward, or seven for heads of up to 128 numbers.
 pub fn packed_attention(tokens: usize, length: f64, heads: usize, kv_heads: usize, d: usize) -> Work {
     let rows = tokens as f64;
     let (queries, keys, scalars) =
         (BF16 * (heads * d) as f64, BF16 * (kv_heads * d) as f64, F32 * heads as f64);
-    // Q Kᵀ alone, half of the context on average.
+    // Only Q Kᵀ, with half of the context on average.
     let product = (heads * d) as f64 * length;
     let launch = |bytes: f64, products: f64| Launch { bytes: rows * bytes, flops: rows * products * product };
     let products = if d > 128 { 8.0 } else { 7.0 };
@@ -227,10 +231,11 @@ pub fn packed_attention(tokens: usize, length: f64, heads: usize, kv_heads: usiz
     }
 }
 
-/// Tokens that a thread of the convolution walks, reading three more forward and six backward.
+/// The number of tokens that a thread of the convolution processes; it reads three more forward and six more
+/// backward.
 const RUN: f64 = 64.0;
 
-/// Convolution of four taps and silu.
+/// Counts the convolution of four taps and silu.
 pub fn causal_conv1d_silu(tokens: usize, channels: usize) -> Work {
     let once = BF16 * (tokens * channels) as f64;
     Work {
@@ -239,66 +244,67 @@ pub fn causal_conv1d_silu(tokens: usize, channels: usize) -> Work {
     }
 }
 
-/// One pass each way, over so many matrices of `count` bf16 numbers.
+/// Counts one pass in each direction over this many matrices of `count` bf16 numbers.
 fn streams(count: usize, forward: f64, backward: f64) -> Work {
     let pass = |matrices: f64| (matrices > 0.0).then(|| moved(matrices * BF16 * count as f64));
     Work { forward: pass(forward).into_iter().collect(), backward: pass(backward).into_iter().collect() }
 }
 
-/// `silu(gate) · up`.
+/// Counts `silu(gate) · up`.
 pub fn silu_mul(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 
-/// `gelu(gate) · up`.
+/// Counts `gelu(gate) · up`.
 pub fn gelu_mul(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 
-/// RMSNorm.
+/// Counts RMSNorm.
 pub fn rms_norm(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 2.0, 3.0)
 }
 
-/// RMSNorm of a sum, which is a result too.
+/// Counts RMSNorm of a sum, which is a result too.
 pub fn add_rms_norm(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 4.0, 4.0)
 }
 
-/// RMSNorm times `silu` of a gate.
+/// Counts RMSNorm times `silu` of a gate.
 pub fn gated_rms_norm(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 5.0)
 }
 
-/// RMSNorm and rotation of each head, read where the projection left it; `joint`: beside gates, whose
-/// gradient is written too.
+/// Counts RMSNorm and rotation of each head, read from the projection's output. With `joint`, the output also
+/// contains gates, whose gradient is written too.
 pub fn norm_rope(tokens: usize, width: usize, joint: bool) -> Work {
     streams(tokens * width, 2.0, if joint { 4.0 } else { 3.0 })
 }
 
-/// Rotation alone.
+/// Counts rotation alone.
 pub fn rope(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 2.0, 2.0)
 }
 
-/// Attention's result times `sigmoid` of its gates; the gradient of the joint projection is twice as wide.
+/// Counts attention's result times `sigmoid` of its gates; the gradient of the joint projection is twice as
+/// wide.
 pub fn sigmoid_gate(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 3.0, 6.0)
 }
 
-/// The two gradients of something that was used twice, added.
+/// Counts the sum of the two gradients of a value that is used twice.
 pub fn add_gradients(tokens: usize, width: usize) -> Work {
     streams(tokens * width, 0.0, 3.0)
 }
 
-/// Log decay and write strength from `a` and `b`, bf16 to fp32.
+/// Counts log decay and write strength from `a` and `b`, bf16 to fp32.
 pub fn delta_gates(tokens: usize, heads: usize) -> Work {
     let count = (tokens * heads) as f64;
     let forward = 2.0 * (BF16 + F32) * count;
     Work { forward: vec![moved(forward)], backward: vec![moved(forward + 2.0 * BF16 * count)] }
 }
 
-/// The seed of a backward pass: a product and its sum in fp32, and the gradient as it was kept.
+/// Counts the seed of a backward pass: a product and its sum in fp32, and the gradient as it was kept.
 pub fn seed_gradient(tokens: usize, width: usize) -> Work {
     let count = (tokens * width) as f64;
     let casts = moved(2.0 * (BF16 + F32) * count);
@@ -308,17 +314,18 @@ pub fn seed_gradient(tokens: usize, width: usize) -> Work {
     }
 }
 
-/// AdamW of so many parameters: gradient read, master and moments read and written, the bf16 copy written.
+/// Counts AdamW for this many parameters: gradient read, master and moments read and written, the bf16 copy
+/// written.
 pub fn adamw(parameters: f64) -> Launch {
     moved((F32 + 3.0 * ADDED + BF16) * parameters)
 }
 
-/// The norm that gradients are clipped by.
+/// Counts the norm for clipping gradients.
 pub fn clip(parameters: f64) -> Launch {
     moved(F32 * parameters)
 }
 
-/// A gradient added to the sum of those before.
+/// Counts the addition of a gradient to the sum.
 pub fn accumulate(parameters: f64) -> Launch {
     moved(3.0 * F32 * parameters)
 }
@@ -340,12 +347,12 @@ mod tests {
         let ceilings = Ceilings { bytes_per_s: 1e12, flops_per_s: 1e14 };
         assert_eq!(ceilings.floor_s(2e9, 0.0), 2e-3);
         assert_eq!(ceilings.floor_s(2e9, 1e12), 1e-2);
-        // One after the other: what one leaves free is no use to the next.
+        // They run in sequence, so the idle resources of one do not help the other.
         let launches = [Launch { bytes: 2e9, flops: 0.0 }, Launch { bytes: 0.0, flops: 1e12 }];
         assert_eq!(ceilings.floors_s(&launches), 1.2e-2);
     }
 
-    /// The figures of NOTES.md, "Floors", bytes of a token and layer of the 2B.
+    /// The figures of NOTES.md, "Floors": bytes per token and layer of the 2B.
     #[test]
     fn a_layer_of_the_2b_moves_what_the_notes_say() {
         let each = |work: Work, forward: f64, backward: f64| {

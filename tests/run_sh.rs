@@ -410,8 +410,8 @@ fn a_variable_decides_about_cuda_where_the_driver_would_not() {
     assert!(matches!(built("yes"), (Some(5), true, _)));
     machine.program("nvidia-smi", NOTHING);
     assert!(matches!(built("no"), (Some(5), false, _)));
-    let (code, _, said) = built("maybe");
-    assert!(code == Some(1) && said.contains("must be yes or no"), "{said}");
+    let (code, _, message) = built("maybe");
+    assert!(code == Some(1) && message.contains("must be yes or no"), "{message}");
 }
 
 #[test]
@@ -633,21 +633,24 @@ fn the_gpu_is_handed_over_as_each_engine_wants_it_and_where_it_cannot_be_that_is
     let docker = Machine::with_engine("docker", true);
     let (flags, _) = run(&docker, r#"{"nvidia":{},"runc":{}} []"#);
     assert!(has(&flags, "--gpus|all"), "{flags}");
-    let (flags, said) = run(&docker, r#"{"runc":{}} []"#);
+    let (flags, message) = run(&docker, r#"{"runc":{}} []"#);
     assert!(!flags.contains("--gpus"), "{flags}");
-    assert!(said.contains("train on the CPU") && said.contains("nvidia-container-toolkit"), "{said}");
+    assert!(
+        message.contains("train on the CPU") && message.contains("nvidia-container-toolkit"),
+        "{message}"
+    );
     docker.program("nvidia-container-runtime-hook", NOTHING);
     assert!(has(&run(&docker, r#"{"runc":{}} []"#).0, "--gpus|all"));
 
     let podman = Machine::with_engine("podman", true);
-    let (flags, said) = run(&podman, "");
-    assert!(!flags.contains("nvidia.com") && said.contains("nvidia-ctk cdi generate"), "{flags}{said}");
+    let (flags, message) = run(&podman, "");
+    assert!(!flags.contains("nvidia.com") && message.contains("nvidia-ctk cdi generate"), "{flags}{message}");
     podman.program("nvidia-ctk", "#!/bin/sh\necho nvidia.com/gpu=0\necho nvidia.com/gpu=all\n");
     assert!(has(&run(&podman, "").0, "--device|nvidia.com/gpu=all"));
 
     if !["/dev/nvidiactl", "/proc/driver/nvidia/version"].iter().any(|path| Path::new(path).exists()) {
-        let (flags, said) = run(&Machine::with_engine("docker", false), r#"{"nvidia":{}} []"#);
-        assert!(!flags.contains("--gpus") && said.contains("no NVIDIA driver"), "{flags}{said}");
+        let (flags, message) = run(&Machine::with_engine("docker", false), r#"{"nvidia":{}} []"#);
+        assert!(!flags.contains("--gpus") && message.contains("no NVIDIA driver"), "{flags}{message}");
     }
 }
 
@@ -678,10 +681,10 @@ fn without_an_engine_that_answers_it_says_what_to_install_or_start() {
 
     machine.program("docker", ENGINE);
     let output = machine.docker(&[], &[("NO_DAEMON", "1")]);
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains("Cannot connect to the daemon") && said.contains("systemctl start docker"),
-        "{said}"
+        message.contains("Cannot connect to the daemon") && message.contains("systemctl start docker"),
+        "{message}"
     );
     assert_eq!(output.status.code(), Some(1));
 

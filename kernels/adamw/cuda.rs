@@ -6,7 +6,7 @@ use super::{AdamW, Moments, Weights};
 use crate::cuda::{CudaTensor, Kernel, as_f32, dims, empty, into_tensor, own, primitive, sizes};
 
 const SOURCE: &str = "adamw/adamw.cuh";
-/// Numbers one block of `adamw_squares` adds.
+/// The number of values that one block of `adamw_squares` adds.
 const SQUARES_PER_BLOCK: usize = 16384;
 
 fn count(tensor: &CudaTensor) -> usize {
@@ -14,7 +14,7 @@ fn count(tensor: &CudaTensor) -> usize {
     rows * columns
 }
 
-/// Norm and factor, `[1, 2]` f32.
+/// Returns norm and factor, `[1, 2]` f32.
 pub(super) fn clip(gradients: &[&Tensor<2>], clip_norm: f64) -> CudaTensor {
     let gradients: Vec<CudaTensor> = gradients.iter().map(|g| as_f32(primitive((*g).clone()))).collect();
     let partials: usize = gradients.iter().map(|gradient| count(gradient).div_ceil(SQUARES_PER_BLOCK)).sum();
@@ -40,13 +40,13 @@ pub(super) fn clip(gradients: &[&Tensor<2>], clip_norm: f64) -> CudaTensor {
     result
 }
 
-/// The norm of what [`clip`] made; waits for it.
+/// Returns the norm from the result of [`clip`]; waits for it.
 pub(super) fn norm(result: &CudaTensor) -> f64 {
     let numbers = into_tensor(result.clone()).into_data().try_to_vec::<f32>();
     f64::from(numbers.expect("norm and factor are f32")[0])
 }
 
-/// `total + addend`: f32, and f32 or bf16.
+/// Returns `total + addend`: f32, and f32 or bf16.
 pub(super) fn accumulate(total: Tensor<2>, addend: Tensor<2>) -> Tensor<2> {
     let (total, addend) = (own(primitive(total)), primitive(addend));
     let name = if addend.dtype == DType::F32 { "accumulate" } else { "accumulate_bf16" };
@@ -77,7 +77,7 @@ impl AdamW {
         let kernel = Kernel::new(SOURCE, name).blocks(count(&master).div_ceil(2048)).threads(256);
         let kernel = kernel.read(&gradient).read(clip).update(&master).update(&m).update(&v);
         let kernel = match &narrow {
-            // The kernel writes all of it, unless the step is lost.
+            // The kernel writes all of it, unless the step is skipped.
             Some(narrow) => kernel.update(narrow),
             None => kernel,
         };

@@ -1,9 +1,9 @@
 //! AdamW on one parameter, and the norm over all gradients that clipping starts from.
 //!
-//! As in torch (SPEC.md 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and
-//! `p ← p - lr · m̂ / (sqrt(v̂) + eps)`. The gradient is multiplied by the clipping's factor first.
+//! As in torch (SPEC.md 3): `p ← p (1 - lr·wd)`, then `m`, `v` with bias correction and `p ← p - lr · m̂ /
+//! (sqrt(v̂) + eps)`. The gradient is multiplied by the clipping's factor first.
 //!
-//! A step whose norm is not finite changes nothing, so the host may look at the norm when it likes.
+//! A step whose norm is not finite changes nothing, so the host may read the norm at any time.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -17,7 +17,7 @@ use crate::cpu::{dims, slice, tensor};
 use crate::op::{on_cpu, primitive};
 use crate::simd::{dispatch, dot};
 
-/// What one step of the optimizer does to every parameter alike.
+/// The settings of an optimizer step, which are the same for all parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
     /// Learning rate of this step.
@@ -36,16 +36,16 @@ pub struct AdamW {
 
 /// The numbers of a trained parameter, outside autodiff.
 pub struct Weights {
-    /// f32: what the optimizer changes and a checkpoint keeps.
+    /// The f32 numbers that the optimizer changes and a checkpoint stores.
     pub master: Tensor<2>,
-    /// The same rounded, where the model computes with narrower numbers.
+    /// The rounded numbers, if the model computes in a narrower type.
     pub narrow: Option<Tensor<2>>,
 }
 
 /// First and second moments of one parameter, f32, of its shape.
 pub type Moments = (Tensor<2>, Tensor<2>);
 
-/// The norm over all gradients of a step, and the factor that clipping puts on them.
+/// The norm over all gradients of a step, and the factor by which clipping multiplies them.
 pub struct Clip(Side);
 
 enum Side {
@@ -59,8 +59,8 @@ enum Side {
 }
 
 impl Clip {
-    /// The L2 norm over `gradients`, all f32 on one device, and `min(1, clip_norm / (norm + 1e-6))`; does not
-    /// wait for the device. The order of the gradients decides the order of the sum.
+    /// Computes the L2 norm over `gradients`, all f32 on one device, and `min(1, clip_norm / (norm + 1e-6))`.
+    /// Does not wait for the device. The order of the gradients determines the order of the sum.
     pub fn new(gradients: &[&Tensor<2>], clip_norm: f64) -> Self {
         #[cfg(feature = "cuda")]
         if gradients.first().is_some_and(|gradient| !on_cpu(gradient)) {
@@ -70,7 +70,7 @@ impl Clip {
         Self(Side::Host { norm, factor: (clip_norm / (norm + 1e-6)).min(1.0) })
     }
 
-    /// The norm before clipping; waits until it is known.
+    /// Returns the norm before clipping; waits until it is known.
     pub fn norm(&self) -> f64 {
         match &self.0 {
             Side::Host { norm, .. } => *norm,
@@ -83,7 +83,8 @@ impl Clip {
 const TASK: usize = 1 << 16;
 
 impl AdamW {
-    /// One step: weights and moments updated by `gradient`, in place where the tensors are not shared.
+    /// Takes one step: updates weights and moments with `gradient`, in place where the tensors are not
+    /// shared.
     pub fn update(
         &self,
         weights: Weights,
@@ -176,7 +177,7 @@ impl AdamW {
     }
 }
 
-/// `Σ x²` in double precision, in an order that depends on the length only.
+/// Returns `Σ x²` in double precision, in an order that depends only on the length.
 fn sum_of_squares(tensor: Tensor<2>) -> f64 {
     if !on_cpu(&tensor) {
         return f64::from((tensor.clone() * tensor).sum().into_scalar::<f32>());
@@ -194,7 +195,8 @@ fn sum_of_squares(tensor: Tensor<2>) -> f64 {
     partial.iter().sum()
 }
 
-/// `total + addend`, in place where `total` is not shared: how gradients of several micro-batches add up.
+/// Returns `total + addend`, in place if `total` is not shared. This adds up the gradients of several
+/// micro-batches.
 pub fn accumulate(total: Tensor<2>, addend: Tensor<2>) -> Tensor<2> {
     #[cfg(feature = "cuda")]
     if !on_cpu(&total) {
@@ -212,7 +214,7 @@ pub fn accumulate(total: Tensor<2>, addend: Tensor<2>) -> Tensor<2> {
     Tensor::from_primitive::<Flex>(total)
 }
 
-/// A tensor of zeros on the CPU or wherever `like` lies, with its shape: fresh moments.
+/// Returns zeros with the shape and on the device of `like`, as new moments.
 pub fn zeros_like(like: &Tensor<2>) -> Tensor<2> {
     if !on_cpu(like) {
         return like.clone().inner().zeros_like();

@@ -1,12 +1,14 @@
 //! Launches of `causal_conv1d_silu.cuh`.
 
 use super::CausalConv1dSilu;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, launch_with_parts, like, sizes, view};
+use crate::cuda::{
+    CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty_like, launch_with_parts, sizes, view,
+};
 
 const SOURCE: &str = "causal_conv1d_silu/causal_conv1d_silu.cuh";
-/// The kernel is written for four taps.
+/// The number of taps that the kernel supports.
 const TAPS: usize = 4;
-/// Tokens one thread walks.
+/// The number of tokens that one thread processes.
 const RUN: usize = 64;
 
 fn sizes_of(rows: usize, width: usize) -> Sizes {
@@ -20,7 +22,7 @@ impl OnCuda<2> for CausalConv1dSilu {
 
     fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [u, weight] = inputs.map(as_bf16);
-        let ((rows, width), y) = (dims(&u), like(&u));
+        let ((rows, width), y) = (dims(&u), empty_like(&u));
         Kernel::new(SOURCE, "causal_conv1d_silu_forward")
             .grid(width.div_ceil(1024), rows.div_ceil(RUN), 1)
             .threads(128)
@@ -40,7 +42,7 @@ impl OnCuda<2> for CausalConv1dSilu {
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [u, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
-        let (d_y, (rows, width), d_u) = (as_bf16(d_output), dims(u), like(u));
+        let (d_y, (rows, width), d_u) = (as_bf16(d_output), dims(u), empty_like(u));
         let (runs, position_ids) = (rows.div_ceil(RUN), self.position_ids.on_device(u));
         let name =
             if wanted[1] { "causal_conv1d_silu_backward_weight" } else { "causal_conv1d_silu_backward" };

@@ -1,5 +1,5 @@
-//! Causal depthwise convolution over time followed by silu; the window stops at the border of a packed
-//! example (SPEC.md 2.4 step 2 and 2.6).
+//! Causal depthwise convolution over time followed by silu; the window stops at the start of a packed example
+//! (SPEC.md 2.4 step 2 and 2.6).
 //!
 //! `c_t = silu(Σ_j w[:, j] ⊙ u_{t-K+1+j})` with `u_s = 0` before the first token of the example of `t`; tap
 //! `K-1` is the current token.
@@ -17,23 +17,26 @@ use crate::{Op, Table, apply};
 #[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct CausalConv1dSilu {
-    /// For each token, its position in its own example: how many earlier tokens the window may see.
+    /// For each token, its position in its own example, which is the number of earlier tokens available to
+    /// the window.
     pub position_ids: Table,
 }
 
-/// `u [T, C]`, `weight [C, K]`, `position_ids [T]` counting from 0 in each packed example → `[T, C]`.
+/// Maps `u [T, C]`, `weight [C, K]` and `position_ids [T]`, counted from 0 in each packed example, to `[T,
+/// C]`.
 pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Table) -> Tensor<2> {
     apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
 }
 
 impl CausalConv1dSilu {
-    /// Lags (0 = the token itself) that token `t` may see of a kernel with `taps` taps.
+    /// Returns the lags (0 is the token itself) of a kernel with `taps` taps that are inside the example of
+    /// token `t`.
     #[inline(always)]
     fn lags(&self, t: usize, taps: usize) -> usize {
         taps.min(self.position_ids[t] as usize + 1)
     }
 
-    /// How many later tokens of the same example see token `t`, itself included.
+    /// Returns the number of tokens of the same example whose window contains token `t`, including itself.
     #[inline(always)]
     fn seen_by(&self, t: usize, taps: usize) -> usize {
         (1..taps)
@@ -46,7 +49,7 @@ impl CausalConv1dSilu {
             + 1
     }
 
-    /// The sum over the window, before silu, of one token.
+    /// Computes the sum over the window of one token, before silu.
     #[inline(always)]
     fn window(&self, out: &mut [f32], u: &[f32], taps_kc: &[f32], t: usize, taps: usize) {
         let width = out.len();
@@ -61,7 +64,7 @@ impl CausalConv1dSilu {
     }
 }
 
-/// `[C, K]` as `[K, C]`, so that the channels of a tap lie side by side.
+/// Transposes `[C, K]` to `[K, C]`, so that the channels of a tap are contiguous.
 fn taps_first(weight: &[f32], channels: usize) -> Vec<f32> {
     let taps = weight.len() / channels;
     (0..taps).flat_map(|k| (0..channels).map(move |c| weight[c * taps + k])).collect()

@@ -1,7 +1,7 @@
-//! The launch of one kernel of a device source, in order with everything else on the device's stream.
+//! Launches a kernel of a device source, in order with everything else on the device's stream.
 //!
-//! Arguments are the buffers in the order they are named here, then one struct of sizes by value: cubecl
-//! hands a kernel its buffers' addresses and after them the packed words of `info` (`launch_checked` in
+//! Arguments are the buffers in the order of the calls, then one struct of sizes by value: cubecl passes a
+//! kernel the addresses of its buffers, followed by the packed words of `info` (`launch_checked` in
 //! cubecl-cuda 0.11).
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use cubecl::server::{Handle, KernelArguments, MetadataBindingInfo};
 use super::source::{Define, Source, source};
 use super::tensor::CudaTensor;
 
-/// A kernel about to be launched.
+/// A kernel that is about to be launched.
 pub(crate) struct Kernel {
     source: &'static str,
     entry: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Kernel {
     client: Option<cubecl::client::Client>,
 }
 
-/// Something whose address a kernel takes.
+/// A value whose address can be passed to a kernel.
 pub(crate) trait Buffer {
     fn handle(&self) -> Handle;
     fn client(&self) -> Option<cubecl::client::Client>;
@@ -55,13 +55,13 @@ impl Buffer for Handle {
 }
 
 impl Kernel {
-    /// The kernel named `entry` of the device source at `source`, a path below `kernels/`.
+    /// Creates the launch of the kernel `entry` in the device source at `source`, a path below `kernels/`.
     pub(crate) fn new(source: &'static str, entry: &'static str) -> Self {
         let arguments = KernelArguments::new();
         Self { source, entry, defines: Vec::new(), blocks: [1; 3], threads: 1, arguments, client: None }
     }
 
-    /// A compile-time constant of the source.
+    /// Defines a compile-time constant of the source.
     pub(crate) fn define(mut self, name: &'static str, value: impl ToString) -> Self {
         self.defines.push((name, value.to_string()));
         self
@@ -81,17 +81,17 @@ impl Kernel {
         self
     }
 
-    /// The next argument: a buffer the kernel only reads.
+    /// Adds an argument: a buffer that the kernel only reads.
     pub(crate) fn read(self, buffer: &impl Buffer) -> Self {
         self.buffer(buffer, BufferIOAttr::ReadOnly)
     }
 
-    /// The next argument: a buffer the kernel writes without reading it.
+    /// Adds an argument: a buffer that the kernel writes without reading it.
     pub(crate) fn write(self, buffer: &impl Buffer) -> Self {
         self.buffer(buffer, BufferIOAttr::WriteOnly)
     }
 
-    /// The next argument: a buffer the kernel reads and writes.
+    /// Adds an argument: a buffer that the kernel reads and writes.
     pub(crate) fn update(self, buffer: &impl Buffer) -> Self {
         self.buffer(buffer, BufferIOAttr::ReadWrite)
     }
@@ -102,11 +102,12 @@ impl Kernel {
         self
     }
 
-    /// Puts the kernel on the device's queue; `sizes` is its last argument.
+    /// Queues the kernel on the device; `sizes` is its last argument.
     pub(crate) fn launch(self, sizes: Sizes) {
         let [x, y, z] = self.blocks.map(|blocks| u32::try_from(blocks).expect("a grid fits 32 bits"));
         let words = sizes.words();
-        // All words belong to the struct: none is the metadata of shapes that cubecl would pass as a buffer.
+        // All words belong to the struct; none of them is shape metadata, which cubecl would pass as a
+        // buffer.
         let info = MetadataBindingInfo { dynamic_metadata_offset: words.len(), data: words };
         let client = self.client.expect("a kernel has at least one tensor");
         let raw = Raw {
@@ -125,7 +126,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The next field; 4 or 8 bytes, aligned to its size.
+    /// Appends a field of 4 or 8 bytes, aligned to its size.
     pub(crate) fn push<T: bytemuck::NoUninit>(&mut self, field: T) {
         let size = size_of::<T>();
         self.bytes.resize(self.bytes.len().next_multiple_of(size), 0);
@@ -138,7 +139,7 @@ impl Sizes {
     }
 }
 
-/// The struct of sizes with these fields, in order; their types are those of the device source.
+/// Creates the struct of sizes with these fields, in order. Their types must match the device source.
 macro_rules! sizes {
     ($($field:expr),* $(,)?) => {{
         let mut sizes = $crate::cuda::Sizes::default();
@@ -148,7 +149,7 @@ macro_rules! sizes {
 }
 pub(crate) use sizes;
 
-/// A device source as cubecl takes one.
+/// A device source in the form that cubecl takes.
 #[derive(Clone)]
 struct Raw {
     source: Arc<Source>,

@@ -1,5 +1,4 @@
-//! How an op reaches its CUDA kernels: the trait it implements, device tensors, and the launch of a device
-//! source.
+//! The connection of ops to their CUDA kernels: the trait that they implement, device tensors, and launches.
 //!
 //! Tensors here are contiguous and 16-byte aligned. Activations and matrices are bf16; vectors (norms,
 //! biases, gates), statistics and gradients of parameters are f32. Nothing here waits for the device.
@@ -11,17 +10,17 @@ mod tensor;
 use burn::tensor::DType;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
-pub(crate) use tensor::{contiguous, empty, like, own, part, view, zeros};
+pub(crate) use tensor::{contiguous, empty, empty_like, own, part, view, zeros};
 
 /// The kernels of an op for CUDA devices.
 pub trait OnCuda<const N: usize, const M: usize = 1> {
-    /// Whether the kernels take inputs of these shapes; the op's reference is computed instead when not.
+    /// Returns whether the kernels support inputs of these shapes. Otherwise the op's reference is computed.
     fn fits(&self, inputs: [[usize; 2]; N]) -> bool;
 
-    /// As [`Op::forward`](crate::Op::forward), on the device.
+    /// Like [`Op::forward`](crate::Op::forward), on the device.
     fn forward(&self, inputs: [CudaTensor; N], wanted: [bool; N]) -> ([CudaTensor; M], Vec<CudaTensor>);
 
-    /// As [`Op::backward`](crate::Op::backward), on the device.
+    /// Like [`Op::backward`](crate::Op::backward), on the device.
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
@@ -30,18 +29,18 @@ pub trait OnCuda<const N: usize, const M: usize = 1> {
     ) -> [Option<CudaTensor>; N];
 }
 
-/// The most layers that kernels take at a time.
+/// The largest number of layers in one launch.
 pub(crate) const LAYERS: usize = 4;
 
 /// The kernels of a [`Group`](crate::group::Group) for CUDA devices.
 pub trait GroupOnCuda {
-    /// As [`OnCuda::fits`].
+    /// Like [`OnCuda::fits`].
     fn fits(&self, inputs: &[[usize; 2]]) -> bool;
 
-    /// As [`OnCuda::forward`].
+    /// Like [`OnCuda::forward`].
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>);
 
-    /// As [`OnCuda::backward`].
+    /// Like [`OnCuda::backward`].
     fn backward(
         &self,
         saved: Vec<CudaTensor>,
@@ -50,11 +49,11 @@ pub trait GroupOnCuda {
     ) -> Vec<Option<CudaTensor>>;
 }
 
-/// Launches a backward kernel and, where `parts` is the shape of one, hands it one more buffer to write: f32,
-/// a row of the weight's gradient from each block. Returns their sum in order, `[1, width]`.
+/// Launches a backward kernel. If `parts` is a shape, the kernel gets one more buffer of it to write: f32,
+/// with a row of the weight's gradient from each block. Returns the sum of these rows in order, `[1, width]`.
 pub(crate) fn launch_with_parts(
     kernel: Kernel,
-    beside: &CudaTensor,
+    like: &CudaTensor,
     parts: Option<[usize; 2]>,
     sizes: Sizes,
 ) -> Option<CudaTensor> {
@@ -62,9 +61,9 @@ pub(crate) fn launch_with_parts(
         kernel.launch(sizes);
         return None;
     };
-    let partial = empty(beside, [blocks, width], DType::F32);
+    let partial = empty(like, [blocks, width], DType::F32);
     kernel.write(&partial).launch(sizes);
-    let total = empty(beside, [1, width], DType::F32);
+    let total = empty(like, [1, width], DType::F32);
     Kernel::new("sum_rows/sum_rows.cuh", "sum_rows")
         .blocks(width.div_ceil(32))
         .threads(256)
@@ -74,7 +73,7 @@ pub(crate) fn launch_with_parts(
     Some(total)
 }
 
-/// One to four bf16 matrices of the same width below each other.
+/// Concatenates one to four bf16 matrices of the same width vertically.
 pub(crate) fn stacked(matrices: &[CudaTensor]) -> CudaTensor {
     if let [matrix] = matrices {
         return matrix.clone();
@@ -97,19 +96,19 @@ pub(crate) fn stacked(matrices: &[CudaTensor]) -> CudaTensor {
     all
 }
 
-/// How many blocks share the rows of a weight gradient: enough to fill a device, and always the same for a
-/// shape.
+/// Returns the number of blocks that share the rows of a weight gradient: enough to fill a device, and always
+/// the same for a shape.
 pub(crate) fn partial_blocks(groups: usize) -> usize {
     groups.clamp(1, 256)
 }
 
-/// How many lanes share a vector of `width` numbers, eight numbers each.
+/// Returns the number of lanes that share a vector of `width` numbers, eight numbers each.
 pub(crate) fn lanes(width: usize) -> usize {
     width.div_ceil(8).next_power_of_two()
 }
 
-/// What a scalar result's forward kept as the gradients of its two inputs, times the gradient of the result,
-/// `[1, 1]`; not touched where that is one. `wanted` as in [`OnCuda::backward`].
+/// Multiplies the gradients of two inputs that a scalar result's forward pass kept by the gradient of the
+/// result, `[1, 1]`. They are not changed if that is one. `wanted` is as in [`OnCuda::backward`].
 pub(crate) fn scaled(
     saved: Vec<CudaTensor>,
     d_output: CudaTensor,
@@ -121,7 +120,7 @@ pub(crate) fn scaled(
     [first, saved.next()]
 }
 
-/// `factor · x`, in place where nobody else reads `x`.
+/// Returns `factor · x`, in place if `x` is not shared.
 fn scale_in_place(x: CudaTensor, factor: &CudaTensor) -> CudaTensor {
     let ((rows, columns), wide) = (dims(&x), x.dtype == DType::F32);
     let x = own(x);

@@ -1,4 +1,5 @@
-//! The device sources as the compiler gets them: one string, quoted includes written in their places.
+//! The device sources for the compiler: each is one string in which quoted includes are replaced by the
+//! files.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -60,14 +61,14 @@ const FILES: &[(&str, &str)] = files![
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) text: String,
-    /// Tells two texts apart.
+    /// A hash that distinguishes texts.
     pub(crate) hash: u64,
 }
 
-/// The name of a `#define` and what it stands for.
+/// The name of a `#define` and its value.
 pub(crate) type Define = (&'static str, String);
 
-/// The source at `path` for these shapes; made once.
+/// Returns the source at `path` with these definitions. It is created only once.
 pub(crate) fn source(path: &'static str, defines: &[Define]) -> Arc<Source> {
     type Made = HashMap<(&'static str, Vec<Define>), Arc<Source>>;
     static MADE: LazyLock<Mutex<Made>> = LazyLock::new(Mutex::default);
@@ -83,8 +84,7 @@ pub(crate) fn source(path: &'static str, defines: &[Define]) -> Arc<Source> {
     }))
 }
 
-/// Appends the file at `path`, each quoted include replaced by the file's text the first time and by nothing
-/// afterwards.
+/// Appends the file at `path`. The first include of a file is replaced by its text, later ones by nothing.
 fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
     seen.push(path.to_owned());
     let (_, file) = FILES.iter().find(|(name, _)| *name == path).expect("every device source is in the list");
@@ -101,7 +101,7 @@ fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
                     flatten(&wanted, seen, text);
                 }
             }
-            // The emulator's, behind an `#ifdef`: a device compiler does not have it.
+            // A file of the emulator, inside an `#ifdef`, which a device compiler does not have.
             Some(name) => {
                 text.push_str("#include \"");
                 text.push_str(name);

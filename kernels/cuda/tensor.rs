@@ -1,4 +1,4 @@
-//! Device tensors as kernels want them.
+//! Conversions of device tensors for kernels.
 
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
@@ -12,23 +12,23 @@ use super::{Kernel, sizes};
 /// A tensor on a CUDA device.
 pub type CudaTensor = CubeTensor;
 
-/// The tensor behind one of burn's that is outside autodiff, ready for a kernel.
+/// Returns the device tensor of one of burn's tensors outside autodiff, in the layout that kernels need.
 pub fn primitive(tensor: Tensor<2>) -> CudaTensor {
     contiguous(tensor.try_into_primitive::<Cube>().expect("a device tensor outside autodiff"))
 }
 
-/// The tensor as one of burn's.
+/// Returns the tensor as one of burn's.
 pub fn into_tensor(tensor: CudaTensor) -> Tensor<2> {
     Tensor::from_primitive::<Cube>(tensor)
 }
 
-/// Rows and columns of a 2-D tensor.
+/// Returns rows and columns of a 2-D tensor.
 pub fn dims(tensor: &CudaTensor) -> (usize, usize) {
     let shape = tensor.meta.shape();
     (shape[0], shape[1])
 }
 
-/// The tensor with its rows one after the other from an address kernels can read 16 bytes at.
+/// Returns the tensor with contiguous rows, at an address from which kernels can read 16 bytes at a time.
 pub(crate) fn contiguous(tensor: CudaTensor) -> CudaTensor {
     let tensor = into_contiguous(tensor);
     if tensor.handle.offset_start.unwrap_or(0).is_multiple_of(16) {
@@ -37,28 +37,28 @@ pub(crate) fn contiguous(tensor: CudaTensor) -> CudaTensor {
     copy(&tensor)
 }
 
-/// The same numbers at another place.
+/// Copies the numbers to new memory.
 pub fn copy(tensor: &CudaTensor) -> CudaTensor {
     contiguous(Cube::float_mul_scalar(tensor.clone(), 1.0f32.into()))
 }
 
-/// A tensor nobody else reads, for a change in place.
+/// Returns a tensor that is not shared, so that it can be changed in place.
 pub(crate) fn own(tensor: CudaTensor) -> CudaTensor {
     if tensor.handle.can_mut() { tensor } else { copy(&tensor) }
 }
 
-/// An uninitialised tensor on the device of `beside`.
-pub(crate) fn empty(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
-    empty_device_contiguous_dtype(beside.client.clone(), beside.device.clone(), Shape::new(shape), dtype)
+/// Returns an uninitialised tensor on the device of `like`.
+pub(crate) fn empty(like: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Shape::new(shape), dtype)
 }
 
-/// An uninitialised tensor of the shape and type of another.
-pub(crate) fn like(tensor: &CudaTensor) -> CudaTensor {
+/// Returns an uninitialised tensor of the shape and type of another.
+pub(crate) fn empty_like(tensor: &CudaTensor) -> CudaTensor {
     let (rows, columns) = dims(tensor);
     empty(tensor, [rows, columns], tensor.dtype)
 }
 
-/// The first numbers of a tensor in another shape.
+/// Returns the first numbers of a tensor in another shape.
 pub(crate) fn view(tensor: CudaTensor, shape: [usize; 2]) -> CudaTensor {
     let (rows, columns) = dims(&tensor);
     let behind = (rows * columns - shape[0] * shape[1]) * tensor.dtype.size();
@@ -66,7 +66,7 @@ pub(crate) fn view(tensor: CudaTensor, shape: [usize; 2]) -> CudaTensor {
     CudaTensor::new_contiguous(tensor.client, tensor.device, Shape::new(shape), handle, tensor.dtype)
 }
 
-/// Some numbers of a tensor with one row, in its memory where kernels can read them there.
+/// Returns some numbers of a tensor with one row, in its own memory if kernels can read them there.
 pub(crate) fn part(row: &CudaTensor, first: usize, count: usize) -> CudaTensor {
     let bytes = |numbers: usize| (numbers * row.dtype.size()) as u64;
     let behind = dims(row).1 - first - count;
@@ -75,9 +75,9 @@ pub(crate) fn part(row: &CudaTensor, first: usize, count: usize) -> CudaTensor {
     contiguous(CudaTensor::new_contiguous(client, device, shape, handle, row.dtype))
 }
 
-/// Zeros on the device of `beside`.
-pub(crate) fn zeros(beside: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
-    contiguous(Cube::float_zeros(Shape::new(shape), &beside.device, float(dtype)))
+/// Returns zeros on the device of `like`.
+pub(crate) fn zeros(like: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
+    contiguous(Cube::float_zeros(Shape::new(shape), &like.device, float(dtype)))
 }
 
 fn float(dtype: DType) -> FloatDType {
@@ -106,12 +106,12 @@ fn cast(tensor: CudaTensor, dtype: DType) -> CudaTensor {
     result
 }
 
-/// The tensor in bf16, rounded to nearest even where it is wider.
+/// Returns the tensor in bf16, rounded to nearest even if it is wider.
 pub fn as_bf16(tensor: CudaTensor) -> CudaTensor {
     cast(tensor, DType::BF16)
 }
 
-/// The tensor in f32.
+/// Returns the tensor in f32.
 pub fn as_f32(tensor: CudaTensor) -> CudaTensor {
     cast(tensor, DType::F32)
 }

@@ -4,8 +4,8 @@ use burn::tensor::DType;
 
 use super::DeltaGates;
 use crate::cuda::{
-    CudaTensor, Kernel, OnCuda, as_bf16, as_f32, dims, empty, launch_with_parts, like, part, partial_blocks,
-    sizes,
+    CudaTensor, Kernel, OnCuda, as_bf16, as_f32, dims, empty, empty_like, launch_with_parts, part,
+    partial_blocks, sizes,
 };
 
 const SOURCE: &str = "delta_gates/delta_gates.cuh";
@@ -45,7 +45,7 @@ impl OnCuda<4, 2> for DeltaGates {
     ) -> [Option<CudaTensor>; 4] {
         let [a, b, a_log, dt_bias] = &saved[..] else { unreachable!("forward saves four tensors") };
         let [d_g, d_beta] = d_outputs.map(as_f32);
-        let ((rows, heads), d_a, d_b) = (dims(a), like(a), like(b));
+        let ((rows, heads), d_a, d_b) = (dims(a), empty_like(a), empty_like(b));
         let parameters = wanted[2] || wanted[3];
         let all = rows.div_ceil(256 / heads);
         let blocks = if parameters { partial_blocks(all) } else { all };

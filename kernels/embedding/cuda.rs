@@ -10,11 +10,11 @@ use crate::weight::add_on_cuda;
 
 const SOURCE: &str = "embedding/embedding.cuh";
 
-/// Where each distinct id occurs: the order in which its gradient is added up.
+/// The positions of each distinct id, which determine the order in which its gradient is added up.
 struct ById {
-    /// Indices of tokens, sorted by id, those of one id in the order of the row.
+    /// The indices of tokens, sorted by id and, for the same id, by position.
     tokens: Table,
-    /// Where each distinct id begins in `tokens`, and their end.
+    /// The start of each distinct id in `tokens`, and the end of the last one.
     starts: Table,
     distinct_ids: Table,
 }

@@ -1,4 +1,4 @@
-//! Rows of the embedding table for the tokens of a row; the gradient is scattered back in token order.
+//! Looks up the embeddings of a row's tokens. The gradient is scattered back in token order.
 
 #[cfg(feature = "cuda")]
 mod cuda;

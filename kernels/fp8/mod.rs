@@ -2,8 +2,8 @@
 //! `lora_linear`, and not lossless.
 //!
 //! `x`, `W` and `dy` are rounded for `y = x Wᵀ` and `dx = dy W`, each row with a power of two as its scale
-//! (`device/e4m3.cuh`), anew each time: nothing is kept. Adapters, gradients of parameters and the layers
-//! that [`takes`] refuses stay in bf16.
+//! (`device/e4m3.cuh`). They are rounded again for each product; nothing is kept. Adapters, gradients of
+//! parameters and the layers that [`takes`] refuses stay in bf16.
 
 use burn::tensor::DType;
 
@@ -14,8 +14,8 @@ use crate::linear::tile::FP8;
 const PRODUCTS: &str = "fp8/fp8.cuh";
 const QUANTIZE: &str = "fp8/quantize.cuh";
 
-/// Whether the products of a layer `[out, in]` are worth it and possible. Gates have few outputs and decide
-/// much.
+/// Returns whether fp8 is possible and useful for the products of a layer `[out, in]`. Gates have few outputs
+/// and a large effect, so they are excluded.
 pub(crate) fn takes(weight: &CudaTensor) -> bool {
     let (outputs, inputs) = dims(weight);
     outputs >= 64 && outputs.is_multiple_of(16) && inputs.is_multiple_of(16)
@@ -23,19 +23,19 @@ pub(crate) fn takes(weight: &CudaTensor) -> bool {
 
 /// Rows in e4m3.
 pub(crate) struct Rounded {
-    /// `[rows, width]`, a byte each
+    /// The numbers, `[rows, width]`, one byte each.
     numbers: CudaTensor,
-    /// `[1, rows]` f32: what a row's numbers are multiples of
+    /// The scales of the rows, `[1, rows]` f32.
     scales: CudaTensor,
 }
 
 impl Rounded {
-    fn empty(beside: &CudaTensor, rows: usize, width: usize) -> Self {
-        let numbers = empty(beside, [rows, width], DType::U8);
-        Self { numbers, scales: empty(beside, [1, rows], DType::F32) }
+    fn empty(like: &CudaTensor, rows: usize, width: usize) -> Self {
+        let numbers = empty(like, [rows, width], DType::U8);
+        Self { numbers, scales: empty(like, [1, rows], DType::F32) }
     }
 
-    /// One to four matrices `[rows, width]` side by side.
+    /// Rounds one to four matrices `[rows, width]`, concatenated horizontally.
     pub(crate) fn rows(matrices: &[&CudaTensor]) -> Self {
         let rows = dims(matrices[0]).0;
         let widths: [usize; LAYERS] =
@@ -50,7 +50,7 @@ impl Rounded {
         rounded
     }
 
-    /// One to four weights `[out, in]`, transposed and side by side: `[in, Σ out]`.
+    /// Rounds one to four weights `[out, in]`, transposed and concatenated horizontally: `[in, Σ out]`.
     fn columns(weights: &[&CudaTensor]) -> Self {
         const PART: usize = 256;
         let width = dims(weights[0]).1;
@@ -90,12 +90,12 @@ impl Rounded {
     }
 }
 
-/// `x [T, in]` for those of the layers that [`takes`] accepts; nothing where there are none.
+/// Rounds `x [T, in]` for those of the layers that [`takes`] accepts; `None` if there are none.
 pub(crate) fn input(x: &CudaTensor, weights: &[CudaTensor]) -> Option<Rounded> {
     weights.iter().any(takes).then(|| Rounded::rows(&[x]))
 }
 
-/// `x Wᵀ`, with `+ u Bᵀ` in bf16 where the layer has an adapter: `[T, out]` bf16, rounded once.
+/// Computes `x Wᵀ`, plus `u Bᵀ` in bf16 if the layer has an adapter: `[T, out]` bf16, rounded once.
 pub(crate) fn output(
     x: &Rounded,
     weight: &CudaTensor,
@@ -105,9 +105,9 @@ pub(crate) fn output(
     let rank = adapter.map_or(0, |(u, _)| u.count);
     let y = empty(weight, [m, n], DType::BF16);
     let rounded = Rounded::rows(&[weight]);
-    // In a tile's numbers, two of which are one of bf16.
+    // Tile sizes count bf16 numbers, each of which is as large as two of e4m3.
     let (tile, _) = device(weight).choose(&FP8, [m, n, k / 2 + rank], 1);
-    // Any buffers will do where there is no adapter.
+    // Without an adapter, any buffers can be passed.
     let (u, b) = adapter.unwrap_or((Columns::new(weight, 0, 0), weight));
     let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
     Kernel::new(PRODUCTS, "fp8_linear_forward")
@@ -125,8 +125,8 @@ pub(crate) fn output(
     y
 }
 
-/// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once; in e4m3 the
-/// layers that [`takes`] accepts, of which there is at least one.
+/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once. The layers
+/// that [`takes`] accepts, of which there must be at least one, are computed in e4m3.
 pub(crate) fn input_gradient(
     d_y: &[Gradient],
     weights: &[CudaTensor],
@@ -156,7 +156,7 @@ pub(crate) fn input_gradient(
         .read(&d_y8.scales)
         .read(&weights8.numbers)
         .read(&weights8.scales);
-    // Any buffers will do for layers that are not there, and for adapters.
+    // For missing layers and adapters, any buffers can be passed.
     for i in 0..LAYERS {
         let (d_y, weight) = others.get(i).copied().unwrap_or((d_y[0], &weights[0]));
         kernel = kernel.read(d_y).read(weight);

@@ -1,5 +1,5 @@
-//! Layers in e4m3 on a CUDA device, or the emulated one, against f32 sums of what was rounded, and of what
-//! was not.
+//! Compares layers in e4m3 on a CUDA device, or the emulated one, with f32 sums of rounded operands, and of
+//! the original ones.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
@@ -7,15 +7,15 @@ use crate::check::{cuda_device, distance, random};
 use crate::linear::linears;
 use crate::lora_linear::{Adapted, lora_linears};
 
-/// Relative L2 of a bf16 result beside sums of the same rounded operands.
+/// The allowed relative L2 error of a bf16 result compared with sums of the same rounded operands.
 const SAME_OPERANDS: f32 = 1e-2;
-/// Beside sums of operands that were not rounded: two of them, each off by 2.6 % (root mean square over a
-/// binade).
+/// The allowed error compared with sums of the original operands: rounding both of them causes an error of
+/// 2.6 % each (root mean square over a binade).
 const LOSS: f32 = 6e-2;
-/// Less than that, and nothing was rounded.
+/// The error below which nothing can have been rounded.
 const NO_LOSS: f32 = 1e-2;
 
-/// Every size e4m3 has, by its code.
+/// Returns every magnitude of e4m3, by its code.
 fn sizes() -> Vec<f64> {
     let size = |code: i32| match (code >> 3, f64::from(code & 7)) {
         (0, fraction) => fraction * 2f64.powi(-9),
@@ -28,13 +28,14 @@ fn numbers(tensor: &Tensor<2>) -> Vec<f32> {
     tensor.clone().inner().into_data().try_to_vec().unwrap()
 }
 
-/// The matrix with its rows rounded to e4m3; rows share scales with the same rows of the matrices `beside`.
-fn rounded(matrix: &Tensor<2>, beside: &[&Tensor<2>]) -> Tensor<2> {
+/// Returns the matrix with its rows rounded to e4m3. Rows share scales with the same rows of the matrices
+/// `others`.
+fn rounded(matrix: &Tensor<2>, others: &[&Tensor<2>]) -> Tensor<2> {
     let [rows, columns] = matrix.dims();
     let (sizes, mut all) = (sizes(), numbers(matrix));
     for row in 0..rows {
         let of_row = |matrix: &Tensor<2>| numbers(&matrix.clone().slice([row..row + 1, 0..matrix.dims()[1]]));
-        let largest = beside.iter().flat_map(|matrix| of_row(matrix)).fold(0f32, |most, x| most.max(x.abs()));
+        let largest = others.iter().flat_map(|matrix| of_row(matrix)).fold(0f32, |most, x| most.max(x.abs()));
         let mut scale = 2f64.powi(-126);
         while f64::from(largest) > 448.0 * scale {
             scale *= 2.0;
@@ -44,7 +45,7 @@ fn rounded(matrix: &Tensor<2>, beside: &[&Tensor<2>]) -> Tensor<2> {
             let (low, high) = (sizes.partition_point(|at| *at <= size) - 1, size.min(448.0));
             let next = (low + 1).min(sizes.len() - 1);
             let (down, up) = (high - sizes[low], sizes[next] - high);
-            // Ties to the even code.
+            // Ties are rounded to the even code.
             let code = if up < down || (up == down && next.is_multiple_of(2)) { next } else { low };
             *x = (sizes[code] * scale) as f32 * x.signum();
         }
@@ -52,7 +53,7 @@ fn rounded(matrix: &Tensor<2>, beside: &[&Tensor<2>]) -> Tensor<2> {
     Tensor::from_data(TensorData::new(all, [rows, columns]), &Device::flex())
 }
 
-/// Rounds the numbers to bf16, as f32.
+/// Rounds the numbers to bf16 and returns them as f32.
 fn narrow(tensor: Tensor<2>) -> Tensor<2> {
     tensor.cast(DType::BF16).cast(DType::F32)
 }
@@ -61,14 +62,14 @@ fn to_host(tensor: Tensor<2>) -> Tensor<2> {
     Tensor::from_data(tensor.inner().into_data().convert::<f32>(), &Device::flex())
 }
 
-/// The worst distance of a row, so that no row hides behind a larger one.
+/// Returns the largest distance of a row, so that a large row does not hide the error of a small one.
 fn worst_row(got: &Tensor<2>, expected: &Tensor<2>) -> f32 {
     let row = |matrix: &Tensor<2>, row: usize| matrix.clone().slice([row..row + 1, 0..matrix.dims()[1]]);
     let rows = (0..got.dims()[0]).map(|i| distance(&row(got, i), &row(expected, i)));
     rows.fold(0.0, |worst, x| if x <= worst { worst } else { x })
 }
 
-/// Rows of very different sizes, one of them zeros.
+/// Returns rows of very different magnitudes, one of them zeros.
 fn uneven(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     let by = [1.0, 3e4, 0.0, 2e-5, 0.3];
     let of_rows: Vec<f32> = (0..rows).map(|row| by[row % by.len()]).collect();
@@ -95,7 +96,7 @@ struct Layers {
 const SCALE: f64 = 0.5;
 
 impl Layers {
-    /// Layers on `x [rows, inputs]` with a random gradient of each result; rank 0: no adapters.
+    /// Creates layers on `x [rows, inputs]` with a random gradient of each result. Rank 0 means no adapters.
     fn new(rows: usize, inputs: usize, outputs: &[usize], rank: usize) -> Self {
         let each = |seed: u64, make: &dyn Fn(u64, usize) -> Tensor<2>| -> Vec<Tensor<2>> {
             outputs.iter().enumerate().map(|(i, outputs)| narrow(make(seed + i as u64, *outputs))).collect()
@@ -115,8 +116,8 @@ impl Layers {
         outputs >= 64 && outputs % 16 == 0 && inputs % 16 == 0
     }
 
-    /// Results and the gradients of x, A, B and W, in this order, by autodiff in f32; with operands rounded
-    /// as the device should.
+    /// Returns the results and the gradients of x, A, B and W, in this order, by autodiff in f32; with
+    /// `rounds`, operands are rounded like on the device.
     fn expected(&self, rank: usize, rounds: bool) -> Vec<Tensor<2>> {
         let times = |a: &Tensor<2>, b: &Tensor<2>| a.clone().matmul(b.clone().transpose());
         let layers = 0..self.weights.len();
@@ -140,7 +141,7 @@ impl Layers {
             d_weight.push(d_y.clone().transpose().matmul(x.clone()));
             if rank > 0 {
                 let (a, b) = (&self.a[layer], &self.b[layer]);
-                // As bf16 has them on the way.
+                // The device stores this in bf16.
                 let u = narrow(times(x, a).mul_scalar(SCALE));
                 let d_u = narrow(d_y.clone().matmul(b.clone()).mul_scalar(SCALE));
                 out = out + times(&u, b);
@@ -154,7 +155,7 @@ impl Layers {
         [y, vec![d_x], of_parameters].concat()
     }
 
-    /// The same by the device.
+    /// Returns the same values computed by the device.
     fn found(&self, rank: usize, device: &Device, fp8: bool) -> Vec<Tensor<2>> {
         let up = |tensor: &Tensor<2>| tensor.clone().to_device(device).cast(DType::BF16).autodiff();
         let leaves = |list: &[Tensor<2>]| list.iter().map(|x| up(x).require_grad()).collect::<Vec<_>>();
@@ -189,7 +190,7 @@ fn layers_compute_with_rounded_operands_and_nothing_else_is_lost() {
         (33, 80, vec![144, 64, 16, 8], 16),
         (1, 64, vec![64], 0),
         (130, 144, vec![80], 8),
-        // Nothing here can be rounded.
+        // No layer of this case can be rounded.
         (17, 72, vec![64, 72], 8),
     ] {
         let layers = Layers::new(rows, inputs, &outputs, rank);
@@ -199,7 +200,7 @@ fn layers_compute_with_rounded_operands_and_nothing_else_is_lost() {
         for (place, got) in found.iter().enumerate() {
             let what = format!("{rows} × {inputs} → {outputs:?}, rank {rank}: result {place}");
             assert_eq!(numbers(got), numbers(&again[place]), "{what} is another the second time");
-            // Results and d_x row by row; gradients of parameters mix rows of all sizes.
+            // Results and d_x are compared row by row; gradients of parameters mix rows of all magnitudes.
             let is_product = place <= outputs.len();
             let far = if is_product { worst_row } else { distance };
             let (error, loss) = (far(got, &expected[place]), far(got, &exact[place]));

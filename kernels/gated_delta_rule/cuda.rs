@@ -1,15 +1,15 @@
-//! Launches of the delta rule's kernels; `gated_delta_rule.cuh` says what each computes.
+//! Launches of the delta rule's kernels; `gated_delta_rule.cuh` describes each of them.
 
 use burn::tensor::DType;
 use cubecl::server::Handle;
 
 use super::{Dims, GatedDeltaRule};
 use crate::Table;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, empty_like, sizes};
 
 /// Tokens of a chunk.
 const CHUNK: usize = 64;
-/// Columns of the state that one block takes, at most.
+/// The largest number of columns of the state per block.
 const SLICE: usize = 64;
 
 /// The chunks of a packed row.
@@ -35,7 +35,7 @@ impl Chunks {
     }
 }
 
-/// A row's chunks on the device, and what all kernels are told.
+/// A row's chunks on the device, and the arguments that all kernels share.
 struct Launches {
     dims: Dims,
     chunks: usize,
@@ -45,14 +45,14 @@ struct Launches {
 }
 
 impl Launches {
-    fn new(op: &GatedDeltaRule, beside: &CudaTensor) -> Self {
+    fn new(op: &GatedDeltaRule, like: &CudaTensor) -> Self {
         let row = op.cu_seqlens.derived([0; 3], Chunks::new);
         Self {
             dims: op.dims,
             chunks: row.chunks.len(),
             segments: row.segments.len(),
-            chunk_table: row.chunks.on_device(beside),
-            segment_table: row.segments.on_device(beside),
+            chunk_table: row.chunks.on_device(like),
+            segment_table: row.segments.on_device(like),
         }
     }
 
@@ -60,12 +60,12 @@ impl Launches {
         Kernel::new(source, name).define("HEAD_DIM", self.dims.key_dim).threads(256)
     }
 
-    /// A kernel over all chunks at once.
+    /// Creates a kernel over all chunks at once.
     fn over_chunks(&self, source: &'static str, name: &'static str) -> Kernel {
         self.kernel(source, name).grid(self.chunks, self.dims.key_heads, 1)
     }
 
-    /// A kernel that walks the chunks of each example.
+    /// Creates a kernel that iterates over the chunks of each example.
     fn over_segments(&self, source: &'static str, name: &'static str) -> Kernel {
         let slices = self.dims.value_dim / self.dims.value_dim.min(SLICE);
         self.kernel(source, name).grid(self.dims.value_heads * slices, self.segments, 1)
@@ -75,10 +75,10 @@ impl Launches {
         sizes![self.dims.key_heads as u32, self.dims.value_heads as u32]
     }
 
-    /// Matrices of every chunk and head, or states: f16 or bf16, as the kernel that writes them says; nothing
-    /// else reads them.
-    fn per_chunk(&self, beside: &CudaTensor, side: usize) -> CudaTensor {
-        empty(beside, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
+    /// Allocates matrices, or states, of every chunk and head. They are f16 or bf16, which only the kernels
+    /// that write and read them need to know.
+    fn per_chunk(&self, like: &CudaTensor, side: usize) -> CudaTensor {
+        empty(like, [self.chunks * self.dims.value_heads, side * side], DType::BF16)
     }
 }
 
@@ -96,7 +96,7 @@ impl ChunkMatrices {
         let made = Self {
             inverses: launches.per_chunk(qkv, CHUNK),
             attentions: launches.per_chunk(qkv, CHUNK),
-            gate_sums: like(g),
+            gate_sums: empty_like(g),
             norms: empty(qkv, [rows, 2 * launches.dims.key_heads], DType::F32),
         };
         launches
@@ -159,7 +159,7 @@ impl OnCuda<3> for GatedDeltaRule {
         let (d_out, launches) = (as_bf16(d_output), Launches::new(self, qkv));
         let side = self.dims.value_dim;
         let (writes, states, d_states) =
-            (like(&d_out), launches.per_chunk(qkv, side), launches.per_chunk(qkv, side));
+            (empty_like(&d_out), launches.per_chunk(qkv, side), launches.per_chunk(qkv, side));
         launches
             .over_segments("gated_delta_rule/forward.cuh", "delta_rule_states")
             .read(qkv)
@@ -171,7 +171,7 @@ impl OnCuda<3> for GatedDeltaRule {
             .write(&writes)
             .write(&states)
             .launch(launches.sizes());
-        let d_qkv = like(qkv);
+        let d_qkv = empty_like(qkv);
         launches
             .over_segments("gated_delta_rule/backward.cuh", "delta_rule_backward")
             .read(qkv)
@@ -185,7 +185,7 @@ impl OnCuda<3> for GatedDeltaRule {
             .update(&d_qkv)
             .write(&d_states)
             .launch(launches.sizes());
-        let (d_g, d_beta) = (like(beta), like(beta));
+        let (d_g, d_beta) = (empty_like(beta), empty_like(beta));
         launches
             .over_chunks("gated_delta_rule/gradients.cuh", "delta_rule_gradients")
             .read(qkv)

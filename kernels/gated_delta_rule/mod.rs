@@ -36,11 +36,11 @@ pub fn gated_delta_rule(
     apply(GatedDeltaRule { dims, cu_seqlens: cu_seqlens.clone() }, [qkv, g, beta])
 }
 
-/// Continues one example from `state [Nv·dk, dv]`: the outputs `[n, Nv·dv]` and the state after them; forward
-/// only.
+/// Continues one example from `state [Nv·dk, dv]`. Returns the outputs `[n, Nv·dv]` and the new state;
+/// forward only.
 ///
-/// Computed on the CPU wherever the other tensors lie, and the state stays there: one token is too little
-/// work for a device, and the only ones who decode are samples and the measure of a head's acceptance.
+/// Computed on the CPU for all devices, where the state stays: one token is too little work for a device, and
+/// only samples and the measurement of a head's acceptance decode.
 pub fn continue_delta_rule(
     dims: Dims,
     qkv: Tensor<2>,
@@ -72,7 +72,7 @@ fn on_host(tensor: Tensor<2>) -> Tensor<2> {
     if on_cpu(&tensor) { tensor } else { tensor.to_device(&Device::flex()).cast(DType::F32) }
 }
 
-/// Token by token in plain tensor operations: outputs and final state of one example.
+/// Computes outputs and final state of one example token by token in plain tensor operations.
 fn recurrence(
     dims: Dims,
     qkv: Tensor<2>,

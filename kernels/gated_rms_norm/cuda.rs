@@ -2,7 +2,8 @@
 
 use super::GatedRmsNorm;
 use crate::cuda::{
-    CudaTensor, Kernel, OnCuda, as_bf16, as_f32, dims, lanes, launch_with_parts, like, partial_blocks, sizes,
+    CudaTensor, Kernel, OnCuda, as_bf16, as_f32, dims, empty_like, lanes, launch_with_parts, partial_blocks,
+    sizes,
 };
 
 const SOURCE: &str = "gated_rms_norm/gated_rms_norm.cuh";
@@ -18,7 +19,7 @@ impl OnCuda<3> for GatedRmsNorm {
         wanted: [bool; 3],
     ) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (x, z, weight) = (as_bf16(x), as_bf16(z), as_f32(weight));
-        let ((rows, columns), (_, width), y) = (dims(&x), dims(&weight), like(&x));
+        let ((rows, columns), (_, width), y) = (dims(&x), dims(&weight), empty_like(&x));
         let (vectors, lanes) = (rows * columns / width, lanes(width));
         Kernel::new(SOURCE, "gated_rms_norm_forward")
             .blocks((vectors * lanes).div_ceil(256))
@@ -40,7 +41,7 @@ impl OnCuda<3> for GatedRmsNorm {
     ) -> [Option<CudaTensor>; 3] {
         let [x, z, weight] = &saved[..] else { unreachable!("forward saves three tensors") };
         let (d_y, (rows, columns), (_, width)) = (as_bf16(d_output), dims(x), dims(weight));
-        let (d_x, d_z) = (like(x), like(z));
+        let (d_x, d_z) = (empty_like(x), empty_like(z));
         let (vectors, lanes) = (rows * columns / width, lanes(width));
         let all = (vectors * lanes).div_ceil(256);
         let blocks = if wanted[2] { partial_blocks(all) } else { all };

@@ -1,4 +1,4 @@
-//! The norm behind the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙
+//! The norm after the delta rule: RMSNorm over each value head with weight `w` (not `1 + w`), then `⊙
 //! silu(z)` (SPEC.md 2.4 step 8).
 
 #[cfg(feature = "cuda")]

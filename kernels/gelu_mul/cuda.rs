@@ -1,7 +1,7 @@
 //! Launches of `gelu_mul.cuh`.
 
 use super::GeluMul;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty_like, sizes};
 
 const SOURCE: &str = "gelu_mul/gelu_mul.cuh";
 
@@ -12,7 +12,7 @@ impl OnCuda<2> for GeluMul {
 
     fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [gate, up] = inputs.map(as_bf16);
-        let (out, count) = (like(&gate), count(&gate));
+        let (out, count) = (empty_like(&gate), count(&gate));
         Kernel::new(SOURCE, "gelu_mul_forward")
             .blocks(count.div_ceil(2048))
             .threads(256)
@@ -31,7 +31,7 @@ impl OnCuda<2> for GeluMul {
         _: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let (d_output, count) = (as_bf16(d_output), count(&saved[0]));
-        let (d_gate, d_up) = (like(&saved[0]), like(&saved[0]));
+        let (d_gate, d_up) = (empty_like(&saved[0]), empty_like(&saved[0]));
         Kernel::new(SOURCE, "gelu_mul_backward")
             .blocks(count.div_ceil(2048))
             .threads(256)

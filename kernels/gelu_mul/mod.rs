@@ -27,7 +27,7 @@ pub fn gelu_mul(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
 const SLOPE: f32 = 1.595_769_2;
 const CUBIC: f32 = 0.044715;
 
-/// `gelu(x) / x`, a number between 0 and 1.
+/// Returns `gelu(x) / x`, a number between 0 and 1.
 #[inline(always)]
 fn share(x: f32) -> f32 {
     sigmoid(SLOPE * (x + CUBIC * x * x * x))
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_pytorch_and_both_ends_are_finite() {
-        // torch.nn.functional.gelu(x, approximate="tanh") in double precision.
+        // The values of torch.nn.functional.gelu(x, approximate="tanh") in double precision.
         let expected =
             [(-1e4, 0.0), (-1.0, -0.158_808), (0.0, 0.0), (1.0, 0.841_192), (3.0, 2.996_363), (1e4, 1e4)];
         for (x, y) in expected {

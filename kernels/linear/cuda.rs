@@ -12,18 +12,18 @@ use crate::fp8;
 use crate::lora_linear::cuda::input_gradient;
 use crate::weight::add_on_cuda;
 
-/// Which of the three products of a linear layer.
+/// The three products of a linear layer.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Product {
-    /// `x [m, k] · w [n, k]ᵀ`, bf16
+    /// The product `x [m, k] · w [n, k]ᵀ`, bf16.
     Forward,
-    /// `dy [m, k] · w [k, n]`, bf16
+    /// The product `dy [m, k] · w [k, n]`, bf16.
     Input,
-    /// `dy [k, m]ᵀ · x [k, n]`, f32
+    /// The product `dy [k, m]ᵀ · x [k, n]`, f32.
     Weight,
 }
 
-/// Some columns of a matrix.
+/// A range of columns of a matrix.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
     pub(crate) of: &'a CudaTensor,
@@ -52,7 +52,7 @@ impl Product {
         }
     }
 
-    /// `m`, `n` and `k` of the product of two matrices.
+    /// Returns `m`, `n` and `k` of the product of two matrices.
     fn size(self, a: Columns, b: Columns) -> [usize; 3] {
         let ((a_rows, _), (b_rows, _)) = (dims(a.of), dims(b.of));
         match self {
@@ -62,14 +62,14 @@ impl Product {
         }
     }
 
-    /// As a tile is chosen for it.
+    /// Returns the problem for which a tile is chosen.
     pub fn problem(self, [m, n, k]: [usize; 3], splits: usize) -> Problem {
         let (tokens, sizes) = if self == Product::Weight { (k, vec![m, n]) } else { (m, vec![n, k]) };
         Problem { kernel: self.kernel(), sizes, splits, tokens }
     }
 }
 
-/// `scale` times the product of two bf16 matrices, summed in f32.
+/// Returns `scale` times the product of two bf16 matrices, summed in f32.
 pub fn product<'a>(
     which: Product,
     a: impl Into<Columns<'a>>,
@@ -83,7 +83,7 @@ pub fn product<'a>(
     c
 }
 
-/// As [`product`], into columns that are there already, `added` to what they hold or in its place.
+/// Like [`product`], written into existing columns; with `added` it is added to them.
 pub(crate) fn product_into<'a>(
     which: Product,
     a: impl Into<Columns<'a>>,
@@ -104,7 +104,8 @@ pub(crate) fn product_into<'a>(
     sum_splits(&parts, splits, std::slice::from_ref(c.of), added);
 }
 
-/// `aᵀ b`, its rows shared out among up to four matrices, f32, `added` to what they hold or in its place.
+/// Computes `aᵀ b` in f32 and distributes its rows over up to four matrices; with `added` it is added to
+/// them.
 pub(crate) fn product_shared_out(a: &CudaTensor, b: &CudaTensor, to: &[CudaTensor], added: bool) {
     if let [only] = to {
         return product_into(Product::Weight, a, b, 1.0, Columns::from(only), added);
@@ -136,7 +137,7 @@ fn launch(
         .read(b.of);
     let [m32, n32, k32] = [m, n, k].map(|size| size as u32);
     let [a_pitch, b_pitch, c_pitch] = [a.of, b.of, c.of].map(|matrix| dims(matrix).1 as u32);
-    // Columns beside these keep what they hold.
+    // Columns outside of these are not changed.
     let whole = dims(c.of).1 == n && !added;
     let kernel = if whole { kernel.write(c.of) } else { kernel.update(c.of) };
     kernel.launch(sizes![
@@ -156,7 +157,7 @@ fn launch(
     ]);
 }
 
-/// Adds the parts of a product, its rows shared out among the matrices `to`.
+/// Adds the parts of a product and distributes its rows over the matrices `to`.
 fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool) {
     let counts: [usize; LAYERS] = std::array::from_fn(|i| to.get(i).map_or(0, |c| dims(c).0 * dims(c).1));
     let largest = counts.into_iter().max().expect("there are counts");
@@ -172,12 +173,12 @@ fn sum_splits(parts: &CudaTensor, splits: usize, to: &[CudaTensor], added: bool)
     kernel.launch(sizes);
 }
 
-/// The tile estimated for a product `[m, n, k]` on the device of a tensor, into how many parts `k` is split,
-/// and the length of a part.
-pub fn tiling(which: Product, beside: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
+/// Returns the estimated tile for a product `[m, n, k]` on the device of a tensor, the number of parts that
+/// `k` is split into, and the length of a part.
+pub fn tiling(which: Product, like: &CudaTensor, [m, n, k]: [usize; 3]) -> (Tile, usize, usize) {
     let most_splits = if which == Product::Weight { 32 } else { 1 };
-    let (tile, splits) = device(beside).choose(&ALL, [m, n, k], most_splits);
-    // Parts of whole tiles, none of them empty.
+    let (tile, splits) = device(like).choose(&ALL, [m, n, k], most_splits);
+    // The parts consist of whole tiles, and none is empty.
     let k_of_split = k.div_ceil(splits).next_multiple_of(64);
     (tile, k.div_ceil(k_of_split), k_of_split)
 }
@@ -188,18 +189,18 @@ pub(crate) fn device(tensor: &CudaTensor) -> Device {
     Device::with(hardware.num_streaming_multiprocessors.map_or(48, |count| count as usize))
 }
 
-/// Whether a matrix has rows that the kernels can read 16 bytes at a time.
+/// Returns whether kernels can read the rows of a matrix 16 bytes at a time.
 pub(crate) fn aligned(width: usize) -> bool {
     width.is_multiple_of(8)
 }
 
-/// Whether the kernels can write so many columns; their gradient is read as [`Gradient`].
+/// Returns whether the kernels can write this many columns; their gradient is read as [`Gradient`].
 pub(crate) fn writable(outputs: usize) -> bool {
     outputs.is_multiple_of(4)
 }
 
-/// The gradient of a layer's output, bf16, with rows that the kernels can read: with zeros behind its columns
-/// where those are not [`aligned`].
+/// The gradient of a layer's output in bf16, with rows that the kernels can read. If the columns are not
+/// [`aligned`], they are padded with zeros.
 pub(crate) struct Gradient {
     padded: CudaTensor,
     pub(crate) outputs: usize,

@@ -1,5 +1,5 @@
-//! `y = x Wᵀ`, of one layer or of several that read the same `x`. A frozen weight costs no gradient and keeps
-//! no input alive.
+//! The product `y = x Wᵀ` of one layer, or of several with the same `x`. A frozen weight needs no gradient
+//! and does not keep the input.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -18,20 +18,20 @@ use crate::weight::{GradientSum, Weight, add_on_cpu};
 #[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct Linears {
-    /// Where the gradient of each layer's weight goes.
+    /// The destination of each layer's weight gradient.
     pub sums: Vec<Option<GradientSum>>,
-    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 where that is possible, but for
-    /// the gradient of `W`.
+    /// Whether `x`, `W` and the gradient of `y` are rounded to e4m3 on CUDA devices where possible. The
+    /// gradient of `W` is not affected.
     pub fp8: bool,
 }
 
-/// `x [T, in]`, `weight [out, in]` → `[T, out]`.
+/// Maps `x [T, in]` and `weight [out, in]` to `[T, out]`.
 pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
     linears(x, vec![weight.into()], false).remove(0)
 }
 
-/// The results `[T, out]` of one to four layers; the gradient of `x [T, in]` is formed in one pass over all.
-/// With `fp8` operands are rounded to e4m3 on CUDA devices, which is not lossless.
+/// Computes the results `[T, out]` of one to four layers. The gradient of `x [T, in]` is computed in one pass
+/// over all of them. With `fp8`, operands are rounded to e4m3 on CUDA devices, which is not lossless.
 pub fn linears(x: Tensor<2>, weights: Vec<Weight>, fp8: bool) -> Vec<Tensor<2>> {
     let (tensors, sums): (Vec<_>, Vec<_>) =
         weights.into_iter().map(|weight| (weight.tensor, weight.sum)).unzip();
@@ -49,7 +49,7 @@ impl Group for Linears {
         let x = inputs.remove(0);
         let y = |weight| tensor(product(1.0, matrix(&x), matrix(weight).t()), dims(&x).0);
         let outputs = inputs.iter().map(y).collect();
-        // The input is needed for the gradients of weights alone.
+        // The input is only needed for the gradients of weights.
         inputs.extend(wanted[1..].contains(&true).then_some(x));
         (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
     }

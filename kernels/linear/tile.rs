@@ -1,8 +1,9 @@
-//! Which tile a product of matrices is computed in, estimated from its sizes.
+//! Estimates the best tile for a product of matrices from its sizes.
 
 use std::fmt;
 
-/// Rows, columns and depth of a block's tile, its warps along rows and columns, its stages of shared memory.
+/// The rows, columns and depth of a block's tile, its warps along rows and columns, and its stages of shared
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tile {
     pub(crate) m: usize,
@@ -11,7 +12,7 @@ pub struct Tile {
     warps_m: usize,
     warps_n: usize,
     stages: usize,
-    /// What the tile's own traffic leaves of the tensor cores.
+    /// The share of the tensor cores' rate that the tile's own memory traffic leaves.
     share: f64,
 }
 
@@ -35,8 +36,8 @@ pub(crate) const WIDE: [Tile; 3] =
 pub(crate) const ALL: [Tile; 5] =
     [WIDE[0], WIDE[1], WIDE[2], tile(64, 16, 64, 4, 1, 4, 0.25), tile(16, 64, 64, 1, 4, 4, 0.25)];
 
-/// The tiles `fp8.cuh` is compiled with: on sm_90a, which makes e4m3 products of f16 ones, more sums a thread
-/// spill.
+/// The tiles that `fp8.cuh` is compiled with. On sm_90a, where e4m3 products use f16 ones, more sums per
+/// thread would spill registers.
 pub(crate) const FP8: [Tile; 2] = [tile(128, 128, 32, 2, 4, 3, 1.0), WIDE[2]];
 
 impl Tile {
@@ -50,14 +51,14 @@ impl Tile {
         m.div_ceil(self.m) * n.div_ceil(self.n)
     }
 
-    /// Tiles of a column that neighbouring blocks compute: as many as L2 keeps the rows of while the other
-    /// side streams by.
+    /// Returns the number of tiles of a column that neighbouring blocks compute, such that L2 keeps their
+    /// rows while the other operand is streamed.
     pub(crate) fn group(&self, k: usize) -> u32 {
         ((8 << 20) / (2 * self.m * k.max(1))).clamp(8, 16) as u32
     }
 }
 
-/// The words behind `#define TILE`.
+/// Formats the value of `#define TILE`.
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { m, n, k, warps_m, warps_n, stages, .. } = self;
@@ -69,22 +70,23 @@ impl fmt::Display for Tile {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
     pub(crate) multiprocessors: usize,
-    /// Products and sums of bf16 numbers a multiprocessor does in a cycle with `mma.sync`.
+    /// The bf16 multiply-adds of a multiprocessor per cycle with `mma.sync`.
     products_per_cycle: f64,
-    /// Bytes of memory all of them move in a cycle.
+    /// The bytes of memory that all multiprocessors move per cycle.
     bytes_per_cycle: f64,
 }
 
 impl Device {
-    /// GB10 (48 multiprocessors) and what resembles it, or H200 (132) and what resembles that.
+    /// Returns the figures of GB10 (48 multiprocessors) or H200 (132), whichever is more similar.
     pub(crate) fn with(multiprocessors: usize) -> Self {
         let (products_per_cycle, bytes_per_cycle) =
             if multiprocessors > 100 { (1300.0, 2500.0) } else { (512.0, 90.0) };
         Self { multiprocessors, products_per_cycle, bytes_per_cycle }
     }
 
-    /// Cycles a product takes, paper and not measured: the blocks one multiprocessor gets times what each
-    /// costs, its fill of 128 of `k` included, and the traffic of the parts where `k` is split.
+    /// Returns the estimated cycles of a product: the blocks of one multiprocessor times the cost of each,
+    /// including its fill of 128 of `k`, and the traffic of the parts if `k` is split. This is a calculation,
+    /// not a measurement.
     fn cycles(&self, tile: &Tile, [m, n, k]: [usize; 3], splits: usize) -> f64 {
         let blocks = (tile.blocks(m, n) * splits).div_ceil(self.multiprocessors) as f64;
         let each = (tile.m * tile.n) as f64 * (k.div_ceil(splits) + 128) as f64;
@@ -92,10 +94,10 @@ impl Device {
         blocks * each / (tile.share * self.products_per_cycle) + parts
     }
 
-    /// The best of `tiles` for a product `[m, n, k]`, and into how many parts its `k` is split, at most
-    /// `most_splits`.
+    /// Returns the best of `tiles` for a product `[m, n, k]`, and the number of parts that `k` is split into,
+    /// at most `most_splits`.
     pub(crate) fn choose(&self, tiles: &[Tile], size: [usize; 3], most_splits: usize) -> (Tile, usize) {
-        // A part shorter than 512 is mostly fill.
+        // A part shorter than 512 would mostly be fill.
         let most_splits = most_splits.min(size[2].div_ceil(512)).max(1);
         let choices = tiles.iter().flat_map(|tile| (1..=most_splits).map(move |splits| (*tile, splits)));
         let best = choices.min_by(|(a, a_splits), (b, b_splits)| {
@@ -104,8 +106,8 @@ impl Device {
         best.expect("there are tiles")
     }
 
-    /// Those of `tiles` that may be the fastest for a product `[m, n, k]` with `k` in so many parts, the best
-    /// first: the estimate errs, but not threefold.
+    /// Returns those of `tiles` that may be the fastest for a product `[m, n, k]` with `k` in this many
+    /// parts, the best first. The estimate is assumed to be wrong by less than a factor of three.
     pub(crate) fn worth_trying(&self, tiles: &[Tile], size: [usize; 3], splits: usize) -> Vec<Tile> {
         let mut timed: Vec<_> = tiles.iter().map(|tile| (self.cycles(tile, size, splits), *tile)).collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));

@@ -1,12 +1,11 @@
-//! In which tile each product of matrices is computed: the fastest where that was measured, the estimated one
-//! elsewhere.
+//! Chooses the tile of each matrix product: the fastest one if it was measured, otherwise the estimated one.
 //!
-//! The tile changes no bit of a result, which `linear.test.cpp` and `lora_linear.test.cpp` hold it to, so
-//! what is known may come and go between two launches. Into how many parts `k` is split does change bits:
-//! that is the estimate's, and a tile is measured for that number of parts.
+//! The tile does not change any bit of a result, which `linear.test.cpp` and `lora_linear.test.cpp` check, so
+//! the known tiles may change between two launches. The number of parts that `k` is split into does change
+//! bits; it always comes from the estimate, and a tile is measured for that number of parts.
 //!
-//! What is known belongs to a thread, as the device's queue does. Of files this knows nothing: it speaks
-//! lines.
+//! The known tiles belong to a thread, like the device's queue. This module must not know files; it reads and
+//! writes lines of text.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,28 +30,28 @@ const KERNELS: [(&str, &[Tile]); 5] = [
     ("lora_linears_backward_input", &WIDE),
 ];
 
-/// Launches that are queued before the device is waited for fill about this many seconds.
+/// The duration in seconds of the launches that are queued before waiting for the device.
 const QUEUE_S: f64 = 0.004;
-/// So many times; the shortest counts.
+/// The number of measurements, of which the shortest counts.
 const TIMES: usize = 3;
 
-/// A product that has to be computed.
+/// A product to be computed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// One of [`KERNELS`].
     pub(crate) kernel: &'static str,
-    /// All that do not count tokens, as [`shapes`](Self::shapes) reads them.
+    /// All sizes except the number of tokens, in the order of [`shapes`](Self::shapes).
     pub(crate) sizes: Vec<usize>,
-    /// Into how many parts `k` is split.
+    /// The number of parts that `k` is split into.
     pub(crate) splits: usize,
     pub(crate) tokens: usize,
 }
 
-/// What a thread knows of tiles.
+/// The tiles that a thread knows.
 #[derive(Default)]
 struct Known {
     measured: BTreeMap<Problem, Tile>,
-    /// What was computed in an estimated tile, where somebody listens.
+    /// The products that were computed in an estimated tile, while they are recorded.
     missed: Option<BTreeSet<Problem>>,
 }
 
@@ -60,7 +59,7 @@ thread_local! {
     static KNOWN: RefCell<Known> = RefCell::default();
 }
 
-/// The tile that a product is computed in.
+/// Returns the tile for a product.
 pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
     KNOWN.with_borrow_mut(|known| {
         let measured = known.measured_for(&problem);
@@ -71,16 +70,16 @@ pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
     })
 }
 
-/// From now on a product is computed in this tile.
+/// Sets the tile of a product from now on.
 pub fn remember(problem: &Problem, tile: Tile) {
     KNOWN.with_borrow_mut(|known| known.measured.insert(problem.clone(), tile));
 }
 
-/// Forgets every tile and takes those of the lines that [`learned`] made.
+/// Replaces all tiles by those in the output of [`learned`].
 ///
 /// # Errors
-/// The number of a line that names no product, or a tile that its kernel is not compiled with. Nothing is
-/// known then.
+/// The number of a line that does not name a product, or whose tile the kernel is not compiled with. No tiles
+/// are known then.
 pub fn learn(lines: &str) -> Result<(), usize> {
     let measured = lines.lines().zip(1..).map(|(line, number)| measured(line).ok_or(number));
     let measured = measured.collect::<Result<_, _>>();
@@ -88,20 +87,20 @@ pub fn learn(lines: &str) -> Result<(), usize> {
     measured.map(drop)
 }
 
-/// All tiles that were measured, a line for each.
+/// Returns all measured tiles, one line for each.
 pub fn learned() -> String {
     KNOWN.with_borrow(|known| {
         known.measured.iter().map(|(problem, tile)| format!("{problem} {tile}\n")).collect()
     })
 }
 
-/// From now on products that are computed in an estimated tile are taken note of.
+/// Starts to record the products that are computed in an estimated tile.
 pub fn listen() {
     KNOWN.with_borrow_mut(|known| known.missed = Some(BTreeSet::new()));
 }
 
-/// Those since [`listen`], which ends here; none where nobody listened. One with more tokens stands for those
-/// it is near to.
+/// Returns the products recorded since [`listen`], and stops recording. One product represents all those with
+/// a similar number of tokens.
 pub fn missed() -> Vec<Problem> {
     let missed = KNOWN.with_borrow_mut(|known| known.missed.take()).unwrap_or_default();
     let mut different: Vec<Problem> = Vec::new();
@@ -121,7 +120,7 @@ impl Known {
     }
 }
 
-/// Reads what [`learned`] writes.
+/// Parses a line of [`learned`].
 fn measured(line: &str) -> Option<(Problem, Tile)> {
     let fields: Vec<&str> = line.split(' ').collect();
     let [kernel, sizes, splits, tokens, tile] = fields[..] else { return None };
@@ -131,7 +130,7 @@ fn measured(line: &str) -> Option<(Problem, Tile)> {
     Some((Problem { kernel, sizes, splits: splits.parse().ok()?, tokens: tokens.parse().ok()? }, *tile))
 }
 
-/// A line without its tile.
+/// Formats a line without its tile.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { kernel, sizes, splits, tokens } = self;
@@ -141,13 +140,14 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// The same with half to twice as many tokens: what is the fastest tile for one is taken for the other.
+    /// Returns the range of the same product with half to twice as many tokens, for which the same tile is
+    /// used.
     fn near(&self) -> std::ops::RangeInclusive<Self> {
         let with = |tokens| Self { tokens, ..self.clone() };
         with(self.tokens.div_ceil(2))..=with(self.tokens.saturating_mul(2))
     }
 
-    /// `m`, `n` and `k`, and its operands in the order of [`launch`](Self::launch).
+    /// Returns `m`, `n` and `k`, and the shapes of the operands in the order of [`launch`](Self::launch).
     fn shapes(&self) -> ([usize; 3], Vec<[usize; 2]>) {
         let t = self.tokens;
         match (self.kernel, &self.sizes[..]) {
@@ -186,14 +186,15 @@ impl Problem {
         }
     }
 
-    /// The tiles that may be the fastest, the estimated one first.
-    pub fn candidates(&self, beside: &CudaTensor) -> Vec<Tile> {
+    /// Returns the tiles that may be the fastest, the estimated one first.
+    pub fn candidates(&self, like: &CudaTensor) -> Vec<Tile> {
         let (_, tiles) = KERNELS.iter().find(|(name, _)| *name == self.kernel).expect("one of the kernels");
-        device(beside).worth_trying(tiles, self.shapes().0, self.splits)
+        device(like).worth_trying(tiles, self.shapes().0, self.splits)
     }
 
-    /// Times it in all tiles that may be the fastest, with numbers of its own, and remembers which is. Says
-    /// whether that is another than the estimated one. A tile that the device refuses is passed over.
+    /// Times the product in all tiles that may be the fastest, with generated operands, and stores the
+    /// fastest one. Returns whether it differs from the estimated one. Tiles that the device refuses are
+    /// skipped.
     pub fn measure(&self, device: &Device) -> bool {
         let operands = operands(&self.shapes().1, device);
         let candidates = self.candidates(&operands[0]);
@@ -207,7 +208,8 @@ impl Problem {
     }
 }
 
-/// Seconds of one launch, by the clock between two waits for the device. None where the device refuses it.
+/// Returns the duration of one launch in seconds, measured between two waits for the device, or `None` if the
+/// device refuses it.
 fn seconds(launch: impl Fn() -> CudaTensor) -> Option<f64> {
     let timed = |launches: usize| {
         let began = Instant::now();
@@ -216,13 +218,13 @@ fn seconds(launch: impl Fn() -> CudaTensor) -> Option<f64> {
         let seconds = began.elapsed().as_secs_f64() / launches as f64;
         block_on(last.client.sync_buffers([&last.handle])).ok().map(|()| seconds)
     };
-    // The first one compiles, the second one tells how many there is time for.
+    // The first launch compiles; the second one shows how many there is time for.
     timed(1)?;
     let launches = (QUEUE_S / timed(1)?).clamp(1.0, 100.0) as usize;
     (0..TIMES).try_fold(f64::INFINITY, |least, _| Some(timed(launches)?.min(least)))
 }
 
-/// Matrices of these shapes, full of numbers, each in a place of its own.
+/// Returns matrices of these shapes with generated numbers, each in separate memory.
 fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
     const WIDTH: usize = 4096;
     const HEIGHT: usize = 256;
@@ -246,13 +248,13 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 mod tests {
     use super::*;
     use crate::check::cuda_device;
-    use crate::cuda::{Kernel, like, sizes};
+    use crate::cuda::{Kernel, empty_like, sizes};
 
     fn problem(kernel: &'static str, sizes: &[usize], splits: usize, tokens: usize) -> Problem {
         Problem { kernel, sizes: sizes.to_vec(), splits, tokens }
     }
 
-    /// Every kernel, with odd numbers of tokens.
+    /// Returns a problem for every kernel, with odd numbers of tokens.
     fn problems() -> Vec<Problem> {
         vec![
             problem("linear_forward", &[72, 40], 1, 67),
@@ -310,7 +312,7 @@ mod tests {
         }
         assert_eq!(of(100, &[40, 72]), ALL[4]);
         assert_eq!(tile(problem("linear_backward_weight", &[72, 40], 1, 100), ALL[4]), ALL[4]);
-        // One with 601 stands for one with 400.
+        // The product with 601 tokens represents the one with 400.
         learn("").unwrap();
         assert_eq!(of(400, &[72, 40]), ALL[4]);
         let missed_ones: Vec<String> = missed().iter().map(Problem::to_string).collect();
@@ -351,7 +353,7 @@ mod tests {
         let problem = problem("linear_forward", &[72, 40], 1, 67);
         let operands = operands(&problem.shapes().1, &device);
         let refused = || {
-            let result = like(&operands[0]);
+            let result = empty_like(&operands[0]);
             Kernel::new("linear/linear.cuh", "linear_forward")
                 .define("TILE", "no numbers")
                 .threads(32)

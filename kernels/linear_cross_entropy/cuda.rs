@@ -1,5 +1,4 @@
-//! Launches of `linear_cross_entropy.cuh`: which rows and columns of the logits are held at a time, and in
-//! which order.
+//! Launches of `linear_cross_entropy.cuh`, and the order in which parts of the logits are computed.
 
 use burn::backend::Cube;
 use burn::tensor::DType;
@@ -7,15 +6,15 @@ use cubecl::server::Handle;
 
 use super::slabs::{STRIP, Slabs, TILE};
 use super::{LinearCrossEntropy, Targets};
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, like, scaled, sizes, view};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty, empty_like, scaled, sizes, view};
 use crate::linear::cuda::{aligned, device};
 use crate::weight::keep;
 
 const SOURCE: &str = "linear_cross_entropy/linear_cross_entropy.cuh";
 const ROWS: &str = "linear_cross_entropy/rows.cuh";
-/// Threads of a block that computes a tile.
+/// The number of threads of a block that computes a tile.
 const THREADS: usize = 128;
-/// Rows that share a flag.
+/// The number of rows that share a flag.
 const ROWS_OF_FLAG: usize = 32;
 
 fn row_threads(width: usize) -> usize {
@@ -42,7 +41,7 @@ struct Pass<'a> {
     losses: CudaTensor,
 }
 
-/// What a chunk of targets is computed in.
+/// The buffers for a chunk of targets.
 struct Chunk {
     first: usize,
     rows: usize,
@@ -52,7 +51,7 @@ struct Chunk {
     statistics: CudaTensor,
 }
 
-/// Some columns of the vocabulary.
+/// A range of columns of the vocabulary.
 #[derive(Clone, Copy)]
 struct Slab {
     first: usize,
@@ -119,7 +118,7 @@ impl<'a> Pass<'a> {
         sizes![rows, hidden, first, first_column, width, group(self.width())]
     }
 
-    /// Statistics of a slab's logits, and `e` where it is wanted.
+    /// Computes the statistics of a slab's logits, and `e` if it is wanted.
     fn logits(&self, chunk: &Chunk, slab: Slab, e: Option<&CudaTensor>) {
         let name = if e.is_some() { "cross_entropy_logits" } else { "cross_entropy_statistics" };
         let kernel = Kernel::new(SOURCE, name).blocks(tiles(chunk.rows, slab.width)).threads(THREADS);
@@ -150,8 +149,8 @@ impl<'a> Pass<'a> {
             .launch(self.logits_sizes(chunk, slab));
     }
 
-    /// How many parts the columns of a slab are cut into for the input's gradient: few rows alone would not
-    /// fill the device.
+    /// Returns the number of parts that the columns of a slab are split into for the input's gradient,
+    /// because few rows alone would not fill the device.
     fn splits(&self, rows: usize) -> usize {
         let tiles = tiles(rows, self.width());
         device(self.hidden).multiprocessors.div_ceil(tiles).min(self.slabs.width.div_ceil(1024)).clamp(1, 8)
@@ -216,7 +215,7 @@ impl<'a> Pass<'a> {
             .launch(sizes![rows, hidden32, vocabulary32, 4u32, u32::from(chunk.first > 0)]);
     }
 
-    /// `scale · Σ losses`, `[1, 1]`.
+    /// Returns `scale · Σ losses`, `[1, 1]`.
     fn sum(&self) -> CudaTensor {
         let loss = empty(self.hidden, [1, 2], DType::F32);
         Kernel::new(ROWS, "cross_entropy_sum")
@@ -225,7 +224,7 @@ impl<'a> Pass<'a> {
             .read(&self.losses)
             .write(&loss)
             .launch(sizes![self.targets.rows.len() as u32, self.scale]);
-        // The second number is what the first lacks of the sum in double precision.
+        // The second number is the difference of the first from the sum in double precision.
         view(loss, [1, 1])
     }
 }
@@ -240,7 +239,7 @@ impl OnCuda<2> for LinearCrossEntropy {
         let ((_, width), (vocabulary, _)) = (dims(&hidden), dims(&weight));
         let slabs = Slabs::new(self.targets.rows.len(), width, vocabulary, wanted[1]);
         let pass = Pass::new(&hidden, &weight, &self.targets, slabs, self.scale);
-        let d_hidden = wanted.contains(&true).then(|| like(&hidden));
+        let d_hidden = wanted.contains(&true).then(|| empty_like(&hidden));
         let d_weight = wanted[1].then(|| empty(&weight, [vocabulary, width], DType::F32));
         for (first, rows) in pass.chunks() {
             let chunk = pass.start(first, rows);

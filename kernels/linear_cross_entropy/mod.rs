@@ -1,7 +1,7 @@
-//! Head and cross-entropy in one: the logits `[R, V]` are never held whole.
+//! Output head and cross-entropy in one op, which never holds all logits `[R, V]`.
 //!
 //! Only the rows that have a target go through the head, which is exact because the others carry no loss. The
-//! gradient is formed while the logits of a chunk of rows are at hand, so that backward only scales it.
+//! gradient is computed while the logits of a chunk of rows exist, so that the backward pass only scales it.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -17,12 +17,12 @@ use crate::cpu::{dims, fill_rows, slice, tensor};
 use crate::weight::{GradientSum, Weight, keep};
 use crate::{Op, Table, apply};
 
-/// Which rows predict what, and what the sum of their losses is multiplied by.
+/// The rows with a target, the targets, and the factor on the sum of their losses.
 #[derive(Debug, Clone)]
 pub struct Targets {
     /// Rows of the hidden states that have a target, ascending.
     pub rows: Table,
-    /// The token each of these rows is to predict, below `V`.
+    /// The target token of each of these rows, below `V`.
     pub tokens: Table,
 }
 
@@ -34,7 +34,7 @@ pub struct LinearCrossEntropy {
     pub sum: Option<GradientSum>,
 }
 
-/// `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.
+/// Returns `scale · Σ -ln softmax(hidden_row · weightᵀ)[token]` over the target rows, as `[1, 1]`, in nats.
 ///
 /// `hidden [T, H]`, `weight [V, H]`.
 pub fn linear_cross_entropy(

@@ -1,13 +1,13 @@
-//! How the logits are cut on a CUDA device, so that what is held of them stays in bounds.
+//! Decides how the logits are divided on a CUDA device, so that the memory for them is bounded.
 
-/// Rows and columns of a block's tile.
+/// The number of rows and of columns in a block's tile.
 pub(crate) const TILE: usize = 128;
-/// Columns that share one entry of the statistics.
+/// The number of columns that share one entry of the statistics.
 pub(crate) const STRIP: usize = 64;
-/// Bytes that logits, statistics and gradients of the rows at hand may take together.
+/// The most bytes for logits, statistics and gradients of a chunk of rows together.
 const SCRATCH: usize = 480_000_000;
 
-/// How much of the logits `[rows, vocabulary]` is held at a time.
+/// The size of the part of the logits `[rows, vocabulary]` that is held at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slabs {
     /// Rows of a chunk.
@@ -17,7 +17,8 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    /// For `targets` rows of `hidden` numbers over a vocabulary; `whole` asks for chunks that are one slab.
+    /// Chooses the sizes for `targets` rows of `hidden` numbers over a vocabulary; `whole` requires chunks
+    /// that are one slab.
     pub(crate) fn new(targets: usize, hidden: usize, vocabulary: usize, whole: bool) -> Self {
         // Two bytes of `e` and eight of statistics for every strip; x in bf16 and its gradient in f32.
         let of_column = |rows: usize| 2 * rows + rows * 8 / STRIP;
@@ -36,7 +37,7 @@ impl Slabs {
 mod tests {
     use super::*;
 
-    /// Bytes of a chunk's scratch, one split.
+    /// Returns the size of a chunk's scratch memory in bytes, for one split.
     fn bytes(slabs: Slabs, hidden: usize) -> usize {
         let Slabs { rows, width } = slabs;
         rows * (2 * width + 8 * width.div_ceil(STRIP) + 6 * hidden)

@@ -14,7 +14,7 @@ use crate::weight::{add_all_on_cuda, add_on_cuda};
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
 
-/// Where each layer's rank lies among the columns of `u` and `du`: first and count.
+/// Returns the columns of each layer's rank in `u` and `du`: first and count.
 fn ranks(b: &[CudaTensor]) -> Vec<(usize, usize)> {
     let mut first = 0;
     let place = |b| {
@@ -88,7 +88,7 @@ impl GroupOnCuda for LoraLinears {
         } else {
             vec![None; ranks.len()]
         };
-        // `u` carries the scale.
+        // `u` already includes the scale.
         let d_b = |layer: usize| {
             let (first, rank) = ranks[layer];
             let (d_y, u) = (d_y[layer].columns(), Columns::new(u, first, rank));
@@ -103,7 +103,7 @@ impl GroupOnCuda for LoraLinears {
     }
 }
 
-/// `x Wᵀ + u Bᵀ`, rounded once.
+/// Computes `x Wᵀ + u Bᵀ`, rounded once.
 pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
     let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
     let y = empty(x, [m, n], DType::BF16);
@@ -124,7 +124,7 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
     y
 }
 
-/// `Σ dy_i W_i`, with `+ du A` where the layers have adapters, summed in f32 and rounded once.
+/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once.
 pub(crate) fn input_gradient(
     d_y: &[Gradient],
     weights: &[CudaTensor],
@@ -147,14 +147,14 @@ pub(crate) fn input_gradient(
         .define("TILE", tile)
         .blocks(tile.blocks(m, n))
         .threads(tile.threads());
-    // Any buffers will do for layers that are not there, and for adapters.
+    // For missing layers and adapters, any buffers can be passed.
     for layer in 0..LAYERS {
         let layer = layer.min(d_y.len() - 1);
         kernel = kernel.read(d_y[layer].columns().of).read(&weights[layer]);
     }
     let (d_u, a) = adapters.unwrap_or((some, &weights[0]));
     let mut sizes = sizes![m as u32, n as u32, rank as u32, tile.group(depth), 0u32];
-    // What of `dy` is read, its pitch, and where it starts.
+    // The columns of `dy` that are read, their pitch, and their start.
     let pitches = of_layers(|d_y| dims(d_y.columns().of).1);
     outputs.into_iter().chain(pitches).chain([0; LAYERS]).for_each(|size| sizes.push(size));
     kernel.read(d_u).read(a).write(&d_x).launch(sizes);

@@ -1,8 +1,8 @@
 //! Frozen linear layers with low-rank adapters that read the same input: `y_i = x W_iᵀ + s · (x A_iᵀ) B_iᵀ`.
 //!
-//! Done as one op so that an adapter is accumulated into the base product, no weight-shaped gradient is ever
-//! formed, and the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s · dy_i
-//! B_i`, `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
+//! This is one op, so that an adapter is accumulated into the base product, no weight-shaped gradient is ever
+//! computed, and the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s ·
+//! dy_i B_i`, `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -18,28 +18,28 @@ use crate::weight::{GradientSum, Weight, add_on_cpu};
 #[doc(hidden)] // for the crate that measures
 pub struct LoraLinears {
     pub scale: f32,
-    /// Where the gradient of each layer's `A` goes.
+    /// The destination of the gradient of each layer's `A`.
     pub a_sums: Vec<Option<GradientSum>>,
-    /// Where the gradient of each layer's `B` goes.
+    /// The destination of the gradient of each layer's `B`.
     pub b_sums: Vec<Option<GradientSum>>,
-    /// On CUDA devices `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` where
-    /// that is possible.
+    /// Whether `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` on CUDA devices
+    /// where possible.
     pub fp8: bool,
 }
 
 /// One layer of a group.
 pub struct Adapted {
-    /// `[out, in]`
+    /// The frozen weight, `[out, in]`.
     pub weight: Tensor<2>,
-    /// `[r, in]`
+    /// The matrix `A`, `[r, in]`.
     pub a: Weight,
-    /// `[out, r]`
+    /// The matrix `B`, `[out, r]`.
     pub b: Weight,
 }
 
-/// The results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha / sqrt(r)`
-/// for rsLoRA. With `fp8` operands of the products with `W` are rounded to e4m3 on CUDA devices, which is not
-/// lossless.
+/// Computes the results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha /
+/// sqrt(r)` for rsLoRA. With `fp8`, operands of the products with `W` are rounded to e4m3 on CUDA devices,
+/// which is not lossless.
 pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
     let count = layers.len();
     let mut inputs = vec![x];
@@ -50,7 +50,7 @@ pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -
     apply_group(LoraLinears { scale: scale as f32, a_sums, b_sums, fp8 }, inputs, count)
 }
 
-/// The parameters of the layers, behind their input: all weights, all `A`, all `B`.
+/// Returns the parameters of the layers, which follow their input: all weights, all `A`, all `B`.
 fn parameters<T>(inputs: &[T]) -> [&[T]; 3] {
     let layers = inputs.len() / 3;
     [&inputs[1..][..layers], &inputs[1 + layers..][..layers], &inputs[1 + 2 * layers..][..layers]]

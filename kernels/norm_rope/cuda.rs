@@ -4,7 +4,7 @@ use burn::tensor::DType;
 
 use super::NormRope;
 use crate::cuda::{
-    CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, lanes, launch_with_parts, like,
+    CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, empty_like, lanes, launch_with_parts,
     partial_blocks, sizes,
 };
 
@@ -52,7 +52,8 @@ impl OnCuda<2> for NormRope {
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [x, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
-        let (d_y, d_x, (rows, width), (_, head_dim)) = (as_bf16(d_output), like(x), dims(x), dims(weight));
+        let (d_y, d_x, (rows, width), (_, head_dim)) =
+            (as_bf16(d_output), empty_like(x), dims(x), dims(weight));
         let heads = width / self.norm.stride;
         let all = (rows * heads * lanes(head_dim)).div_ceil(256);
         let blocks = if wanted[1] { partial_blocks(all) } else { all };

@@ -1,5 +1,5 @@
-//! RMSNorm of each head and rotary embedding behind it: what queries and keys go through in Qwen3.5 and Qwen3
-//! (SPEC.md 2.3 steps 1, 3 and 4).
+//! RMSNorm of each head, followed by rotary embedding, for the queries and keys of Qwen3.5 and Qwen3 (SPEC.md
+//! 2.3 steps 1, 3 and 4).
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -1,4 +1,4 @@
-//! Launches of `forward.cuh` and `backward.cuh`, and the tables that tell their blocks what to do.
+//! Launches of `forward.cuh` and `backward.cuh`, and the tables that assign work to their blocks.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use burn::tensor::DType;
 
 use super::{Dims, PackedAttention};
 use crate::Table;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, empty_like, sizes};
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
-/// Rows a block holds.
+/// The number of rows that a block holds.
 const HELD: usize = 128;
 
-/// What an item of work forms, and what a streamed row of it costs.
+/// The result of an item of work, and the cost of a streamed row.
 #[derive(Clone, Copy)]
 struct Item {
     kind: u32,
@@ -26,12 +26,13 @@ const D_KEYS: Item = Item { kind: 1, cost: 3 };
 const D_KEYS_AND_VALUES: Item = Item { kind: 1, cost: 4 };
 const D_VALUES: Item = Item { kind: 2, cost: 2 };
 
-/// The work of blocks, the longest first: `[items, 3]` of what, first token, how many tokens.
+/// The work of the blocks, the longest first, `[items, 3]`: kind, first token, number of tokens.
 #[derive(Default)]
 struct Work(Vec<(usize, [u32; 3])>);
 
 impl Work {
-    /// Items of at most `held` tokens each; `streamed(first, count)` says how many rows pass by them.
+    /// Adds items of at most `held` tokens each. `streamed(first, count)` returns the number of rows that are
+    /// streamed for them.
     fn add(&mut self, item: Item, cu_seqlens: &[u32], held: usize, streamed: impl Fn(usize, usize) -> usize) {
         for (first, count) in cuts(cu_seqlens, held) {
             self.0.push((item.cost * streamed(first, count), [item.kind, first as u32, count as u32]));
@@ -48,8 +49,8 @@ impl Work {
     }
 }
 
-/// Runs of at most `held` tokens, each a part of one example or several whole ones: a block streams what any
-/// of its rows sees.
+/// Divides the row into runs of at most `held` tokens, each a part of one example or several whole ones,
+/// because a block streams all rows that any of its rows attends to.
 fn cuts(cu_seqlens: &[u32], held: usize) -> Vec<(usize, usize)> {
     let mut cuts: Vec<(usize, usize)> = Vec::new();
     for border in cu_seqlens.windows(2) {
@@ -62,7 +63,7 @@ fn cuts(cu_seqlens: &[u32], held: usize) -> Vec<(usize, usize)> {
     cuts
 }
 
-/// For each token, the first key of its example and one past its example's last query.
+/// For each token, the first key of its example, and one past the last query of its example.
 struct Borders {
     first_keys: Vec<u32>,
     last_queries: Vec<u32>,
@@ -92,7 +93,7 @@ impl Borders {
     }
 }
 
-/// What tells the blocks of one pass over a packed row what to do.
+/// The tables that assign work to the blocks of one pass over a packed row.
 struct Tables {
     borders: Table,
     work: Table,
@@ -131,13 +132,13 @@ fn sizes_of(dims: Dims, tokens: usize, past: usize, window: Option<usize>, scale
     sizes![tokens as u32, dims.heads as u32, dims.kv_heads as u32, past as u32, window, scale]
 }
 
-/// Queries of a tile, so that with all heads of their group they fill a block.
+/// Returns the number of queries in a tile, which together with all heads of their group fill a block.
 fn queries_held(dims: Dims) -> usize {
     HELD / (dims.heads / dims.kv_heads)
 }
 
 impl PackedAttention {
-    /// The tables of a pass: one set for all layers with the same heads.
+    /// Returns the tables of a pass, which all layers with the same heads share.
     fn tables(&self, pass: usize, make: fn(Dims, &[u32]) -> Tables) -> Arc<Tables> {
         let key = [pass, self.dims.heads / self.dims.kv_heads, self.dims.head_dim];
         self.cu_seqlens.derived(key, |cu_seqlens| make(self.dims, cu_seqlens))
@@ -153,7 +154,7 @@ impl OnCuda<3> for PackedAttention {
         let [q, k, v] = inputs.map(as_bf16);
         let tokens = dims(&q).0;
         let tables = self.tables(0, Tables::of_forward);
-        let (o, lse) = (like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
+        let (o, lse) = (empty_like(&q), empty(&q, [tokens, self.dims.heads], DType::F32));
         Kernel::new(FORWARD, "packed_attention_forward")
             .define("HEAD_DIM", self.dims.head_dim)
             .blocks(tables.items * self.dims.kv_heads)
@@ -179,7 +180,7 @@ impl OnCuda<3> for PackedAttention {
         let [q, k, v, o, lse] = &saved[..] else { unreachable!("forward saves five tensors") };
         let (d_o, (tokens, width), head_dim) = (as_bf16(d_output), dims(q), self.dims.head_dim);
         let sizes = || sizes_of(self.dims, tokens, 0, self.sliding_window, self.scale);
-        let delta = like(lse);
+        let delta = empty_like(lse);
         Kernel::new(BACKWARD, "packed_attention_delta")
             .define("HEAD_DIM", head_dim)
             .blocks((tokens * width).div_ceil(2048))
@@ -189,7 +190,7 @@ impl OnCuda<3> for PackedAttention {
             .write(&delta)
             .launch(sizes());
         let tables = self.tables(1, Tables::of_backward);
-        let [d_q, d_k, d_v] = [q, k, v].map(like);
+        let [d_q, d_k, d_v] = [q, k, v].map(empty_like);
         Kernel::new(BACKWARD, "packed_attention_backward")
             .define("HEAD_DIM", head_dim)
             .blocks(tables.items * self.dims.kv_heads)
@@ -210,7 +211,8 @@ impl OnCuda<3> for PackedAttention {
     }
 }
 
-/// Attention of new queries over a cache of one example; nothing where the kernel does not take these heads.
+/// Computes attention of new queries over a cache of one example; `None` if the kernel does not support these
+/// heads.
 pub(super) fn cached(
     heads: Dims,
     scale: f32,
@@ -226,7 +228,7 @@ pub(super) fn cached(
     let fresh = [0, tokens as u32];
     work.add(MIXED, &fresh, queries_held(heads), |first, count| keys - tokens + first + count);
     let borders = Borders::new(&fresh);
-    let (o, lse) = (like(&q), empty(&q, [tokens, heads.heads], DType::F32));
+    let (o, lse) = (empty_like(&q), empty(&q, [tokens, heads.heads], DType::F32));
     Kernel::new(FORWARD, "packed_attention_forward")
         .define("HEAD_DIM", heads.head_dim)
         .blocks(work.items() * heads.kv_heads)
@@ -252,8 +254,8 @@ mod tests {
         let mut work = Work::default();
         work.add(D_QUERIES, &[0, 3, 10], 4, |first, count| borders.keys_of(first, count));
         work.add(D_VALUES, &[0, 3, 10], 8, |first, count| borders.queries_of(first, count));
-        // Queries 0..3 see 3 keys, 3..7 see 4 and 7..10 see 7, three each; keys 0..3 are seen by 3, 3..10 by
-        // 7, two each.
+        // Queries 0..3 attend to 3 keys, 3..7 to 4 and 7..10 to 7, three each; 3 queries attend to keys 0..3,
+        // 7 to keys 3..10, two each.
         assert_eq!(work.table()[..], [0, 7, 3, 2, 3, 7, 0, 3, 4, 0, 0, 3, 2, 0, 3]);
     }
 

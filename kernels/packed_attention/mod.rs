@@ -1,4 +1,4 @@
-//! Causal softmax attention over a packed row: no token sees another example, none sees the future
+//! Causal softmax attention over a packed row: no token attends to another example or to later tokens
 //! (SPEC.md 2.3 and 2.6). Grouped heads, online softmax: no `T × T` matrix is ever held.
 
 mod cpu;
@@ -14,27 +14,27 @@ use crate::cpu::{dims, slice, tensor};
 use crate::op::{by_reference, on_cpu, primitive};
 use crate::{Op, Table, apply};
 
-/// What the attention of one row is told beside its tensors.
+/// The parameters of attention over one row, in addition to its tensors.
 #[derive(Debug, Clone)]
 pub struct PackedAttention {
     /// Heads and their width.
     pub dims: Dims,
     /// Factor on the scores, usually `head_dim^-1/2`.
     pub scale: f32,
-    /// Borders of the packed examples, `[0, …, T]`.
+    /// Boundaries of the packed examples, `[0, …, T]`.
     pub cu_seqlens: Table,
-    /// A query sees at most this many keys, itself included, when set.
+    /// The number of keys that a query attends to at most, including its own position.
     pub sliding_window: Option<usize>,
 }
 
-/// `q [T, N·D]`, `k, v [T, G·D]` → `[T, N·D]`.
+/// Maps `q [T, N·D]` and `k, v [T, G·D]` to `[T, N·D]`.
 pub fn packed_attention(op: PackedAttention, q: Tensor<2>, k: Tensor<2>, v: Tensor<2>) -> Tensor<2> {
     apply(op, [q, k, v])
 }
 
-/// Attention of `n` new queries over `past + n` cached keys and values, for decoding; forward only.
+/// Computes attention of `n` new queries over `past + n` cached keys and values, for decoding; forward only.
 ///
-/// `q [n, N·D]`, `k, v [past + n, G·D]`; query `i` sees the first `past + i + 1` keys.
+/// `q [n, N·D]`, `k, v [past + n, G·D]`; query `i` attends to the first `past + i + 1` keys.
 pub fn cached_attention(
     dims: Dims,
     scale: f32,
@@ -52,7 +52,7 @@ pub fn cached_attention(
             return crate::cuda::into_tensor(mixed);
         }
     }
-    // The reference for other devices: the new queries are the last rows of a full causal attention.
+    // The reference for other devices uses the last rows of a full causal attention as the new queries.
     if !on_cpu(&q) {
         let q = Tensor::cat(vec![Tensor::zeros([keys - n, width], (&device, q.dtype())), q], 0);
         let op = PackedAttention { dims, scale, cu_seqlens: [0, keys as u32].into(), sliding_window };

@@ -2,11 +2,12 @@
 
 use super::{AddRmsNorm, RmsNorm};
 use crate::cuda::{
-    CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, launch_with_parts, like, partial_blocks, sizes,
+    CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty_like, launch_with_parts, partial_blocks,
+    sizes,
 };
 
 const SOURCE: &str = "rms_norm/rms_norm.cuh";
-/// A row stays in the registers of one block.
+/// The largest width of a row, which stays in the registers of one block.
 const WIDEST: usize = 8192;
 
 impl RmsNorm {
@@ -26,7 +27,7 @@ impl OnCuda<2> for RmsNorm {
 
     fn forward(&self, [x, weight]: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let (x, weight) = (as_bf16(x), as_f32(weight));
-        let ((rows, width), y) = (dims(&x), like(&x));
+        let ((rows, width), y) = (dims(&x), empty_like(&x));
         Kernel::new(SOURCE, "rms_norm_forward")
             .blocks(rows)
             .threads(threads(width))
@@ -45,7 +46,7 @@ impl OnCuda<2> for RmsNorm {
         wanted: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [x, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
-        let (d_y, (rows, width), d_x) = (as_bf16(d_output), dims(x), like(x));
+        let (d_y, (rows, width), d_x) = (as_bf16(d_output), dims(x), empty_like(x));
         let blocks = if wanted[1] { partial_blocks(rows) } else { rows };
         let name = if wanted[1] { "rms_norm_backward_weight" } else { "rms_norm_backward" };
         let kernel = Kernel::new(SOURCE, name).blocks(blocks).threads(threads(width));
@@ -67,7 +68,7 @@ impl OnCuda<3, 2> for AddRmsNorm {
         wanted: [bool; 3],
     ) -> ([CudaTensor; 2], Vec<CudaTensor>) {
         let (x, residual, weight) = (as_bf16(x), as_bf16(residual), as_f32(weight));
-        let ((rows, width), h, y) = (dims(&x), like(&x), like(&x));
+        let ((rows, width), h, y) = (dims(&x), empty_like(&x), empty_like(&x));
         Kernel::new(SOURCE, "add_rms_norm_forward")
             .blocks(rows)
             .threads(threads(width))
@@ -88,7 +89,7 @@ impl OnCuda<3, 2> for AddRmsNorm {
         wanted: [bool; 3],
     ) -> [Option<CudaTensor>; 3] {
         let [h, weight] = &saved[..] else { unreachable!("forward saves two tensors") };
-        let (d_y, d_h, (rows, width), d_x) = (as_bf16(d_y), as_bf16(d_h), dims(h), like(h));
+        let (d_y, d_h, (rows, width), d_x) = (as_bf16(d_y), as_bf16(d_h), dims(h), empty_like(h));
         let blocks = if wanted[2] { partial_blocks(rows) } else { rows };
         let name = if wanted[2] { "add_rms_norm_backward_weight" } else { "add_rms_norm_backward" };
         let kernel = Kernel::new(SOURCE, name).blocks(blocks).threads(threads(width));

@@ -1,5 +1,5 @@
-//! RMSNorm: `x / sqrt(mean(x²) + eps) · w`, with `1 + w` instead of `w` where weights are stored around zero
-//! (SPEC.md 2.1). Over whole rows, or (in `norm_rope`) over the leading part of each head of a wider row.
+//! RMSNorm: `x / sqrt(mean(x²) + eps) · w`, with `1 + w` instead of `w` for zero-centred weights (SPEC.md
+//! 2.1). Over whole rows, or (in `norm_rope`) over the leading part of each head of a wider row.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -14,11 +14,11 @@ use crate::{Op, apply, apply_all};
 #[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct RmsNorm {
-    /// Numbers from one normalised vector to the next in the input; the vector itself is as long as the
+    /// The distance in numbers between two normalised vectors in the input. A vector is as long as the
     /// weight.
     pub stride: usize,
     pub eps: f32,
-    /// Added to the weight: 1 for zero-centred weights.
+    /// The number added to the weight: 1 for zero-centred weights, otherwise 0.
     pub offset: f32,
 }
 
@@ -172,7 +172,7 @@ impl Op<3, 2> for AddRmsNorm {
         ([y, h], saved)
     }
 
-    /// The gradient of the sum is what comes through the norm and what comes past it.
+    /// The gradient of the sum comes both through the norm and directly.
     fn backward(
         &self,
         saved: Vec<FlexTensor>,

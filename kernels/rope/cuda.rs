@@ -1,12 +1,12 @@
 //! Launches of `rope.cuh`.
 
 use super::Rope;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty_like, sizes};
 
 impl Rope {
     fn rotated_on_device(&self, x: CudaTensor, direction: f32) -> CudaTensor {
         let x = as_bf16(x);
-        let ((rows, width), y) = (dims(&x), like(&x));
+        let ((rows, width), y) = (dims(&x), empty_like(&x));
         let (heads, rotary_dim) = (width / self.head_dim, self.table.rotary_dim());
         let parts = rotary_dim.div_ceil(16) + (self.head_dim - rotary_dim).div_ceil(8);
         let [cosines, sines] = self.table.on_device(&x);

@@ -10,7 +10,7 @@ use burn_flex::FlexTensor;
 use crate::cpu::{dims, for_rows, slice, tensor};
 use crate::{Op, Table, apply};
 
-/// Cosines and sines for every token of a row: `[T, rotary_dim / 2]` each.
+/// The cosines and sines for every token of a row, `[T, rotary_dim / 2]` each.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     cos: Table<f32>,
@@ -19,7 +19,7 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Angles `position · inverse_frequency` for the given positions; computed in f32 like transformers does.
+    /// Computes the angles `position · inverse_frequency` for the given positions, in f32 like transformers.
     pub fn new(position_ids: &[u32], inverse_frequencies: &[f32]) -> Self {
         let angles = || {
             position_ids
@@ -38,10 +38,10 @@ impl RopeTable {
         self.rotary_dim
     }
 
-    /// Cosines and sines on the device of `beside`.
+    /// Returns cosines and sines on the device of `like`.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_device(&self, beside: &crate::cuda::CudaTensor) -> [cubecl::server::Handle; 2] {
-        [self.cos.on_device(beside), self.sin.on_device(beside)]
+    pub(crate) fn on_device(&self, like: &crate::cuda::CudaTensor) -> [cubecl::server::Handle; 2] {
+        [self.cos.on_device(like), self.sin.on_device(like)]
     }
 }
 
@@ -58,7 +58,7 @@ pub fn rope(x: Tensor<2>, table: &RopeTable, head_dim: usize) -> Tensor<2> {
 }
 
 impl Rope {
-    /// Every head rotated by its token's angle times `direction` (1, or -1 for the inverse).
+    /// Rotates every head by its token's angle times `direction` (1, or -1 for the inverse).
     pub(crate) fn rotated(&self, x: &FlexTensor, direction: f32) -> FlexTensor {
         let (rows, width) = dims(x);
         let mut out = slice(x).to_vec();

@@ -1,4 +1,4 @@
-//! The seed on the device: a product and a sum of burn's, and the factor of `scale.cuh`.
+//! The op on the device, from burn's product and sum, and the factor of `scale.cuh`.
 
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;

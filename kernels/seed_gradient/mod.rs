@@ -1,5 +1,5 @@
-//! A scalar whose gradient with respect to `y` is a given `dy`: how a reverse walk over recomputed layers
-//! starts each layer's backward where the next layer's ended.
+//! A scalar whose gradient with respect to `y` is a given `dy`. With recompute, each layer's backward pass
+//! starts from it, where the next layer's ended.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -15,7 +15,7 @@ use crate::{Op, apply};
 #[doc(hidden)] // for the crate that measures
 pub struct SeedGradient;
 
-/// `Σ y ⊙ dy` as `[1, 1]`; `dy` has the shape of `y` and is a constant.
+/// Returns `Σ y ⊙ dy` as `[1, 1]`; `dy` has the shape of `y` and is a constant.
 pub fn seed_gradient(y: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     apply(SeedGradient, [y, dy])
 }
@@ -46,7 +46,7 @@ impl Op<2> for SeedGradient {
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let factor = slice(&d_output)[0];
-        // The usual factor is exactly one, where the given gradient passes through untouched.
+        // The factor is usually exactly one, and the given gradient is then passed through unchanged.
         let scaled = |gradient: &FlexTensor| {
             if factor == 1.0 {
                 return gradient.clone();

@@ -1,7 +1,7 @@
 //! Launches of `sigmoid_gate.cuh`.
 
 use super::SigmoidGate;
-use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, like, sizes};
+use crate::cuda::{CudaTensor, Kernel, OnCuda, as_bf16, dims, empty_like, sizes};
 
 const SOURCE: &str = "sigmoid_gate/sigmoid_gate.cuh";
 
@@ -22,7 +22,7 @@ impl OnCuda<2> for SigmoidGate {
 
     fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
         let [attention, joint] = inputs.map(as_bf16);
-        let (y, (kernel, heads)) = (like(&attention), self.kernel("sigmoid_gate_forward", &attention));
+        let (y, (kernel, heads)) = (empty_like(&attention), self.kernel("sigmoid_gate_forward", &attention));
         kernel.read(&attention).read(&joint).write(&y).launch(sizes![heads as u32, self.head_dim as u32]);
         let saved = if wanted.contains(&true) { vec![attention, joint] } else { Vec::new() };
         ([y], saved)
@@ -35,7 +35,7 @@ impl OnCuda<2> for SigmoidGate {
         _: [bool; 2],
     ) -> [Option<CudaTensor>; 2] {
         let [attention, joint] = &saved[..] else { unreachable!("forward saves two tensors") };
-        let (d_y, d_attention, d_joint) = (as_bf16(d_output), like(attention), like(joint));
+        let (d_y, d_attention, d_joint) = (as_bf16(d_output), empty_like(attention), empty_like(joint));
         let (kernel, heads) = self.kernel("sigmoid_gate_backward", attention);
         kernel
             .read(attention)

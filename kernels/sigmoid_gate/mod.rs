@@ -1,8 +1,8 @@
-//! Qwen3.5's output gate: the attention result times the sigmoid of the gate that `q_proj` computed beside
-//! the query.
+//! Qwen3.5's output gate: the attention result times the sigmoid of the gate that `q_proj` computes along
+//! with the query.
 //!
-//! `q_proj` gives, for each head, first `D` numbers of query and then `D` of gate (SPEC.md 2.3), so the gate
-//! is read in place from the second half of each head.
+//! The output of `q_proj` has, for each head, `D` numbers of query and then `D` of gate (SPEC.md 2.3), so the
+//! gate is read in place from the second half of each head.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -20,7 +20,8 @@ pub struct SigmoidGate {
     pub head_dim: usize,
 }
 
-/// `attention ⊙ sigmoid(gate)`: `attention [T, N·D]`, `query_and_gate [T, N·2D]` as `q_proj` gives it.
+/// Returns `attention ⊙ sigmoid(gate)` for `attention [T, N·D]` and `query_and_gate [T, N·2D]`, the output of
+/// `q_proj`.
 pub fn sigmoid_gate(attention: Tensor<2>, query_and_gate: Tensor<2>, head_dim: usize) -> Tensor<2> {
     apply(SigmoidGate { head_dim }, [attention, query_and_gate])
 }

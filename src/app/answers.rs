@@ -1,5 +1,5 @@
-//! Gathers the answers that are given before anybody is asked: flags, `SPARKTUNE_*` variables, the user's
-//! file, a preset.
+//! Gathers the answers that are given before any question: flags, `SPARKTUNE_*` variables, the user's file, a
+//! preset.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use crate::failure::Failure;
 use crate::folders::{HOME_VARIABLE, config_folder, demo_folder};
 use crate::presets::user_presets;
 
-/// The folder of runs where no answer names another.
+/// The folder of the runs unless an answer names another.
 const RUNS_DIR: &str = "runs";
 
-/// Returns all answers, joined by precedence: preset < user file < environment < flag. `demo` fills in the
+/// Returns all answers, merged by precedence: preset < user file < environment < flag. `demo` fills in the
 /// model and the data of the demo.
 ///
 /// # Errors
-/// A file that cannot be read, or a wrong name or value in one of the layers.
+/// A file cannot be read, or a layer has a wrong name or value.
 pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     let mut given = Answers::layered([user_file()?, environment()?, flags]);
     if demo {
@@ -36,20 +36,20 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
 /// Returns the folder of runs by the same precedence, for operations that need no other answer.
 ///
 /// # Errors
-/// As [`gather`].
+/// The same as for [`gather`].
 pub fn runs_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let flags = Answers { runs_dir: flag.map(Answer::flag), ..Answers::default() };
     Ok(runs_dir_of(&gather(flags, false)?))
 }
 
-/// Returns the folder of runs that these answers mean.
+/// Returns the folder of the runs according to these answers.
 pub fn runs_dir_of(answers: &Answers) -> PathBuf {
     answers.runs_dir.as_ref().map_or_else(|| RUNS_DIR.into(), |answer| answer.value.clone())
 }
 
 fn environment() -> Result<Answers, Failure> {
     let pairs = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    // Where sparktune is installed is not an answer about a run.
+    // The installation folder of sparktune is not an answer about a run.
     Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME_VARIABLE))?)
 }
 

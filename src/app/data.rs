@@ -1,7 +1,7 @@
-//! Data: read, checked and tokenised for a model, and shown as the model sees it.
+//! Reads, checks and tokenises data for a model, and shows it as the model sees it.
 //!
 //! Enters: the answers about data, and the model's tokenizer. Leaves: token files in the cache next to the
-//! runs, the report, and the figures the plan is made from.
+//! runs, the report, and the figures that the plan needs.
 
 use std::path::PathBuf;
 
@@ -25,12 +25,12 @@ use crate::model::{BaseModel, find_base};
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
 
-/// The data, read from front to end.
+/// The result of reading all data.
 #[derive(Debug, Clone)]
 pub struct DataFound {
-    /// Lengths and counts in tokens of the model, for the plan.
+    /// The lengths and counts in tokens of the model, for the plan.
     pub facts: DataFacts,
-    /// What was found while reading. Counts by kind say how many lines were rejected.
+    /// The findings. Counts by kind include the rejected lines.
     pub report: Report,
     /// Some examples as the model will see them.
     pub preview: Preview,
@@ -39,17 +39,17 @@ pub struct DataFound {
 /// Some of the rejected lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RejectedPage {
-    /// How many rejected lines come before the first of these.
+    /// The number of rejected lines before the first one of this page.
     pub offset: u64,
-    /// In the order of the data; fewer than asked for only at the end.
+    /// The lines in the order of the data; fewer than requested only at the end.
     pub rows: Vec<KeptLine>,
-    /// How many rejected lines there are in all.
+    /// The number of all rejected lines.
     pub total: u64,
-    /// The file that holds them all.
+    /// The file with all rejected lines.
     pub file: Option<PathBuf>,
 }
 
-/// The rejected lines of data that was prepared.
+/// The rejected lines of prepared data.
 pub struct RejectedLines {
     list: RejectedList,
     file: PathBuf,
@@ -57,10 +57,10 @@ pub struct RejectedLines {
 }
 
 impl RejectedLines {
-    /// Opens the list; `None` where no line was rejected.
+    /// Opens the list. Returns `None` if no line was rejected.
     ///
     /// # Errors
-    /// A list that cannot be read.
+    /// The list cannot be read.
     pub fn open(prepared: &Prepared) -> Result<Option<Self>, Failure> {
         let Some(file) = &prepared.rejected else { return Ok(None) };
         let list = RejectedList::open(file)?;
@@ -70,35 +70,35 @@ impl RejectedLines {
     /// Returns up to `limit` lines after the first `offset`, each cut to `max_bytes`.
     ///
     /// # Errors
-    /// A list that cannot be read.
+    /// The list cannot be read.
     pub fn page(&mut self, offset: u64, limit: usize, max_bytes: usize) -> Result<RejectedPage, Failure> {
         let rows = self.list.page(offset, limit, max_bytes)?;
         Ok(RejectedPage { offset, rows, total: self.total, file: Some(self.file.clone()) })
     }
 }
 
-/// Returns which tokens of an example are trained, by the answers or by the plan's own rule.
+/// Returns which tokens of an example are trained, from the answers or by the plan's own rule.
 pub fn mask_policy(answers: &Answers) -> MaskPolicy {
     think(answers).into()
 }
 
-/// Returns whether the empty think block that a template inserts is trained, by the answers or by the plan's
-/// own rule.
+/// Returns whether the empty think block that a template inserts is trained, from the answers or by the
+/// plan's own rule.
 pub fn think(answers: &Answers) -> Think {
     answers.think.as_ref().map_or(DataPlan::THINK, |answer| answer.value)
 }
 
-/// Returns the format that the answers insist on; `None` where it is recognised line by line.
+/// Returns the format in the answers, or `None` if it should be detected.
 pub fn format(answers: &Answers) -> Option<Format> {
     format_named(answers.format.as_ref()?.value)
 }
 
-/// Returns the format of this name; `None` for `auto`, the only choice that is no format.
+/// Returns the format of this choice, or `None` for `auto`.
 fn format_named(choice: DataFormat) -> Option<Format> {
     Format::ALL.into_iter().find(|format| format.name() == choice.word())
 }
 
-/// Returns the length of the longest example that can be trained, tokens.
+/// Returns the length of the longest example that can be trained, in tokens.
 pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
     let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
     answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
@@ -115,16 +115,16 @@ pub struct Checked {
     pub report: Report,
     /// The share of rejected lines above which the data is refused.
     pub max_rejected: f64,
-    /// No more lines than that were rejected, and there is an example.
+    /// Whether the share of rejected lines is within the limit and there is an example.
     pub accepted: bool,
 }
 
-/// Checks data without tokenising it into the cache. Rejected lines are kept in the file `rejected`. With a
-/// model among the answers, tokens are counted too; evaluation data among them is checked and compared with
-/// the data.
+/// Checks data without tokenising it into the cache. Rejected lines are written to the file `rejected`. If
+/// the answers contain a model, tokens are counted too; if they contain evaluation data, it is checked and
+/// compared with the training data.
 ///
 /// # Errors
-/// Inputs or a model that cannot be read. Refused data is no error.
+/// Inputs or a model cannot be read. Refused data is not an error.
 pub fn check(
     answers: &Answers,
     inputs: &[PathBuf],
@@ -145,10 +145,10 @@ pub fn check(
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
 }
 
-/// Tokenises the data into the cache next to the runs, or finds it there.
+/// Tokenises the data into the cache next to the runs, unless it is there already.
 ///
 /// # Errors
-/// Data that cannot be read, or a stop on request. What was found in the data is in the report.
+/// The data cannot be read, or the user cancelled. Problems in the data are in the report.
 pub fn prepare_data(
     answers: &Answers,
     base: &BaseModel,
@@ -157,7 +157,7 @@ pub fn prepare_data(
     let inputs = inputs(answers);
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(files), _) => EvalData::Files(files.value.clone()),
-        // A share that was asked for is taken as it is, without a smallest number of examples.
+        // A share that the user gave is used unchanged, without a minimum number of examples.
         (None, Some(share)) => {
             EvalData::Split(EvalSplit { fraction: share.value, min_examples: 0, ..EvalSplit::default() })
         }
@@ -179,8 +179,8 @@ fn inputs(answers: &Answers) -> Vec<PathBuf> {
     answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
 }
 
-/// One folder for one set of inputs and one way of reading them; whether its content is current, `prepare`
-/// knows.
+/// Returns the name of the cache folder for one set of inputs and one way of reading them. `prepare` checks
+/// whether its contents are current.
 fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOptions) -> String {
     let absolute: Vec<PathBuf> =
         inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
@@ -191,7 +191,7 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOpt
 /// Returns a few examples of the data as the model sees them.
 ///
 /// # Errors
-/// Data that cannot be read.
+/// The data cannot be read.
 pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Result<Preview, Failure> {
     let defaults = PreviewOptions::default();
     let options = PreviewOptions {
@@ -203,11 +203,12 @@ pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Res
     Ok(sparktune_data::preview(&inputs(answers), &base.tokenizer, &options)?)
 }
 
-/// Reads and tokenises the data of these answers, which name a model too. Also returns the lines that were
-/// rejected.
+/// Reads and tokenises the data of these answers, which must name a model too. Also returns the rejected
+/// lines.
 ///
 /// # Errors
-/// As [`find_base`] and [`prepare_data`]. Rejected lines, however many, are no error: see [`refusal`].
+/// The same as for [`find_base`] and [`prepare_data`]. Rejected lines, however many, are not an error: see
+/// [`refusal`].
 pub fn read(
     answers: &Answers,
     listener: &dyn Listener,
@@ -223,8 +224,8 @@ pub fn read(
     Ok((found, rejected))
 }
 
-/// Returns why data with this report cannot be trained on: nothing is left, or too many lines were rejected.
-/// `None` where it can.
+/// Returns why data with this report cannot be trained on: no example is left, or too many lines were
+/// rejected. `None` if it can.
 pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     let limit = max_rejected(answers);
     if !report.exceeds(limit) {
@@ -243,10 +244,10 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     Some(Failure::new(Exit::Data, text))
 }
 
-/// Refuses data of which too much was rejected.
+/// Refuses data with too many rejected lines.
 ///
 /// # Errors
-/// With the report, and where the rejected lines are kept.
+/// The failure contains the report and the file of the rejected lines.
 pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let Some(refusal) = refusal(answers, &prepared.report) else { return Ok(()) };
     let kept = match &prepared.rejected {
@@ -261,21 +262,21 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the limit on rejected lines that accepts data with this report, or `None` where the data is
-/// accepted already or nothing of it is left.
+/// Returns the limit on rejected lines that accepts data with this report, or `None` if the data is accepted
+/// already or no example is left.
 pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
     let is_of_use = report.examples > 0 && report.exceeds(max_rejected(answers));
-    // The next whole percent.
+    // Rounded up to a whole percent.
     is_of_use.then(|| (report.rejected_share() * 100.0).ceil() / 100.0)
 }
 
-/// Returns the data in numbers, from the token files themselves.
+/// Returns the figures of the data, from the token files themselves.
 ///
 /// # Errors
-/// Token files that cannot be read.
+/// The token files cannot be read.
 pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, Failure> {
     let mut files = vec![TokenFile::open(&prepared.train)?];
-    // Without files of its own, the eval set is a share of the same data.
+    // Without separate files, the eval set is a share of the same data.
     if answers.eval_data.is_none() {
         files.push(TokenFile::open(&prepared.eval)?);
     }
@@ -285,7 +286,7 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     Ok(facts_of(&report, target_tokens))
 }
 
-/// Returns the lengths of a report as the plan takes them.
+/// Converts the lengths of a report for the plan.
 fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
     let shorter = report.histogram.first().filter(|bin| bin.from > 0);
     let none = shorter.map(|bin| LengthBucket { up_to: bin.from - 1, count: 0 });
@@ -322,8 +323,8 @@ mod tests {
     #[test]
     fn the_plan_estimates_the_packs_that_a_run_then_fills() {
         let mut random = SplitMix64::new(7);
-        // No distribution has lengths that are all alike: they fall into one bucket of the histogram, and the
-        // plan, which takes them for spread over it, is up to a third off.
+        // Distributions with a single length are left out: all lengths fall into one bucket of the histogram,
+        // and the plan, which assumes that they are spread over it, differs by up to a third.
         let mut distributions: Vec<(String, Vec<u32>)> = Vec::new();
         for examples in [60, 700, 9_000] {
             let mut draw = |length: &dyn Fn(f64) -> f64| -> Vec<u32> {
@@ -348,8 +349,8 @@ mod tests {
             {
                 let packs = Packing::new(strategy, pack_length, 1).unwrap().epoch(&lengths, 0).len() as f64;
                 let rows = estimate.pack(pack_length, strategy).rows;
-                // A pack more or less, or 5 %: the plan sees a histogram, and the run's order varies by
-                // epoch.
+                // One pack, or 5 %, is allowed, because the plan uses a histogram and the run's order varies
+                // by epoch.
                 let allowed = (0.05 * packs).max(1.0);
                 assert!(
                     (rows - packs).abs() <= allowed,

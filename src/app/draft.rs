@@ -1,4 +1,4 @@
-//! The draft of an unfinished wizard: which questions were answered, and where it was left.
+//! The draft of an unfinished wizard: the answers so far, and the current question.
 
 use std::fs;
 
@@ -16,15 +16,15 @@ const HEAD: &str = "# An unfinished wizard of sparktune. It was left at the page
 /// An unfinished wizard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// The question it was left at.
+    /// The current question.
     pub page: Page,
-    /// What was answered in the wizard and by flags. A path that is not UTF-8 is left out: TOML cannot hold
-    /// it.
+    /// The answers given in the wizard and by flags. A path that is not UTF-8 is left out, because TOML
+    /// cannot represent it.
     pub answers: Answers,
 }
 
 impl Draft {
-    /// Keeps what is worth keeping of the answers: the user's own, and what the run is made from.
+    /// Creates a draft from the user's own answers and those that name model and data.
     pub fn new(page: Page, answers: &Answers) -> Self {
         let is_left_out = |origin, setting: &Setting| match origin {
             Origin::Flag => false,
@@ -34,11 +34,11 @@ impl Draft {
         Self { page, answers: answers.without(is_left_out) }
     }
 
-    /// Returns the text of its file; without the first line it is a preset like any other.
+    /// Returns the text of its file. Without the first line it is an ordinary preset.
     pub fn to_text(&self) -> String {
         let mut answers = self.answers.clone();
         let toml = answers.to_toml().unwrap_or_else(|_| {
-            // Paths are the only answers that TOML may be unable to hold.
+            // Paths are the only answers that TOML may be unable to represent.
             for name in ["data", "eval-data", "model-path", "runs-dir"] {
                 if answers.get(name).is_none() {
                     answers.clear(name);
@@ -49,10 +49,10 @@ impl Draft {
         format!("{HEAD}{}\n{toml}", self.page.word())
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; `source` names it in messages.
+    /// Reads the output of [`to_text`](Self::to_text); `source` names it in messages.
     ///
     /// # Errors
-    /// Text that holds no answers, as [`Answers::from_toml`]. An unknown page is taken as the first one.
+    /// The same as for [`Answers::from_toml`]. An unknown page counts as the first one.
     pub fn from_text(text: &str, source: &str) -> Result<Self, PlanError> {
         let word = text.lines().next().and_then(|line| line.strip_prefix(HEAD)).unwrap_or_default();
         let page = Page::from_word(word.trim()).unwrap_or(Page::Machine);
@@ -60,14 +60,14 @@ impl Draft {
     }
 }
 
-/// Returns the draft that was kept last. One that cannot be read is treated as if there were none.
+/// Returns the saved draft. One that cannot be read counts as missing.
 pub fn kept_draft() -> Option<Draft> {
     let path = state_folder()?.join(FILE);
     let text = fs::read_to_string(&path).ok()?;
     Draft::from_text(&text, &path.display().to_string()).ok()
 }
 
-/// Keeps a draft in place of the last one.
+/// Saves a draft, which replaces the previous one.
 ///
 /// # Errors
 /// There is no home folder, or the file cannot be written.
@@ -78,10 +78,10 @@ pub fn keep_draft(draft: &Draft) -> Result<(), Failure> {
     write_private_file(&folder.join(FILE), &draft.to_text())
 }
 
-/// Removes the draft, where there is one.
+/// Removes the draft, if there is one.
 pub fn forget_draft() {
     if let Some(folder) = state_folder() {
-        // It may not exist, which is just as well.
+        // The error is ignored, because the file need not exist.
         let _ = fs::remove_file(folder.join(FILE));
     }
 }

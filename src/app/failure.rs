@@ -1,8 +1,7 @@
-//! Why an operation ended early: what went wrong and where, what to do about it, and whose responsibility it
-//! is.
+//! The failure of an operation: what happened and where, what to do about it, and the exit code.
 //!
 //! Enters: the errors of the other crates. Leaves: a [`Failure`], whose [`Exit`] is the exit code of a
-//! command. It must not know how a failure is shown.
+//! command. It must not know how a failure is displayed.
 
 use std::path::Path;
 use std::{fmt, io};
@@ -17,23 +16,23 @@ use sparktune_plan::model_config::ConfigError;
 pub enum Exit {
     /// Everything was done.
     Done = 0,
-    /// The request cannot be carried out as it was given.
+    /// The request is invalid.
     Usage = 2,
     /// The data was rejected.
     Data = 3,
-    /// The device, the memory or the disk is the obstacle.
+    /// The device, the memory or the disk prevents the operation.
     Device = 4,
-    /// Stopped; the same command, or `resume`, continues.
+    /// The operation was stopped; the same command, or `resume`, continues it.
     Stopped = 5,
     /// A bug in sparktune.
     Bug = 70,
-    /// Nothing is wrong, but it cannot be done on this machine. This is automake's code for a skipped test.
+    /// Nothing is wrong, but the operation is not possible on this machine. This is automake's code for a
+    /// skipped test.
     Skipped = 77,
 }
 
 impl Exit {
-    /// Returns the meaning of an exit code of the trainer process or of another crate. An unknown code is a
-    /// bug.
+    /// Converts an exit code of the trainer process or of another crate. An unknown code counts as a bug.
     pub fn from_code(code: i32) -> Self {
         match code {
             0 => Self::Done,
@@ -53,49 +52,50 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// Why an operation ended early.
+/// The reason why an operation ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Whose responsibility it is.
+    /// The exit code, which shows the kind of cause.
     pub exit: Exit,
-    /// What went wrong, and where. It may have several lines.
+    /// What happened, and where. It may have several lines.
     pub text: String,
-    /// Suggested remedies, one each; empty if the text names them already.
+    /// Suggested remedies, one per element; empty if the text contains them already.
     pub hints: Vec<String>,
 }
 
 impl Failure {
-    /// A failure without hints.
+    /// Creates a failure without hints.
     pub fn new(exit: Exit, text: impl Into<String>) -> Self {
         Self { exit, text: text.into(), hints: Vec::new() }
     }
 
-    /// A request that cannot be carried out as it was given.
+    /// Creates a failure for an invalid request.
     pub fn usage(text: impl Into<String>) -> Self {
         Self::new(Exit::Usage, text)
     }
 
-    /// A file that could not be read or written. `verb` says what was attempted: `read`, `write`.
+    /// Creates a failure for a file that could not be read or written. `verb` is the attempted action:
+    /// `read`, `write`.
     pub fn io(verb: &str, path: &Path, source: &io::Error) -> Self {
         let text = format!("cannot {verb} {}: {}", path.display(), sparktune_runlog::in_words(source));
         Self::new(exit_of_io(source), text)
     }
 
-    /// Adds a suggestion.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// Whether the reader of standard output has gone away: nothing is wrong, and there is nobody left to
-    /// report it to.
+    /// Returns whether the reader of standard output has closed the pipe. Nothing is wrong then, and no
+    /// message is needed.
     pub fn is_closed_pipe(&self) -> bool {
         self.exit == Exit::Done
     }
 }
 
-/// The text and the hints together, for interfaces that have one string for both.
+/// Formats the text and the hints together, for interfaces that show a single string.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
@@ -115,7 +115,7 @@ fn exit_of_io(error: &io::Error) -> Exit {
     }
 }
 
-/// An error of standard output. Errors of files go through [`Failure::io`], which names the file.
+/// Converts an error of standard output. Errors of files use [`Failure::io`], which names the file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -149,7 +149,7 @@ impl From<sparktune_hub::Error> for Failure {
         let exit = match &error {
             E::DiskFull { .. } => Exit::Device,
             E::Io { reason, .. } => exit_of_io(reason),
-            // What was downloaded is kept, and the same command continues there.
+            // Downloaded files are kept, and the same command continues there.
             E::Cancelled
             | E::Interrupted { .. }
             | E::Unreachable { .. }

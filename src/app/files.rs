@@ -1,4 +1,4 @@
-//! Files and folders while a path is being chosen: what is in a folder, and how a typed path may go on.
+//! Lists files and folders while the user chooses a path, and completes typed paths.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Entries of a folder that are listed at most.
+/// The largest number of listed entries of a folder.
 const MAX_ENTRIES: usize = 5_000;
 
-/// Entries of a folder that are looked at to tell whether it holds data.
+/// The largest number of entries that are checked to decide whether a folder contains data.
 const MAX_LOOKED_AT: usize = 200;
 
 /// The contents of a folder.
@@ -19,23 +19,23 @@ pub struct Listing {
     pub folder: PathBuf,
     /// Its entries in no particular order.
     pub entries: Vec<Entry>,
-    /// How many entries were left out because there are too many.
+    /// The number of entries that were left out because there are too many.
     pub left_out: u64,
 }
 
-/// Something in a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name; not always UTF-8.
+    /// The name, which may not be UTF-8.
     pub name: OsString,
-    /// The kind of entry, links followed.
+    /// The kind of the entry, with links followed.
     pub kind: EntryKind,
-    /// Size of a file, bytes.
+    /// The size of a file in bytes.
     pub bytes: Option<u64>,
-    /// By its name it is data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such files in
-    /// it.
+    /// Whether the name suggests data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such
+    /// files.
     pub is_data: bool,
-    /// It is a folder with a `config.json` in it.
+    /// Whether it is a folder with a `config.json`.
     pub is_model: bool,
 }
 
@@ -46,14 +46,14 @@ pub enum EntryKind {
     Folder,
     /// A file.
     File,
-    /// A pipe, a socket, a device, a link to nothing.
+    /// A pipe, a socket, a device, or a broken link.
     Other,
 }
 
 /// Lists a folder, with or without its hidden entries.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// The folder cannot be read.
 pub fn list(folder: &Path, with_hidden: bool) -> Result<Listing, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("list", folder, &error);
     let folder = std::path::absolute(folder).map_err(unreadable)?;
@@ -86,7 +86,7 @@ fn describe(folder: &Path, name: OsString) -> Entry {
     };
     let is_data = match kind {
         EntryKind::Folder => {
-            // A huge folder is not read to its end for a mark in a list.
+            // A huge folder is not read completely for a mark in a list.
             let inside = fs::read_dir(&path).into_iter().flatten().flatten().take(MAX_LOOKED_AT);
             inside.map(|entry| entry.file_name()).any(|name| is_data_file(Path::new(&name)))
         }
@@ -107,12 +107,12 @@ fn is_data_file(path: &Path) -> bool {
     [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
 }
 
-/// Splits a typed path into its folder, up to and including the last separator, and the beginning of a name.
+/// Splits a typed path into its folder, including the last separator, and the beginning of a name.
 pub fn split_typed(typed: &str) -> (&str, &str) {
     typed.split_at(typed.rfind(MAIN_SEPARATOR).map_or(0, |at| at + 1))
 }
 
-/// Returns a path as typed with `~` replaced by the user's home folder, as in a shell.
+/// Replaces `~` in a typed path by the user's home folder, as in a shell.
 pub fn expand_home(typed: &str, home: Option<&Path>) -> PathBuf {
     match (typed.strip_prefix('~'), home) {
         (Some(""), Some(home)) => home.to_owned(),
@@ -121,9 +121,9 @@ pub fn expand_home(typed: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Returns what a typed path may become: the entries of its folder that begin like its last part, in order.
-/// Folders end in a separator. `entries` are those of the folder that [`split_typed`] names; names that are
-/// not UTF-8 cannot be typed.
+/// Returns the completions of a typed path, sorted: the entries of its folder that start with its last part.
+/// Folders end in a separator. `entries` are those of the folder from [`split_typed`]; names that are not
+/// UTF-8 are left out.
 pub fn completions(typed: &str, entries: &[Entry]) -> Vec<String> {
     let (folder, beginning) = split_typed(typed);
     let mut found: Vec<String> = entries
@@ -139,7 +139,7 @@ pub fn completions(typed: &str, entries: &[Entry]) -> Vec<String> {
     found
 }
 
-/// Returns the longest beginning that all of these share; empty where there are none.
+/// Returns the longest common prefix; empty if there are no words.
 pub fn common_beginning(words: &[String]) -> &str {
     let mut common = words.first().map_or("", String::as_str);
     for word in words {

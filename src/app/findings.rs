@@ -1,8 +1,8 @@
-//! Facts about this machine, as findings for `doctor` and for the first question of every interface.
+//! Converts facts about this machine to findings, for `doctor` and for the first question of every interface.
 //!
-//! Enters: facts that telemetry gathered. Leaves: findings, each with what to do where something is missing
-//! or in the way. Driver, libraries and headers are checked by telemetry; here its checks only take their
-//! place among the rest.
+//! Enters: facts that telemetry gathered. Leaves: findings, each with a remedy if something is missing or
+//! prevents training. Telemetry checks driver, libraries and headers; its results are only added to the
+//! others here.
 
 use std::path::Path;
 
@@ -11,44 +11,44 @@ use sparktune_base::units::bytes;
 use sparktune_telemetry::{Check, GpuFacts, GpuUser, Machine, Verdict, cuda_checks, out_of_reach};
 
 const GIB: u64 = 1 << 30;
-/// A desktop's share of a GPU: less memory than this is not worth a remark.
+/// The GPU memory below which other users, such as a desktop, are not mentioned.
 const DESKTOP_BYTES: u64 = 2 * GIB;
 
-/// One thing about the machine. Its text may come from outside: escape it for a terminal.
+/// A finding about the machine. Its text may be untrusted and has to be escaped for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// A word or two: `GPU`, `CUDA headers`.
+    /// The subject in a word or two: `GPU`, `CUDA headers`.
     pub what: String,
     /// The finding: `NVIDIA GB10, compute 12.1`.
     pub found: String,
     /// The suggested remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// As it should be, or only a fact.
+    /// In order, or just a fact.
     Good,
-    /// Not looked at; what was found says why.
+    /// Not checked; `found` contains the reason.
     Skipped,
-    /// Training works, but something is worth knowing or could be better.
+    /// Training works, but the user should know something or could improve it.
     Note,
-    /// In the way of training, or of training on the GPU.
+    /// Prevents training, or training on the GPU.
     Problem,
 }
 
 impl Finding {
-    /// Something as it should be.
+    /// Creates a finding that is in order.
     pub fn good(what: &str, found: impl Into<String>) -> Self {
         Self { what: what.into(), found: found.into(), advice: None, severity: Severity::Good }
     }
 
-    /// The same with another severity, and with what to do about it.
+    /// Returns the same finding with another severity and a suggestion.
     #[must_use]
     pub fn but(self, severity: Severity, advice: impl Into<String>) -> Self {
         Self { severity, advice: Some(advice.into()), ..self }
@@ -67,8 +67,8 @@ impl From<Check> for Finding {
     }
 }
 
-/// Returns everything there is to say about a machine. `has_cuda`: this build can train on a GPU.
-/// `disk_free_bytes`: the space that is free where the runs are kept, `runs_dir`.
+/// Returns all findings about a machine. `has_cuda` says whether this build can train on a GPU;
+/// `disk_free_bytes` is the free space on the disk of `runs_dir`, the folder of the runs.
 pub fn findings(
     facts: &Machine,
     has_cuda: bool,
@@ -90,7 +90,7 @@ pub fn findings(
     findings
 }
 
-/// Returns the same without what was not looked at, for those who did not ask for a diagnosis.
+/// Returns the same findings without skipped checks, for users who did not ask for a diagnosis.
 pub fn at_a_glance(
     facts: &Machine,
     has_cuda: bool,
@@ -154,7 +154,7 @@ fn swap(facts: &Machine) -> Option<Finding> {
     })
 }
 
-/// The other users of a GPU, where the driver names them.
+/// Returns a finding about the other users of a GPU, if the driver reports them.
 fn users(gpu: &GpuFacts) -> Option<Finding> {
     const LISTED: usize = 4;
     let users = gpu.users.as_ref()?;

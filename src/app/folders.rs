@@ -1,4 +1,4 @@
-//! The folders of the user and of the program, and files that are written for the user alone.
+//! The folders of the user and of the program, and private files.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use sparktune_base::files::private_folder;
 
 use crate::failure::Failure;
 
-/// The variable that names the folder with `presets/`, for a program that was copied away from it.
+/// The variable with the folder that contains `presets/`, for a copy of the program elsewhere.
 pub const HOME_VARIABLE: &str = "SPARKTUNE_HOME";
 
-/// Returns the folder of the user's settings and presets: `$XDG_CONFIG_HOME/sparktune`. `None` without a home
+/// Returns the folder of the user's settings and presets, `$XDG_CONFIG_HOME/sparktune`. `None` without a home
 /// folder.
 pub fn config_folder() -> Option<PathBuf> {
     xdg_folder("XDG_CONFIG_HOME", ".config")
 }
 
-/// Returns the folder of unfinished wizards: `$XDG_STATE_HOME/sparktune`. `None` without a home folder.
+/// Returns the folder of unfinished wizards, `$XDG_STATE_HOME/sparktune`. `None` without a home folder.
 pub fn state_folder() -> Option<PathBuf> {
     xdg_folder("XDG_STATE_HOME", ".local/state")
 }
@@ -28,7 +28,7 @@ fn xdg_folder(variable: &str, default: &str) -> Option<PathBuf> {
         .map(|folder| folder.join("sparktune"))
 }
 
-/// Returns the folder with the demo's model and data: where [`HOME_VARIABLE`] says, above the program, or in
+/// Returns the folder with the demo's model and data: the one in [`HOME_VARIABLE`], one above the program, or
 /// the checkout that the program was built from.
 pub fn demo_folder() -> Option<PathBuf> {
     let program = std::env::current_exe().ok();
@@ -43,7 +43,7 @@ pub fn demo_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("model/config.json").is_file())
 }
 
-/// Replaces a file as a whole, in a folder that only the user can read.
+/// Replaces a file atomically, in a folder that only the user can read.
 pub(crate) fn write_private_file(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::io("write", path, &error);
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -1,5 +1,5 @@
-//! From answers to a plan: find the model, tokenise the data, measure the machine, decide. No weight is
-//! fetched.
+//! Makes a plan from answers: finds the model, tokenises the data, measures the machine, decides. No weights
+//! are downloaded.
 
 use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
@@ -21,16 +21,16 @@ pub struct Job {
     pub facts: Facts,
     /// The tokenised data.
     pub prepared: Prepared,
-    /// Which files of the model are here and which are still to be fetched.
+    /// The files of the model that exist and those still to be downloaded.
     pub download: DownloadPlan,
-    /// The way to the model's files.
+    /// The access to the model's files.
     pub hub: Hub,
 }
 
-/// Makes the plan of a training.
+/// Makes the plan of a run.
 ///
 /// # Errors
-/// Anything that stands in the way: missing answers, the model, the data, the machine.
+/// Anything that prevents training: missing answers, the model, the data, the machine.
 pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
     let missing = sparktune_plan::missing(answers);
     if !missing.is_empty() {
@@ -48,10 +48,10 @@ pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Re
     Ok(Job { plan, facts, prepared, download, hub: base.hub })
 }
 
-/// Gathers everything the plan is made from, apart from the answers.
+/// Gathers all inputs of the plan except the answers.
 ///
 /// # Errors
-/// Token files or measured speeds that cannot be read.
+/// Token files or measured speeds cannot be read.
 pub fn gather_facts(
     program: &Program,
     answers: &Answers,

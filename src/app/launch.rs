@@ -1,7 +1,7 @@
-//! Starts trainers in processes of their own, and says how they ended.
+//! Starts trainers as processes of their own, and reports how they ended.
 //!
-//! Enters: a run folder. Leaves: a [`Following`], by which an interface that started an attempt watches the
-//! process while it reads the run folder, as every other interface does. Nothing is shown here.
+//! Enters: a run folder. Leaves: a [`Following`], with which an interface that started an attempt watches the
+//! process while it reads the run folder like every other interface. It must not print.
 
 use std::fs;
 use std::io::Write;
@@ -24,10 +24,10 @@ use crate::program::Program;
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
 
-/// Lines of the trainer's log that are shown where nothing else says why it ended.
+/// The number of lines of the trainer's log that are shown if there is no other explanation of its end.
 const LOG_LINES: usize = 20;
 
-/// An attempt that this process started: the run, and the trainer process.
+/// An attempt that this process started: the run and the trainer process.
 pub struct Following {
     run: RunDir,
     attempt: u32,
@@ -35,13 +35,13 @@ pub struct Following {
     ended: Option<ExitStatus>,
 }
 
-/// How the trainer process of an attempt ended.
+/// The end of the trainer process of an attempt.
 pub struct Ending {
-    /// The exit code that this means for the interface.
+    /// The resulting exit code of the interface.
     pub exit: Exit,
-    /// Why the trainer ended, where its events do not say so.
+    /// The failure, if the trainer's events do not contain it.
     pub failure: Option<Failure>,
-    /// The end of the trainer's log, where neither the events nor `failure` say anything.
+    /// The end of the trainer's log, if neither the events nor `failure` explain the end.
     pub log: Option<LogEnd>,
 }
 
@@ -49,30 +49,30 @@ pub struct Ending {
 pub struct LogEnd {
     /// The file.
     pub path: PathBuf,
-    /// Its last lines. They may hold anything: escape them for a terminal.
+    /// The last lines, which are untrusted and have to be escaped for a terminal.
     pub lines: Vec<String>,
 }
 
 /// Starts the next attempt of a run.
 ///
 /// # Errors
-/// A trainer that cannot be started.
+/// The trainer cannot be started.
 pub fn launch(program: &Program, run: &RunDir) -> Result<Following, Failure> {
     let attempt = run.next_attempt()?;
     let trainer = spawn(program, run, attempt)?;
     Ok(Following { run: run.clone(), attempt, trainer, ended: None })
 }
 
-/// Goes the whole way from answers to a running trainer that is left to itself, and returns the run. What is
-/// prepared already is found again, not made again.
+/// Does everything from answers to a running, detached trainer, and returns the run. Existing prepared files
+/// are used again.
 ///
 /// # Errors
-/// Anything that stands in the way of a plan or of its start; a stop on request before the first step.
+/// Anything that prevents a plan or its start; a cancel before the first step.
 pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<RunDir, Failure> {
     let job = job::plan(program, answers, listener)?;
     let run = create_run(program, job, listener)?;
     if listener.is_cancelled() {
-        // It holds nothing yet that the next start does not find elsewhere.
+        // The run folder contains nothing yet that the next start cannot find elsewhere.
         run.delete()?;
         return Err(Failure::usage("cancelled before the first step"));
     }
@@ -81,10 +81,10 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
     Ok(run)
 }
 
-/// Continues a run that is neither completed nor running, and leaves the trainer to itself.
+/// Continues a run that is neither completed nor running, with a detached trainer.
 ///
 /// # Errors
-/// As [`may_resume`] and [`launch`].
+/// The same as for [`may_resume`] and [`launch`].
 pub fn resume(program: &Program, run: &RunDir) -> Result<(), Failure> {
     may_resume(run)?;
     launch(program, run)?.detach();
@@ -113,17 +113,17 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
 }
 
 impl Following {
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// The number of the attempt, from 1.
+    /// Returns the number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Whether the trainer process has ended.
+    /// Returns whether the trainer process has ended.
     pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.trainer.try_wait().ok().flatten();
@@ -131,26 +131,28 @@ impl Following {
         self.ended.is_some()
     }
 
-    /// Asks the trainer to save a checkpoint and end.
+    /// Requests the trainer to save a checkpoint and end.
     pub fn request_stop(&self) {
         if sparktune_runlog::request(&self.run, Action::Stop).is_ok() {
             return;
         }
-        // The trainer does not read requests yet, or there is no room to write one: a signal means the same.
+        // The trainer does not read requests yet, or there is no space to write one; a signal has the same
+        // effect.
         if let Some(pid) = i32::try_from(self.trainer.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
     }
 
-    /// Returns how the trainer process ended; `None` while it runs. `view` holds all events of the run.
+    /// Returns how the trainer process ended, or `None` while it runs. `view` must contain all events of the
+    /// run.
     pub fn ending(&mut self, view: &RunView) -> Option<Ending> {
         self.has_ended().then_some(())?;
         Some(ending(&self.run, self.attempt, self.ended?, view))
     }
 
-    /// Leaves the trainer to itself.
+    /// Detaches from the trainer.
     pub fn detach(mut self) {
-        // Should it end before this process does, it has to be collected, or it stays in the process table.
+        // If the trainer ends before this process, it has to be reaped, or it stays in the process table.
         std::thread::spawn(move || self.trainer.wait());
     }
 }
@@ -173,7 +175,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure
         .map_err(|error| Failure::io("start", program, &error))
 }
 
-/// The meaning of the end of a trainer process.
+/// Interprets the end of a trainer process.
 fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> Ending {
     let failed = |failure: Failure| Ending { exit: failure.exit, failure: Some(failure), log: None };
     let log = run.trainer_log(attempt);
@@ -182,7 +184,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     let from_outside =
         status.signal().is_some_and(|signal| outside_signals.iter().any(|s| s.as_raw() == signal));
     let crashed = !from_outside && status.code().is_none_or(|code| Exit::from_code(code) == Exit::Bug);
-    // Where the GPU's runtime panics while it is shut down, the trainer ends without an event of its own.
+    // If the GPU's runtime panics during shutdown, the trainer ends without a final event.
     if let Some(what) = crashed.then(|| device_failure_of(run, attempt)).flatten() {
         let text = format!("{what}. The crash report is {}", crash_report.display());
         return failed(Failure::new(Exit::Device, text));
@@ -214,7 +216,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     }
 }
 
-/// Returns what the crash report of an attempt says about the GPU, if anything.
+/// Returns the explanation of a GPU failure in the crash report of an attempt, if there is one.
 fn device_failure_of(run: &RunDir, attempt: u32) -> Option<String> {
     device_failure(&fs::read_to_string(run.crash_report(attempt)).ok()?)
 }

@@ -1,24 +1,23 @@
-//! Everything that sparktune does, behind every interface: full screens, plain questions, flags, and later an
-//! HTTP API.
+//! All operations of sparktune, for every interface: full screens, plain questions, flags, and later an HTTP
+//! API.
 //!
 //! | module | what it offers |
 //! |---|---|
-//! | [`answers`] | what flags, environment, user file and preset say, joined |
-//! | [`questions`] | each question once: its text, its choices, the default, what is accepted |
-//! | [`planner`] | answers given one at a time, and the plan that follows |
-//! | [`model`], [`data`], [`machine`], [`findings`] | the facts, gathered and judged |
+//! | [`answers`] | the answers of flags, environment, user file and preset, merged |
+//! | [`questions`] | the questions: text, choices, default, accepted answers |
+//! | [`planner`] | answers given one at a time, and the resulting plan |
+//! | [`model`], [`data`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`job`] | from answers to a plan |
-//! | [`run_folder`], [`launch`] | from a plan to a running trainer, and how it ended |
-//! | [`runs`], [`summary`] | runs that exist: find, stop, export, describe |
+//! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
+//! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
 //! Enters: answers, a [`program::Program`] to start again as a trainer, and a [`listener::Listener`] that
 //! receives progress and may cancel. Leaves: data, or a [`failure::Failure`]. It must not know a terminal or
 //! HTTP, and never prints.
 //!
-//! It does not depend on the trainer either: training, exporting and self-tests run in the program itself,
-//! which is started for them as a process of its own, so interfaces build and test without the tensor
-//! library.
+//! It does not depend on the trainer either: the program is started again as a separate process for training,
+//! exporting and self-tests, so interfaces build and test without the tensor library.
 
 pub mod answers;
 pub mod data;

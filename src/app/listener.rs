@@ -1,7 +1,7 @@
-//! How long work reports to an interface, and how the interface stops it.
+//! Progress reports of long work to an interface, and their way of cancelling it.
 //!
-//! Enters: events of downloads and of reading data. Leaves: the same, or as [`Progress`], for interfaces that
-//! show one line or one bar. Nothing is shown here.
+//! Enters: events of downloads and of reading data. Leaves: the same events, or [`Progress`] for interfaces
+//! that show one line or one bar. It must not print.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,18 @@ use sparktune_base::units::counted;
 pub use sparktune_data::{Phase, Progress as DataProgress, Step};
 pub use sparktune_hub::{Event as DownloadEvent, Progress as DownloadProgress};
 
-/// Receives everything that happens between the answers and a run, and may stop it.
+/// Receives all progress between the answers and a run, and may cancel the work.
 pub trait Listener: DownloadProgress + DataProgress {
-    /// Something worth a line of its own.
+    /// Receives a note that deserves a line of its own.
     fn note(&self, text: &str);
 
-    /// Whether the user wants to stop.
+    /// Returns whether the user wants to cancel.
     fn is_cancelled(&self) -> bool {
         DataProgress::cancelled(self)
     }
 }
 
-/// Ignores everything and never stops.
+/// Ignores everything and never cancels.
 pub struct Silent;
 
 impl Listener for Silent {
@@ -46,19 +46,19 @@ pub fn phase_in_words(phase: Phase) -> &'static str {
     }
 }
 
-/// How far long work has come.
+/// The progress of long work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done, in a few words: `fetching Qwen/Qwen3.5-2B`, `tokenising the data`. When it
-    /// changes, a new part of the work has begun and `done` starts over.
+    /// The current activity in a few words: `fetching Qwen/Qwen3.5-2B`, `tokenising the data`. When it
+    /// changes, a new stage of the work has begun and `done` restarts.
     pub what: String,
-    /// How much of it is done.
+    /// The completed amount.
     pub done: u64,
-    /// How much there is, where it is known.
+    /// The total amount, if it is known.
     pub total: Option<u64>,
     /// The counted quantity.
     pub unit: Unit,
-    /// Something worth a line: `the connection was cut; next attempt in 4 s`, `12,400 examples`.
+    /// A note: `the connection was cut; next attempt in 4 s`, `12,400 examples`.
     pub note: Option<String>,
 }
 
@@ -67,14 +67,14 @@ pub struct Progress {
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Anything else; the words are in `what`.
+    /// Anything else, named in `what`.
     Count,
 }
 
-/// Least time between two reports of the same part of the work.
+/// The shortest time between two reports of the same stage.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
-/// A [`Listener`] that hands on [`Progress`], at most ten times a second, and collects notes.
+/// A [`Listener`] that forwards [`Progress`], at most ten times a second, and collects notes.
 pub struct Reporter<F> {
     report: F,
     cancel: Arc<AtomicBool>,
@@ -88,7 +88,8 @@ struct Latest {
 }
 
 impl<F: Fn(Progress) + Sync> Reporter<F> {
-    /// `report` receives the progress; `cancel` becomes true when the user wants to stop.
+    /// Creates a reporter. `report` receives the progress; the user of the reporter sets `cancel` to stop the
+    /// work.
     pub fn new(cancel: Arc<AtomicBool>, report: F) -> Self {
         let progress = Progress { what: String::new(), done: 0, total: None, unit: Unit::Bytes, note: None };
         Self {
@@ -99,12 +100,12 @@ impl<F: Fn(Progress) + Sync> Reporter<F> {
         }
     }
 
-    /// Returns the notes so far and forgets them.
+    /// Returns the notes so far and clears them.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.notes))
     }
 
-    /// Changes the progress, and reports it unless that was done a moment ago. A new part is reported at
+    /// Changes the progress, and reports it unless that happened a moment ago. A new stage is reported at
     /// once.
     fn update(&self, change: impl FnOnce(&mut Progress)) {
         let mut latest = lock(&self.latest);

@@ -1,4 +1,4 @@
-//! The machine as the plan sees it, and the speeds that were measured on it.
+//! The machine as the plan needs it, and the speeds measured on it.
 
 use std::path::Path;
 
@@ -17,35 +17,33 @@ pub const RATES_FILE: &str = "rates.toml";
 /// This machine.
 #[derive(Debug, Clone)]
 pub struct MachineFound {
-    /// What is worth knowing, in the order in which it is shown: GPU, memory, driver, CUDA headers, disk,
-    /// other users of the GPU.
+    /// The findings, in display order: GPU, memory, driver, CUDA headers, disk, other users of the GPU.
     pub findings: Vec<Finding>,
-    /// The same for the plan.
+    /// The facts for the plan.
     pub facts: MachineFacts,
-    /// The speeds that earlier runs measured here.
+    /// The speeds measured by earlier runs here.
     pub rates: Rates,
 }
 
-/// Looks at this machine for runs in `runs_dir`, and probes its GPU where that is of use.
+/// Examines this machine for runs in `runs_dir`, and probes its GPU if that is useful.
 ///
 /// # Errors
-/// Measured speeds that cannot be read.
+/// The measured speeds cannot be read.
 pub fn look_at_machine(program: &Program, runs_dir: &Path) -> Result<MachineFound, Failure> {
     let (facts, rates) = machine_and_rates(program, runs_dir, &Silent)?;
     Ok(MachineFound { findings: glance_at_machine(program, runs_dir), facts, rates })
 }
 
-/// Returns what is worth knowing of this machine, without measuring anything.
+/// Returns the findings about this machine without measuring anything.
 pub fn glance_at_machine(program: &Program, runs_dir: &Path) -> Vec<Finding> {
     let facts = sparktune_telemetry::Machine::gather();
     at_a_glance(&facts, program.has_cuda, runs_dir, disk_free_bytes(runs_dir))
 }
 
-/// Returns the machine as the plan sees it, its GPU probed where that is of use, and the speeds that were
-/// measured.
+/// Returns the facts for the plan, with a probe of the GPU if that is useful, and the measured speeds.
 ///
 /// # Errors
-/// Measured speeds that cannot be read.
+/// The measured speeds cannot be read.
 pub fn machine_and_rates(
     program: &Program,
     runs_dir: &Path,
@@ -56,7 +54,7 @@ pub fn machine_and_rates(
     Ok((machine, rates))
 }
 
-/// Returns the machine as the plan sees it, without probing its GPU.
+/// Returns the facts for the plan without probing the GPU.
 pub fn machine(has_cuda: bool, runs_dir: &Path) -> MachineFacts {
     let facts = sparktune_telemetry::Machine::gather();
     let gpus: Vec<Gpu> = if has_cuda { facts.gpus.iter().map(gpu).collect() } else { Vec::new() };
@@ -89,8 +87,8 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     Gpu { name, memory, compute_capability: capability }
 }
 
-/// The speeds measured in earlier runs of this folder, and those that the GPU tests measured anywhere. A file
-/// that holds something else is passed over with a note: an estimate is not worth a refusal.
+/// Returns the speeds measured in earlier runs of this folder, and those that the GPU tests measured. An
+/// invalid file is ignored with a note, because an estimate is not worth an error.
 fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES_FILE);
     let here = match std::fs::read_to_string(&path) {

@@ -1,7 +1,7 @@
-//! Models: what is on this machine already, what a config says, and fetching the files.
+//! Models: the files on this machine, the facts in a config, and downloads.
 //!
-//! Enters: the answers that name a model. Leaves: its facts and tokenizer, judged before any weight is
-//! fetched.
+//! Enters: the answers that name a model. Leaves: its facts and tokenizer, checked before any weight is
+//! downloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -13,38 +13,37 @@ use sparktune_plan::{Answer, Answers, Architecture, Catalog, ConfigOptions, Mode
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// A model whose tokenizer and config are here.
+/// A model whose tokenizer and config are on this machine.
 pub struct BaseModel {
-    /// The way to its files.
+    /// The access to its files.
     pub hub: Hub,
-    /// The name to ask the hub by, revision included.
+    /// The name for the hub, including the revision.
     pub name: String,
     /// The folder with its small files.
     pub folder: PathBuf,
-    /// Its tokenizer and template.
+    /// The tokenizer and template.
     pub tokenizer: ChatTokenizer,
-    /// The facts of its config.
+    /// The facts from its config.
     pub facts: ModelFacts,
 }
 
-/// A model that can be trained, as far as its config tells.
+/// A model that can be trained according to its config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFound {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
-    /// The revision that was asked for.
+    /// The requested revision.
     pub revision: Option<String>,
     /// The commit that was found, for models from the hub.
     pub commit: Option<String>,
-    /// What the plan needs to know. `path` is set when the weights are on this machine.
+    /// The facts for the plan. `path` is set if the weights are on this machine.
     pub facts: ModelFacts,
-    /// Bytes still to be fetched, everything included.
+    /// The number of bytes to download, for all files.
     pub missing_bytes: u64,
-    /// Worth a line each: `using the cached copy: the hub cannot be reached`.
+    /// Notes of one line each: `using the cached copy: the hub cannot be reached`.
     pub notes: Vec<String>,
-    /// The name of the family, when it is not one of those that were tested. `facts` then treats the model
-    /// as `facts.config.architecture`, and the user has to confirm that; the answer `architecture` says
-    /// that they did.
+    /// The name of the family, if it is not a tested one. `facts` then treats the model as
+    /// `facts.config.architecture`, and the user has to confirm this with the answer `architecture`.
     pub unknown_architecture: Option<String>,
 }
 
@@ -53,12 +52,11 @@ pub struct ModelFound {
 pub struct CachedModel {
     /// Its id in the catalog.
     pub id: String,
-    /// How much.
+    /// The cached part.
     pub cached: Cached,
 }
 
-/// Returns how much of each catalog model is on this machine; nothing where the hub's settings cannot be
-/// read.
+/// Returns how much of each catalog model is on this machine; empty if the hub's settings cannot be read.
 pub fn cached_models() -> Vec<CachedModel> {
     let Ok(hub) = hub() else { return Vec::new() };
     let models = &Catalog::shipped().models;
@@ -69,7 +67,7 @@ fn hub() -> Result<Hub, Failure> {
     Ok(Hub::from_env(|name| std::env::var(name).ok())?)
 }
 
-/// The hub, and the name by which it knows the model of these answers.
+/// Returns the hub, and its name for the model of these answers.
 fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
     let model = answers.model.as_ref().map_or("", |answer| &answer.value);
     let name = match &answers.revision {
@@ -79,10 +77,10 @@ fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
     Ok((hub()?, name))
 }
 
-/// Returns the family of a model where it is unknown, and the one it would be treated as.
+/// Returns the family of a model if it is unknown, and the one it would be treated as.
 ///
 /// # Errors
-/// A model that cannot be found.
+/// The model cannot be found.
 pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
     let (hub, name) = hub_and_name(answers)?;
     let ignored_fields = answers.config_options().ignored_fields;
@@ -90,8 +88,8 @@ pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)
     Ok(ModelConfig::unknown_family(&config.text, &ignored_fields))
 }
 
-/// Adds that there is no such folder either to the failure of a name that may be a mistyped path: one
-/// without the slash of an id.
+/// Adds to the failure of a name that may be a mistyped path, because it has no slash of an id, that there is
+/// no such folder either.
 fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
     let failure = Failure::from(error);
     if name.contains('/') || Path::new(name).exists() {
@@ -100,10 +98,10 @@ fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
     failure.hint(format!("There is no folder '{name}' here either; check the path if you meant one"))
 }
 
-/// Judges the model of these answers by its config alone, then fetches its tokenizer.
+/// Checks the model of these answers by its config alone, then downloads its tokenizer.
 ///
 /// # Errors
-/// A model that cannot be found or trained.
+/// The model cannot be found or trained.
 pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel, Failure> {
     let (hub, name) = hub_and_name(answers)?;
     let config = hub.fetch_config(&name).map_err(|error| not_found(&name, error))?;
@@ -118,12 +116,12 @@ pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel
     Ok(BaseModel { hub, name, folder, tokenizer, facts })
 }
 
-/// Looks a model up by name and revision. `config` is what the user said about its config; without an
-/// architecture in it, an unknown family is treated as the architecture that is most like it, and the result
-/// says so.
+/// Looks a model up by name and revision. `config` contains the user's options for reading its config;
+/// without an architecture in it, an unknown family is treated as the most similar one, and the result says
+/// so.
 ///
 /// # Errors
-/// As [`find_base`].
+/// The same as for [`find_base`].
 pub fn look_up(
     name: &str,
     revision: Option<String>,
@@ -155,10 +153,11 @@ pub fn look_up(
     })
 }
 
-/// Fetches what a download plan lacks. The listener receives events only where something is fetched.
+/// Downloads the missing files of a download plan. The listener receives events only if something is
+/// downloaded.
 ///
 /// # Errors
-/// As [`Hub::download`].
+/// The same as for [`Hub::download`].
 pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<Snapshot, Failure> {
     Ok(match plan.bytes_missing() {
         0 => hub.download(plan, &())?,
@@ -166,10 +165,11 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
     })
 }
 
-/// Learns the true size of the weights and whether they are here, and returns what is still to be fetched.
+/// Determines the actual size of the weights and whether they are on this machine, and returns what is still
+/// to be downloaded.
 ///
 /// # Errors
-/// As [`Hub::plan_download`].
+/// The same as for [`Hub::plan_download`].
 pub fn weigh(base: &mut BaseModel) -> Result<DownloadPlan, Failure> {
     let download = base.hub.plan_download(&base.name, Needs::Model)?;
     base.facts.checkpoint_bytes =

@@ -1,8 +1,8 @@
-//! Answers that are given one at a time, and the plan that follows from them.
+//! Answers that are given one at a time, and the resulting plan.
 //!
-//! Enters: answers from files, variables and flags, then those of a person; the facts, as soon as they are
-//! known. Leaves: a plan that always belongs to the answers, or the problem that stands in its way. It asks
-//! nobody and opens no file.
+//! Enters: answers from files, variables and flags, then those of a user; the facts, as soon as they are
+//! known. Leaves: a plan that always belongs to the answers, or the problem that prevents one. It must not
+//! ask questions or open files.
 
 use sparktune_data::Report;
 use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
@@ -11,12 +11,12 @@ use crate::data::limit_that_accepts;
 use crate::failure::Failure;
 use crate::presets::Preset;
 
-/// Why there is no plan for the answers as they are.
+/// The reason why the answers give no plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The problem, its place, and the remedy.
     pub text: String,
-    /// The setting at fault, by its place in `plan.toml`.
+    /// The setting that causes it, by its key in `plan.toml`.
     pub key: Option<&'static str>,
 }
 
@@ -26,17 +26,17 @@ impl From<&PlanError> for Problem {
     }
 }
 
-/// Answers that are given one at a time, and the plan that follows.
+/// Answers that are given one at a time, and the resulting plan.
 #[derive(Debug, Clone)]
 pub struct Planner {
     /// All answers so far.
     pub answers: Answers,
-    /// What presets, files and the environment say, also where an answer of the user overrides it.
+    /// The answers of presets, files and the environment, even if an answer of the user overrides them.
     underlying: Answers,
     facts: Option<Facts>,
-    /// The last valid plan for the present facts.
+    /// The last valid plan for the current facts.
     pub plan: Option<Plan>,
-    /// Why the answers give no plan, where they do not.
+    /// The problem, if the answers give no plan.
     pub problem: Option<Problem>,
 }
 
@@ -45,8 +45,8 @@ pub struct Planner {
 pub struct Overriding(pub Vec<&'static str>);
 
 impl Overriding {
-    /// Returns a sentence about the loaded preset. `reset` says how the interface takes the user's values
-    /// back; it may be empty.
+    /// Returns a sentence about the loaded preset. `reset` says how the user can remove their own values in
+    /// this interface; it may be empty.
     pub fn in_words(&self, preset: &str, reset: &str) -> String {
         let reset = if reset.is_empty() { String::new() } else { format!(" ({reset})") };
         match self.0.as_slice() {
@@ -62,18 +62,18 @@ impl Overriding {
 }
 
 impl Planner {
-    /// Starts from answers that were given before.
+    /// Creates a planner with earlier answers.
     pub fn new(answers: Answers) -> Self {
         Self { underlying: below_flags(&answers), answers, facts: None, plan: None, problem: None }
     }
 
-    /// Starts over from other answers. The facts stay as they are.
+    /// Replaces all answers. The facts are kept.
     pub fn start_from(&mut self, answers: Answers) {
         self.underlying = below_flags(&answers);
         self.answers = answers;
     }
 
-    /// Takes new facts; without them there is no plan, and no problem.
+    /// Sets the facts. Without them there is no plan, and no problem.
     pub fn set_facts(&mut self, facts: Option<Facts>) {
         self.facts = facts;
         if self.facts.is_none() {
@@ -82,13 +82,12 @@ impl Planner {
         self.replan();
     }
 
-    /// The facts, where they are known.
+    /// Returns the facts, if they are known.
     pub fn facts(&self) -> Option<&Facts> {
         self.facts.as_ref()
     }
 
-    /// Makes the plan that follows from the answers. Where they give none, the last one stays, and the
-    /// problem is kept.
+    /// Makes the plan again from the answers. If that fails, the last plan is kept and the problem is stored.
     pub fn replan(&mut self) {
         match self.plan_of(&self.answers) {
             Some(Ok(plan)) => (self.plan, self.problem) = (Some(plan), None),
@@ -101,7 +100,7 @@ impl Planner {
         Some(resolve(answers, self.facts.as_ref()?).map_err(|error| Problem::from(&error)))
     }
 
-    /// Returns the plan that would follow if one answer were another; with `None`, if it were taken back.
+    /// Returns the plan with one answer changed, or removed if `text` is `None`.
     pub fn plan_with(&self, setting: &Setting, text: Option<&str>) -> Option<Result<Plan, Problem>> {
         let mut answers = self.answers.clone();
         answers.clear(setting.name);
@@ -111,10 +110,10 @@ impl Planner {
         }
     }
 
-    /// Gives one answer where a plan follows from it, or where the facts are not known yet.
+    /// Sets one answer if there is a plan with it, or if the facts are not known yet.
     ///
     /// # Errors
-    /// Why no plan follows. Then nothing has changed.
+    /// The reason why there is no plan with it. Nothing has changed then.
     pub fn try_answer(&mut self, setting: &Setting, text: &str) -> Result<(), Problem> {
         let mut answers = self.answers.clone();
         answers.clear(setting.name);
@@ -128,18 +127,18 @@ impl Planner {
         Ok(())
     }
 
-    /// Returns the present value of a setting as text: by the plan, else by the answers; empty where nothing
-    /// is set.
+    /// Returns the current value of a setting as text, from the plan or else from the answers; empty if it is
+    /// not set.
     pub fn value(&self, setting: &Setting) -> String {
         let mut rows = self.plan.iter().flat_map(|plan| &plan.advice).flat_map(|advice| &advice.explain);
         let planned = rows.find(|row| row.key == setting.key).map(|row| row.value.clone());
         planned.or_else(|| Some(self.answers.get(setting.name)?.0)).unwrap_or_default()
     }
 
-    /// Gives one answer as typed. An empty line takes it back.
+    /// Sets one answer as typed. An empty line removes it.
     ///
     /// # Errors
-    /// As [`try_answer`](Self::try_answer).
+    /// The same as for [`try_answer`](Self::try_answer).
     pub fn answer_as_typed(&mut self, setting: &Setting, typed: &str) -> Result<(), Problem> {
         match typed.trim() {
             "" => {
@@ -150,8 +149,8 @@ impl Planner {
         }
     }
 
-    /// Takes one answer back. What a preset, a file or the environment says applies again; where none of them
-    /// says anything, or the answer itself came from there, the plan's own value does.
+    /// Removes one answer. The value of a preset, a file or the environment then applies again. If there is
+    /// none, or the answer itself came from there, the plan decides.
     pub fn take_back(&mut self, setting: &Setting) {
         let is_own = self.answers.origin(setting.key) == Some(Origin::Flag);
         self.answers.clear(setting.name);
@@ -163,23 +162,22 @@ impl Planner {
         self.replan();
     }
 
-    /// Takes back all answers of the user but those that say what the run is made from.
+    /// Removes all answers of the user except those that name model and data.
     pub fn take_back_all(&mut self) {
         self.answers = self.answers.without(|origin, setting| origin == Origin::Flag && !setting.of_one_run);
         self.fall_back();
         self.replan();
     }
 
-    /// Fills in what lies below the user's answers where there is none.
+    /// Restores the underlying answers where the user has none.
     fn fall_back(&mut self) {
         self.answers = self.underlying.clone().merge(std::mem::take(&mut self.answers));
     }
 
-    /// Puts a preset in the place of the last one. Answers that the user gave in other ways override it, and
-    /// are returned.
+    /// Replaces the loaded preset. Answers that the user gave in other ways override it, and are returned.
     ///
     /// # Errors
-    /// A preset that cannot be read or does not hold answers. Then nothing has changed.
+    /// The preset cannot be read or does not contain answers. Nothing has changed then.
     pub fn use_preset(&mut self, preset: &Preset) -> Result<Overriding, Failure> {
         let answers = preset.answers()?;
         let is_of_last = |origin, setting: &Setting| origin == Origin::Preset && !setting.of_one_run;
@@ -194,8 +192,8 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
-    /// Chooses a model. The revision, the folder and the architecture of another one would be wrong, so they
-    /// are dropped.
+    /// Chooses a model. The revision, the folder and the architecture belong to the previous one, so they are
+    /// removed.
     pub fn choose_model(&mut self, name: &str) {
         if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
             self.drop_model();
@@ -203,13 +201,13 @@ impl Planner {
         }
     }
 
-    /// Drops the model, and the answers that belong to it alone.
+    /// Removes the model, and the answers that belong to it.
     pub fn drop_model(&mut self) {
         drop_model(&mut self.answers);
     }
 
     /// Raises the limit on rejected lines so that data with this report is accepted. Returns the new limit,
-    /// or `None` where nothing had to be changed or nothing of the data is left.
+    /// or `None` if nothing had to be changed or no example is left.
     pub fn accept_the_rest(&mut self, report: &Report) -> Option<f64> {
         let limit = limit_that_accepts(&self.answers, report)?;
         self.answers.max_rejected = Some(Answer::flag(limit));
@@ -218,7 +216,7 @@ impl Planner {
     }
 }
 
-/// Drops the model from answers, and the answers that belong to it alone.
+/// Removes the model from answers, and the answers that belong to it.
 pub fn drop_model(answers: &mut Answers) {
     ["model", "revision", "model-path", "architecture"].iter().for_each(|name| answers.clear(name));
 }

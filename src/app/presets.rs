@@ -12,18 +12,19 @@ use crate::folders::{config_folder, write_private_file};
 /// A preset that can be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preset {
-    /// What `--preset` takes: a shipped name, the name of one of the user's, or the path of a file.
+    /// The argument for `--preset`: a shipped name, the name of one of the user's, or the path of a file.
     pub name: String,
-    /// One line about it; may be empty.
+    /// A description of one line, which may be empty.
     pub about: String,
-    /// Its text, or why it cannot be read.
+    /// The text, or why it cannot be read.
     pub toml: Result<String, String>,
-    /// Part of the program, not the user's own.
+    /// Whether it is part of the program and not the user's own.
     pub is_shipped: bool,
 }
 
 impl Preset {
-    /// Returns one line for a list of presets. It may hold text from a file: escape it for a terminal.
+    /// Returns one line for a list of presets. It may contain text from a file and has to be escaped for a
+    /// terminal.
     pub fn label(&self) -> String {
         match (&self.toml, self.is_shipped) {
             (Err(problem), _) => format!("cannot be read: {problem}"),
@@ -36,7 +37,7 @@ impl Preset {
     /// Returns its answers.
     ///
     /// # Errors
-    /// A preset that cannot be read or does not hold answers.
+    /// The preset cannot be read or does not contain answers.
     pub fn answers(&self) -> Result<Answers, Failure> {
         let toml = self
             .toml
@@ -46,7 +47,7 @@ impl Preset {
     }
 }
 
-/// Returns the user's own presets. A folder that does not exist or cannot be listed holds none.
+/// Returns the user's own presets. A folder that does not exist or cannot be listed contains none.
 pub fn user_presets() -> UserPresets {
     let Some(folder) = config_folder().map(|folder| folder.join("presets")) else {
         return UserPresets::default();
@@ -56,8 +57,8 @@ pub fn user_presets() -> UserPresets {
     UserPresets::new(folder, names)
 }
 
-/// Returns the shipped presets, then the user's, then `also`, where that is another file: an unfinished
-/// wizard may name one by its path.
+/// Returns the shipped presets, then the user's, then `also` if that is another file, because a draft may
+/// name one by its path.
 pub fn list(also: Option<String>) -> Vec<Preset> {
     let user = user_presets();
     let read = |path: PathBuf| {
@@ -94,22 +95,24 @@ pub fn list(also: Option<String>) -> Vec<Preset> {
 /// The result of saving a preset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
-    /// It is in this file.
+    /// It was written to this file.
     Written {
-        /// The argument of `--preset`.
+        /// The file, as an argument for `--preset`.
         path: PathBuf,
     },
-    /// There is one of that name already, and nothing was written: ask, and save again with `replace`.
+    /// A preset of this name exists and nothing was written. The interface asks, and saves again with
+    /// `replace`.
     Exists {
-        /// The one that is there.
+        /// The existing file.
         path: PathBuf,
     },
 }
 
-/// Saves a preset of the user's own. `name` is as typed; `replace`: an older one of the same name may go.
+/// Saves a preset of the user. `name` is as typed; `replace` says whether an existing one of the same name
+/// may be replaced.
 ///
 /// # Errors
-/// A name that no preset can have, or a folder that cannot be written.
+/// The name is not allowed, or the folder cannot be written.
 pub fn save(name: &str, toml: &str, replace: bool) -> Result<Saved, Failure> {
     let user = user_presets();
     if user.folder.as_os_str().is_empty() {
@@ -123,16 +126,16 @@ pub fn save(name: &str, toml: &str, replace: bool) -> Result<Saved, Failure> {
     Ok(Saved::Written { path })
 }
 
-/// Returns the text of a preset that keeps these answers, without those that belong to one run.
+/// Returns the text of a preset with these answers, without those that belong to one run.
 ///
 /// # Errors
-/// An answer that TOML cannot hold.
+/// TOML cannot represent an answer.
 pub fn text(answers: &Answers, plan: Option<&Plan>) -> Result<String, Failure> {
     let answers = answers.without(|_, setting| setting.of_one_run);
     Ok(presets::text(&about(plan), &answers)?)
 }
 
-/// The line by which the user recognises a preset in a list.
+/// Returns the description by which the user recognises a preset in a list.
 fn about(plan: Option<&Plan>) -> String {
     match plan {
         Some(plan) => match plan.method {

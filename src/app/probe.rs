@@ -1,7 +1,7 @@
-//! Measures two rates of the GPU in two seconds, in a process of its own, because a GPU that fails takes its
-//! process with it.
+//! Measures two rates of the GPU in two seconds, in a separate process, because a failing GPU ends its
+//! process.
 //!
-//! This is done only where there is a measurement to compare with, and once in the life of the program.
+//! This happens only if there is a measurement to compare with, and once per process.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use sparktune_plan::{MachineFacts, Probe, Rates};
 
-/// Long enough for the first probe of a build, which also compiles the kernels.
+/// The time limit, which suffices for the first probe of a build, which also compiles the kernels.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns two rates of the first GPU, measured by the program at `program`. `None` where there is no GPU,
-/// where nothing was measured that the rates would scale, or where the measurement failed.
+/// Returns two rates of the first GPU, measured by the program at `program`. Returns `None` if there is no
+/// GPU, no measurement that the rates would scale, or the measurement failed.
 pub(crate) fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Option<Probe> {
     static FOUND: OnceLock<Option<Probe>> = OnceLock::new();
     let is_of_use =
@@ -23,7 +23,7 @@ pub(crate) fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Op
     if is_of_use { *FOUND.get_or_init(|| measure(Command::new(program), TIME_LIMIT)) } else { None }
 }
 
-/// Runs `program bench --gpu probe`, for `limit` at most.
+/// Runs `program bench --gpu probe` for at most `limit`.
 fn measure(mut program: Command, limit: Duration) -> Option<Probe> {
     program
         .args(["bench", "--gpu", "probe"])
@@ -40,7 +40,7 @@ fn measure(mut program: Command, limit: Duration) -> Option<Probe> {
         }
     };
     if !done {
-        // It failed, or hangs in the driver. A process that hangs there may never be collected, so do not
+        // It failed, or hangs in the driver. A process that hangs there may never be reaped, so this does not
         // wait for it.
         let _ = child.kill();
         let _ = child.try_wait();

@@ -1,20 +1,20 @@
-//! The program that uses this library: where it lies, and what it was built with.
+//! The program that uses this library: its path and its features.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
 /// The program that uses this library. It is started again as a trainer, for exports, and to probe the GPU,
-/// so that a process that fails takes no other with it.
+/// so that a failing process does not end others.
 #[derive(Debug, Clone)]
 pub struct Program {
     path: Result<PathBuf, String>,
-    /// This build can train on a GPU.
+    /// Whether this build can train on a GPU.
     pub has_cuda: bool,
 }
 
 impl Program {
-    /// The running program. `has_cuda`: it was built to train on a GPU.
+    /// Returns the running program. `has_cuda` says whether it was built to train on a GPU.
     pub fn current(has_cuda: bool) -> Self {
         Self { path: std::env::current_exe().map_err(|error| error.to_string()), has_cuda }
     }
@@ -22,7 +22,7 @@ impl Program {
     /// Returns the path of the program.
     ///
     /// # Errors
-    /// The system does not say where it is.
+    /// The system does not report the path.
     pub fn path(&self) -> Result<&Path, Failure> {
         match &self.path {
             Ok(path) => Ok(path),
@@ -30,7 +30,7 @@ impl Program {
         }
     }
 
-    /// Returns the BLAKE3 hash of the program: only the same build continues a run bit for bit.
+    /// Returns the BLAKE3 hash of the program, because only the same build continues a run bit for bit.
     ///
     /// # Errors
     /// The program cannot read itself.

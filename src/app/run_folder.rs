@@ -1,5 +1,5 @@
-//! Makes the folder of a new run: fetches what is missing of the model, then writes the plan, the provenance
-//! and the data.
+//! Creates the folder of a new run: downloads missing files of the model, then writes the plan, the
+//! provenance and the data.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -20,10 +20,10 @@ use crate::listener::Listener;
 use crate::model::fetch;
 use crate::program::Program;
 
-/// Fetches what is missing of the model and makes the run folder.
+/// Downloads missing files of the model and creates the run folder.
 ///
 /// # Errors
-/// A GPU that cannot be trained on, the download, or a folder that cannot be written.
+/// The GPU cannot be used for training, the download failed, or the folder cannot be written.
 pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
     let Job { mut plan, prepared, download, hub, .. } = job;
     refuse_unready_gpu(&plan)?;
@@ -46,7 +46,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     Ok(run)
 }
 
-/// Refuses a training on the GPU that would fail with its first kernel, before anything is fetched for it.
+/// Refuses training on a GPU on which the first kernel would fail, before anything is downloaded.
 fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     if plan.device != Device::Cuda {
         return Ok(());
@@ -67,7 +67,7 @@ fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     )))
 }
 
-/// Writes the folder of the weights into the plan: it is known only now.
+/// Writes the folder of the weights into the plan, which is known only now.
 fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     if plan.model.path.as_deref() == Some(folder) {
         return;
@@ -81,9 +81,9 @@ fn place_model(plan: &mut Plan, folder: &Path, commit: Option<&str>) {
     }
 }
 
-/// Gives a run its own name for a prepared file, readable by the user alone. Token files are replaced by
-/// rename and never written in place, so a link is as good as a copy. A link whose mode only another user may
-/// change becomes a copy.
+/// Links or copies a prepared file into the run, readable by the user alone. Token files are replaced by
+/// rename and never changed in place, so a link is as good as a copy. If only another user may change the
+/// mode of the file, it is copied.
 fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
     let make_private = || fs::set_permissions(to, Permissions::from_mode(0o600));
     if fs::hard_link(from, to).is_ok() {
@@ -99,7 +99,7 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Provenance {
     sparktune: String,
-    /// BLAKE3 of the program: only the same build continues a run bit for bit.
+    /// The BLAKE3 hash of the program, because only the same build continues a run bit for bit.
     pub build_blake3: String,
     command_line: Vec<String>,
     model: String,
@@ -130,8 +130,8 @@ impl Provenance {
     }
 }
 
-/// The machine without the other users of its GPU: a run folder is handed on, and they are none of its
-/// readers' business.
+/// Returns the facts about the machine without the other users of its GPU, because a run folder may be shared
+/// with people who should not see them.
 fn machine_without_gpu_users() -> Machine {
     let mut machine = Machine::gather();
     for gpu in &mut machine.gpus {

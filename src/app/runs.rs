@@ -1,4 +1,4 @@
-//! Runs that exist: finding one, stopping it, exporting it again, and what the newest were made from.
+//! Existing runs: finding one, stopping it, exporting it again, and listing the inputs of the newest ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,13 +11,13 @@ use crate::answers::runs_dir;
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
 
-/// How many of the newest runs are looked at for what was used recently.
+/// The number of the newest runs that are read for recently used models and data.
 const RECENT_RUNS: usize = 20;
 
-/// Finds a run by its folder, the unique beginning of its name, or `latest`.
+/// Finds a run by its folder, a unique prefix of its name, or `latest`.
 ///
 /// # Errors
-/// There is no such run, or several.
+/// There is no such run, or there are several.
 pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
     Ok(RunsRoot::new(runs_dir(runs_dir_flag)?).resolve(name)?)
 }
@@ -25,47 +25,48 @@ pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failur
 /// Lists the names of all runs, the newest first, for completing one that is being typed.
 ///
 /// # Errors
-/// A folder that cannot be listed, or answers that cannot be read.
+/// The folder cannot be listed, or the answers cannot be read.
 pub fn names(runs_dir_flag: Option<PathBuf>) -> Result<Vec<String>, Failure> {
     let runs = RunsRoot::new(runs_dir(runs_dir_flag)?).list()?;
     Ok(runs.iter().rev().map(|run| run.name().to_owned()).collect())
 }
 
-/// A running trainer that was asked to save a checkpoint and end.
+/// A running trainer that was requested to save a checkpoint and end.
 pub struct Stopping {
     run: RunDir,
     request_id: String,
 }
 
-/// How a run stands after its trainer was stopped.
+/// The state of a run after its trainer was stopped.
 pub struct Stopped {
-    /// How the run stands.
+    /// The state of the run.
     pub liveness: Liveness,
     /// All events of the run.
     pub view: RunView,
-    /// The step after which the trainer ended on request; `None` where it ended before it read the request.
+    /// The step after which the trainer ended on request; `None` if it ended before it read the request.
     pub acknowledged_at: Option<u64>,
 }
 
-/// Asks the trainer of a run to save a checkpoint and end.
+/// Requests the trainer of a run to save a checkpoint and end.
 ///
 /// # Errors
-/// A run that has no trainer.
+/// The run has no trainer.
 pub fn request_stop(run: &RunDir) -> Result<Stopping, Failure> {
     Ok(Stopping { run: run.clone(), request_id: request(run, Action::Stop)?.id })
 }
 
 impl Stopping {
-    /// Waits until the trainer has ended. `acknowledged` receives the step after which it will.
+    /// Waits until the trainer has ended. `acknowledged` receives the step after which it will end.
     ///
     /// # Errors
-    /// A run folder that cannot be read.
+    /// The run folder cannot be read.
     pub fn wait(self, mut acknowledged: impl FnMut(u64)) -> Result<Stopped, Failure> {
         let mut tailer = EventTailer::new(&self.run);
         let mut view = RunView::default();
         let mut acknowledged_at = None;
         loop {
-            // Looked at before reading, so that the last events of a trainer that ends are read below.
+            // The state is checked before reading, so that the last events of an ending trainer are read
+            // below.
             let is_live = view.liveness(&self.run)?.is_live();
             loop {
                 let batch = tailer.poll(Limit::default())?;
@@ -90,8 +91,8 @@ impl Stopping {
     }
 }
 
-/// Writes the outputs of a run again from its newest checkpoint, in a process of its own because a model is
-/// loaded for it.
+/// Writes the outputs of a run again from its newest checkpoint, in a separate process because this loads a
+/// model.
 ///
 /// # Errors
 /// The process's own message about its failure.
@@ -110,7 +111,7 @@ pub fn export_in_process(program: &Program, run: &RunDir) -> Result<(), Failure>
     Err(Failure::new(exit, error_in(&String::from_utf8_lossy(&output.stderr))))
 }
 
-/// The last error that a process wrote, with its hints, as one line; else its last line.
+/// Returns the last error that a process wrote, with its hints, as one line; otherwise its last line.
 fn error_in(messages: &str) -> String {
     let lines: Vec<&str> = messages.lines().collect();
     let from =
@@ -120,10 +121,10 @@ fn error_in(messages: &str) -> String {
     if text.is_empty() { "the export failed".to_owned() } else { text.to_owned() }
 }
 
-/// How the program begins the line of an error.
+/// The prefix of the program's error messages.
 const ERROR: &str = "error: ";
 
-/// What was used recently, newest first. What no longer exists is left out.
+/// Recently used models and data, newest first. Files that no longer exist are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recent {
     /// Data files and folders.
@@ -132,7 +133,7 @@ pub struct Recent {
     pub models: Vec<String>,
 }
 
-/// Returns what the newest runs in `runs_dir` were made from.
+/// Returns the models and data of the newest runs in `runs_dir`.
 pub fn recently_used(runs_dir: &Path) -> Recent {
     let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
     let mut recent = Recent::default();

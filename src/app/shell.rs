@@ -1,4 +1,4 @@
-//! How a run is named on a command line that a person can paste.
+//! Names runs for command lines that users can paste.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use sparktune_base::shell::shown_word;
 use sparktune_runlog::RunDir;
 
-/// Where `sparktune` looks for a run by its name alone.
+/// The folder in which `sparktune` finds a run by its name alone.
 const RUNS: &str = "runs";
 
-/// What names this run after `sparktune resume` and its like, quoted for a shell: its name where it lies in
-/// `runs` of the working directory, else its path. Nothing in it can steer a terminal.
+/// Returns the argument that names this run for `sparktune resume` and other commands, quoted for a shell:
+/// its name if it is in `runs` of the working directory, otherwise its path. Control characters are escaped.
 pub fn run_argument(run: &RunDir) -> String {
     match std::path::absolute(RUNS) {
         Ok(runs) => argument(run.path(), &runs),
@@ -22,7 +22,7 @@ fn argument(path: &Path, runs: &Path) -> String {
     let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
         return shown_word(path.as_os_str());
     };
-    // What looks like a flag, or like the word for the newest run, is said with its folder.
+    // A name that looks like a flag, or like the word for the newest run, is written with its folder.
     let is_name = !name.as_bytes().starts_with(b"-") && name != "latest";
     if is_name && std::path::absolute(folder).is_ok_and(|folder| folder == runs) {
         return shown_word(name);
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_run_is_named_so_that_the_next_command_finds_it() {
-        for (path, said) in [
+        for (path, expected) in [
             ("/w/runs/20261120T175342Z-m-lora-c9db", "20261120T175342Z-m-lora-c9db"),
             ("/w/runs/my run; rm -rf $HOME", "'my run; rm -rf $HOME'"),
             ("/w/runs/it's", "\"it's\""),
@@ -51,7 +51,7 @@ mod tests {
             ("a", "./a"),
             (".", "."),
         ] {
-            assert_eq!(argument(Path::new(path), Path::new("/w/runs")), said);
+            assert_eq!(argument(Path::new(path), Path::new("/w/runs")), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a run stands, in one object: the last line of `train --json`, and what `stop --json` prints.
+//! The state of a run as one object: the last line of `train --json`, and the output of `stop --json`.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Describes an operation that ended before there was a run.
+    /// Creates the summary of an operation that ended before there was a run.
     pub fn from_failure(failure: &Failure) -> Self {
         Self {
             run_dir: None,
@@ -34,7 +34,7 @@ impl Summary {
         }
     }
 
-    /// Describes a run as it stands.
+    /// Creates the summary of a run in its current state.
     pub fn from_run(run: &RunDir, liveness: Liveness, view: &RunView) -> Self {
         let finished = view.finished();
         let finite = |loss: Option<f64>| loss.filter(|loss| loss.is_finite());

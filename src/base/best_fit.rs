@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// Puts each length, in the given order, into the pack with the least room that is enough, and returns the
-/// number of the pack of each length. Packs are numbered as they are opened; a length over `pack_length` has
-/// one of its own.
+/// Puts each length, in the given order, into the pack with the least sufficient room, and returns the index
+/// of the pack of each length. Packs are numbered in the order in which they are opened; a length over
+/// `pack_length` gets a pack of its own.
 ///
 /// O(n log n) time.
 pub fn best_fit(lengths: impl IntoIterator<Item = u32>, pack_length: u32) -> Vec<u32> {
-    // Packs that still have room, by room. Among packs with the same room the latest is taken: any rule does,
-    // as long as it never changes, because resumed runs must see the same packs.
+    // Packs with room left, by room. Among packs with the same room the latest is used. Any rule would do,
+    // but it must never change, because resumed runs must see the same packs.
     let mut open: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut packs = 0;
     let mut place = |length: u32| {

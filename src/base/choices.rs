@@ -1,4 +1,4 @@
-//! Closed choices, each with the word that flags, TOML and the environment use for it.
+//! Enumerated choices, each with its word for flags, TOML and the environment.
 
 /// Defines an enum of a setting's choices, with the word of each for users and files.
 #[macro_export]
@@ -9,12 +9,12 @@ macro_rules! choice {
         pub enum $name { $($(#[$doc])+ #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
-            /// All of them, in the order they are offered.
+            /// All choices, in display order.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
             /// Their words, in the same order.
             pub const WORDS: &[&str] = &[$($word),+];
 
-            /// The word a user types.
+            /// Returns the word that a user types.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -39,7 +39,7 @@ macro_rules! choice {
     };
 }
 
-/// The words as a phrase: `bfd or stream`.
+/// Formats the words as a phrase: `bfd or stream`.
 pub fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),
@@ -51,11 +51,11 @@ pub fn one_of(words: &[&str]) -> String {
 choice! {
     /// How examples share a pack.
     PackStrategy {
-        /// Best-fit decreasing: whole examples, each into the fullest pack that still has room. An example
-        /// over the pack length has a pack of its own.
+        /// Best-fit decreasing: whole examples, each in the fullest pack that still has room. An example over
+        /// the pack length gets a pack of its own.
         Bfd = "bfd",
-        /// Examples one after another, cut wherever a pack is full, as the Qwen3.5 recipe does. The pieces of
-        /// a cut example do not see each other.
+        /// Examples one after another, split wherever a pack is full, as in the Qwen3.5 recipe. The pieces of
+        /// a split example do not attend to each other.
         Stream = "stream",
     }
 }
@@ -63,9 +63,9 @@ choice! {
 choice! {
     /// Whether the empty `<think></think>` that a chat template inserts before an answer is trained.
     Think {
-        /// It is a target like the answer: the model learns not to think.
+        /// It is a target like the answer, so the model learns not to think.
         Train = "train",
-        /// It is context: the model learns the answer, and nothing about thinking.
+        /// It is context, so the model learns only the answer.
         Skip = "skip",
     }
 }

@@ -1,9 +1,10 @@
-//! Untrusted text made safe for a terminal or a page.
+//! Makes untrusted text safe for a terminal or a page.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// A character that a terminal, or the bidirectional algorithm, would obey instead of showing, or that hides.
+/// Returns whether a character is invisible, or would be obeyed instead of shown by a terminal or the
+/// bidirectional algorithm.
 pub fn is_active(c: char) -> bool {
     c.is_control() // C0, DEL and C1 (which some terminals take for ESC sequences)
         || matches!(c,
@@ -22,7 +23,7 @@ pub fn is_active(c: char) -> bool {
     // Zero-width joiner and non-joiner (200c, 200d) stay: Persian, Indic scripts and emoji need them.
 }
 
-/// The text with active characters spelled out: `\n`, `\t`, `\u{1b}`.
+/// Returns the text with active characters escaped: `\n`, `\t`, `\u{1b}`.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_active) {
         return Cow::Borrowed(text);
@@ -42,8 +43,8 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// One line of valid JSON with the same value and no active character: they become `\u` escapes, which is
-/// where JSON allows them (inside strings); outside strings only white space is possible.
+/// Returns one line of valid JSON with the same value and without active characters. Inside strings they
+/// become `\u` escapes; outside strings only white space is possible.
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_active) {
         return Cow::Borrowed(json);

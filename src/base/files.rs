@@ -1,4 +1,4 @@
-//! Folders and files that only their owner can read, and names that survive a power cut.
+//! Folders and files that only their owner can read, and writes that survive a power failure.
 //!
 //! Training data is private: token files, rejected lines, checkpoints and logs can all contain it.
 

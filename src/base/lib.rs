@@ -1,10 +1,10 @@
-//! sparktune-base: what every part of the program has to do in the same way.
+//! sparktune-base contains what every part of the program has to do in the same way.
 //!
 //! Figures as people read them ([`units`]), text from outside made safe to show ([`mod@escape`]) or to paste
 //! into a shell ([`shell`]), files that only their owner can read ([`files`]), random numbers that never
 //! change ([`random`]), packing by lengths ([`best_fit`]), the choices that several parts share
-//! ([`choices`]), and the name that the user calls the program by ([`program_name()`]). It knows no other
-//! crate of sparktune, and nothing of models, data or runs.
+//! ([`choices`]), and the name that the user calls the program by ([`program_name()`]). It must not know
+//! other crates of sparktune, models, data or runs.
 
 pub mod best_fit;
 pub mod choices;

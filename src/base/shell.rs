@@ -1,17 +1,17 @@
-//! Words that a person can paste into a shell.
+//! Words that users can paste into a shell.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::escape::escape;
 
-/// A word quoted for a POSIX shell; `None` for one with a NUL, which no command line can hold.
+/// Quotes a word for a POSIX shell. Returns `None` for one with a NUL, which a command line cannot contain.
 pub fn quoted(word: &str) -> Option<String> {
     shlex::try_quote(word).ok().map(Into::into)
 }
 
-/// A word as a shell reads it back, fit for a terminal: one that would steer it is spelled in `$'…'`, which
-/// bash, zsh and ksh know.
+/// Quotes a word for a shell and a terminal. A word with control characters is written as `$'…'`, which bash,
+/// zsh and ksh understand.
 pub fn shown_word(word: &OsStr) -> String {
     let harmless = word.to_str().filter(|text| escape(text) == *text);
     harmless.and_then(quoted).unwrap_or_else(|| {

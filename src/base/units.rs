@@ -1,12 +1,12 @@
-//! Figures as people read them. What nobody measured is `–`.
+//! Formats figures for people. A value that was not measured is `–`.
 //!
 //! The same quantity reads the same on every screen, in the report and in plain lines; machine-readable
 //! output has plain numbers instead.
 
-/// Shown where there is no value.
+/// The text for a missing value.
 pub const UNKNOWN: &str = "–";
 
-/// The value through `show`, or `–`.
+/// Formats the value with `show`, or returns `–`.
 pub fn or_unknown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), show)
 }
@@ -37,7 +37,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// A number of things: `1 line`, `24,315 lines`. `noun` is the word for one of them.
+/// Formats a number of things: `1 line`, `24,315 lines`. `noun` is the singular.
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
@@ -77,7 +77,7 @@ fn scaled(value: f64, units: [&str; 4]) -> String {
     format!("{value:.2}{}", units[3])
 }
 
-/// A share of one as a percentage: `14 %`, `2 %`, `0.4 %`. What is there never reads as nothing.
+/// Formats a share of one as a percentage: `14 %`, `2 %`, `0.4 %`. A share above zero is never shown as zero.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -103,7 +103,8 @@ pub fn rough_duration(seconds: f64) -> String {
     or_unknown(largest_units(seconds), |[(many, unit), _]| format!("{many} {unit}"))
 }
 
-/// The largest unit that a duration has two of, so that none is ever singular, and the next smaller one.
+/// Returns the largest unit of which a duration has at least two, so that it is never singular, and the next
+/// smaller one.
 fn largest_units(seconds: f64) -> Option<[(u64, &'static str); 2]> {
     let is_duration = (0.0..1e15).contains(&seconds);
     let s = is_duration.then(|| seconds.round() as u64)?;
@@ -132,8 +133,8 @@ pub fn loss(nats: f64) -> String {
     format!("{nats:.4}")
 }
 
-/// `12:34:56`, UTC, of microseconds since the Unix epoch. Where no heading says so, `UTC` is written after
-/// it.
+/// Formats microseconds since the Unix epoch as the time `12:34:56` in UTC. Callers add `UTC` unless a
+/// heading says so.
 pub fn clock(time_us: u64) -> String {
     let s = time_us / 1_000_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)

@@ -17,9 +17,9 @@ use sparktune_runlog::{
 use crate::section::Context;
 use crate::{BenchError, Row, Target};
 
-/// How often a dashboard looks for new events.
+/// The interval at which a dashboard reads new events.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// How often the followed trainer makes a step: faster than any that is worth watching.
+/// The interval between the steps of the followed trainer, which is faster than any realistic run.
 const STEP_EVERY: Duration = Duration::from_millis(50);
 /// Steps for which the target of opening a log is stated.
 const STATED_STEPS: u64 = 1_000_000;
@@ -160,7 +160,7 @@ fn loss_at(step: u64, steps: u64) -> f64 {
 fn step_event(step: u64, steps: u64) -> Step {
     // Jitter without a random generator: the same log every time.
     let noise = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
-    // To the microsecond, as the trainer logs times.
+    // Rounded to microseconds, like the trainer's times.
     let ms = |ms: f64| (ms * 1e3).round() / 1e3;
     let step_ms = ms(3_700.0 + 150.0 * noise);
     let tokens = 13_000 + (900.0 * noise) as u64;

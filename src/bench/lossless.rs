@@ -1,10 +1,10 @@
-//! Whether training is lossless on the user's own model and data: the losses of our steps and of the peer's,
-//! on the same packs, from the same start.
+//! Tests whether training is lossless on the user's own model and data, by comparing the losses of our steps
+//! with the peer's, on the same packs, from the same start.
 //!
 //! Enters: plans that know the folder of their model, a token file, a Python with transformers and peft.
-//! Leaves: both losses of each step, and how far they lie apart. Both sides train on the packs that a run of
-//! this plan trains on, with its learning rates; adapters start from the same numbers, which ours writes and
-//! the peer reads. The peer gives every example of a pack to the model alone.
+//! Leaves: both losses of each step, and their difference. Both sides train on the packs that a run of this
+//! plan trains on, with its learning rates; adapters start from the same numbers, which ours writes and the
+//! peer reads. The peer gives every example of a pack to the model alone.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,10 @@ use crate::BenchError;
 use crate::section::temporary_folder;
 use crate::worker::{Work, Worker};
 
-/// Optimizer steps that are compared where the plan does not end earlier.
+/// The number of optimizer steps to compare, unless the plan ends earlier.
 pub const STEPS: u64 = 30;
 
-/// How far two losses of a step may lie apart, relative to the peer's.
+/// Returns the largest allowed difference of two losses of a step, relative to the peer's.
 ///
 /// Both sides compute in f32 on the CPU. `README.md` in this folder has the measured differences that the
 /// bound is chosen from. On a CUDA device both compute in bf16, which rounds each number to 8 bits; this
@@ -46,9 +46,9 @@ pub struct StepLosses {
     pub step: u64,
     /// Our mean loss per trained token before the update, nats.
     pub loss: Option<f64>,
-    /// The peer's.
+    /// The peer's loss.
     pub peer_loss: Option<f64>,
-    /// How far they lie apart, relative to the peer's; `None` where one of them is not finite.
+    /// The difference relative to the peer's loss; `None` if one of them is not finite.
     pub relative_difference: Option<f64>,
 }
 
@@ -59,17 +59,17 @@ pub struct Comparison {
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full.
     pub rank: u32,
-    /// Where.
+    /// The device.
     pub device: Device,
     /// The peer, with versions.
     pub peer: String,
-    /// How many numbers each side trains.
+    /// The number of parameters that each side trains.
     pub trained_parameters: u64,
     /// Every step.
     pub steps: Vec<StepLosses>,
     /// The largest relative difference of all steps; `None` where a loss is not finite.
     pub largest_difference: Option<f64>,
-    /// The accepted values.
+    /// The largest allowed relative difference.
     pub bound: f64,
     /// Whether every step is within the bound.
     pub within_bound: bool,
@@ -78,7 +78,7 @@ pub struct Comparison {
 /// Trains on both sides, step by step in turn.
 ///
 /// # Errors
-/// A model or token file that cannot be trained on, or a peer that does not do its part.
+/// The model or token file cannot be trained on, or the peer fails.
 pub fn compare(training: &Training, program: &Path, python: &Path) -> Result<Comparison, BenchError> {
     let Training { plan, tokens } = training;
     let inputs = step_inputs(plan, tokens, plan.duration.max_steps.unwrap_or(STEPS))?;
@@ -113,7 +113,7 @@ pub fn compare(training: &Training, program: &Path, python: &Path) -> Result<Com
     Ok(Comparison::new(plan, peer.name(), parameters, losses))
 }
 
-/// The error of a peer that does something else than ours.
+/// Returns the error for a peer that does something other than our side.
 fn different(peer: &Worker, what: String) -> BenchError {
     BenchError::Peer {
         peer: peer.name(),
@@ -150,7 +150,7 @@ impl Comparison {
         }
     }
 
-    /// The steps as a table for people.
+    /// Formats the steps as a table.
     pub fn table(&self) -> String {
         let method = match self.method {
             MethodKind::Lora => format!("LoRA r={}", self.rank),

@@ -1,8 +1,7 @@
-//! How a program that makes optimizer steps is talked to: its packs in a file, then a line for each step. The
-//! header of `tests/peers/train_steps.py` describes all of it.
+//! The protocol of programs that take optimizer steps: their packs are in a file, followed by a line for each
+//! step. The header of `tests/peers/train_steps.py` describes it.
 //!
-//! The peer and our own stepper speak the same protocol, so that whatever measures one of them measures the
-//! other.
+//! The peer and our own stepper use the same protocol, so that both can be measured in the same way.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -14,12 +13,12 @@ use crate::BenchError;
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
-/// The line that asks for one optimizer step.
+/// The line that requests one optimizer step.
 pub(crate) const STEP: &str = "step";
-/// The line that asks for the end.
+/// The line that requests the end.
 pub(crate) const QUIT: &str = "quit";
 
-/// One line of a program that makes steps.
+/// One line of output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -35,24 +34,24 @@ pub(crate) struct Ready {
     pub(crate) protocol: u32,
     /// The program that makes the steps, with versions.
     pub(crate) peer: String,
-    /// The version of PyTorch, where it is used.
+    /// The version of PyTorch, if it is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<String>,
-    /// How many numbers are trained.
+    /// The number of trained parameters.
     pub(crate) trained_parameters: u64,
 }
 
-/// An optimizer step was made.
+/// An optimizer step was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stepped {
-    /// From 1.
+    /// The number of the step, from 1.
     pub(crate) step: u64,
     /// Mean loss per trained token before the update, nats; `None` where it is not finite.
     pub(crate) loss: Option<f64>,
     pub(crate) learning_rate: f64,
     /// Wall time of forward, backward, clipping and update.
     pub(crate) wall_s: f64,
-    /// Processor time of the same, all threads together.
+    /// Processor time for the same, over all threads.
     pub(crate) cpu_s: f64,
     pub(crate) trained_tokens: u64,
 }
@@ -71,13 +70,13 @@ struct Pack {
     /// The optimizer step it belongs to, from 1.
     step: u64,
     input_ids: Vec<u32>,
-    /// The token itself where it is to be predicted, else [`NO_LABEL`].
+    /// The token itself if it is a target, otherwise [`NO_LABEL`].
     labels: Vec<i64>,
-    /// `[0, …, T]`: where examples begin and end.
+    /// The boundaries of the examples, `[0, …, T]`.
     cu_seqlens: Vec<u32>,
 }
 
-/// The label of a token without loss.
+/// The label of a token that is not a target.
 const NO_LABEL: i64 = -100;
 
 /// Writes the packs of each step into a file.

@@ -16,7 +16,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether a value reaches the target. What is not a number reaches none.
+    /// Returns whether a value reaches the target. NaN never does.
     pub fn is_met_by(self, value: f64) -> bool {
         match self {
             Self::LessThan(limit) => value < limit,
@@ -60,7 +60,7 @@ pub struct Row {
     pub target: Option<Target>,
     /// Whether the target was met; `None` without a target.
     pub met: Option<bool>,
-    /// Wall time beside processor time, where both were measured.
+    /// Wall time and processor time, if both were measured.
     #[serde(flatten)]
     pub timing: Option<Timing>,
     /// How it was measured.

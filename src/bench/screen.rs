@@ -59,7 +59,7 @@ struct ScreenCost {
     frame_bytes: f64,
     /// Bytes written while nothing happened.
     idle_bytes: u64,
-    /// How long nothing happened, in ticks of a quarter of a second; they are not waited for.
+    /// The duration of the idle phase, in ticks of a quarter of a second; they are simulated without waiting.
     idle_ticks: usize,
 }
 

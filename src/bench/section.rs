@@ -101,7 +101,7 @@ pub struct Options {
     pub quick: bool,
 }
 
-/// How much of everything is measured.
+/// The amount of work in each measurement.
 pub(crate) struct Size {
     pub(crate) starts: usize,
     pub(crate) validation_bytes: u64,
@@ -148,15 +148,15 @@ pub(crate) struct Context<'a> {
     pub(crate) size: &'a Size,
     /// A folder for temporary files.
     pub(crate) folder: &'a Path,
-    /// Tells the user what is being measured, or why it is not.
+    /// Receives what is being measured, or why it is not.
     pub(crate) note: &'a dyn Fn(&str),
 }
 
-/// Measures these sections, each once and in the order of [`Section::ALL`]; all of them where none is named.
-/// `note` is told what goes on.
+/// Measures these sections, each once and in the order of [`Section::ALL`]; all of them if none is named.
+/// `note` receives progress.
 ///
 /// # Errors
-/// Too little room for the samples, a section that fails, or a peer that does not do its part.
+/// There is too little disk space for the samples, a section fails, or a peer fails.
 pub fn measure(sections: &[Section], options: &Options, note: &dyn Fn(&str)) -> Result<Vec<Row>, BenchError> {
     let folder = temporary_folder()?;
     let size = if options.quick { &QUICK } else { &WHOLE };

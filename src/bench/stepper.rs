@@ -1,8 +1,8 @@
-//! Our side of a comparison: makes optimizer steps when it is asked to, in a process of its own, so that its
-//! memory and its processor time are its own.
+//! Our side of a comparison: takes optimizer steps on request, in a separate process, so that its memory and
+//! processor time can be measured.
 //!
-//! Enters: a plan, a file of packs, and the lines of `protocol`. Leaves: one line for each. The steps
-//! are those of `sparktune_train`.
+//! Enters: a plan, a file of packs, and the lines of `protocol`. Leaves: one line for each. The steps are
+//! those of `sparktune_train`.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ pub struct Training {
     pub plan: PathBuf,
     /// The packs of each step; after the last step they start again from the first.
     pub packs: PathBuf,
-    /// Where to write the adapters' initial values, in PEFT's format.
+    /// The folder for the adapters' initial values, in PEFT's format.
     pub adapter: Option<PathBuf>,
 }
 
-/// Makes a step for each line that asks for one.
+/// Takes a step for each line that requests one.
 ///
 /// # Errors
-/// A plan that cannot be trained, a line that is no command, or a reader that went away.
+/// The plan cannot be trained, a line is not a command, or the reader has closed the pipe.
 pub fn serve(training: &Training, commands: impl BufRead, mut answers: impl Write) -> Result<(), BenchError> {
     let plan = read_plan(&training.plan)?;
     let steps = read_packs(&training.packs)?;

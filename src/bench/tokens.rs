@@ -1,7 +1,7 @@
-//! Speed of token files and packing, on synthetic examples whose lengths are spread as those of chats are.
+//! Speed of token files and packing, on synthetic examples whose lengths are distributed like those of chats.
 //!
-//! Reading is held against a copy of as many bytes from one place in memory to another, measured in the same
-//! run. Each rate is the best of several passes.
+//! Reading is compared with a copy of the same number of bytes in memory, measured in the same run. Each rate
+//! is the best of several passes.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::{BenchError, Row, Target, Timing};
 
 /// Steps of each side before the measured ones.
 const WARM_UP: usize = 2;
-/// How many times as fast as the peer training is to be.
+/// The required speed of training as a multiple of the peer's.
 const SPEED_GOAL: Target = Target::AtLeast(2.5);
 /// Share of the peer's memory that training may take at its peak.
 const MEMORY_GOAL: Target = Target::AtMost(0.5);

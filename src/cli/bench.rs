@@ -110,7 +110,7 @@ pub(crate) enum GpuSection {
 }
 
 impl BenchArgs {
-    /// What is asked of the command.
+    /// Returns the arguments of the command.
     pub(crate) fn request(self, json: bool) -> request::BenchArgs {
         request::BenchArgs {
             command: self.command.map(BenchCommand::request),

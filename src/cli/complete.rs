@@ -1,13 +1,13 @@
 //! Completions of bash, zsh and fish.
 //!
 //! The script of a shell calls `sparktune complete` with the words so far, so that presets, models and runs
-//! are completed as well, and a new flag needs no new script. What may stand at a word follows from the
-//! declared command line; only names of presets, models and runs come from elsewhere ([`Names`]).
+//! are completed as well, and a new flag needs no new script. Completions are derived from the declared
+//! command line; only names of presets, models and runs come from elsewhere ([`Names`]).
 
 use clap::{Arg, Command, ValueEnum, ValueHint};
 use sparktune_plan::Setting;
 
-/// A shell for which there is a script.
+/// A shell with a completion script.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Shell {
     Bash,
@@ -16,7 +16,7 @@ pub(crate) enum Shell {
 }
 
 impl Shell {
-    /// The script that a user's shell reads once.
+    /// Returns the script that a user's shell loads once.
     pub(crate) const fn script(self) -> &'static str {
         match self {
             Self::Bash => include_str!("complete.bash"),
@@ -26,17 +26,17 @@ impl Shell {
     }
 }
 
-/// What a command line does not know by itself.
+/// Names that the declared command line does not contain.
 pub(crate) trait Names {
-    /// The names of presets.
+    /// Returns the names of presets.
     fn presets(&self) -> Vec<String>;
-    /// The ids of models.
+    /// Returns the ids of models.
     fn models(&self) -> Vec<String>;
-    /// The names of runs, in this folder where the line names one.
+    /// Returns the names of runs, in this folder if the line names one.
     fn runs(&self, runs_dir: Option<&str>) -> Vec<String>;
 }
 
-/// What the shell itself adds.
+/// The paths that the shell itself adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Paths {
     None,
@@ -44,11 +44,12 @@ enum Paths {
     Files,
 }
 
-/// What may stand at the last of `words`, the words after the program's name: the first line says which paths
-/// the shell adds (`none`, `folders` or `files`), each further line is a word, a tab, and what it means.
+/// Returns the completions of the last of `words`, the words after the program's name. The first line says
+/// which paths the shell adds (`none`, `folders` or `files`); each further line is a word, a tab, and its
+/// meaning.
 pub(crate) fn complete(root: &Command, words: &[String], names: &dyn Names) -> String {
     let (last, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
-    // bash hands `--method=lo` over as three words.
+    // bash passes `--method=lo` as three words.
     let last = if last == "=" { "" } else { last };
     let line = Line::read(root, before);
     let (paths, offered) = match (line.pending, last.split_once('=')) {
@@ -73,13 +74,13 @@ pub(crate) fn complete(root: &Command, words: &[String], names: &dyn Names) -> S
     text
 }
 
-/// A word with what it means.
+/// A word with its meaning.
 type Offer = (String, String);
 
 /// The words before the one to be completed.
 struct Line<'a> {
     command: &'a Command,
-    /// The flag whose value is due, and how many values it has already.
+    /// The flag that expects a value, and the number of values it has already.
     pending: Option<(&'a Arg, usize)>,
     positionals: usize,
     runs_dir: Option<&'a str>,
@@ -119,7 +120,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The flag of this word.
+    /// Returns the flag of this word.
     fn flag(&self, word: &str) -> Option<&'a Arg> {
         let word = word.trim_start_matches('-').split('=').next()?;
         self.command.get_opts().find(|arg| {
@@ -127,7 +128,8 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// Whether a flag may stand where a value may: after one of several values, or where none is needed.
+    /// Returns whether a flag may follow instead of a value: after one of several values, or if none is
+    /// required.
     fn may_end_values(&self) -> bool {
         self.pending.is_some_and(|(arg, values)| {
             let least = arg.get_num_args().map_or(1, |range| range.min_values());
@@ -135,7 +137,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The values of a flag or a positional argument.
+    /// Returns the completions of a flag's value or of a positional argument.
     fn values(&self, arg: &Arg, names: &dyn Names) -> (Paths, Vec<Offer>) {
         let unexplained = |words: Vec<String>| words.into_iter().map(|word| (word, String::new())).collect();
         let paths = match arg.get_value_hint() {
@@ -158,7 +160,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// All flags of the command, also the settings that `--help` does not list.
+    /// Returns all flags of the command, including settings that `--help` does not list.
     fn flags(&self) -> Vec<Offer> {
         let is_offered = |arg: &&Arg| !arg.is_hide_set() || Setting::named(arg.get_id().as_str()).is_some();
         let offer = |arg: &Arg| {
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    /// What is offered at the end of a line: which paths, and the words.
+    /// Returns the completions at the end of a line: which paths, and the words.
     fn offered(line: &str) -> (String, Vec<String>) {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let mut root = Cli::command();

@@ -1,8 +1,8 @@
-//! The command line: flags → [`Command`]. Cheap, so that `--help` is there at once; nothing is opened or
-//! decided here.
+//! The command line: parses flags into a [`Command`]. It must be cheap, so that `--help` is printed at once:
+//! nothing is opened or decided here.
 //!
-//! The flags of a plan come from the plan's own table (`settings`), and a shell's completions from what is
-//! declared here (`complete`).
+//! The flags of a plan come from the plan's own table (`settings`), and a shell's completions from the
+//! declarations here (`complete`).
 
 mod bench;
 mod complete;
@@ -73,7 +73,7 @@ pub(crate) struct GlobalFlags {
     pub json: bool,
 }
 
-/// The suggested remedy.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths
@@ -150,16 +150,17 @@ pub(crate) struct PlanArgs {
 }
 
 impl GlobalFlags {
-    /// How the command speaks and whether it may ask.
+    /// Returns the style of the command's output, and whether it may ask questions.
     pub(crate) const fn style(self) -> Style {
         Style { plain: self.plain, json: self.json, non_interactive: self.non_interactive }
     }
 }
 
-/// Reads a command line, whose first word is the program's.
+/// Parses a command line, whose first word is the program's.
 ///
 /// # Errors
-/// Wrong usage, with what is nearest to it; also help and the version, which are printed in the same way.
+/// Wrong usage, with the most similar valid word; also help and the version, which are printed in the same
+/// way.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let mut command = Cli::command();
@@ -175,14 +176,14 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
     Cli::from_arg_matches(&matches)
 }
 
-/// What may stand at the last of `words`, for the script of a shell; see `cli/complete.rs`.
+/// Returns the completions of the last of `words`, for the script of a shell; see `cli/complete.rs`.
 pub(crate) fn complete(words: &[String]) -> String {
     let mut command = Cli::command();
     command.build();
     complete::complete(&command, words, &Listed)
 }
 
-/// The names that this machine knows.
+/// The names that exist on this machine.
 struct Listed;
 
 impl complete::Names for Listed {
@@ -199,7 +200,7 @@ impl complete::Names for Listed {
     }
 }
 
-/// The command with all settings in its help.
+/// Returns the command with all settings in its help.
 fn with_all_settings(command: clap::Command) -> clap::Command {
     let shown = command.mut_args(|arg| {
         let is_setting = Setting::named(arg.get_id().as_str()).is_some();

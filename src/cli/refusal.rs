@@ -1,4 +1,4 @@
-//! What is said about a command line that cannot be read, where clap alone would say too little or too much.
+//! Improves the messages about invalid command lines where those of clap are too short or too long.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,8 +6,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use sparktune_plan::SETTINGS;
 
-/// The error with the nearest setting for a name that other programs use, and without hidden commands among
-/// what is similar.
+/// Returns the error with the nearest setting for a name of other programs, and without hidden commands among
+/// the suggestions.
 pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Error {
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
         let name = flag.trim_start_matches('-');
@@ -36,7 +36,7 @@ fn hidden_commands(command: &Command) -> Vec<&str> {
     own.chain(command.get_subcommands().flat_map(hidden_commands)).collect()
 }
 
-/// Refuses flags before a command's name that only apply without a command: they would be passed over.
+/// Refuses flags before a command's name that only apply without a command, because they would be ignored.
 pub(super) fn flags_before_a_command(matches: &ArgMatches, command: &Command) -> Result<(), clap::Error> {
     let Some((name, of_command)) = matches.subcommand() else { return Ok(()) };
     let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);

@@ -8,13 +8,13 @@ use sparktune_plan::{Answers, Origin, SETTINGS, Setting};
 /// The flag that lists all settings.
 pub(crate) const HELP_ALL: &str = "help-all";
 
-/// The heading of what every command takes.
+/// The heading of the flags that every command has.
 pub(crate) const GLOBAL: &str = "For every command";
 
 /// The setting that is a flag of every command.
 const RUNS_DIR: &str = "runs-dir";
 
-/// The settings that say how `check` reads data.
+/// The settings that affect how `check` reads data.
 const OF_CHECK: [&str; 10] = [
     "model",
     "revision",
@@ -28,7 +28,7 @@ const OF_CHECK: [&str; 10] = [
     "max-rejected",
 ];
 
-/// All settings as flags; those that are not common are listed by `--help-all` only.
+/// All settings as flags. Those that are not common are listed by `--help-all` only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SettingFlags(pub Answers);
 
@@ -85,7 +85,7 @@ impl FromArgMatches for CheckFlags {
     }
 }
 
-/// The flag of a setting.
+/// Returns the flag of a setting.
 fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.name)
         .long(setting.name)
@@ -96,7 +96,7 @@ fn flag(setting: &'static Setting) -> Arg {
         .help_heading(setting.heading.title());
     let arg = match setting.choices() {
         [] => arg.value_parser(move |text: &str| checked(setting, text)),
-        // The value's name shows the words already.
+        // The value's name already shows the words.
         words => arg.value_parser(PossibleValuesParser::new(words)).hide_possible_values(true),
     };
     if setting.is_list() {
@@ -110,7 +110,7 @@ fn flag(setting: &'static Setting) -> Arg {
     }
 }
 
-/// A value that the setting takes; else what it expects.
+/// Returns a value that the setting accepts, or an error with the expected values.
 fn checked(setting: &Setting, text: &str) -> Result<String, String> {
     let is_taken = Answers::default().set(setting.name, text, Origin::Flag);
     is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects()))
@@ -135,7 +135,7 @@ const fn hint(completes: Completes) -> ValueHint {
     }
 }
 
-/// The answers that were given as flags.
+/// Returns the answers that were given as flags.
 fn answers(
     matches: &ArgMatches,
     settings: impl Iterator<Item = &'static Setting>,

@@ -17,7 +17,7 @@ use sparktune_tui::{Ended, Output, follow, how_it_stands};
 use crate::interrupt::Interrupts;
 use crate::request::Style;
 
-/// How a run is shown.
+/// How the progress of a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Display {
     /// One line per event.
@@ -29,7 +29,7 @@ pub(crate) enum Display {
 }
 
 impl Display {
-    /// A full screen where the terminal can show one and nothing else was asked for.
+    /// Returns a full screen if the terminal supports it and the user asked for nothing else.
     pub(crate) fn suited_to(style: Style) -> Self {
         if style.json {
             Self::Json
@@ -41,10 +41,11 @@ impl Display {
     }
 }
 
-/// Starts the next attempt of a run and follows it: as lines to its end, as a screen until it is left.
+/// Starts the next attempt of a run and follows it: as lines to its end, or as a screen until the user leaves
+/// it.
 ///
 /// # Errors
-/// A trainer that cannot be started or followed. How the attempt ended is not an error but the exit code.
+/// The trainer cannot be started or followed. The outcome of the attempt is not an error but the exit code.
 pub(crate) fn run_attempt(
     program: &Program,
     run: &RunDir,
@@ -70,7 +71,7 @@ fn follow_to_the_end(
     let run = following.run().clone();
     let first = following.attempt();
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
-    // Signals that were acted upon.
+    // The number of signals already handled.
     let mut handled = 0;
     let goes_on = |_| {
         if following.has_ended() {
@@ -78,7 +79,7 @@ fn follow_to_the_end(
         }
         if interrupts.count() > handled {
             handled = interrupts.count();
-            // The first signal asks the trainer to stop, the second leaves it to itself.
+            // The first signal requests a stop, the second one detaches from the trainer.
             if handled > 1 {
                 return false;
             }
@@ -114,7 +115,7 @@ fn follow_to_the_end(
     Ok(exit)
 }
 
-/// Leaves on the terminal, below the dashboard that was left, how the run stands.
+/// Prints the state of the run below the closed dashboard.
 fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
     let run = following.run().clone();
     let view = RunView::replay(&run)?;
@@ -129,10 +130,10 @@ fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Leaves on the terminal, below a screen that was left, how a run stands that another process started.
+/// Prints, below a closed screen, the state of a run that another process started.
 ///
 /// # Errors
-/// A run that cannot be read.
+/// The run cannot be read.
 pub(crate) fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     let view = RunView::replay(run)?;
     let liveness = view.liveness(run)?;
@@ -145,8 +146,8 @@ pub(crate) fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Says how the trainer process ended, where its events do not say it. Returns its exit code; `None` while it
-/// runs.
+/// Prints how the trainer process ended, if its events do not contain it. Returns the exit code, or `None`
+/// while it runs.
 fn report_ending(following: &mut Following, view: &RunView) -> Option<Exit> {
     let ending = following.ending(view)?;
     if let Some(failure) = &ending.failure {

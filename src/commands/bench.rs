@@ -1,7 +1,6 @@
-//! `bench`: measures the parts of the program on this machine, alone or beside their peers.
+//! `bench`: measures the parts of the program on this machine, alone or together with their peers.
 //!
-//! What is measured and how is the matter of `sparktune_bench`; here are its flags, its output and its exit
-//! codes.
+//! `sparktune_bench` defines the measurements; this module contains the output and the exit codes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,10 +23,10 @@ use crate::failure::from_training;
 use crate::interrupt::Interrupts;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 
-/// `sparktune bench`.
+/// Runs `sparktune bench`.
 ///
 /// # Errors
-/// Too little room for the samples, a section that fails, or a peer that does not do its part.
+/// There is too little disk space for the samples, a section fails, or a peer fails.
 pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
     let json = args.json;
     match args.command.take() {
@@ -45,7 +44,7 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
     sections(program, args)
 }
 
-/// The sections that need no GPU.
+/// Runs the sections that need no GPU.
 fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
     let mut file = output_file(&args)?;
     let options = Options {
@@ -73,7 +72,8 @@ struct Compared<'a> {
     comparisons: &'a [Comparison],
 }
 
-/// `sparktune bench lossless`: exit code 70 where a step is further from the peer's than the bound allows.
+/// Runs `sparktune bench lossless`. The exit code is 70 if a step differs from the peer's by more than the
+/// bound.
 fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
@@ -94,7 +94,7 @@ fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, F
         note(&format!("comparing the steps of {method}"));
         let training = Training { plan, tokens: job.prepared.train };
         let comparison = lossless::compare(&training, program.path()?, &args.peers).map_err(|error| {
-            // The interrupt reaches both sides first, and what they then say is not the reason.
+            // The interrupt reaches both sides first, and their messages are then not the cause.
             if interrupts.count() > 0 {
                 return Failure::new(Exit::Stopped, "interrupted: nothing was compared");
             }
@@ -112,8 +112,8 @@ fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, F
     Ok(if within_bound { Exit::Done } else { Exit::Bug })
 }
 
-/// `sparktune bench --gpu SECTION`: exit code 77, and the reason as the last line, where it cannot be
-/// measured here.
+/// Runs `sparktune bench --gpu SECTION`. The exit code is 77, with the reason as the last line, if it cannot
+/// be measured here.
 fn gpu(section: GpuSection, args: &BenchArgs) -> Result<Exit, Failure> {
     if section == GpuSection::Model {
         return predict(args);
@@ -127,7 +127,7 @@ fn gpu(section: GpuSection, args: &BenchArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// Why nothing, or not everything, was measured on a GPU.
+/// The reason why nothing, or not everything, was measured on a GPU.
 enum Stopped {
     NotHere(String),
     #[cfg_attr(
@@ -137,7 +137,7 @@ enum Stopped {
     Failed(Failure),
 }
 
-/// The file that `--output` names.
+/// Opens the file of `--output`.
 fn output_file(args: &BenchArgs) -> Result<Option<File>, Failure> {
     let create = |path: &Path| File::create(path).map_err(|error| Failure::io("write", path, &error));
     args.output.as_deref().map(create).transpose()
@@ -148,7 +148,7 @@ fn put(file: &mut File, row: &impl Serialize) -> io::Result<()> {
     file.write_all(format!("{}\n", serde_json::to_string(row)?).as_bytes())
 }
 
-/// `bench --gpu model`.
+/// Runs `bench --gpu model`.
 fn predict(args: &BenchArgs) -> Result<Exit, Failure> {
     let mut file = output_file(args)?;
     let (predictions, summary) = predicted::predict();
@@ -167,8 +167,7 @@ fn measured(_: GpuSection, _: &BenchArgs) -> Result<Exit, Stopped> {
     Err(Stopped::NotHere("this build of sparktune has no CUDA".into()))
 }
 
-/// Measures a section on the first CUDA device. Each row goes into the file and onto the screen as soon as it
-/// is known.
+/// Measures a section on the first CUDA device. Each row is written to the file and the screen at once.
 #[cfg(feature = "cuda")]
 fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     use sparktune_bench::gpu::{Bench, Row, line};
@@ -201,7 +200,7 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     }
 }
 
-/// The exit code of a measurement that failed.
+/// Returns the failure of a measurement with its exit code.
 fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Io { doing, path, source } => Failure::io(doing, &path, &source),

@@ -1,4 +1,4 @@
-//! `check`: what is in the data, before anyone trains on it.
+//! `check`: examines the data before training.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use sparktune_tui::progress::OnStderr;
 
 use crate::interrupt::Interrupts;
 
-/// Rejected lines that are listed on the screen; the file has all of them.
+/// The largest number of rejected lines on the screen; the file has all of them.
 const LISTED: usize = 20;
 
 #[derive(Serialize)]
@@ -27,10 +27,10 @@ struct CheckReport<'a> {
     report: &'a Report,
 }
 
-/// `sparktune check`. `rejected`: where rejected lines are kept.
+/// Runs `sparktune check`. `rejected` is the file for rejected lines.
 ///
 /// # Errors
-/// Inputs or a model that cannot be read. Refused data is not an error but the exit code 3.
+/// Inputs or a model cannot be read. Refused data is not an error but the exit code 3.
 pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let answers = gather(flags, false)?;
@@ -57,7 +57,7 @@ pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) ->
     }))
 }
 
-/// The first rejected lines: place, field, reason, fix.
+/// Describes the first rejected lines: place, field, reason, fix.
 fn rejected_lines(path: &Path) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut text = String::new();

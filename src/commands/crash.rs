@@ -12,7 +12,7 @@ use sparktune_base::files::private_file;
 use sparktune_base::program_name;
 use sparktune_tui::output::note;
 
-/// Where the report goes, and after a panic where it went. `None` where it could not be written.
+/// The path for the report and, after a panic, of the report. `None` if it could not be written.
 static REPORT: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 fn report() -> MutexGuard<'static, Option<PathBuf>> {
@@ -22,8 +22,8 @@ fn report() -> MutexGuard<'static, Option<PathBuf>> {
 /// Sends reports of panics to a file instead of the screen.
 pub fn install() {
     std::panic::set_hook(Box::new(|panic| {
-        // A thread of the GPU's runtime may be the only one to say what went wrong.
-        sparktune_telemetry::hear(panic.payload_as_str().unwrap_or_default());
+        // A thread of the GPU's runtime may be the only one that reports the cause.
+        sparktune_telemetry::record_panic(panic.payload_as_str().unwrap_or_default());
         let mut at = report();
         let path = at.get_or_insert_with(|| {
             std::env::temp_dir().join(format!("sparktune-crash-{}.txt", std::process::id()))
@@ -35,8 +35,8 @@ pub fn install() {
             std::thread::current().name().unwrap_or("unnamed"),
             Backtrace::force_capture()
         );
-        // Appended, because a second thread may crash because of the first; never through a link that someone
-        // else made.
+        // The report is appended, because a second thread may crash because of the first. A link that someone
+        // else created is not followed.
         let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         let file = private_file().append(true).create(true).custom_flags(nofollow).open(&*path);
         if file.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
@@ -46,19 +46,19 @@ pub fn install() {
     }));
 }
 
-/// Sends reports into this file from now on.
+/// Writes later reports into this file.
 pub fn report_to(path: PathBuf) {
     *report() = Some(path);
 }
 
-/// Reports a panic to the user: as a failure of the GPU's runtime where it was one, else as a bug. Returns
+/// Reports a panic to the user: as a failure of the GPU's runtime if it was one, otherwise as a bug. Returns
 /// the exit code.
 pub fn report_panic() -> Exit {
     let place = match &*report() {
         Some(path) => format!("The crash report is {}", path.display()),
         None => "No crash report could be written".to_owned(),
     };
-    if let Some(what) = sparktune_telemetry::heard() {
+    if let Some(what) = sparktune_telemetry::recorded_failure() {
         note(&format!("error: {what}. {place}"));
         return Exit::Device;
     }

@@ -1,4 +1,4 @@
-//! `doctor`: what this machine is, what is missing, and whether training is exact on it.
+//! `doctor`: describes this machine, missing parts, and whether training is exact on it.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ struct Line {
     finding: Finding,
     /// `ok`, `warning`, `failed` or `skipped`.
     status: &'static str,
-    /// Whether a self-test passed; `None` where there is nothing to pass.
+    /// Whether a self-test passed; `None` for other lines.
     passed: Option<bool>,
 }
 
@@ -50,10 +50,11 @@ impl From<Finding> for Line {
     }
 }
 
-/// `sparktune doctor`: exit code 4 where a self-test or something that the GPU needs fails.
+/// Runs `sparktune doctor`. The exit code is 4 if a self-test fails or something that the GPU needs is
+/// missing.
 ///
 /// # Errors
-/// A settings file that cannot be read, or a broken demo model.
+/// The settings file cannot be read, or the demo model is damaged.
 pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
     let runs = runs_dir(runs_dir_flag)?;
     let facts = Machine::gather();
@@ -83,8 +84,8 @@ fn text(line: &Line, width: usize) -> String {
     finding_text(&line.finding, &format!("{status:<9}"), width)
 }
 
-/// Training is exact here when packing changes nothing and gradients are slopes; tried on the demo's model,
-/// on the CPU and where it can be on the GPU.
+/// Tests whether training is exact here, which means that packing changes nothing and gradients match slopes,
+/// with the demo's model on the CPU and, if possible, on the GPU.
 fn self_tests(model: &Path, facts: &Machine) -> Result<Vec<Check>, TrainError> {
     let mut tests = on_device(model, "", &Device::flex())?;
     let on_gpu: Vec<Check> = match out_of_reach(facts, cfg!(feature = "cuda")) {
@@ -97,10 +98,10 @@ fn self_tests(model: &Path, facts: &Machine) -> Result<Vec<Check>, TrainError> {
     Ok(tests)
 }
 
-/// Stands after the names of tests on the GPU.
+/// The suffix of the names of tests on the GPU.
 const ON_GPU: &str = " (GPU)";
 
-/// The same tests on the first GPU. Its runtime fails by panics: here they are a test that failed, in words.
+/// Runs the same tests on the first GPU. Its runtime fails by panics, which count as a failed test.
 #[cfg(feature = "cuda")]
 fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -116,7 +117,7 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
             )]),
         }
     }));
-    tried.unwrap_or_else(|panic| match sparktune_telemetry::heard() {
+    tried.unwrap_or_else(|panic| match sparktune_telemetry::recorded_failure() {
         Some(what) => Ok(vec![Check::failed(&name, "the GPU's runtime failed", what)]),
         None => resume_unwind(panic),
     })
@@ -127,7 +128,7 @@ fn on_cuda(_: &Path) -> Result<Vec<Check>, TrainError> {
     unreachable!("without CUDA the GPU is out of reach")
 }
 
-/// The trainer's self-tests on one device; `suffix` stands after their names.
+/// Runs the trainer's self-tests on one device; `suffix` is appended to their names.
 fn on_device(model: &Path, suffix: &str, device: &Device) -> Result<Vec<Check>, TrainError> {
     let tests = sparktune_train::self_test(model, device)?.into_iter();
     let checks = tests.map(|test| {

@@ -1,4 +1,4 @@
-//! Counts Ctrl-C and `kill`: the first asks to stop, the second detaches.
+//! Counts Ctrl-C and `kill`: the first requests a stop, the second detaches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Takes the two signals over.
+    /// Installs handlers for the two signals.
     ///
     /// # Errors
     /// The system refuses.
@@ -36,12 +36,12 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// How many there were.
+    /// Returns the number of signals so far.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Becomes true with the first.
+    /// Returns a flag that the first signal sets.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.any.clone()
     }

@@ -1,9 +1,9 @@
-//! The commands: what each prints, and its exit code. One file for each, or for a few that share a subject.
+//! The commands: their output and exit codes. There is one file for each, or for a few that share a subject.
 //!
-//! Enters: what the command line asks, as plain values ([`request`]). Leaves: an exit code, or a failure.
-//! Everything is done by [`sparktune_app`] and shown through [`sparktune_tui`]; the trainer, the export, the
-//! self-tests and the measurements run in this process, so this is the only interface that depends on the
-//! tensor library.
+//! Enters: the requests of the command line, as plain values ([`request`]). Leaves: an exit code, or a
+//! failure. Everything is done by [`sparktune_app`] and shown through [`sparktune_tui`]; the trainer, the
+//! export, the self-tests and the measurements run in this process, so this is the only interface that
+//! depends on the tensor library.
 
 mod attempt;
 mod bench;
@@ -31,7 +31,7 @@ pub use token_files::{pack, unpack, verify};
 pub use train::{plan, train};
 pub use trainer::trainer;
 
-/// The message of the program when it is started without arguments and no user can be asked.
+/// Prints a message when the program is started without arguments and no user can be asked.
 pub fn welcome() -> Exit {
     let program = program_name();
     note(&format!(

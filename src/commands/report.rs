@@ -1,4 +1,4 @@
-//! `report`: a run as one page for a browser.
+//! `report`: writes a run as one page for a browser.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +18,10 @@ struct Written {
     bytes: usize,
 }
 
-/// `sparktune report`. `output`: the page to write, instead of `report.html` in the run folder.
+/// Runs `sparktune report`. `output` is the page to write, instead of `report.html` in the run folder.
 ///
 /// # Errors
-/// A run that does not exist, or a page that cannot be written.
+/// The run does not exist, or the page cannot be written.
 pub fn report(name: RunName, output: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     let path = output.unwrap_or_else(|| run.path().join("report.html"));

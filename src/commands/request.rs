@@ -1,27 +1,27 @@
-//! The requests of the command line to each command, as plain values that know no parser.
+//! The requests of the command line to each command, as plain values. They must not know the parser.
 
 use std::path::PathBuf;
 
 use sparktune_bench::Section;
 use sparktune_plan::Answers;
 
-/// How a command speaks and whether it may ask.
+/// The style of a command's output, and whether it may ask questions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Style {
     /// Lines and plain questions instead of full screens.
     pub plain: bool,
     /// JSON instead of text.
     pub json: bool,
-    /// Never ask.
+    /// Never ask questions.
     pub non_interactive: bool,
 }
 
-/// A run, among the runs of a folder.
+/// A run in a folder of runs.
 #[derive(Debug, Clone)]
 pub struct RunName {
-    /// Folder, unique beginning of the name, or `latest`.
+    /// The folder, a unique prefix of the name, or `latest`.
     pub run: String,
-    /// The folder of runs, where a flag names it.
+    /// The folder of the runs, if a flag names it.
     pub runs_dir: Option<PathBuf>,
 }
 
@@ -43,32 +43,32 @@ pub enum GpuSection {
     Gemm,
     /// Training steps: loss next to the CPU's, speed, memory.
     Steps,
-    /// What a step moves and computes, op by op: arithmetic that needs no GPU.
+    /// The work of a step, op by op: a calculation that needs no GPU.
     Model,
-    /// What the plan asks for: two rates, in two seconds.
+    /// The measurement that the plan uses: two rates, in two seconds.
     Probe,
 }
 
 /// The sections of `bench`.
 #[derive(Debug, Clone, Default)]
 pub struct BenchArgs {
-    /// Something other than sections.
+    /// A measurement other than sections.
     pub command: Option<BenchCommand>,
-    /// These sections; without any, all.
+    /// The sections; all of them if empty.
     pub sections: Vec<Section>,
     /// JSON instead of a table.
     pub json: bool,
-    /// The file for the rows, as JSON; with `gpu` one object on a line, as soon as each is known.
+    /// The file for the rows, as JSON; with `gpu` one object per line, written at once.
     pub output: Option<PathBuf>,
-    /// A few seconds in all, and less exact.
+    /// Whether to measure less: a few seconds in total, and less exact.
     pub quick: bool,
     /// The Python that runs the peers.
     pub peers: Option<PathBuf>,
     /// The model whose tokenizer is measured, instead of the demo's.
     pub model: Option<PathBuf>,
-    /// One section on the first GPU instead.
+    /// A section on the first GPU, instead of the other sections.
     pub gpu: Option<GpuSection>,
-    /// Leave out what would not end within so many seconds.
+    /// The number of seconds after which remaining measurements are left out.
     pub seconds: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// The losses of each step next to a peer's.
     Lossless(Box<LosslessArgs>),
-    /// Optimizer steps as asked on standard input.
+    /// Optimizer steps on request from standard input.
     Stepper {
         /// The plan, as TOML.
         plan: PathBuf,
@@ -88,7 +88,7 @@ pub enum BenchCommand {
     },
 }
 
-/// `bench lossless`.
+/// The arguments of `bench lossless`.
 #[derive(Debug, Clone)]
 pub struct LosslessArgs {
     /// The model, the data and the settings.

@@ -1,4 +1,4 @@
-//! `watch`, `runs`, `resume`, `stop`, `export`: what can be done with a run that exists.
+//! `watch`, `runs`, `resume`, `stop`, `export`: the commands for existing runs.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,15 +23,15 @@ use crate::interrupt::Interrupts;
 use crate::request::{RunName, Style};
 use crate::trainer::make_files_private;
 
-/// Finds the run of that name.
+/// Finds the run with that name.
 pub(crate) fn find_run(name: RunName) -> Result<RunDir, Failure> {
     find(&name.run, name.runs_dir)
 }
 
-/// `sparktune watch`.
+/// Runs `sparktune watch`.
 ///
 /// # Errors
-/// A run that does not exist or cannot be read.
+/// The run does not exist or cannot be read.
 pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     let output = match Display::suited_to(style) {
@@ -46,10 +46,10 @@ pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// `sparktune runs`.
+/// Runs `sparktune runs`.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// The folder cannot be listed.
 pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
     if Display::suited_to(style) == Display::Screen {
@@ -67,10 +67,10 @@ pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> 
     Ok(Exit::Done)
 }
 
-/// `sparktune resume`.
+/// Runs `sparktune resume`.
 ///
 /// # Errors
-/// A run that is being trained, or a trainer that cannot be started.
+/// The run is being trained, or the trainer cannot be started.
 pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
@@ -78,7 +78,7 @@ pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Fa
     let liveness = view.liveness(&run)?;
     let is_completed = liveness == Liveness::Finished { outcome: Outcome::Completed };
     match may_resume(&run) {
-        // A script that resumes whatever there is has what it wanted.
+        // A script that resumes any run has reached its goal.
         Err(completion) if is_completed => {
             note(&completion.to_string());
             if style.json {
@@ -95,10 +95,10 @@ pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Fa
     run_attempt(program, &run, Display::suited_to(style), &interrupts)
 }
 
-/// `sparktune stop`. `no_wait`: ask and return at once.
+/// Runs `sparktune stop`. With `no_wait` it returns at once after the request.
 ///
 /// # Errors
-/// A run that has no trainer.
+/// The run has no trainer.
 pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     let stopping = request_stop(&run)?;
@@ -125,10 +125,10 @@ struct Exported {
     outputs: Vec<PathBuf>,
 }
 
-/// `sparktune export`. `best`: from the checkpoint with the lowest evaluation loss.
+/// Runs `sparktune export`. With `best` it uses the checkpoint with the lowest evaluation loss.
 ///
 /// # Errors
-/// A run without a whole checkpoint, or one that is being trained.
+/// The run has no complete checkpoint, or is being trained.
 pub fn export(name: RunName, best: bool, json: bool) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     make_files_private();

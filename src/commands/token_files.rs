@@ -1,4 +1,4 @@
-//! `pack`, `unpack`, `verify`: token files for exchange, and whether one is whole.
+//! `pack`, `unpack`, `verify`: conversion and verification of token files.
 
 use std::path::Path;
 
@@ -12,28 +12,28 @@ use sparktune_data::token_file::{
 };
 use sparktune_tui::output::{print, print_json};
 
-/// Defects that are listed on the screen; `--json` has them all.
+/// The largest number of defects on the screen; `--json` has all of them.
 const LISTED: usize = 20;
 
 const fn on_damage(skip: bool) -> OnDamage {
     if skip { OnDamage::Skip } else { OnDamage::Stop }
 }
 
-/// `sparktune pack`. `skip_damaged`: leave damaged packets out and list them.
+/// Runs `sparktune pack`. With `skip_damaged`, damaged packets are left out and listed.
 ///
 /// # Errors
-/// Input that is neither format or is damaged, output that cannot be written.
+/// The input has neither format or is damaged, or the output cannot be written.
 pub fn pack(input: &Path, output: &Path, skip_damaged: bool, json: bool) -> Result<Exit, Failure> {
     refuse_same_file(input, output)?;
     let options = PackFileOptions { on_damage: on_damage(skip_damaged), ..PackFileOptions::default() };
     show(&pack_file(input, output, &options)?, json)
 }
 
-/// `sparktune unpack`. `to_v1`: v1 packets instead of JSON lines. `skip_damaged`: leave damaged examples out
-/// and list them.
+/// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON lines. With `skip_damaged`, damaged
+/// examples are left out and listed.
 ///
 /// # Errors
-/// A damaged token file, an example that the format cannot hold, output that cannot be written.
+/// The token file is damaged, the format cannot represent an example, or the output cannot be written.
 pub fn unpack(
     input: &Path,
     output: &Path,
@@ -46,7 +46,7 @@ pub fn unpack(
     show(&token_file::unpack(input, output, format, on_damage(skip_damaged))?, json)
 }
 
-/// A conversion never overwrites what it reads.
+/// Refuses a conversion that would overwrite its input.
 fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
     let same =
         input.canonicalize().is_ok_and(|input| output.canonicalize().is_ok_and(|output| input == output));
@@ -90,11 +90,11 @@ struct Verified {
     rebuilt: Option<Rebuilt>,
 }
 
-/// `sparktune verify`: exit code 3 where there is damage, also when the intact rest was saved.
-/// `rebuild_into`: write the intact examples into this token file.
+/// Runs `sparktune verify`. The exit code is 3 if there is damage, even if the intact rest was saved.
+/// `rebuild_into` is a token file for the intact examples.
 ///
 /// # Errors
-/// A file that cannot be read, or is not a token file.
+/// The file cannot be read, or is not a token file.
 pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Exit, Failure> {
     let report = token_file::verify(file)?;
     let rebuilt = rebuild_into.map(|output| rebuild(file, output)).transpose()?;

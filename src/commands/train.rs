@@ -19,14 +19,14 @@ use crate::attempt::{Display, note_how_it_stands, run_attempt};
 use crate::interrupt::Interrupts;
 use crate::request::{Given, Style};
 
-/// Columns of a table that is not printed on a terminal.
+/// The width of a table in columns, if it is not printed on a terminal.
 const WIDTH: usize = 110;
 
-/// `sparktune train`. `is_front_door`: no command was given, so that flags are the first answers of the
-/// wizard. `dry_run`: stop after the plan.
+/// Runs `sparktune train`. `is_front_door` means that no command was given, so that flags are the first
+/// answers of the wizard. With `dry_run` it stops after the plan.
 ///
 /// # Errors
-/// Anything that ended it before the trainer took over.
+/// Any failure before the trainer was started.
 pub fn train(
     program: &Program,
     given: Given,
@@ -99,10 +99,10 @@ fn may_ask(style: Style) -> bool {
     !style.non_interactive && !style.json && can_ask()
 }
 
-/// `sparktune plan`. `explain`: every value with its origin and reason.
+/// Runs `sparktune plan`. With `explain` it prints every value with its origin and reason.
 ///
 /// # Errors
-/// Anything that stands in the way of a plan.
+/// Anything that prevents a plan.
 pub fn plan(program: &Program, given: Given, style: Style, explain: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());

@@ -22,23 +22,23 @@ use sparktune_tui::output::note;
 use crate::crash;
 use crate::failure::from_training;
 
-/// The file of the devices that passed the self-tests, next to the runs.
+/// The file with the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
 
-/// The file of the tiles that were measured, next to the runs.
+/// The file with the measured tiles, next to the runs.
 #[cfg(feature = "cuda")]
 const TILES: &str = ".tiles";
 
-/// Fewest steps of a run whose speed is worth remembering: the first ones warm caches up.
+/// The smallest number of steps of a run whose speed is stored, because the first ones warm up caches.
 const FEWEST_STEPS: u64 = 4;
 
 /// Trains the run of this folder.
 ///
 /// # Errors
-/// Whatever ended the training early.
+/// Any failure that ended the training early.
 pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
-    // A session of its own, so that a closed terminal or SSH connection takes nothing down. Refused only
-    // where this process leads a group already, as when someone starts it by hand.
+    // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
+    // refuses only if this process already leads a group, for example when started by hand.
     let _ = rustix::process::setsid();
     sparktune_telemetry::offer_to_end_first();
     let previous_mask = make_files_private();
@@ -51,7 +51,7 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     }
     let finished =
         sparktune_train::train_with(&run, &stop, &options(program, &run)?).map_err(from_training)?;
-    // What it measured is for everybody who trains here.
+    // The measured rates are readable by all users who train here.
     rustix::process::umask(previous_mask);
     match finished.outcome {
         Outcome::Completed => {
@@ -65,14 +65,14 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     }
 }
 
-/// Makes all files that are created from now on readable by the user alone: weights and outputs reveal the
-/// data. Returns the mask that was in force before.
+/// Makes all files created from now on readable by the user alone, because weights and outputs reveal the
+/// data. Returns the previous mask.
 pub(crate) fn make_files_private() -> Mode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO)
 }
 
-/// What a run on a GPU needs besides its folder: the self-tests where this build has not trained on the GPU
-/// yet, which need the demo's model, and the tiles that were measured on it.
+/// Returns the options of a run on a GPU: the self-tests with the demo's model, if this build has not trained
+/// on the GPU yet, and the measured tiles.
 fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     let mut options = TrainOptions::default();
@@ -96,7 +96,7 @@ fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
     Ok(options)
 }
 
-/// The GPU, its driver, the compiler and this build, in one line.
+/// Describes the GPU, its driver, the compiler and this build in one line.
 fn this_gpu(program: &Program) -> Result<String, Failure> {
     let facts = Machine::gather();
     let gpu = facts.gpus.first().cloned().unwrap_or_default();
@@ -112,7 +112,7 @@ fn this_gpu(program: &Program) -> Result<String, Failure> {
     ))
 }
 
-/// Adds the speed of this run to the rates next to it, for the next plan.
+/// Adds the speed of this run to the stored rates, for the next plan.
 fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     let view = RunView::replay(run)?;
@@ -126,7 +126,7 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     let Some(rate) = plan.measured(sum / steps as f64) else { return Ok(()) };
     let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
     let path = folder.join(RATES_FILE);
-    // One short append: two runs that end together do not undo each other.
+    // A single short append, so that two runs that end at the same time do not overwrite each other.
     OpenOptions::new()
         .append(true)
         .create(true)

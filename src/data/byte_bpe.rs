@@ -1,11 +1,11 @@
-//! A short cut through byte-level BPE tokenizers (Qwen, Llama 3, GPT-2 and kin): the same ids several times
-//! as fast.
+//! A fast path for byte-level BPE tokenizers (Qwen, Llama 3, GPT-2 and similar ones), which returns the same
+//! ids several times as fast.
 //!
 //! The `tokenizers` crate spends most of its time on alignments and on a string per token, which training
-//! data does not need. Here the text is cut into words by the tokenizer's own pattern, each word goes through
-//! the tokenizer's own BPE model once, and the result is remembered. Whatever the short cut does not know
-//! (another kind of tokenizer, text that is not NFC) takes the long way, and a tokenizer for which both ways
-//! do not agree on a set of awkward texts does not get a short cut at all.
+//! data does not need. Here the text is split into words by the tokenizer's own pattern, each word goes
+//! through the tokenizer's own BPE model once, and the result is cached. Anything the fast path does not
+//! support (another kind of tokenizer, text that is not NFC) takes the slow path. A tokenizer for which both
+//! paths differ on a set of difficult texts does not get a fast path at all.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -16,13 +16,13 @@ use serde_json::Value;
 use tokenizers::{Model, ModelWrapper, Tokenizer};
 use unicode_normalization::{IsNormalized, is_nfc_quick};
 
-/// Words longer than this are not remembered.
+/// The length in bytes above which words are not cached.
 const LONGEST_WORD: usize = 64;
-/// A cache is emptied when it holds so many words.
+/// The number of words at which a cache is cleared.
 const MOST_WORDS: usize = 1 << 17;
 
-/// The end of the patterns in use: a run of white space leaves its last character to the word behind it.
-/// `regex` has no look-ahead, so the pattern is compiled without it and the character given back by hand.
+/// The end of the patterns in use: a run of white space leaves its last character to the next word. `regex`
+/// has no look-ahead, so the pattern is compiled without it and the character is given back by this code.
 const LOOK_AHEAD: &str = r"|\s+(?!\S)|\s+";
 const LINE_ENDS_FIRST: &str = r"|\s*[\r\n]+";
 
@@ -31,18 +31,19 @@ pub(crate) struct ByteBpe {
     added_ids: Vec<u32>,
     words: meta::Regex,
     gives_back: bool,
-    /// White space that ends in a line end was matched by an alternative of its own and keeps all of it.
+    /// Whether white space that ends in a line break is matched by an alternative of its own and keeps its
+    /// last character.
     line_ends_first: bool,
     nfc: bool,
     chars: [char; 256],
-    /// One for each thread, so that no thread waits.
+    /// One cache for each thread, so that threads do not wait for each other.
     caches: Vec<Mutex<Cache>>,
 }
 
 struct Cache {
     search: meta::Cache,
     words: HashMap<Box<str>, (u32, u32), foldhash::fast::RandomState>,
-    /// (id, bytes) of the tokens of all words.
+    /// The id and the number of bytes of the tokens of all words.
     tokens: Vec<(u32, u32)>,
 }
 
@@ -53,7 +54,7 @@ impl Cache {
 }
 
 impl ByteBpe {
-    /// `None` if this tokenizer is of another kind.
+    /// Creates the fast path, or returns `None` if this tokenizer is of another kind.
     pub(crate) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let plain = model.dropout.is_none_or(|d| d == 0.0)
@@ -97,7 +98,7 @@ impl ByteBpe {
     }
 
     /// Calls `token(id, bytes)` for each token of the text in order; the bytes of all tokens add up to the
-    /// text. `false` if the text must take the long way, whatever was called so far.
+    /// text. Returns `false` if the text must take the slow path, even if `token` was already called.
     pub(crate) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -123,7 +124,7 @@ impl ByteBpe {
         true
     }
 
-    /// Text between added tokens.
+    /// Encodes text between added tokens.
     fn piece(
         &self,
         tokenizer: &Tokenizer,
@@ -139,7 +140,7 @@ impl ByteBpe {
             let end = match self.match_end(piece, at, cache) {
                 Some(end) if end == at => return false,
                 Some(end) => self.word_end(piece, at, end),
-                // What no alternative matches is a word too.
+                // Text that no alternative matches is a word too.
                 None => piece[at..]
                     .char_indices()
                     .skip(1)
@@ -155,8 +156,8 @@ impl ByteBpe {
         true
     }
 
-    /// Where the match that begins at `at` ends. Anchored, so that nothing is searched backwards for its
-    /// start.
+    /// Returns the end of the match that begins at `at`. The match is anchored, so that the regex does not
+    /// search backwards for its start.
     fn match_end(&self, piece: &str, at: usize, cache: &mut Cache) -> Option<usize> {
         let input = Input::new(piece).span(at..piece.len()).anchored(Anchored::Yes);
         self.words.search_half_with(&mut cache.search, &input).map(|m| m.offset())
@@ -207,7 +208,8 @@ impl ByteBpe {
         true
     }
 
-    /// Whether both ways give the same ids for the same bytes, on texts that patterns treat in special ways.
+    /// Returns whether both paths give the same ids for the same bytes, on texts that patterns treat in
+    /// special ways.
     fn agrees(&self, tokenizer: &Tokenizer, added: &[&str]) -> bool {
         let mut texts: Vec<String> = AWKWARD.iter().map(|t| (*t).to_owned()).collect();
         texts.push(added.join(" "));
@@ -221,7 +223,7 @@ impl ByteBpe {
                 fast.push((id, text.floor_char_boundary(at), text.ceil_char_boundary(at + bytes)));
                 at += bytes;
             }) {
-                // The long way is the same way.
+                // Such text takes the slow path anyway.
                 return true;
             }
             let Ok(slow) = tokenizer.encode(text.as_str(), false) else { return false };
@@ -252,7 +254,8 @@ const AWKWARD: [&str; 16] = [
     "control\u{0}\u{1}\u{7f}\u{ad}soft\u{feff}mark",
 ];
 
-/// The pattern words are cut by: `Sequence[Split(regex, isolated), ByteLevel(no regex, no prefix space)]`.
+/// Returns the pattern that splits text into words: `Sequence[Split(regex, isolated), ByteLevel(no regex, no
+/// prefix space)]`.
 fn pattern(pre_tokenizer: &Value) -> Option<String> {
     let [split, bytes] = pre_tokenizer.get("pretokenizers")?.as_array()?.as_slice() else { return None };
     let fits = pre_tokenizer["type"] == "Sequence"
@@ -265,8 +268,8 @@ fn pattern(pre_tokenizer: &Value) -> Option<String> {
     fits.then(|| split["pattern"]["Regex"].as_str().map(str::to_owned))?
 }
 
-/// The character that stands for each byte in byte-level vocabularies: printable Latin-1 for itself, the
-/// others from U+0100 on.
+/// Returns the character for each byte in byte-level vocabularies: printable Latin-1 bytes represent
+/// themselves, the others use characters from U+0100 on.
 fn byte_chars() -> [char; 256] {
     let mut next = '\u{100}'..;
     std::array::from_fn(|byte| {
@@ -284,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer with the given pattern, all bytes, and merges of frequent pairs.
+    /// Builds a tokenizer with the given pattern, all bytes, and merges of frequent pairs.
     fn tokenizer(pattern: &str, normalizer: Value) -> Tokenizer {
         let mut vocab = serde_json::Map::new();
         for c in byte_chars() {
@@ -361,7 +364,7 @@ mod tests {
         assert!(ByteBpe::new(&tokenizer(QWEN, lower)).is_none());
     }
 
-    /// Every known pattern with and without NFC: tokenizer, short cut, whether it normalises.
+    /// Every known pattern with and without NFC: the tokenizer, its fast path, and whether it normalises.
     static ALL: LazyLock<Vec<(Tokenizer, ByteBpe, bool)>> = LazyLock::new(|| {
         let normalizers = [Value::Null, serde_json::json!({ "type": "NFC" })];
         let each = [QWEN, LLAMA3, GPT2].into_iter().flat_map(|p| normalizers.iter().map(move |n| (p, n)));
@@ -377,7 +380,7 @@ mod tests {
         #[test]
         fn both_ways_give_the_same_ids(texts in prop::collection::vec(text(), 1..4)) {
             for (tokenizer, bpe, normalises) in ALL.iter() {
-                // Twice, so that remembered words are met again.
+                // The texts are encoded twice, so that cached words are used.
                 for text in texts.iter().chain(&texts) {
                     match both_ways(tokenizer, bpe, text) {
                         (Some(fast), slow) => prop_assert_eq!(fast, slow, "{:?}", text),

@@ -21,8 +21,8 @@ const TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_JSON: &str = "chat_template.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// `tokenizer.json`, chat template and special tokens of one checkpoint. Cheap to share between threads, not
-/// meant to be cloned.
+/// `tokenizer.json`, chat template and special tokens of one checkpoint. Threads can share it by reference;
+/// it is not meant to be cloned.
 pub struct ChatTokenizer {
     folder: PathBuf,
     tokenizer: Tokenizer,
@@ -36,12 +36,12 @@ pub struct ChatTokenizer {
 }
 
 impl ChatTokenizer {
-    /// Reads `tokenizer.json`, and where present `tokenizer_config.json`, `chat_template.jinja` (or the
+    /// Reads `tokenizer.json`, and if they exist `tokenizer_config.json`, `chat_template.jinja` (or the
     /// template inside the configuration) and `generation_config.json`.
     ///
     /// # Errors
-    /// A missing or unreadable tokenizer, a template that does not compile or whose turns cannot be told
-    /// apart. A checkpoint without any template is no error: it can still tokenise prompt/completion
+    /// The tokenizer is missing or unreadable, or the template does not compile or does not separate turns
+    /// clearly. A checkpoint without a template is not an error: it can still tokenise prompt/completion
     /// data.
     pub fn from_dir(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
@@ -53,7 +53,7 @@ impl ChatTokenizer {
                 "Download the model again",
             )
         })?;
-        // Limits and padding stored in the file are about inference batches, not about training examples.
+        // Limits and padding stored in the file apply to inference batches, not to training examples.
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
         let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
@@ -101,14 +101,14 @@ impl ChatTokenizer {
         })
     }
 
-    /// The tokens of an example and which of them are trained.
+    /// Returns the tokens of an example and their loss mask.
     ///
-    /// Special tokens written out in the text are parsed as such, as transformers does; see
+    /// Special tokens that occur in the text are parsed as such, as transformers does; see
     /// [`special_tokens_in`](Self::special_tokens_in).
     ///
     /// # Errors
-    /// The template refuses the conversation, its turns cannot be told apart with certainty, or the
-    /// checkpoint has no template.
+    /// The template refuses the conversation, its turns cannot be separated with certainty, or the checkpoint
+    /// has no template.
     pub fn encode_conversation(
         &self,
         conversation: &Conversation<'_>,
@@ -132,8 +132,7 @@ impl ChatTokenizer {
         }
     }
 
-    /// The rendered text of a chat and the byte ranges of it that are trained: what a preview shows in
-    /// colours.
+    /// Returns the rendered text of a chat and the byte ranges in it that are trained, for previews.
     pub fn render_targets(
         &self,
         chat: &Chat<'_>,
@@ -147,8 +146,8 @@ impl ChatTokenizer {
         Ok((rendered.text, targets))
     }
 
-    /// The text of an example as it is tokenised, whatever its form, and the byte ranges of it that are
-    /// trained.
+    /// Returns the text of an example as it is tokenised, for any kind of conversation, and the byte ranges
+    /// in it that are trained.
     pub(crate) fn text_and_targets(
         &self,
         conversation: &Conversation<'_>,
@@ -166,7 +165,7 @@ impl ChatTokenizer {
         Ok((text, vec![targets]))
     }
 
-    /// Where special tokens are written in a text.
+    /// Returns the byte ranges of special tokens that occur in a text.
     pub(crate) fn special_ranges(&self, text: &str) -> Vec<Range<usize>> {
         self.special.iter().flat_map(|special| special.find_iter(text)).map(|found| found.range()).collect()
     }
@@ -174,13 +173,13 @@ impl ChatTokenizer {
     /// Renders a conversation with every option the template has.
     ///
     /// # Errors
-    /// As [`encode_conversation`](Self::encode_conversation).
+    /// The same as for [`encode_conversation`](Self::encode_conversation).
     pub fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Rejection> {
         let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
         template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))
     }
 
-    /// Text → ids, special tokens parsed, nothing added.
+    /// Encodes text to ids. Special tokens in the text are parsed; none are added.
     ///
     /// # Errors
     /// The tokenizer fails, which for byte-level vocabularies does not happen.
@@ -188,17 +187,18 @@ impl ChatTokenizer {
         self.tokenise(text, &[], false).map(|t| t.input_ids)
     }
 
-    /// Ids → text, special tokens written out. Unknown ids are left out.
+    /// Decodes ids to text, including special tokens. Unknown ids are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, false).unwrap_or_default()
     }
 
-    /// Ids that end a generation, from `generation_config.json` and the tokenizer's `eos_token`.
+    /// Returns the ids that end a generation, from `generation_config.json` and the tokenizer's `eos_token`.
     pub fn eos_token_ids(&self) -> &[u32] {
         &self.eos_token_ids
     }
 
-    /// The ids that are no text: those that end a generation, and the special ones of `tokenizer.json`.
+    /// Returns the ids that do not represent text: those that end a generation, and the special ones of
+    /// `tokenizer.json`.
     pub fn special_token_ids(&self) -> Vec<u32> {
         let added = self.tokenizer.get_added_tokens_decoder();
         let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id);
@@ -208,33 +208,33 @@ impl ChatTokenizer {
         ids
     }
 
-    /// Number of ids, added tokens included.
+    /// Returns the number of ids, including added tokens.
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// How the template treats reasoning. `None` without a template.
+    /// Returns how the template treats reasoning, or `None` without a template.
     pub fn thinking(&self) -> Option<ThinkingSupport> {
         self.template.as_ref().map(|(_, shape)| shape.thinking())
     }
 
-    /// BLAKE3 (hex) of `tokenizer.json`.
+    /// Returns the BLAKE3 hash (hex) of `tokenizer.json`.
     pub fn tokenizer_hash(&self) -> &str {
         &self.tokenizer_hash
     }
 
-    /// BLAKE3 (hex) of the template's source.
+    /// Returns the BLAKE3 hash (hex) of the template's source.
     pub fn template_hash(&self) -> Option<&str> {
         self.template_hash.as_deref()
     }
 
-    /// BLAKE3 (hex) over both: equal fingerprints tokenise equally.
+    /// Returns the BLAKE3 hash (hex) over both. Equal fingerprints tokenise equally.
     pub fn fingerprint(&self) -> String {
         let template = self.template_hash.as_deref().unwrap_or("none");
         blake3::hash(format!("{}\n{template}", self.tokenizer_hash).as_bytes()).to_hex().to_string()
     }
 
-    /// How many special tokens are written out in the example's own text. They become the real tokens.
+    /// Returns how many special tokens occur in the example's own text. They become real special tokens.
     pub fn special_tokens_in(&self, conversation: &Conversation<'_>) -> usize {
         let Some(special) = &self.special else { return 0 };
         let count = |text: &str| special.find_iter(text).count();
@@ -250,7 +250,8 @@ impl ChatTokenizer {
         }
     }
 
-    /// Prompt and completion as one text, the completion and the end-of-text token being targets.
+    /// Encodes prompt and completion as one text, in which the completion and the end-of-text token are
+    /// targets.
     fn encode_completion(&self, prompt: &str, completion: &str) -> Result<Tokens, Rejection> {
         let mut text = String::with_capacity(prompt.len() + completion.len() + 16);
         text.push_str(prompt);
@@ -317,11 +318,12 @@ impl ChatTokenizer {
     }
 }
 
-/// The target ranges that tokens, met in order, have not passed yet.
+/// The target ranges that later tokens may still touch. Tokens have to be given in order.
 struct Ahead<'a>(&'a [Range<usize>]);
 
 impl Ahead<'_> {
-    /// Whether the token's bytes touch a range. A token of no bytes, such as an added BOS, touches none.
+    /// Returns whether the token's bytes touch a range. A token without bytes, such as an added BOS, touches
+    /// none.
     fn touches(&mut self, start: usize, end: usize) -> bool {
         while let Some(first) = self.0.first()
             && (first.is_empty() || (first.end <= start && start < end))
@@ -341,7 +343,7 @@ fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
     )
 }
 
-fn refused(chat: &Chat<'_>, said: &str) -> Rejection {
+fn refused(chat: &Chat<'_>, message: &str) -> Rejection {
     let fix = match chat.unusual_order() {
         Some(order) => format!("Change the order of turns: the example has {order}"),
         None => "Change the conversation so that the model's template accepts it".to_owned(),
@@ -349,7 +351,7 @@ fn refused(chat: &Chat<'_>, said: &str) -> Rejection {
     Rejection::new(
         Kind::TemplateRefused,
         "messages",
-        format!("the model's chat template refuses it: {said}"),
+        format!("the model's chat template refuses it: {message}"),
         fix,
     )
 }
@@ -365,7 +367,8 @@ fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
         .map_err(|e| DataError::model(path, format!("not valid JSON ({e})"), "Download the model again"))
 }
 
-/// `bos_token`, `eos_token`, … of `tokenizer_config.json`; each a string or an object with `content`.
+/// Returns `bos_token`, `eos_token`, … of `tokenizer_config.json`, each of which is a string or an object
+/// with `content`.
 fn named_tokens(config: &Value) -> Vec<(String, String)> {
     let Value::Object(config) = config else { return Vec::new() };
     let token = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned);
@@ -389,8 +392,8 @@ fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
     ids
 }
 
-/// The template's source and where it was found: the file, else the configuration's field (a string, or a
-/// list of named templates).
+/// Returns the template's source and its file: the template file, otherwise the configuration's field (a
+/// string, or a list of named templates).
 fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
     let path = folder.join(TEMPLATE);
     match std::fs::read_to_string(&path) {

@@ -1,4 +1,4 @@
-//! `check`: reads all of the data and says what is in it. Nothing but the rejected lines is written.
+//! `check`: reads and examines all of the data. It writes nothing except the rejected lines.
 
 use std::path::PathBuf;
 
@@ -10,33 +10,32 @@ use crate::source::Source;
 use crate::tally::{Side, Tally};
 use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
 
-/// Chunks of this size when only validating, and when tokenising, which takes a hundred times as long per
-/// byte.
+/// The chunk sizes for validation, and for tokenisation, which takes a hundred times as long per byte.
 pub(crate) const VALIDATE_CHUNK: usize = 1 << 20;
 pub(crate) const TOKENISE_CHUNK: usize = 128 << 10;
 
-/// How to check.
+/// The options of a check.
 #[derive(Default)]
 pub struct CheckOptions<'a> {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// With a tokenizer examples are also rendered and counted in tokens.
+    /// The tokenizer with which examples are also rendered and counted in tokens.
     pub tokenizer: Option<&'a ChatTokenizer>,
-    /// Which parameters would be trained.
+    /// Which tokens would be trained.
     pub policy: MaskPolicy,
-    /// Reject examples with more tokens than this.
+    /// The number of tokens above which examples are rejected.
     pub max_example_tokens: Option<u32>,
-    /// Eval data of its own: checked too, and compared with the training data.
+    /// Separate eval data. It is checked too, and compared with the training data.
     pub eval_data: Vec<PathBuf>,
-    /// Where to keep rejected lines.
+    /// The file for rejected lines.
     pub rejected_path: Option<PathBuf>,
 }
 
 /// Checks files and folders.
 ///
 /// # Errors
-/// Inputs that cannot be read at all, a `rejected_path` that cannot be written, or a stop on request. Bad
-/// lines are no error: they are in the report, and [`Report::exceeds`] says whether there are too many.
+/// Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines are
+/// not an error: they are in the report, and [`Report::exceeds`] says whether there are too many.
 pub fn check(
     inputs: &[PathBuf],
     options: &CheckOptions<'_>,
@@ -76,7 +75,7 @@ pub fn check(
     tally.finish(has_eval)
 }
 
-/// Examines every line of a source in order; what is accepted goes to `accept`, what is refused to the tally.
+/// Examines every line of a source in order. Accepted examples go to `accept`, rejected lines to the tally.
 pub(crate) fn examine_all(
     source: &Source,
     is_eval: bool,

@@ -1,9 +1,10 @@
-//! Inputs of any size as chunks of whole lines, in bounded memory, processed by all cores with the results in
-//! file order.
+//! Reads inputs of any size as chunks of whole lines, in bounded memory, and processes them on all cores with
+//! the results in file order.
 //!
-//! Owns the cutting at line ends and the pipeline: while one batch of chunks is being worked on, the next is
-//! read. Chunked reads rather than a memory map: compressed inputs take the same path, a file cut short
-//! underneath us is an error and not a SIGBUS, and the copy costs a tenth of what validation costs.
+//! Owns the splitting at line ends and the pipeline: while one batch of chunks is processed, the next is
+//! read. Chunked reads have three advantages over a memory map: compressed inputs take the same path, a file
+//! that is truncated meanwhile causes an error instead of a SIGBUS, and the copy costs only a tenth of the
+//! validation.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::format::Format;
 use crate::progress::{Phase, Progress, Step};
 use crate::source::{self, Source, SourceFile};
 
-/// The longest line accepted. One line is held in memory whole.
+/// The length in bytes of the longest line accepted. A line is held in memory as a whole.
 pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The number of bytes kept of a line that is longer.
 const KEPT_OF_TOO_LONG: usize = 4096;
@@ -26,26 +27,26 @@ const KEPT_OF_TOO_LONG: usize = 4096;
 pub(crate) struct Chunk {
     /// Index into [`Source::files`].
     pub file: u32,
-    /// The format of the file, if known by now.
+    /// The format of the file, if it is known already.
     pub format: Option<Format>,
-    /// Number of the first line, from 1.
+    /// The number of the first line, counted from 1.
     pub first_line: u64,
-    /// The lines. Without a byte-order mark.
+    /// The lines, without a byte-order mark.
     pub bytes: Vec<u8>,
-    /// Set when `bytes` is only the beginning of a line of this many bytes, too long to be held.
+    /// The length in bytes of a line that is too long; `bytes` then contains only its beginning.
     pub too_long: Option<u64>,
 }
 
-/// A line without its end, and its number from 1.
+/// A line without its line break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The bytes, without `\n` or `\r\n`.
     pub bytes: &'a [u8],
-    /// From 1, blank lines counted.
+    /// The number of the line, counted from 1 and including blank lines.
     pub line_no: u64,
 }
 
-/// The lines of a piece of a file, blank ones included.
+/// Returns the lines of a part of a file, including blank ones.
 pub fn lines(bytes: &[u8], first_line: u64) -> impl Iterator<Item = Line<'_>> {
     let mut rest = bytes;
     let mut line_no = first_line;
@@ -68,13 +69,13 @@ pub(crate) struct Reading<'a> {
     pub source: &'a Source,
     pub format: Option<Format>,
     pub phase: Phase,
-    /// Chunk size aimed at. Small chunks balance better when work per byte is slow.
+    /// The target size of a chunk. Small chunks balance better when the work per byte is slow.
     pub chunk_bytes: usize,
 }
 
 impl Reading<'_> {
-    /// Runs `work` on every chunk, on all threads of the current rayon pool, and hands its results to `fold`
-    /// in file order. `fold` returns how many examples have been accepted so far, for the progress.
+    /// Calls `work` on every chunk, on all threads of the current rayon pool, and passes its results to
+    /// `fold` in file order. `fold` returns the number of examples accepted so far, for progress.
     pub(crate) fn run<R: Send>(
         &self,
         progress: &dyn Progress,
@@ -101,7 +102,7 @@ impl Reading<'_> {
                 return Err(DataError::Cancelled);
             }
             let done = std::mem::replace(&mut batch, next?);
-            // A buffer that grew for one long line is not kept.
+            // A buffer that grew for one long line is freed.
             spare =
                 done.into_iter().map(|c| c.bytes).filter(|b| b.capacity() <= 4 * self.chunk_bytes).collect();
         }
@@ -109,8 +110,8 @@ impl Reading<'_> {
     }
 }
 
-/// The first chunks of a source, in order and on this thread, up to about `max_bytes` of text; and whether
-/// that was all.
+/// Reads the first chunks of a source, in order and on this thread, up to about `max_bytes` of text. Also
+/// returns whether that was everything.
 pub(crate) fn head(
     source: &Source,
     format: Option<Format>,
@@ -133,7 +134,7 @@ struct ChunkReader<'a> {
     format: Option<Format>,
     chunk_bytes: usize,
     current: Option<Current<'a>>,
-    /// On disk, of the files already finished.
+    /// The number of bytes on disk of the files already finished.
     finished: u64,
 }
 
@@ -168,7 +169,7 @@ impl<'a> ChunkReader<'a> {
     fn batch(&mut self, count: usize, mut buffers: Vec<Vec<u8>>) -> Result<Vec<Chunk>, DataError> {
         let mut batch = Vec::with_capacity(count);
         let mut bytes = 0;
-        // Very long lines make very large chunks: the batch is bounded by bytes too.
+        // Very long lines make very large chunks, so the batch is limited by bytes too.
         while batch.len() < count && bytes < count * self.chunk_bytes {
             match self.next(buffers.pop().unwrap_or_default())? {
                 Some(chunk) => {
@@ -256,7 +257,7 @@ impl Current<'_> {
     }
 
     fn read(&mut self, buffer: &mut Vec<u8>, at_most: usize) -> Result<usize, DataError> {
-        // `read_to_end` on a limit fills spare capacity without zeroing it first.
+        // `read_to_end` with a limit fills spare capacity without zeroing it first.
         self.reader.by_ref().take(at_most as u64).read_to_end(buffer).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted | io::ErrorKind::PermissionDenied => {
                 DataError::io("read", &self.file.path)(e)

@@ -1,8 +1,7 @@
-//! One example as its author wrote it: who said what, which tools there were, and which turns are to be
-//! learnt.
+//! One example as its author wrote it: the turns, the available tools, and which turns are trained.
 //!
-//! Everything borrows from the line where it can. Whatever format a line came in, equal examples are equal
-//! here and hash equally.
+//! Text borrows from the line where possible. Equal examples are equal and have the same hash here,
+//! independent of the format of their lines.
 
 use std::borrow::Cow;
 
@@ -15,11 +14,11 @@ use xxhash_rust::xxh3::Xxh3;
 pub enum Conversation<'a> {
     /// Turns, rendered by the checkpoint's chat template.
     Chat(Chat<'a>),
-    /// Plain text continued by plain text, without a template.
+    /// Plain text and its continuation, without a template.
     Completion {
-        /// The text before.
+        /// The text to be continued.
         prompt: Cow<'a, str>,
-        /// The text that is learnt.
+        /// The continuation, which is trained.
         completion: Cow<'a, str>,
     },
 }
@@ -29,7 +28,7 @@ pub enum Conversation<'a> {
 pub struct Chat<'a> {
     /// The turns.
     pub messages: Vec<Message<'a>>,
-    /// The tools the assistant could call: a JSON array, handed to the template.
+    /// The tools that the assistant could call, as a JSON array for the template.
     pub tools: Option<Json<'a>>,
 }
 
@@ -38,28 +37,27 @@ pub struct Chat<'a> {
 pub struct Message<'a> {
     /// `system`, `user`, `assistant`, `tool`…
     pub role: Cow<'a, str>,
-    /// The value of the answer.
+    /// The text of the turn.
     pub content: Content<'a>,
     /// The reasoning before the answer, if it is not part of the content.
     pub reasoning_content: Option<Cow<'a, str>>,
-    /// A JSON array of calls, in OpenAI's form.
+    /// A JSON array of tool calls, in OpenAI's form.
     pub tool_calls: Option<Json<'a>>,
     /// The name of the speaker or of the tool that answers.
     pub name: Option<Cow<'a, str>>,
-    /// The call a tool answers.
+    /// The id of the tool call that this turn answers.
     pub tool_call_id: Option<Cow<'a, str>>,
-    /// An assistant turn that is shown but not learnt (`"weight": 0` in OpenAI's format). Means nothing for
-    /// other roles.
+    /// Whether an assistant turn is context only (`"weight": 0` in OpenAI's format). Ignored for other roles.
     pub untrained: bool,
 }
 
 /// The content of a turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Content<'a> {
-    /// No such field.
+    /// The field is missing.
     #[default]
     Absent,
-    /// `null`, as OpenAI writes it beside tool calls.
+    /// `null`, which OpenAI writes next to tool calls.
     Null,
     /// Text.
     Text(Cow<'a, str>),
@@ -67,7 +65,7 @@ pub enum Content<'a> {
     Parts(Vec<Cow<'a, str>>),
 }
 
-/// A piece of JSON kept as it was written: valid, not yet looked into.
+/// A piece of valid JSON, kept as it was written and not parsed further.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Json<'a>(pub(crate) Cow<'a, str>);
 
@@ -91,13 +89,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    /// A chat without tools, for previews and tests.
+    /// Creates a chat without tools, for previews and tests.
     pub fn chat(messages: Vec<Message<'a>>) -> Self {
         Self::Chat(Chat { messages, tools: None })
     }
 
-    /// The hash by which duplicates are found and the eval split is drawn: of the content alone, the same for
-    /// every format, file and line.
+    /// Returns a hash of the content alone, which is the same for every format, file and line. It identifies
+    /// duplicates and determines the eval split.
     pub fn content_hash(&self) -> u64 {
         let mut hasher = Xxh3::new();
         match self {
@@ -117,7 +115,7 @@ impl<'a> Conversation<'a> {
         hasher.digest()
     }
 
-    /// Bytes of text in the example, markup excluded.
+    /// Returns the number of bytes of text in the example, without markup.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Completion { prompt, completion } => prompt.len() + completion.len(),
@@ -127,13 +125,13 @@ impl<'a> Conversation<'a> {
 }
 
 impl Chat<'_> {
-    /// Assistant turns that say nothing: no text, no reasoning, no call.
+    /// Returns the number of assistant turns without text, reasoning or call.
     pub fn empty_assistant_turns(&self) -> usize {
         self.messages.iter().filter(|m| m.role == "assistant" && m.says_nothing()).count()
     }
 
-    /// What is unusual about the order of speakers, if anything. Templates decide whether it can be rendered
-    /// at all.
+    /// Describes an unusual order of speakers, if there is one. The template decides whether it can be
+    /// rendered.
     pub fn unusual_order(&self) -> Option<&'static str> {
         let mut previous = "";
         for (i, message) in self.messages.iter().enumerate() {
@@ -159,12 +157,12 @@ impl Chat<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// A turn of plain text.
+    /// Creates a turn of plain text.
     pub fn text(role: impl Into<Cow<'a, str>>, content: impl Into<Cow<'a, str>>) -> Self {
         Self { role: role.into(), content: Content::Text(content.into()), ..Self::default() }
     }
 
-    /// The pieces of text in its content.
+    /// Returns the pieces of text in its content.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match &self.content {
             Content::Text(text) => (Some(&**text), &[][..]),
@@ -206,7 +204,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Tag and length before the text, so that no two different examples feed the hash the same bytes.
+/// Hashes tag and length before the text, so that no two different examples give the hash the same bytes.
 fn field(hasher: &mut Xxh3, tag: u8, text: &str) {
     let mut head = [tag; 9];
     head[1..].copy_from_slice(&(text.len() as u64).to_le_bytes());

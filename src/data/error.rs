@@ -1,12 +1,12 @@
-//! What can go wrong as a whole: inputs that cannot be read, tokenizers that cannot be loaded, folders that
-//! cannot be written. A single bad line is not an error but a [`Rejection`](crate::Rejection).
+//! Errors that end the work as a whole: inputs that cannot be read, tokenizers that cannot be loaded, folders
+//! that cannot be written. A single bad line is not an error but a [`Rejection`](crate::Rejection).
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::token_file::TokenFileError;
 
-/// An error that ends `check` or `prepare`. Every text says what, where, and what to do next.
+/// An error that ends `check` or `prepare`. Every message says what happened, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// Reading or writing failed.
@@ -50,7 +50,7 @@ pub enum DataError {
     /// A token file could not be written or read back.
     #[error(transparent)]
     TokenFile(#[from] TokenFileError),
-    /// The caller's progress said stop.
+    /// The caller cancelled the work.
     #[error("stopped on request; nothing was kept, run the command again to start over")]
     Cancelled,
 }
@@ -77,7 +77,7 @@ impl DataError {
         Self::Model { path: path.into(), problem: problem.into(), fix: fix.into() }
     }
 
-    /// Whether the data is at fault (exit code 3), rather than the machine or the model.
+    /// Returns whether the data is the cause (exit code 3), and not the machine or the model.
     pub fn is_data_fault(&self) -> bool {
         matches!(self, Self::Compressed { .. } | Self::Input { .. })
     }

@@ -1,4 +1,4 @@
-//! One chunk of lines → what became of each line. The parallel part of `check` and `prepare`.
+//! Examines one chunk of lines. This is the parallel part of `check` and `prepare`.
 
 use crate::chunks::{Chunk, lines};
 use crate::conversation::Conversation;
@@ -8,12 +8,12 @@ use crate::rejection::Rejection;
 use crate::turns::MaskPolicy;
 use crate::{ChatTokenizer, Tokens, explain};
 
-/// With what lines are examined.
+/// The settings for examining lines.
 pub(crate) struct Examiner<'a> {
-    /// Without one, lines are validated but not rendered.
+    /// The tokenizer. Without one, lines are validated but not rendered.
     pub tokenizer: Option<&'a ChatTokenizer>,
     pub policy: MaskPolicy,
-    /// The model's limit.
+    /// The model's limit on tokens per example.
     pub max_example_tokens: Option<u32>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Accepted {
     pub empty_turns: u32,
     pub unusual_order: Option<&'static str>,
     pub special_tokens: u32,
-    /// With a tokenizer.
+    /// The tokens, if there is a tokenizer.
     pub tokens: Option<Tokens>,
 }
 
@@ -63,8 +63,8 @@ impl Examiner<'_> {
             examined.outcomes.push(Outcome { line: chunk.first_line, result });
             return examined;
         }
-        // Validating a megabyte at once is five times as fast as line by line; only a chunk that fails is
-        // looked at more closely.
+        // Validating a megabyte at once is five times as fast as line by line, so lines are checked one by
+        // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
         for line in lines(&chunk.bytes, chunk.first_line) {
             examined.lines += 1;

@@ -9,11 +9,11 @@ use crate::rejection::{Kind, Rejection};
 
 pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
 pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
-/// How many fields of an object of no known format are named.
+/// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; line breaks inside a string are written \\n";
 
-/// Text from the data as part of a message: short, and harmless on a terminal.
+/// Quotes text from the data for a message: shortened and escaped for a terminal.
 pub(crate) fn quoted(text: &str) -> String {
     const KEPT: usize = 40;
     let kept: String = text.chars().take(KEPT).collect();
@@ -51,7 +51,7 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32) -> Rejection {
     )
 }
 
-/// Why a line of a file whose format is unknown is not accepted.
+/// Explains why a line of a file whose format is unknown is rejected.
 pub(crate) fn unrecognised(line: &str) -> Rejection {
     match serde_json::from_str::<Value>(line) {
         Err(e) => invalid_json(&e),
@@ -60,7 +60,7 @@ pub(crate) fn unrecognised(line: &str) -> Rejection {
     }
 }
 
-/// Why an object is of no known format, with the fields that it has.
+/// Explains why an object has no known format, and names its fields.
 fn unknown_fields(object: &Map<String, Value>) -> Rejection {
     let has = |field: &str| object.contains_key(field);
     let fix = if has("chosen") && has("rejected") {
@@ -79,8 +79,8 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
     Rejection::new(Kind::UnknownFormat, "", reason, fix)
 }
 
-/// Why a line could not be read as `format`. `error` is what the reader said, used where the walk finds
-/// nothing better.
+/// Explains why a line could not be read as `format`. The parser's `error` is used when nothing more specific
+/// is found.
 pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) -> Rejection {
     let object = match serde_json::from_str::<Value>(line) {
         Err(e) => return invalid_json(&e),
@@ -130,7 +130,7 @@ fn invalid_json(error: &serde_json::Error) -> Rejection {
     Rejection::new(Kind::InvalidJson, "", reason, LINE_FIX)
 }
 
-/// The error's text without "at line 1 column n", which would be taken for a line of the file.
+/// Returns the error's text without "at line 1 column n", which users would read as a line of the file.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or(&text).to_owned()

@@ -1,4 +1,4 @@
-//! The four ways people write training examples, and how to tell them apart.
+//! The four formats of training examples, and how to detect them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,22 +6,22 @@ use std::str::FromStr;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-/// How each line of a file is read. Detected per file, or given.
+/// The format of the lines of a file, which is detected or given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// `{"messages": [{"role", "content"}], "tools"?}`
+    /// The format `{"messages": [{"role", "content"}], "tools"?}`.
     Messages,
-    /// `{"conversations": [{"from", "value"}], "system"?, "tools"?}`
+    /// The format `{"conversations": [{"from", "value"}], "system"?, "tools"?}`.
     #[serde(rename = "sharegpt")]
     ShareGpt,
-    /// `{"instruction", "input"?, "output", "system"?, "history"?}`
+    /// The format `{"instruction", "input"?, "output", "system"?, "history"?}`.
     Alpaca,
-    /// `{"prompt", "completion"}`: two texts, or two lists of messages.
+    /// The format `{"prompt", "completion"}`, with two texts or two lists of messages.
     PromptCompletion,
 }
 
-/// The fields formats are told apart by; values are not looked at.
+/// The fields that identify a format. Their values are ignored.
 #[derive(Deserialize)]
 struct Keys {
     messages: Option<IgnoredAny>,
@@ -35,7 +35,7 @@ impl Format {
     /// All formats.
     pub const ALL: [Self; 4] = [Self::Messages, Self::ShareGpt, Self::Alpaca, Self::PromptCompletion];
 
-    /// The format of the first line that has one.
+    /// Returns the format of the first line that has one.
     pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         lines.filter(|l| !l.trim_ascii().is_empty()).find_map(Self::of_line)
     }
@@ -55,7 +55,7 @@ impl Format {
         }
     }
 
-    /// The name for users. Reports in JSON have `prompt_completion`, as in the first version.
+    /// Returns the name shown to users. Reports in JSON have `prompt_completion`, as in the first version.
     pub fn name(self) -> &'static str {
         match self {
             Self::Messages => "messages",
@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The fields a line must have.
+    /// Returns the fields that a line must have.
     pub(crate) fn required(self) -> &'static [&'static str] {
         match self {
             Self::Messages => &["messages"],

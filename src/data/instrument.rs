@@ -1,9 +1,9 @@
-//! Prepares a chat template so that rendering it tells where each message's text begins and ends.
+//! Instruments a chat template so that rendering reports where each message's text begins and ends.
 //!
-//! Behind every `{% for X in … %}` and `{% endfor %}` goes a `{% set %}` that calls back with the loop's
-//! number and `X`, and the `{% generation %}` tags of transformers become such calls too. Each added tag
-//! repeats the end marker of the tag it follows (`%}`, `-%}`, `+%}`), so that whitespace control sees what it
-//! saw before and the rendered text stays the same, byte for byte.
+//! After every `{% for X in … %}` and `{% endfor %}` a `{% set %}` is inserted that calls back with the
+//! loop's number and `X`. The `{% generation %}` tags of transformers become such calls too. Each inserted
+//! tag repeats the end marker of the tag before it (`%}`, `-%}`, `+%}`), so that whitespace control works as
+//! before and the rendered text stays the same, byte for byte.
 
 /// Name of the callback `(loop, message)`.
 pub(crate) const MESSAGE: &str = "__sparktune_message";
@@ -72,7 +72,8 @@ pub(crate) fn instrument(template: &str) -> Instrumented {
     Instrumented { source: out, has_generation_marks }
 }
 
-/// Length of the tag at the start of `text`, strings inside it respected. `None` if it never ends.
+/// Returns the length of the tag at the start of `text`, where strings may contain end markers. `None` if it
+/// never ends.
 fn tag_length(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     if bytes[1] == b'#' {
@@ -98,7 +99,7 @@ fn tag_length(text: &str) -> Option<usize> {
     None
 }
 
-/// The inside of a `{% … %}` tag and its end marker.
+/// Splits a `{% … %}` tag into its content and its end marker.
 fn parts(tag: &str) -> (&str, &str) {
     let inside = &tag[2..tag.len() - 2];
     let closing = match inside.as_bytes().last() {
@@ -109,7 +110,7 @@ fn parts(tag: &str) -> (&str, &str) {
     (inside.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim(), closing)
 }
 
-/// The loop variable, if the loop has just one.
+/// Returns the loop variable, if the loop has just one.
 fn simple_variable(arguments: &str) -> Option<&str> {
     let variable = arguments.split_whitespace().next()?;
     let then_in = arguments.trim_start()[variable.len()..].split_whitespace().next() == Some("in");

@@ -1,4 +1,4 @@
-//! How long the examples are: the numbers the plan is made from, and a histogram a person can read.
+//! The lengths of the examples: the figures that the plan uses, and a histogram for people.
 
 use std::fmt;
 
@@ -10,21 +10,22 @@ use sparktune_base::units::count;
 pub struct LengthReport {
     /// The unit of the lengths.
     pub unit: Unit,
-    /// Examples.
+    /// The number of examples.
     pub count: u64,
-    /// Their lengths added up.
+    /// The sum of their lengths.
     pub total: u64,
     /// Average length.
     pub mean: f64,
-    /// Median: half of the examples are at most this long (nearest rank, like the other percentiles).
+    /// The median: half of the examples are at most this long (nearest rank, like the other percentiles).
     pub p50: u32,
-    /// 90 % are at most this long.
+    /// The length that 90 % of the examples do not exceed.
     pub p90: u32,
-    /// 99 % are at most this long.
+    /// The length that 99 % of the examples do not exceed.
     pub p99: u32,
-    /// The longest.
+    /// The largest length.
     pub max: u32,
-    /// Examples by length, each bin twice as wide as the one before, first and last non-empty.
+    /// The number of examples by length. Each bin is twice as wide as the one before; the first and the last
+    /// are not empty.
     pub histogram: Vec<Bin>,
 }
 
@@ -34,25 +35,25 @@ pub struct LengthReport {
 pub enum Unit {
     /// Tokens of the model.
     Tokens,
-    /// Bytes of text, where no model was given.
+    /// Bytes of text, if no model was given.
     Bytes,
 }
 
 /// Examples with `from <= length < to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
-    /// Shortest length in it.
+    /// The smallest length in the bin.
     pub from: u32,
-    /// First length beyond it.
+    /// The first length above the bin.
     pub to: u32,
-    /// Examples in it.
+    /// The number of examples in the bin.
     pub count: u64,
-    /// Their lengths added up.
+    /// The sum of their lengths.
     pub total: u64,
 }
 
 impl LengthReport {
-    /// Reports on lengths in any order; sorts them in place. `None` without examples.
+    /// Summarises lengths in any order and sorts them in place. Returns `None` without examples.
     pub fn new(unit: Unit, lengths: &mut [u32]) -> Option<Self> {
         lengths.sort_unstable();
         let (count, max) = (lengths.len(), *lengths.last()?);
@@ -90,7 +91,7 @@ fn histogram(sorted: &[u32]) -> Vec<Bin> {
     bins
 }
 
-/// Several lines of text, the histogram drawn with bars.
+/// Formats the report in several lines, with the histogram as bars.
 impl fmt::Display for LengthReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WIDTH: u64 = 40;

@@ -1,9 +1,8 @@
-//! The data room: JSON lines → conversations → tokens → token file → packs, and a report of what was found on
-//! the way.
+//! The data pipeline: JSON lines → conversations → tokens → token file → packs, and a report of the findings.
 //!
-//! Owns everything between the user's files and the trainer's batches, each step a function of its own:
-//! `Line` → [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`]
-//! → [`packing`]. Knows nothing of models, devices or screens.
+//! Owns everything between the user's files and the trainer's batches. Each step is a function: `Line` →
+//! [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`] →
+//! [`packing`]. It must not know models, devices or screens.
 
 mod byte_bpe;
 mod chat_tokenizer;

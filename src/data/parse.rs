@@ -1,9 +1,8 @@
-//! A line of JSON → a [`Conversation`], or the reason why not.
+//! Parses a line of JSON into a [`Conversation`], or returns the reason why it cannot.
 //!
-//! The straight path reads the line once, borrowing strings, and checks all of it: syntax of every value,
-//! types of every known field, roles, contents. Unknown fields are skipped (and must still be valid JSON). A
-//! line that fails is read a second time by [`explain`](crate::explain), which has the time to say what is
-//! wrong.
+//! A valid line is read once, with borrowed strings, and checked completely: the syntax of every value, the
+//! types of known fields, roles, contents. Unknown fields are skipped, but must be valid JSON. A line that
+//! fails is read a second time by [`explain`](crate::explain), which can take the time to find the cause.
 
 use std::borrow::Cow;
 
@@ -15,7 +14,7 @@ use crate::explain;
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
 
-/// Reads one line. `format: None` means that no line of the file could be recognised.
+/// Parses one line. `format: None` means that the format of the file could not be detected.
 pub fn parse_line(format: Option<Format>, line: &str) -> Result<Conversation<'_>, Rejection> {
     let Some(format) = format else { return Err(explain::unrecognised(line)) };
     let unreadable = |e: serde_json::Error| explain::unreadable(format, line, &e);
@@ -86,7 +85,7 @@ struct PromptLine<'a> {
     tools: Option<Json<'a>>,
 }
 
-/// A turn in either naming: `role`/`content` or `from`/`value`.
+/// A turn with either naming: `role`/`content` or `from`/`value`.
 #[derive(Deserialize)]
 struct Turn<'a> {
     #[serde(borrow)]
@@ -122,7 +121,7 @@ fn turns<'a>(turns: Vec<Turn<'a>>, list: &str, names: Names) -> Result<Vec<Messa
     turns.into_iter().enumerate().map(|(i, turn)| turn.message(names).map_err(|r| r.at(list, i))).collect()
 }
 
-/// A rejection inside a turn, before the turn's place is known.
+/// A rejection inside a turn, before the index of the turn is known.
 struct InTurn(Kind, &'static str, String, &'static str);
 
 impl InTurn {
@@ -133,7 +132,7 @@ impl InTurn {
 
 impl<'a> Turn<'a> {
     fn message(self, names: Names) -> Result<Message<'a>, InTurn> {
-        // ShareGPT files are also found with OpenAI's names inside.
+        // Some ShareGPT files use OpenAI's names inside.
         if names == Names::ShareGpt && self.from.0.is_some() {
             return self.sharegpt();
         }
@@ -151,8 +150,8 @@ impl<'a> Turn<'a> {
         let tool_calls = calls(self.tool_calls)?;
         let written = self.reasoning_content.map(|t| t.0);
         let elsewhere = || [self.reasoning.0, self.thinking.0].into_iter().flatten().find(|t| !t.is_empty());
-        // An empty reasoning_content says that there is none, which is not the same as not saying: templates
-        // look for it in the content then.
+        // An empty reasoning_content means that there is no reasoning, which differs from a missing field:
+        // without the field, templates look for reasoning in the content.
         let reasoning_content = match written {
             Some(text) if text.is_empty() => elsewhere().or(Some(text)),
             Some(text) => Some(text),
@@ -211,7 +210,7 @@ impl<'a> Turn<'a> {
 
 const KNOWN_ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// A ShareGPT `function_call`: the value is the call as JSON.
+/// Reads a ShareGPT `function_call`, whose value is the call as JSON.
 fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
     let unreadable = |reason: String| {
         InTurn(
@@ -261,7 +260,7 @@ fn calls(calls: Option<Json<'_>>) -> Result<Option<Json<'_>>, InTurn> {
     }
 }
 
-/// Tools as a list, or as the string some data sets keep the list in.
+/// Reads tools from a list, or from a string with the list, as in some data sets.
 fn tools(tools: Option<Json<'_>>) -> Result<Option<Json<'_>>, Rejection> {
     let wrong = |reason: &str| {
         Rejection::new(Kind::WrongType, "tools", reason, "Write tools as a list of JSON schema objects")
@@ -344,7 +343,7 @@ impl<'a> PromptLine<'a> {
             }
             (TextOrTurns::Turns(prompt), TextOrTurns::Turns(completion)) => {
                 let mut messages = turns(prompt, "prompt", Names::OpenAi)?;
-                // What is in the prompt is given, whoever said it.
+                // The prompt is context, including its assistant turns.
                 messages.iter_mut().for_each(|m| m.untrained = true);
                 messages.extend(turns(completion, "completion", Names::OpenAi)?);
                 finish("completion", messages, tools(self.tools)?)
@@ -443,7 +442,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for TextOrTurns<'a> {
     }
 }
 
-/// A field that counts when it is a string and is tolerated when it is anything else.
+/// A field that is used when it is a string and ignored when it has another type.
 #[derive(Default)]
 struct IfText<'a>(Option<Cow<'a, str>>);
 

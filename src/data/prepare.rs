@@ -1,7 +1,7 @@
-//! `prepare`: the data, tokenised once, as token files beside a report.
+//! `prepare`: tokenises the data once and writes token files and a report.
 //!
-//! What a folder holds is current exactly when the header its token files would get today equals the header
-//! they have: same tokenizer, template, policy and source bytes. Then nothing is tokenised again.
+//! A folder is current exactly when its token files would get the same header again: the same tokenizer,
+//! template, policy and source bytes. Then nothing is tokenised again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,20 @@ use crate::tally::{Side, Tally};
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
 
-/// Raised when the same inputs would be tokenised or masked differently than before.
+/// Has to be increased when the same inputs would be tokenised or masked differently than before.
 const VERSION: u32 = 1;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
 const REJECTED: &str = "rejected.jsonl";
 
-/// Where held-out examples come from.
+/// The source of the eval set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvalData {
     /// A share of the training data.
     Split(EvalSplit),
-    /// Files and folders of their own.
+    /// Separate files and folders.
     Files(Vec<PathBuf>),
 }
 
@@ -42,41 +42,41 @@ impl Default for EvalData {
     }
 }
 
-/// How to prepare.
+/// The options of preparation.
 #[derive(Debug, Clone, Default)]
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// Which parameters are trained.
+    /// Which tokens are trained.
     pub policy: MaskPolicy,
-    /// Reject examples with more tokens than this.
+    /// The number of tokens above which examples are rejected.
     pub max_example_tokens: Option<u32>,
-    /// Where held-out examples come from.
+    /// The source of the eval set.
     pub eval: EvalData,
 }
 
-/// A folder of prepared data.
+/// A folder with prepared data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
-    /// The training examples.
+    /// The token file of the training examples.
     pub train: PathBuf,
-    /// The held-out examples. A valid token file even when there are none.
+    /// The token file of the eval set. It is valid even when the set is empty.
     pub eval: PathBuf,
     /// The findings.
     pub report: Report,
-    /// Rejected lines, if there were any.
+    /// The file of rejected lines, if there were any.
     pub rejected: Option<PathBuf>,
-    /// The folder was current: nothing was done.
+    /// Whether the folder was current, so that nothing was tokenised.
     pub reused: bool,
 }
 
-/// Tokenises `inputs` into `out_dir` (created if need be): `train.qubgpu`, `eval.qubgpu`, `report.json`, and
-/// `rejected.jsonl` if a line was rejected. Memory stays bounded whatever the size of the inputs, but for 20
-/// bytes per example.
+/// Tokenises `inputs` into `out_dir` (created if necessary): `train.qubgpu`, `eval.qubgpu`, `report.json`,
+/// and `rejected.jsonl` if a line was rejected. Apart from 20 bytes per example, memory is bounded for inputs
+/// of any size.
 ///
 /// # Errors
-/// Unreadable inputs, an unwritable folder, or a stop on request. Bad lines are in the report; ask
-/// [`Report::exceeds`].
+/// The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are in the
+/// report; check [`Report::exceeds`].
 pub fn prepare(
     inputs: &[PathBuf],
     tokenizer: &ChatTokenizer,
@@ -93,9 +93,9 @@ pub fn prepare(
     if let Some(prepared) = current(out_dir, &header)? {
         return Ok(prepared);
     }
-    // Tokens and rejected lines are the user's data: nobody else looks into the folder.
+    // Tokens and rejected lines are the user's data, so only the user may read the folder.
     create_private_folder(out_dir).map_err(DataError::io("create", out_dir))?;
-    // The report is written last: a folder without one is not prepared.
+    // The report is written last, so a folder without one is incomplete.
     remove_if_there(&out_dir.join(REPORT))?;
 
     let examiner = Examiner {
@@ -136,7 +136,7 @@ pub fn prepare(
     Ok(prepared(out_dir, report, false))
 }
 
-/// The header of token files made from these inputs today.
+/// Returns the header for token files made from these inputs now.
 fn header(
     train: &Source,
     eval: Option<&Source>,
@@ -163,11 +163,11 @@ fn header(
     })
 }
 
-/// Everything that decides tokens, masks and sides besides the files, as text.
+/// Describes, as text, everything except the files that determines tokens, masks and the split.
 fn policy(train: &Source, options: &PrepareOptions) -> String {
     let policy = options.policy;
     let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
-    // Spelled as in the first version: a token file made by it is still current.
+    // The spelling of the first version is kept, so that its token files are still current.
     let format = options.format.map_or("detected", Format::name).replace('-', "_");
     let eval = match &options.eval {
         EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
@@ -180,7 +180,7 @@ fn policy(train: &Source, options: &PrepareOptions) -> String {
     )
 }
 
-/// The folder as it is, if it was made from the same and is whole.
+/// Returns the contents of the folder if they are complete and have the same header.
 fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataError> {
     let path = out_dir.join(REPORT);
     let report = match fs::read(&path) {
@@ -188,18 +188,18 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(DataError::io("read", path)(e)),
     };
-    // A report of another version of this program reads as none.
+    // A report of another version of this program counts as missing.
     let Ok(report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
     for name in [TRAIN, EVAL] {
         match TokenFile::open(&out_dir.join(name)) {
-            // Every checksum is looked at here: damage must not wait for the step that meets it.
+            // Every checksum is checked here, so that damage is found before a training step reads it.
             Ok(file) if file.header() == header => {
                 if !token_file::verify(file.path())?.is_sound() {
                     return Ok(None);
                 }
             }
             Ok(_) => return Ok(None),
-            // Missing, cut short, damaged or of another version: all of it is made again.
+            // A file that is missing, truncated, damaged or of another version is written again.
             Err(TokenFileError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
             {

@@ -1,9 +1,9 @@
-//! A few examples as the model will see them, with what is trained marked: for a person to look at before
-//! anything runs.
+//! A few examples as the model will see them, with the trained text marked, so that a user can check them
+//! before a run.
 //!
 //! Enters: the user's files and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is
-//! shown under both think policies, so that a screen switches between them at once. Reads a bounded beginning
-//! of the data and nothing else.
+//! shown under both think policies, so that a screen switches between them at once. It reads only a bounded
+//! beginning of the data.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use crate::parse::parse_line;
 use crate::source::Source;
 use crate::{ChatTokenizer, DataError, MaskPolicy, Place, Rejection, explain};
 
-/// A longer line is not tokenised for a preview.
+/// The length in bytes above which a line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;
-/// After so many refused examples no further one is tried.
+/// The number of rejected examples after which no further one is tried.
 const MAX_REFUSED: usize = 64;
 
 /// The selection of examples to show.
@@ -28,13 +28,13 @@ const MAX_REFUSED: usize = 64;
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// Pass over examples with more tokens than this.
+    /// The number of tokens above which examples are skipped.
     pub max_example_tokens: Option<u32>,
-    /// Examples at most.
+    /// The largest number of examples.
     pub limit: usize,
-    /// Bytes of the data that are looked at, from the beginning.
+    /// The number of bytes that are read from the beginning of the data.
     pub max_scan_bytes: usize,
-    /// Bytes of text kept of one example; the middle of a longer one is left out.
+    /// The number of bytes kept of an example's text; the middle of a longer one is left out.
     pub max_text_bytes: usize,
 }
 
@@ -53,16 +53,16 @@ impl Default for PreviewOptions {
 /// A few examples of the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preview {
-    /// The first ones, then one from the middle and the longest of what was looked at.
+    /// The first examples, then one from the middle and the longest of those that were read.
     pub examples: Vec<Previewed>,
-    /// The empty thinking block that the template inserts. `None`: it inserts none, and both think policies
-    /// are the same.
+    /// The empty thinking block that the template inserts. `None` if it inserts none; both think policies are
+    /// then the same.
     pub empty_think_block: Option<String>,
-    /// The first line that was not accepted, with the reason.
+    /// The first rejected line, with the reason.
     pub first_refused: Option<(Place, Rejection)>,
-    /// Lines not shown because of their length, over 1 MiB.
+    /// The number of lines that are not shown because they are longer than 1 MiB.
     pub too_long_to_show: u64,
-    /// All of the data was looked at, so "middle" and "longest" are of all of it.
+    /// Whether all of the data was read, so that "middle" and "longest" refer to all of it.
     pub whole: bool,
 }
 
@@ -82,52 +82,53 @@ impl Preview {
     }
 }
 
-/// Why an example was chosen.
+/// The reason why an example was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pick {
     /// One of the first.
     First,
-    /// From the middle of what was looked at.
+    /// From the middle of the examples that were read.
     Middle,
-    /// The longest of what was looked at.
+    /// The longest of the examples that were read.
     Longest,
 }
 
 /// One example under both think policies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Previewed {
-    /// Where it is.
+    /// The place of its line.
     pub place: Place,
-    /// Why it was chosen.
+    /// The reason why it was chosen.
     pub pick: Pick,
-    /// Tokens, the same under both.
+    /// The number of tokens, which is the same under both policies.
     pub tokens: u32,
-    /// The inserted thinking block is trained.
+    /// The rendering in which the inserted thinking block is trained.
     pub train: Rendering,
-    /// The inserted thinking block is context.
+    /// The rendering in which the inserted thinking block is context.
     pub skip: Rendering,
 }
 
 /// An example under one think policy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rendering {
-    /// Tokens that carry loss. 0 means that the example is rejected under this policy.
+    /// The number of tokens that contribute to the loss. 0 means that the example is rejected under this
+    /// policy.
     pub target_tokens: u32,
-    /// Its text in order.
+    /// The pieces of its text in order.
     pub spans: Vec<Span>,
 }
 
-/// A piece of an example. Text from data: escape it for a terminal.
+/// A piece of an example. Its text is untrusted and has to be escaped for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The text.
     pub text: String,
-    /// It carries loss.
+    /// Whether it contributes to the loss.
     pub trained: bool,
-    /// It is one of the tokenizer's special tokens.
+    /// Whether it is one of the tokenizer's special tokens.
     pub special: bool,
-    /// It is no text of the example, but says how much of its middle was left out.
+    /// Whether it is a note on how much text was left out.
     pub left_out: bool,
 }
 
@@ -138,10 +139,10 @@ struct Candidate<'a> {
     conversation: Conversation<'a>,
 }
 
-/// Shows a few examples.
+/// Renders a few examples.
 ///
 /// # Errors
-/// Inputs that cannot be read at all. Bad lines are no error: the first of them is in the preview.
+/// The inputs cannot be read at all. Bad lines are not an error: the first of them is in the preview.
 pub fn preview(
     inputs: &[PathBuf],
     tokenizer: &ChatTokenizer,
@@ -207,7 +208,7 @@ pub fn preview(
             }
         }
     };
-    // Two places are for examples from elsewhere, where there is room for more than two.
+    // Two examples come from elsewhere in the data, if more than two are shown.
     let first = if options.limit > 2 { options.limit - 2 } else { options.limit };
     show(&mut (0..candidates.len()), Pick::First, first);
     let mut by_length: Vec<usize> = (0..candidates.len()).collect();
@@ -230,7 +231,7 @@ fn previewed(
     options: &PreviewOptions,
 ) -> Result<Previewed, Rejection> {
     let under = |think: Think| tokenizer.encode_conversation(conversation, think);
-    // An answer that is nothing but the inserted block has a target under one policy only.
+    // If an answer consists only of the inserted block, it has a target under one policy only.
     let (train, skip) = (under(Think::Train), under(Think::Skip));
     let tokens = match (&train, &skip) {
         (Ok(tokens), _) | (_, Ok(tokens)) => tokens.input_ids.len() as u32,
@@ -256,7 +257,7 @@ fn previewed(
     })
 }
 
-/// Cuts a text where anything changes, and leaves out the middle of a long one.
+/// Splits a text into pieces of one kind, and leaves out the middle of a long text.
 fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_bytes: usize) -> Vec<Span> {
     let hole = if text.len() > max_bytes {
         text.floor_char_boundary(max_bytes / 2)..text.ceil_char_boundary(text.len() - max_bytes / 2)

@@ -1,9 +1,9 @@
-//! How long work tells its caller where it is, and how the caller stops it.
+//! Progress reports of long work to its caller, and their way of cancelling it.
 
 /// The current phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Reading the inputs once to know whether they changed since the last time.
+    /// Reading the inputs once to detect changes since the last time.
     Fingerprint,
     /// Validating without a model.
     Check,
@@ -11,7 +11,7 @@ pub enum Phase {
     Tokenise,
 }
 
-/// Where the work stands. Bytes are those on disk (compressed for compressed inputs), so that the total is
+/// The state of the work. Bytes are counted on disk (compressed for compressed inputs), so that the total is
 /// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
@@ -25,13 +25,13 @@ pub struct Step {
     pub examples: u64,
 }
 
-/// Receives progress and may ask to stop. Called from the thread that started the work, a few times a second
-/// at most on large inputs.
+/// Receives progress and may cancel the work. It is called from the thread that started the work, a few times
+/// per second at most.
 pub trait Progress: Sync {
-    /// The work moved on.
+    /// Reports progress.
     fn step(&self, step: Step);
 
-    /// `true` ends the work with [`DataError::Cancelled`](crate::DataError::Cancelled).
+    /// Returns `true` to end the work with [`DataError::Cancelled`](crate::DataError::Cancelled).
     fn cancelled(&self) -> bool {
         false
     }

@@ -1,13 +1,13 @@
-//! `tojson` as transformers defines it for chat templates: Python's `json.dumps(x, ensure_ascii=False)`, byte
-//! for byte.
+//! The filter `tojson` as transformers defines it for chat templates: the output of Python's `json.dumps(x,
+//! ensure_ascii=False)`, byte for byte.
 //!
-//! minijinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which would change what a model reads in
-//! its tool descriptions.
+//! minijinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which would change the tool descriptions
+//! that a model reads.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// The filter. Takes `indent`, `ensure_ascii`, `separators` and `sort_keys` by name.
+/// The filter. It takes `indent`, `ensure_ascii`, `separators` and `sort_keys` as keyword arguments.
 pub(crate) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
     let separators = options.get::<Option<Vec<String>>>("separators")?;
@@ -128,7 +128,8 @@ impl Writer {
     }
 }
 
-/// `repr` of a Python float: shortest digits, exponent from 1e16 up and below 1e-4.
+/// Formats a number like `repr` of a Python float: shortest digits, with an exponent from 1e16 up and below
+/// 1e-4.
 fn python_float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".to_owned();
@@ -147,7 +148,7 @@ fn python_float(x: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-/// A JSON tree as a template value, key order kept.
+/// Converts a JSON tree to a template value and keeps the order of keys.
 pub(crate) fn template_value(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::from(()),

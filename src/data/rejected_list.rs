@@ -1,8 +1,8 @@
-//! Reads back the list of rejected lines that `check` and `prepare` keep, page by page.
+//! Reads the list of rejected lines that `check` and `prepare` write, page by page.
 //!
-//! A line of the list holds a line of the user's, which may be many megabytes long and of which there may be
-//! millions. So neither a whole line nor the whole list is ever held: of each line a bounded beginning is
-//! read, and of the list a place here and there is remembered.
+//! A line of the list contains a line of the user's data, which may have many megabytes, and there may be
+//! millions of lines. Therefore neither a whole line nor the whole list is ever held in memory: only the
+//! beginning of a line is kept, and only the positions of some lines are stored.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::DataError;
 use crate::rejection::Rejected;
 
-/// Bytes of a line of the list that are looked at. Everything but the user's text fits many times.
+/// The number of bytes kept of a line of the list. Everything except the user's text fits easily.
 const LOOKED_AT: usize = 256 << 10;
-/// Lines from one remembered place to the next.
+/// The distance in lines between two stored positions.
 const STRIDE: u64 = 256;
 
 /// The list of rejected lines, open for reading.
@@ -21,34 +21,36 @@ const STRIDE: u64 = 256;
 pub struct RejectedList {
     path: PathBuf,
     file: BufReader<File>,
-    /// Where every [`STRIDE`]th line begins, as far as was read.
+    /// The byte offset of every [`STRIDE`]th line, as far as the list was read.
     marks: Vec<u64>,
 }
 
-/// A rejected line, bounded.
+/// A rejected line of bounded size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptLine {
-    /// Place, reason, fix, and the beginning of the line. All of it from data: escape it for a terminal.
+    /// Place, reason, fix, and the beginning of the line. All of it is untrusted and has to be escaped for a
+    /// terminal.
     pub rejected: Rejected,
-    /// The line went on; only its beginning is here.
+    /// Whether the line was longer than the text kept here.
     pub cut: bool,
 }
 
 impl RejectedList {
-    /// Opens the list, whose path `Prepared::rejected` or the options of `check` say.
+    /// Opens the list, whose path is in `Prepared::rejected` or the options of `check`.
     ///
     /// # Errors
-    /// A file that is not there or cannot be read.
+    /// The file does not exist or cannot be read.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io("read", path))?;
         Ok(Self { path: path.to_owned(), file: BufReader::new(file), marks: vec![0] })
     }
 
-    /// Up to `limit` lines from line `offset` (from 0) on, each with up to `max_text_bytes` of its text;
-    /// fewer at the end. Going forward and back a page costs no more than the page.
+    /// Returns up to `limit` lines from line `offset` on (counted from 0), each with up to `max_text_bytes`
+    /// of its text; fewer at the end. Moving by one page in either direction costs no more than reading the
+    /// page.
     ///
     /// # Errors
-    /// Reading fails, or the file is no list of rejected lines.
+    /// Reading fails, or the file is not a list of rejected lines.
     pub fn page(
         &mut self,
         offset: u64,
@@ -87,8 +89,8 @@ impl RejectedList {
     }
 }
 
-/// Reads a line to its end, keeping up to `kept` bytes of it in `line`; the length of it all with its end, 0
-/// at the end.
+/// Reads a line to its end and keeps up to `kept` bytes of it in `line`. Returns the length of the whole line
+/// including its line break, or 0 at the end of the file.
 fn read_line(from: &mut impl BufRead, kept: usize, line: &mut Vec<u8>) -> std::io::Result<u64> {
     line.clear();
     let mut bytes = 0;
@@ -119,9 +121,9 @@ fn parse(line: &[u8], cut: bool, max_text_bytes: usize) -> Option<KeptLine> {
     Some(KeptLine { rejected, cut })
 }
 
-/// A line that was cut inside its text, which is its last field: the string is ended where it can be.
+/// Parses a line that was cut inside its last field, the text, by closing the string at a valid position.
 fn parse_beginning(line: &[u8]) -> Option<Rejected> {
-    // At most a pair of surrogates as escapes, `\ud83d\ude00`, or the bytes of one character are cut in two.
+    // The cut splits at most a surrogate pair in escapes, `\ud83d\ude00`, or the bytes of one character.
     (0..12).find_map(|cut_off| {
         let line = std::str::from_utf8(line.get(..line.len().checked_sub(cut_off)?)?).ok()?;
         serde_json::from_str(&format!("{line}\"}}")).ok()
@@ -206,7 +208,7 @@ mod tests {
             let found = parse_beginning(&whole.as_bytes()[..at]).unwrap();
             prop_assert!(text.starts_with(&found.text), "{:?} {:?}", text, found.text);
             prop_assert!(found.text.len() + 12 >= (at - begin) / 6);
-            // The same with everything written as escapes, as other programs do.
+            // The same list with all characters as escapes, as other programs write it.
             let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
             let line = format!("{}{escaped}", &whole[..begin]);
             let at = begin + usize::from(cut) % (escaped.len() + 1);

@@ -1,4 +1,4 @@
-//! Why a line was not accepted, and the file in which such lines are kept.
+//! The reasons why lines are rejected, and the file that keeps such lines.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::DataError;
 
-/// The kind of a rejection: what reports count by.
+/// The kind of a rejection, by which reports count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -20,33 +20,33 @@ pub enum Kind {
     InvalidJson,
     /// The line is JSON but not an object.
     NotAnObject,
-    /// The line's fields belong to no known format, or to another one than its file's.
+    /// The line's fields belong to no known format, or not to the format of its file.
     UnknownFormat,
-    /// A field the format needs is absent or null.
+    /// A field that the format requires is missing or null.
     MissingField,
-    /// A field has a type the format does not allow.
+    /// A field has a type that the format does not allow.
     WrongType,
     /// A role that no chat template knows.
     UnknownRole,
-    /// No messages, or no text where text is needed.
+    /// There are no messages, or there is no text where text is required.
     Empty,
-    /// No assistant turn that could be trained.
+    /// There is no assistant turn to train.
     NothingToTrain,
-    /// Images, audio, video and other parts that are not text.
+    /// The content is an image, audio, video or another part that is not text.
     UnsupportedContent,
     /// The line exceeds the length one line may have.
     LineTooLong,
     /// The checkpoint's chat template refused the conversation.
     TemplateRefused,
-    /// The rendering could not be divided into turns with certainty.
+    /// The rendered text could not be divided into turns with certainty.
     UncertainMask,
     /// The tokenizer failed.
     TokenizerFailed,
-    /// More tokens than the model's limit.
+    /// The example has more tokens than the model allows.
     TooManyTokens,
 }
 
-/// The kind in words, for reports.
+/// Formats the kind in words, for reports.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,12 +69,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Why an example was not accepted: where in it, what is wrong, what to do.
+/// A rejected example: where in it, what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejection {
     /// The kind, by which reports count.
     pub kind: Kind,
-    /// The field, as a path: `messages[2].content`. Empty when the line as a whole is at fault.
+    /// The field, as a path: `messages[2].content`. Empty when the line as a whole is the cause.
     pub field: String,
     /// The problem.
     pub reason: String,
@@ -109,15 +109,15 @@ pub struct Rejected {
     pub file: String,
     /// The line, counted from 1.
     pub line: u64,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
     pub rejection: Rejection,
-    /// The line as it stood. Bytes that are not UTF-8 appear as U+FFFD.
+    /// The original line. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub text: String,
 }
 
-/// Writes `rejected.jsonl`: beside its place first, and into it only when all is written. Nothing but an
-/// earlier list of rejected lines is ever replaced or removed.
+/// Writes `rejected.jsonl` under a temporary name first, and renames it when it is complete. Only an earlier
+/// list of rejected lines is ever replaced or removed.
 pub(crate) struct RejectedFile {
     path: PathBuf,
     file: Option<BufWriter<NamedTempFile>>,
@@ -150,7 +150,8 @@ impl RejectedFile {
             .map_err(DataError::io("write", &self.path))
     }
 
-    /// Puts the list in its place; the path if there is one. Without a rejected line an earlier list goes.
+    /// Moves the list to its final name and returns the path if there is one. Without rejected lines an
+    /// earlier list is removed.
     pub(crate) fn finish(self) -> Result<Option<PathBuf>, DataError> {
         let Some(file) = self.file else {
             return match std::fs::remove_file(&self.path) {
@@ -166,10 +167,10 @@ impl RejectedFile {
     }
 }
 
-/// Whether a file is empty or begins with a line that [`RejectedFile`] wrote.
+/// Returns whether a file is empty or begins with a line that [`RejectedFile`] wrote.
 fn is_list(file: &File) -> bool {
     let mut first = String::new();
-    // A line of ours may hold a very long line of the user's; more than this is not looked at.
+    // A line of the list may contain a very long line of the user's data, so the read is limited.
     let read = BufReader::new(file.take(256 << 20)).read_line(&mut first);
     read.is_ok() && (first.is_empty() || serde_json::from_str::<Rejected>(&first).is_ok())
 }

@@ -1,4 +1,4 @@
-//! The findings about the data: `report.json`, and the same as text.
+//! The findings about the data, for `report.json` and as text.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ use crate::rejection::{Kind, Rejection};
 pub struct Report {
     /// The input files in order.
     pub files: Vec<FileReport>,
-    /// Lines read, blank ones included.
+    /// Lines read, including blank ones.
     pub lines: u64,
-    /// Blank lines: skipped, not counted as rejected.
+    /// Blank lines, which are skipped and not counted as rejected.
     pub blank_lines: u64,
     /// Accepted examples.
     pub examples: u64,
@@ -29,35 +29,35 @@ pub struct Report {
     pub duplicates: Finding,
     /// Eval examples that are also in the training data.
     pub in_train_and_eval: Finding,
-    /// Examples with an assistant turn that says nothing.
+    /// Examples with an empty assistant turn.
     pub empty_assistant_turns: Finding,
-    /// Examples with an unusual order of speakers that were accepted all the same.
+    /// Accepted examples with an unusual order of speakers.
     pub unusual_order: Finding,
-    /// Examples whose own text has special tokens written out, which become the real tokens. `None` without
-    /// a model.
+    /// Examples whose own text contains special tokens, which become real special tokens. `None` without a
+    /// model.
     pub special_tokens_in_text: Option<Finding>,
     /// Bytes of text in accepted examples.
     pub text_bytes: u64,
     /// Token counts. `None` without a model.
     pub tokens: Option<TokenCounts>,
-    /// Lengths of accepted examples, in tokens with a model, in bytes without. `None` when there are none.
+    /// Lengths of accepted examples, in tokens with a model, otherwise in bytes. `None` when there are none.
     pub lengths: Option<LengthReport>,
-    /// Which side the examples went to. `None` where nothing was split.
+    /// The numbers of examples in the training and eval sets. `None` if nothing was split.
     pub split: Option<SplitReport>,
 }
 
 /// One input file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FileReport {
-    /// As the user named it.
+    /// The name that the user gave.
     pub name: String,
-    /// Whether it was named as eval data.
+    /// Whether it was given as eval data.
     pub eval: bool,
-    /// Size on disk.
+    /// The size on disk in bytes.
     pub bytes: u64,
-    /// How its lines were read. `None` if no line could be recognised.
+    /// The format of its lines. `None` if it could not be detected.
     pub format: Option<Format>,
-    /// Lines, blank ones included.
+    /// Lines, including blank ones.
     pub lines: u64,
     /// Accepted examples.
     pub examples: u64,
@@ -65,12 +65,12 @@ pub struct FileReport {
     pub rejected: u64,
 }
 
-/// Where an example is.
+/// The place of an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The file, as the user named it.
+    /// The file, by the name that the user gave.
     pub file: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: u64,
 }
 
@@ -79,22 +79,22 @@ pub struct Place {
 pub struct RejectionCount {
     /// The kind.
     pub kind: Kind,
-    /// How many.
+    /// The number of lines.
     pub count: u64,
-    /// Where the first is.
+    /// The place of the first one.
     pub first: Place,
-    /// The rejection of the first such line.
+    /// The rejection of the first one.
     pub example: Rejection,
 }
 
-/// Accepted examples with something worth knowing.
+/// Accepted examples with a noteworthy property.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How many examples.
+    /// The number of examples.
     pub examples: u64,
-    /// How often, where it can happen several times in one example.
+    /// The number of occurrences, which can be several per example.
     pub occurrences: u64,
-    /// The first few places.
+    /// The places of the first few.
     pub first: Vec<Place>,
     /// Details of the first example, if they differ between examples.
     pub note: Option<String>,
@@ -105,23 +105,23 @@ pub struct Finding {
 pub struct TokenCounts {
     /// All tokens.
     pub total: u64,
-    /// Those that carry loss.
+    /// Tokens that contribute to the loss.
     pub targets: u64,
     /// `targets / total`.
     pub target_share: f64,
 }
 
-/// How many examples went to which side.
+/// The number of examples in the training set and in the eval set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitReport {
     /// Training examples.
     pub train_examples: u64,
-    /// Held-out examples.
+    /// Examples of the eval set.
     pub eval_examples: u64,
 }
 
 impl Report {
-    /// Share of non-blank lines that were rejected, 0 to 1.
+    /// Returns the share of rejected lines among those that are not blank, 0 to 1.
     pub fn rejected_share(&self) -> f64 {
         match self.rejected + self.examples {
             0 => 0.0,
@@ -129,8 +129,8 @@ impl Report {
         }
     }
 
-    /// Whether the data is to be refused (exit code 3): a larger share than `max_rejected` was rejected, or
-    /// nothing is left.
+    /// Returns whether the data has to be refused (exit code 3), because the share of rejected lines is
+    /// larger than `max_rejected` or no example is left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0 || self.rejected_share() > max_rejected
     }
@@ -142,7 +142,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The report as lines of text.
+/// Formats the report as lines of text.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {

@@ -1,7 +1,7 @@
-//! Which files the data comes from.
+//! The input files of the data.
 //!
-//! Owns the walk from what the user named (files, folders) to an ordered list of files, and how each of them
-//! is opened: plain, gzip or zstd, told apart by their first bytes. Knows nothing of lines.
+//! Owns the resolution of the user's paths (files, folders) to an ordered list of files, and the opening of
+//! each file: plain, gzip or zstd, detected from its first bytes. It must not know lines.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::DataError;
 use crate::progress::{Phase, Progress, Step};
 
-/// Suffixes looked for in a folder.
+/// The file name extensions that are data files in a folder.
 const SUFFIXES: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
-/// Written by us beside the data; never read back as data.
+/// The name of the list of rejected lines. It may be in the data's folder and is never read as data.
 const REJECTED: &str = "rejected.jsonl";
-/// Files from here on are read without leaving them in the page cache: on unified memory the cache competes
-/// with the model.
+/// The size in bytes from which a file is dropped from the page cache after reading: with unified memory the
+/// cache competes with the model.
 const DROP_BEHIND_FROM: u64 = 4 << 30;
 const DROP_EVERY: u64 = 64 << 20;
 
 /// One input file.
 #[derive(Debug, Clone)]
 pub struct SourceFile {
-    /// Where it lies.
+    /// The path of the file.
     pub path: PathBuf,
-    /// As the user named it: what reports and rejections call it.
+    /// The name that the user gave, which reports and rejections use.
     pub name: String,
-    /// Size on disk.
+    /// The size on disk in bytes.
     pub bytes: u64,
 }
 
@@ -39,11 +39,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// Resolves files and folders. A folder stands for the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files
+    /// Resolves files and folders. A folder is replaced by the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files
     /// directly in it, in name order.
     ///
     /// # Errors
-    /// A path that does not exist, a folder without data files, an empty list.
+    /// A path does not exist, a folder has no data files, or the list is empty.
     pub fn open(inputs: &[PathBuf]) -> Result<Self, DataError> {
         let mut files = Vec::new();
         for input in inputs {
@@ -76,17 +76,17 @@ impl Source {
         Ok(Self { files })
     }
 
-    /// The files in reading order.
+    /// Returns the files in reading order.
     pub fn files(&self) -> &[SourceFile] {
         &self.files
     }
 
-    /// Bytes on disk, all files together.
+    /// Returns the size of all files on disk in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.files.iter().map(|f| f.bytes).sum()
     }
 
-    /// BLAKE3 (hex) of each file as it lies on disk, in order. One sequential read.
+    /// Returns the BLAKE3 hash (hex) of each file on disk, in order. This reads all files once.
     pub fn fingerprints(&self, progress: &dyn Progress) -> Result<Vec<String>, DataError> {
         let total = self.total_bytes();
         let mut done = 0;
@@ -140,7 +140,7 @@ fn data_files(folder: &Path) -> Result<Vec<SourceFile>, DataError> {
     Ok(files)
 }
 
-/// A file read once from front to back, counting what was consumed.
+/// A file that is read once sequentially and counts the bytes that were read.
 struct Disk {
     file: File,
     position: Arc<AtomicU64>,
@@ -161,7 +161,7 @@ impl Read for Disk {
         let before = self.position.fetch_add(n as u64, Ordering::Relaxed);
         let after = before + n as u64;
         if self.drop_behind && before / DROP_EVERY != after / DROP_EVERY {
-            // Advice only: a file system that cannot follow it changes nothing for us.
+            // This is only advice: a file system that ignores it makes no difference.
             let _ = rustix::fs::fadvise(
                 &self.file,
                 0,
@@ -173,14 +173,14 @@ impl Read for Disk {
     }
 }
 
-/// An input being read: decompressed bytes, and how many bytes on disk they took so far.
+/// An open input: its decompressed bytes, and the number of bytes on disk read so far.
 pub(crate) struct Opened {
     pub reader: Box<dyn Read + Send>,
     pub position: Arc<AtomicU64>,
     pub compressed: bool,
 }
 
-/// Opens a file by what its first bytes say it is, whatever its name.
+/// Opens a file with the decoder for its first bytes, independent of its name.
 pub(crate) fn open(source: &SourceFile) -> Result<Opened, DataError> {
     let mut disk = Disk::open(source)?;
     let position = disk.position.clone();

@@ -1,27 +1,27 @@
-//! Which examples are held out.
+//! Splits examples into training set and eval set.
 //!
-//! An example's side follows from a seeded hash of its content, and so does not change when other lines are
-//! added, removed or moved, and copies of one example never end up on both sides. That alone would leave a
-//! small file with hardly any held-out example, so among the first distinct examples of the input every
-//! fourth is held out as long as fewer than the minimum are. This looks only at what came before: a file that
-//! grows at its end keeps every old example where it was.
+//! The set of an example depends on a seeded hash of its content. It therefore does not change when other
+//! lines are added, removed or moved, and copies of one example are always in the same set. This alone would
+//! leave a small file with an almost empty eval set, so among the first distinct examples every fourth goes
+//! to the eval set until the minimum is reached. Only earlier lines affect this, so that lines appended to a
+//! file do not move old examples.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Among the first examples, one in this many is held out until the minimum is reached.
+/// Among the first examples, one in this many goes to the eval set until the minimum is reached.
 const ONE_IN: u32 = 4;
 
-/// How the eval split is drawn.
+/// The parameters of the eval split.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EvalSplit {
-    /// Share of the examples held out. 0 holds out none.
+    /// The share of the examples in the eval set. With 0 it is empty.
     pub fraction: f64,
-    /// At least so many, where the input has four times as many distinct examples.
+    /// The minimum size of the eval set, if the input has four times as many distinct examples.
     pub min_examples: u32,
-    /// Another seed draws another split.
+    /// The seed; another seed gives another split.
     pub seed: u64,
 }
 
@@ -31,15 +31,15 @@ impl Default for EvalSplit {
     }
 }
 
-/// Decides example by example, in input order.
+/// Decides the set of each example, in input order.
 pub(crate) struct Splitter {
     seed: u64,
     threshold: u64,
     min_examples: u32,
     held_out: u32,
-    /// Distinct examples seen while the minimum was not reached.
+    /// Distinct examples that were seen before the minimum was reached.
     seen: HashSet<u64>,
-    /// Examples held out for the minimum rather than by their hash.
+    /// Examples added to the eval set to reach the minimum, and not by their hash.
     extra: HashSet<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Splitter {
         let fraction = split.fraction.clamp(0.0, 1.0);
         Self {
             seed: split.seed,
-            // 2^64 scaled; the conversion saturates at 1.
+            // The share scaled to 2^64; the conversion saturates at 1.
             threshold: (fraction * 18_446_744_073_709_551_616.0) as u64,
             min_examples: if fraction > 0.0 { split.min_examples } else { 0 },
             held_out: 0,

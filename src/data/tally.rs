@@ -1,4 +1,4 @@
-//! Adds up what became of the lines, in input order, into a [`Report`].
+//! Counts the results of all lines, in input order, for the [`Report`].
 
 use std::path::Path;
 
@@ -11,20 +11,20 @@ use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
 use crate::source::SourceFile;
 
-/// How many places a finding names.
+/// The number of places listed in a finding.
 const PLACES: usize = 10;
 
-/// Train or eval.
+/// The training set or the eval set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Train,
     Eval,
 }
 
-/// An example's hash and place, 16 bytes each: ten million examples take 160 MB.
+/// An example's hash and place, 16 bytes in total: ten million examples take 160 MB.
 type Seen = (u64, PackedPlace);
 
-/// File in the upper 24 bits, line in the lower 40.
+/// The file in the upper 24 bits, the line in the lower 40.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PackedPlace(u64);
 
@@ -61,7 +61,7 @@ impl Tally {
         })
     }
 
-    /// Adds the files of a source; returns the number of its first file among all.
+    /// Adds the files of a source. Returns the index of its first file among all files.
     pub(crate) fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
         let first = self.report.files.len() as u32;
         self.report.files.extend(files.iter().map(|f| FileReport {
@@ -80,7 +80,7 @@ impl Tally {
         self.report.examples
     }
 
-    /// Counts a chunk's lines. Its accepted and refused lines are counted one by one by the caller.
+    /// Counts a chunk's lines. The caller counts its accepted and rejected lines one by one.
     pub(crate) fn chunk(&mut self, file: u32, examined: &Examined) {
         let file = &mut self.report.files[file as usize];
         file.format = file.format.or(examined.format);
@@ -136,7 +136,7 @@ impl Tally {
         }
     }
 
-    /// The report. `split`: whether the two sides mean anything.
+    /// Returns the report. `split` says whether there are a training and an eval set.
     pub(crate) fn finish(mut self, split: bool) -> Result<Report, DataError> {
         if let Some(file) = self.rejected_file.take() {
             file.finish()?;
@@ -177,7 +177,7 @@ impl Tally {
     }
 }
 
-/// Every example of a sorted list but the first of each hash.
+/// Returns all but the first example of each hash in a sorted list.
 fn copies(sorted: &[Seen]) -> impl Iterator<Item = PackedPlace> {
     sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1)
 }

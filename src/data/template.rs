@@ -1,11 +1,11 @@
-//! Chat templates: a conversation → the text the model was trained on, and which part of it each message
-//! became.
+//! Chat templates render a conversation to the text for the model, and report which part of the text belongs
+//! to each message.
 //!
 //! The template is the checkpoint's own Jinja source, set up as transformers sets it up (`trim_blocks`,
 //! `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, `tojson`, Python's string methods). It
-//! is rendered once, with the conversation as it is; where each message's text lies is noted while it is
-//! being written (see [`instrument`](crate::instrument)). So content may hold anything, special tokens and
-//! look-alikes of turns included, without moving a border.
+//! is rendered once, with the unchanged conversation; the range of each message's text is recorded during
+//! rendering (see [`instrument`](crate::instrument)). Content may therefore contain anything, even special
+//! tokens and text that looks like turns, without affecting the ranges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::instrument::{self, instrument};
 use crate::python_json::{template_value, tojson};
 use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 
-/// Name of the template whose positions are traced, and of the one exactly as the checkpoint has it.
+/// The name of the template with callbacks, and below that of the original one.
 const TRACED: &str = "chat_template";
 const PLAIN: &str = "chat_template_untouched";
 
 /// The variables that the caller of a template may set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RenderOptions {
-    /// End with the opening of an assistant turn.
+    /// Whether to end with the opening of an assistant turn.
     pub add_generation_prompt: bool,
-    /// `enable_thinking`, when set.
+    /// The variable `enable_thinking`, if set.
     pub enable_thinking: Option<bool>,
-    /// `preserve_thinking`, when set: keep the reasoning of earlier turns. Unset, templates differ in what
-    /// they do.
+    /// The variable `preserve_thinking`, if set: keep the reasoning of earlier turns. The default depends on
+    /// the template.
     pub preserve_thinking: Option<bool>,
 }
 
@@ -39,10 +39,10 @@ pub struct RenderOptions {
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// (message, bytes of `text`) in order. Messages that rendered to nothing, or outside the template's
-    /// main loop, are absent.
+    /// The messages by index, with their byte ranges in `text`, in order. Messages that rendered to nothing,
+    /// or outside the template's main loop, are missing.
     pub messages: Vec<(usize, Range<usize>)>,
-    /// Spans inside `{% generation %}` marks, for templates that have them.
+    /// The ranges inside `{% generation %}` tags, for templates that have them.
     pub generated: Vec<Range<usize>>,
 }
 
@@ -54,8 +54,8 @@ pub(crate) struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. `special_tokens` are the named ones (`bos_token`, `eos_token`, …) that templates
-    /// refer to.
+    /// Compiles a template. `special_tokens` contains the named ones (`bos_token`, `eos_token`, …) that
+    /// templates use.
     pub(crate) fn new(source: &str, special_tokens: &[(String, String)]) -> Result<Self, Error> {
         let mut env = Environment::new();
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -88,13 +88,13 @@ impl ChatTemplate {
         Ok(Self { env, special_tokens, has_generation_marks: instrumented.has_generation_marks })
     }
 
-    /// Renders a conversation and where its messages went.
+    /// Renders a conversation and reports the ranges of its messages.
     pub(crate) fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
         self.render_as(TRACED, chat, options)
     }
 
-    /// The text of the untouched template, to hold [`render`](Self::render) against. `None` for templates
-    /// with generation marks, which no engine but transformers' reads as they are.
+    /// Returns the text of the original template, to compare with that of [`render`](Self::render). Returns
+    /// `None` for templates with generation tags, which only transformers can render unchanged.
     pub(crate) fn render_untouched(
         &self,
         chat: &Chat<'_>,
@@ -105,7 +105,7 @@ impl ChatTemplate {
 
     fn render_as(&self, name: &str, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
         match self.render_once(name, chat, options, Arguments::AsWritten) {
-            // OpenAI writes arguments as a string of JSON; templates that walk them need the object.
+            // OpenAI writes arguments as a string of JSON; templates that iterate over them need an object.
             Err(e) if !is_refusal(&e) && chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
                 self.render_once(name, chat, options, Arguments::Parsed).map_err(|_| e)
             }
@@ -162,7 +162,7 @@ fn note(trace: &Value, note: Note) {
     }
 }
 
-/// Marks errors the template raised itself.
+/// Marks errors that the template raised itself.
 #[derive(Debug, thiserror::Error)]
 #[error("raised by the template")]
 struct Refusal;
@@ -171,7 +171,7 @@ fn is_refusal(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|s| s.is::<Refusal>())
 }
 
-/// What a template error says to a person: the template's own words where it raised it.
+/// Returns the message of a template error: the template's own text if it raised the error.
 pub(crate) fn error_text(error: &Error) -> String {
     match error.detail() {
         Some(detail) if is_refusal(error) => detail.to_owned(),

@@ -1,8 +1,8 @@
-//! Records which values a template reads while it renders, and at which place of the text.
+//! Records which values a template reads while it renders, and at which position in the text.
 //!
-//! A [`Trace`] belongs to one rendering. The writer moves its position, the callbacks of
-//! [`instrument`](crate::instrument) note what happens at that position, and afterwards the notes become one
-//! span of text per message.
+//! A [`Trace`] belongs to one rendering. The writer advances its position, the callbacks of
+//! [`instrument`](crate::instrument) record events at that position, and finally the events become one span
+//! of text per message.
 
 use std::io;
 use std::ops::Range;
@@ -21,9 +21,9 @@ pub(crate) struct Trace {
 pub(crate) enum Note {
     /// A loop reached a message.
     Message { in_loop: u32, message: usize },
-    /// A loop is over.
+    /// A loop ended.
     LoopEnd { in_loop: u32 },
-    /// A `{% generation %}` mark (or its end).
+    /// A `{% generation %}` tag, or its end.
     Generation { begins: bool },
 }
 
@@ -33,8 +33,7 @@ impl Trace {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push((at, note));
     }
 
-    /// The spans each message was rendered to by the loop that rendered most, and the spans marked as
-    /// generated.
+    /// Returns the span of each message in the loop that rendered most, and the spans marked as generated.
     pub(crate) fn spans(&self) -> Spans {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut open: Vec<(u32, usize, usize)> = Vec::new();
@@ -70,7 +69,7 @@ impl Trace {
                 open.push((in_loop, message, at));
             }
         }
-        // Of loops that rendered equally much the outer one comes first in the source.
+        // Of loops that rendered the same amount, the outer one comes first in the source.
         loops.sort_by_key(|l| l.0);
         let rendered = |l: &(u32, Segments)| l.1.iter().map(|s| s.1.len()).sum::<usize>();
         let messages = loops.into_iter().rev().max_by_key(rendered).map(|l| l.1).unwrap_or_default();
@@ -78,18 +77,18 @@ impl Trace {
     }
 }
 
-/// (message, bytes of the rendering), in rendering order.
+/// Messages by index, with the bytes of their rendering, in rendering order.
 type Segments = Vec<(usize, Range<usize>)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// Messages that rendered to nothing are absent.
+    /// The messages, without those that rendered to nothing.
     pub messages: Segments,
-    /// Spans that the template itself marks as the assistant's.
+    /// The spans that the template itself marks as the assistant's.
     pub generated: Vec<Range<usize>>,
 }
 
-/// The rendering as it grows.
+/// The rendered text while it grows.
 pub(crate) struct Sheet {
     pub text: Vec<u8>,
     pub trace: Arc<Trace>,
@@ -107,7 +106,7 @@ impl io::Write for &mut Sheet {
     }
 }
 
-/// A message as the template sees it: a mapping that knows which message it is.
+/// A message for the template: a mapping that knows its index.
 #[derive(Debug)]
 pub(crate) struct TracedMessage {
     pub index: usize,
@@ -129,7 +128,7 @@ impl Object for TracedMessage {
     }
 }
 
-/// Hands the trace to callbacks that get no message.
+/// Gives the trace to callbacks without a message.
 #[derive(Debug)]
 pub(crate) struct TraceValue(pub Arc<Trace>);
 

@@ -1,9 +1,9 @@
-//! Which part of a rendered conversation the assistant is trained to write.
+//! Finds the part of a rendered conversation that the assistant is trained to write.
 //!
-//! Learnt once per template from a few conversations of our own: what opens an assistant turn (the part a
-//! server puts there before the model speaks), what closes it, and which empty thinking block the template
-//! puts in by itself. A turn's target then runs from behind the opening to the end of the end-of-turn token.
-//! A turn that does not look as learnt is rejected rather than masked by guess.
+//! For each template, a few test conversations are rendered once. They show the opening of an assistant turn
+//! (the part that a server writes before the model's text), its closing, and the empty thinking block that
+//! the template inserts. The target of a turn runs from the end of the opening to the end of the end-of-turn
+//! token. A turn with another structure is rejected, because its mask would be a guess.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered};
 
-/// The parts of a conversation that are trained. It is part of the fingerprint of token files.
+/// Which parts of a conversation are trained. This is part of the fingerprint of token files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MaskPolicy {
-    /// The inserted empty thinking block.
+    /// Whether an inserted empty thinking block is trained.
     pub think: Think,
-    /// Keep the reasoning of earlier turns or drop it, for templates that can do both. `None`: as the
-    /// template does by itself.
+    /// Whether to keep the reasoning of earlier turns, for templates that offer the choice. `None` means the
+    /// template's default.
     pub preserve_thinking: Option<bool>,
 }
 
@@ -36,12 +36,12 @@ impl From<Think> for MaskPolicy {
     }
 }
 
-/// How a template treats reasoning, which decides the questions that are worth asking.
+/// How a template treats reasoning, which determines the available settings.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ThinkingSupport {
-    /// The block put before an answer without reasoning, if any.
+    /// The block that is inserted before an answer without reasoning, if any.
     pub empty_block: Option<String>,
-    /// The reasoning of earlier turns can be kept or dropped.
+    /// Whether the template can keep or drop the reasoning of earlier turns.
     pub can_preserve: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct TurnShape {
 #[derive(Debug, Clone, PartialEq)]
 struct Closing {
     text: String,
-    /// How much of it is target: through the end-of-turn token, not the line break behind it.
+    /// The number of bytes that are target: up to the end-of-turn token, without the line break after it.
     target: usize,
 }
 
@@ -67,10 +67,11 @@ const ANSWERS: [&str; 2] = ["Alpha one", "beta two"];
 const THINK: &str = "<think>";
 
 impl TurnShape {
-    /// Learns the shape. `end_tokens` end a turn; `special_tokens` are what else may.
+    /// Determines the shape from test conversations. Turns end with one of `end_tokens`, or otherwise one of
+    /// `special_tokens`.
     ///
     /// # Errors
-    /// Why the template refused a plain conversation, or that its turns cannot be distinguished.
+    /// The template refuses a plain conversation, or its turns cannot be distinguished.
     pub(crate) fn learn(
         template: &ChatTemplate,
         end_tokens: &[String],
@@ -100,7 +101,7 @@ impl TurnShape {
             }]);
             chat.tools = Some(Json::from_value(&serde_json::json!([{ "type": "function", "function": {
                 "name": name, "description": name, "parameters": { "type": "object", "properties": {} } } }])));
-            // Templates without tools refuse the call or leave it out: nothing to learn then.
+            // Templates without tools refuse the call or leave it out; then there is nothing to learn.
             if let Ok(rendered) = template.render(&chat, RenderOptions::default()) {
                 calling.extend(segment(&rendered, 1).filter(|s| s.contains(name)));
             }
@@ -110,13 +111,13 @@ impl TurnShape {
                 RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
             generation_prompt(template, options)
         });
-        let spoken: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
+        let answered: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
         let prompts: Vec<&str> =
             prompts.iter().flatten().map(String::as_str).filter(|p| !p.is_empty()).collect();
-        // What a server writes before the model speaks; thinking is the model's.
-        let opening = before_thinking(common_prefix(spoken.iter().chain(&prompts)));
+        // The opening is what a server writes before the model's text; thinking belongs to the model.
+        let opening = before_thinking(common_prefix(answered.iter().chain(&prompts)));
         let calls: Vec<&str> = calling.iter().map(String::as_str).collect();
-        let of_all = before_thinking(common_prefix(spoken.iter().chain(&calls)));
+        let of_all = before_thinking(common_prefix(answered.iter().chain(&calls)));
         let mut openings = vec![opening.to_owned(), of_all.to_owned()];
         let mut closings: Vec<Closing> = [&earlier, &last, &calling]
             .into_iter()
@@ -130,12 +131,12 @@ impl TurnShape {
         Ok(Self { openings, closings, empty_block, can_preserve: can_preserve(template) })
     }
 
-    /// How the template treats reasoning.
+    /// Returns how the template treats reasoning.
     pub(crate) fn thinking(&self) -> ThinkingSupport {
         ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
     }
 
-    /// The bytes of a rendering that are targets, in order.
+    /// Returns the byte ranges of a rendering that are targets, in order.
     pub(crate) fn targets(
         &self,
         chat: &Chat<'_>,
@@ -206,18 +207,18 @@ fn untraceable() -> String {
         .to_owned()
 }
 
-/// A conversation in which each answer follows a question.
+/// Returns a conversation in which each answer follows a question.
 fn probe<'a>(answers: &[Message<'a>]) -> Chat<'a> {
     let messages = answers.iter().flat_map(|a| [Message::text("user", "Question"), a.clone()]).collect();
     Chat { messages, tools: None }
 }
 
-/// Renders a probe and proves that tracing left the text as it was.
+/// Renders a test conversation and verifies that the callbacks did not change the text.
 fn render(template: &ChatTemplate, chat: &Chat<'_>) -> Result<Rendered, String> {
-    let said = |e: Error| crate::template::error_text(&e);
-    let rendered = template.render(chat, RenderOptions::default()).map_err(said)?;
+    let message_of = |e: Error| crate::template::error_text(&e);
+    let rendered = template.render(chat, RenderOptions::default()).map_err(message_of)?;
     match template.render_untouched(chat, RenderOptions::default()) {
-        Some(Err(e)) => Err(said(e)),
+        Some(Err(e)) => Err(message_of(e)),
         Some(Ok(untouched)) if untouched != rendered.text => Err(untraceable()),
         _ => Ok(rendered),
     }
@@ -276,8 +277,8 @@ fn common_suffix(texts: &[String]) -> &str {
     })
 }
 
-/// The target part of a closing: through the first end-of-turn token, else through the first special token,
-/// else nothing.
+/// Returns the target part of a closing: up to the first end-of-turn token, otherwise up to the first special
+/// token, otherwise nothing.
 fn closing(text: &str, end_tokens: &[String], special_tokens: &[String]) -> Closing {
     let first = |tokens: &[String]| {
         tokens.iter().filter_map(|t| Some((text.find(t.as_str())?, t.len()))).min_by_key(|(at, _)| *at)

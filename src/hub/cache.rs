@@ -44,7 +44,7 @@ impl RepoCache {
         self.layout().blob_path(etag)
     }
 
-    /// The folder of all blobs, whole and incomplete.
+    /// Returns the folder of all blobs, complete and incomplete.
     pub(crate) fn blobs(&self) -> PathBuf {
         self.root.join(self.folder_name()).join("blobs")
     }
@@ -53,7 +53,7 @@ impl RepoCache {
         self.layout().blob_path(&format!("{etag}.incomplete"))
     }
 
-    /// The folder of one commit, whether or not it is there.
+    /// Returns the folder of one commit, which need not exist.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.layout().pointer_path(commit)
     }
@@ -62,7 +62,7 @@ impl RepoCache {
         self.root.join(self.folder_name()).join("refs").join(revision)
     }
 
-    /// The commit that a revision stood for when it was last fetched.
+    /// Returns the commit that a revision named when it was last fetched.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.into());
@@ -71,7 +71,8 @@ impl RepoCache {
         Some(text.trim().to_string()).filter(|commit| is_commit(commit))
     }
 
-    /// Remembers what `revision` stands for. Written aside and renamed, so that no reader sees half a commit.
+    /// Stores the commit that `revision` names. The file is written under another name and renamed, so that
+    /// no reader sees a partial commit.
     pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if is_commit(revision) || self.commit_of(revision).as_deref() == Some(commit) {
             return Ok(());
@@ -85,7 +86,7 @@ impl RepoCache {
         Ok(())
     }
 
-    /// Points `snapshots/<commit>/<file>` at a blob. To be called with the blob's lock held.
+    /// Links `snapshots/<commit>/<file>` to a blob. The caller must hold the blob's lock.
     pub(crate) fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, Error> {
         let pointer = self.snapshot(commit).join(file);
         let folder = pointer.parent().expect("a file in a snapshot has a parent");
@@ -102,13 +103,13 @@ impl RepoCache {
         Ok(pointer)
     }
 
-    /// Waits until nobody else, in this process or another, writes the blob. `file` is for the display.
+    /// Waits until no other thread or process writes the blob. `file` is for display.
     pub(crate) fn lock(&self, etag: &str, file: &str, watch: &Watch<'_>) -> Result<BlobLock, Error> {
         const POLL: Duration = Duration::from_millis(200);
         let folder = self.root.join(".locks").join(self.folder_name());
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
         let path = folder.join(format!("{etag}.lock"));
-        let mut told = false;
+        let mut reported = false;
         loop {
             let lock = File::options()
                 .create(true)
@@ -117,14 +118,14 @@ impl RepoCache {
                 .open(&path)
                 .map_err(Error::io(&path))?;
             match lock.try_lock() {
-                // Python's filelock removes the file when it lets go: a lock on a removed file guards
-                // nothing.
+                // Python's filelock removes the file when it releases the lock, and a lock on a removed file
+                // protects nothing.
                 Ok(()) if is_still_at(&lock, &path) => return Ok(BlobLock { _file: lock }),
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {
-                    if !told {
+                    if !reported {
                         watch.waiting(file);
-                        told = true;
+                        reported = true;
                     }
                     watch.pause(POLL)?;
                 }
@@ -134,7 +135,7 @@ impl RepoCache {
     }
 }
 
-/// Held while a blob is written; the kernel lets go when it is dropped or the process dies.
+/// A lock that is held while a blob is written. The kernel releases it on drop or when the process ends.
 #[derive(Debug)]
 pub(crate) struct BlobLock {
     _file: File,
@@ -147,7 +148,7 @@ fn is_still_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Bytes that this user may still write on the disk where `path` is or will be.
+/// Returns the bytes that this user may still write on the disk where `path` is or will be.
 pub(crate) fn free_space(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let stat = rustix::fs::statvfs(there).ok()?;

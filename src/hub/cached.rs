@@ -1,4 +1,5 @@
-//! Looks up without a network which files of a model are on this machine already, for a table of many models.
+//! Finds out without the network which files of a model are already on this machine, for a table of many
+//! models.
 
 use std::path::Path;
 
@@ -10,21 +11,21 @@ use crate::select::{INDEX, Needs, select};
 /// The part of a model that is on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cached {
-    /// Nothing, or nothing that could be read.
+    /// Nothing, or nothing readable.
     Nothing,
-    /// Some of it: a download continues here. Small files alone count too.
+    /// Some of the files, where a download continues. Small files alone count too.
     Partial {
-        /// Bytes that are here.
+        /// The number of bytes on this machine.
         bytes: u64,
     },
-    /// All that training needs. That its bytes are the hub's newest is not known without asking.
+    /// Everything that training needs. Whether it is the newest version is not known without asking the hub.
     Whole {
-        /// Bytes of all needed files.
+        /// The size of all needed files in bytes.
         bytes: u64,
     },
 }
 
-/// Looks into the cache at `root`, or into the folder that `model` names.
+/// Checks the cache at `root`, or the folder that `model` names.
 pub(crate) fn look(model: &str, root: &Path, home: Option<&Path>) -> Cached {
     let (snapshot, blobs) = match ModelName::parse(model, home) {
         Ok(ModelName::Folder(folder)) => (Some(folder), None),
@@ -38,14 +39,14 @@ pub(crate) fn look(model: &str, root: &Path, home: Option<&Path>) -> Cached {
     if let Some(bytes) = snapshot.as_deref().and_then(whole) {
         return Cached::Whole { bytes };
     }
-    // Blobs are what arrived, whatever their revision; `.incomplete` ones are among them.
+    // Blobs count for any revision, including `.incomplete` ones.
     match blobs.or(snapshot).map_or(0, |folder| bytes_in(&folder)) {
         0 => Cached::Nothing,
         bytes => Cached::Partial { bytes },
     }
 }
 
-/// Bytes of all files that training needs, where they are all there.
+/// Returns the size of all files that training needs, if all of them exist.
 fn whole(snapshot: &Path) -> Option<u64> {
     let names = names_in(snapshot).ok()?;
     let files = select(Needs::Model, "", &names, || Ok(snapshot.join(INDEX))).ok()?;

@@ -1,5 +1,5 @@
-//! What the hub says about a repository: its commit, the names and sizes of its files, and what identifies a
-//! file's bytes.
+//! The hub's information about a repository: its commit, the names and sizes of its files, and the hashes of
+//! their contents.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::model_name::{is_commit, is_etag};
 use crate::progress::{Event, Watch};
 use crate::settings::Patience;
 
-/// One revision of a repository as listed by the hub. Names are the server's: compare them, do not make paths
-/// of them.
+/// One revision of a repository as listed by the hub. The names are untrusted: they may be compared, but not
+/// used as paths.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub commit: String,
     pub sizes: BTreeMap<String, Option<u64>>,
 }
 
-/// The identity of the bytes of a file.
+/// The identity of a file's contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub etag: String,
@@ -27,7 +27,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// For files in large-file storage the etag is their SHA-256.
+    /// Returns the SHA-256, which is the etag of files in large-file storage.
     pub(crate) fn sha256(&self) -> Option<&str> {
         let hex = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
         hex.then_some(self.etag.as_str())
@@ -59,7 +59,7 @@ impl Listing {
             ureq::Error::BodyExceedsLimit(_) => bad(format!("longer than {LARGEST} bytes")),
             error => body_fault(&answer.host, error.into_io()),
         })?;
-        // The parser quotes what it met, which may be anything; the position is enough.
+        // The parser's message quotes untrusted text; the position suffices.
         let info: RepoInfo = serde_json::from_slice(&text).map_err(|e| {
             bad(format!("not the JSON of a repository (line {}, column {})", e.line(), e.column()))
         })?;
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// Asks for etag and size of one file. `listed` is the size in the list, for servers that leave it out here.
+/// Requests etag and size of one file. `listed` is the size in the list, for servers that leave it out here.
 pub(crate) fn facts(http: &Http, subject: &Subject<'_>, listed: Option<u64>) -> Result<Facts, Error> {
     let answer = http.describe(subject)?;
     let place = || format!("{}: {} at {}", subject.shown, subject.file.unwrap_or_default(), answer.host);
@@ -92,7 +92,7 @@ pub(crate) fn facts(http: &Http, subject: &Subject<'_>, listed: Option<u64>) -> 
     Ok(Facts { etag, size })
 }
 
-/// Repeats a question while its fault may pass.
+/// Repeats a request while its error may be temporary.
 pub(crate) fn patiently<T>(
     patience: &Patience,
     host: &str,
@@ -113,7 +113,7 @@ pub(crate) fn patiently<T>(
     unreachable!("the last attempt returns")
 }
 
-/// `Retry-After` counts when the server gives it, within reason.
+/// Returns the pause before the next attempt. The server's `Retry-After` is used within limits.
 pub(crate) fn pause_after(error: &Error, patience: &Patience, attempt: u32) -> std::time::Duration {
     const LONGEST: std::time::Duration = std::time::Duration::from_secs(120);
     match error {

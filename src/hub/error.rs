@@ -1,5 +1,4 @@
-//! Everything that can go wrong between a model's name and its folder. Each text says what, where, and what
-//! to do next.
+//! The errors of finding and downloading a model. Each message says what happened, where, and what to do.
 //!
 //! No text carries a token, a signed link, or anything a server wrote: servers echo headers, and links to
 //! storage hold signatures. Names that came from outside are printed with `{:?}`, which escapes control and
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use indicatif::DecimalBytes;
 
-/// Why a model could not be had.
+/// The reasons why a model is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,12 +24,12 @@ pub enum Error {
         /// The problem.
         why: &'static str,
     },
-    /// A path was given and nothing is there.
+    /// The user gave a path that does not exist.
     #[error("model folder {path:?}: {why}. Check the path; an id on the hub has the form `org/name`")]
     NoFolder {
-        /// The path as looked for.
+        /// The path that was checked.
         path: PathBuf,
-        /// Missing, or a file.
+        /// Missing, or a file instead of a folder.
         why: &'static str,
     },
     /// An environment variable cannot be used.
@@ -46,22 +45,22 @@ pub enum Error {
     Gated {
         /// `org/name@revision`.
         repo: String,
-        /// 401 or 403.
+        /// The status, 401 or 403.
         status: u16,
-        /// Depends on whether a token was sent.
+        /// What to do, which depends on whether a token was sent.
         advice: String,
     },
-    /// No such repository, or it is private and no token was sent.
+    /// There is no such repository, or it is private and no token was sent.
     #[error(
         "{repo}: no such model at {host}. Check the spelling; for a private model set HF_TOKEN to a token that may read it"
     )]
     RepoMissing {
         /// `org/name@revision`.
         repo: String,
-        /// Host of the endpoint.
+        /// The host of the endpoint.
         host: String,
     },
-    /// The repository is there, the branch, tag or commit is not.
+    /// The repository exists, but not the branch, tag or commit.
     #[error(
         "{repo}: the model exists, but not this revision. Omit `@…` for the newest, or give a branch, tag or commit"
     )]
@@ -69,17 +68,17 @@ pub enum Error {
         /// `org/name@revision`.
         repo: String,
     },
-    /// A file that is needed is not in the repository or folder.
+    /// A required file is not in the repository or folder.
     #[error("{repo}: {file} is not there. {advice}")]
     FileMissing {
         /// `org/name@revision` or the folder.
         repo: String,
         /// The file.
         file: String,
-        /// The action for this file.
+        /// What to do about this file.
         advice: &'static str,
     },
-    /// No network by request, and the cache does not have it all.
+    /// The user disabled the network, and the cache is incomplete.
     #[error(
         "{repo}: offline (HF_HUB_OFFLINE) and not in the cache {cache:?}: {missing}. Unset HF_HUB_OFFLINE, or give a local folder"
     )]
@@ -91,27 +90,27 @@ pub enum Error {
         /// The missing part.
         missing: String,
     },
-    /// The hub could not be asked, and the cache does not have it all.
+    /// The hub could not be reached, and the cache is incomplete.
     #[error("{repo}: {missing} is not in the cache, and the hub gave no list of files: {why}")]
     HubAway {
         /// `org/name@revision`.
         repo: String,
         /// The missing part.
         missing: String,
-        /// Why the hub could not be asked, with what to do.
+        /// The reason why the hub could not be reached, and what to do.
         why: String,
     },
-    /// It holds no weights that can be loaded without running code or losing precision.
+    /// It contains no weights that can be loaded without running code or losing precision.
     #[error(
         "{repo}: no weights in safetensors ({found}). Choose the original repository of this model, or convert it with transformers' `save_pretrained`"
     )]
     NoSafetensors {
         /// `org/name@revision` or the folder.
         repo: String,
-        /// Which other kinds of weights are there.
+        /// The other kinds of weights that were found.
         found: String,
     },
-    /// `config.json` says the weights are quantised.
+    /// `config.json` declares quantised weights.
     #[error(
         "{repo}: config.json: the weights are quantised ({method:?}) and cannot be trained. Choose the bf16 repository of the same model"
     )]
@@ -121,7 +120,7 @@ pub enum Error {
         /// `quant_method`.
         method: String,
     },
-    /// No tensor under `mtp.` in the index.
+    /// The index has no tensor under `mtp.`.
     #[error(
         "{repo}: model.safetensors.index.json lists no `mtp.*` tensors, so there is no MTP head to carry over. Use `--mtp none`"
     )]
@@ -129,20 +128,20 @@ pub enum Error {
         /// `org/name@revision` or the folder.
         repo: String,
     },
-    /// Too little space, seen before the first byte or on the way.
+    /// There is too little disk space, which was found before the download or during it.
     #[error(
         "{path:?}: the disk is full: {} needed, {} free. Free some space or set HF_HUB_CACHE to a larger disk; what is already downloaded is kept, and the same command continues",
         DecimalBytes(*needed), DecimalBytes(*available)
     )]
     DiskFull {
-        /// Where the cache is.
+        /// The path of the cache.
         path: PathBuf,
-        /// Bytes still to be written.
+        /// The bytes still to be written.
         needed: u64,
         /// Bytes free for this user.
         available: u64,
     },
-    /// The whole file arrived and is not what the hub promised.
+    /// The whole file was received and does not match the hub's hash.
     #[error(
         "{repo}: {file}: wrong SHA-256 after download (expected {expected}, got {actual}). The file was removed. Run the same command again; if it happens twice, a proxy, mirror or disk on the way alters data"
     )]
@@ -151,12 +150,12 @@ pub enum Error {
         repo: String,
         /// The file.
         file: String,
-        /// Hex, from the hub.
+        /// The expected hash in hex, from the hub.
         expected: String,
-        /// Hex, of what arrived.
+        /// The hash of the received file in hex.
         actual: String,
     },
-    /// The server offers another number of bytes than the hub promised.
+    /// The server offers another number of bytes than the hub announced.
     #[error(
         "{repo}: {file}: wrong size: the hub says {expected} bytes, {host} offers {actual}. Run the same command again; if it happens twice, a proxy or mirror on the way alters data"
     )]
@@ -165,14 +164,14 @@ pub enum Error {
         repo: String,
         /// The file.
         file: String,
-        /// Host that sent it.
+        /// The host that sent it.
         host: String,
-        /// Bytes promised.
+        /// The announced number of bytes.
         expected: u64,
-        /// Bytes offered.
+        /// The offered number of bytes.
         actual: u64,
     },
-    /// A transfer broke more often than patience allows.
+    /// A transfer failed more often than the limit.
     #[error(
         "{repo}: {file}: stopped at {} of {} after {attempts} attempts without progress ({last}). What arrived is kept: run the same command again to continue",
         DecimalBytes(*have), DecimalBytes(*size)
@@ -182,29 +181,29 @@ pub enum Error {
         repo: String,
         /// The file.
         file: String,
-        /// Bytes on disk.
+        /// The number of bytes on disk.
         have: u64,
-        /// Bytes in all.
+        /// The total number of bytes.
         size: u64,
-        /// Attempts in a row that brought nothing.
+        /// The number of consecutive attempts without progress.
         attempts: u32,
-        /// The last reason.
+        /// The error of the last attempt.
         last: Box<Error>,
     },
-    /// No connection.
+    /// No connection could be established.
     #[error(
         "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or set HF_HUB_OFFLINE=1 to use the cache alone"
     )]
     Unreachable {
-        /// Host that was asked.
+        /// The host.
         host: String,
         /// The system's reason.
         why: String,
     },
-    /// A connection that ended before the answer did.
+    /// The connection ended before the response was complete.
     #[error("{host}: the connection was cut before the end")]
     Cut {
-        /// Host that was asked.
+        /// The host.
         host: String,
     },
     /// The server did not answer, or stopped sending.
@@ -212,52 +211,52 @@ pub enum Error {
         "{host}: no answer in time. Try again, or raise HF_HUB_DOWNLOAD_TIMEOUT (seconds without a byte)"
     )]
     TimedOut {
-        /// Host that was asked.
+        /// The host.
         host: String,
     },
-    /// 429.
+    /// The server limits requests (429).
     #[error(
         "{host}: too many requests (HTTP 429). Wait some minutes; with HF_TOKEN set the limits are higher"
     )]
     RateLimited {
-        /// Host that was asked.
+        /// The host.
         host: String,
-        /// `Retry-After`, where given.
+        /// The value of `Retry-After`, if the server sent one.
         retry_after: Option<Duration>,
     },
     /// Any other status that is not success.
     #[error("{host}: the server answered HTTP {status}. Try again later; if it stays, check HF_ENDPOINT")]
     Server {
-        /// Host that was asked.
+        /// The host.
         host: String,
         /// The status.
         status: u16,
     },
-    /// An answer that breaks the hub's protocol.
+    /// A response violates the hub's protocol.
     #[error("{place}: {why}. If HF_ENDPOINT names a mirror, try without it")]
     BadReply {
-        /// Host, or repository and file.
+        /// The host, or repository and file.
         place: String,
         /// The problem.
         why: String,
     },
-    /// A name from the repository that would leave the snapshot folder, or is not a plain file name.
+    /// A name in the repository would leave the snapshot folder, or is not a plain file name.
     #[error(
         "{repo}: refused the file name {name:?}: it is not a plain path inside the model's folder. Do not use this repository"
     )]
     UnsafeName {
         /// `org/name@revision` or the folder.
         repo: String,
-        /// The name as the repository gives it.
+        /// The name in the repository.
         name: String,
     },
-    /// The user asked to stop.
+    /// The user cancelled.
     #[error("download cancelled. What arrived is kept: run the same command again to continue")]
     Cancelled,
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("{path:?}: {reason}. Check that the cache folder can be written (HF_HOME, HF_HUB_CACHE)")]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// The system's reason.
         reason: io::Error,
@@ -265,14 +264,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may succeed in a moment.
+    /// Returns whether the same request may succeed a moment later.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. }
             | Self::Cut { .. }
             | Self::TimedOut { .. }
             | Self::RateLimited { .. } => true,
-            // 403 of a storage host is a link that ran out; the hub's own 403 is `Gated`.
+            // 403 of a storage host means an expired link; the hub's own 403 is `Gated`.
             Self::Server { status, .. } => *status >= 500 || matches!(status, 403 | 408),
             _ => false,
         }

@@ -1,8 +1,8 @@
-//! Requests to the hub: addresses, redirects, the token, and what a status means.
+//! Requests to the hub: addresses, redirects, the token, and the interpretation of statuses.
 //!
-//! Redirects are followed here and not by ureq, because two things hang on the host: the token goes to the
-//! endpoint's own origin and nowhere else, and the headers that describe a large file are on the *last answer
-//! of the hub*, before storage takes over.
+//! Redirects are followed here and not by ureq, because two things depend on the host: the token is sent only
+//! to the endpoint's own origin, and the headers that describe a large file are in the *last response of the
+//! hub*, before the redirect to storage.
 
 use std::time::Duration;
 
@@ -15,41 +15,42 @@ use crate::Error;
 use crate::settings::{Settings, Token};
 
 const USER_AGENT: &str = concat!("sparktune/", env!("CARGO_PKG_VERSION"));
-/// Hub → renamed repository → storage → storage's mirror is four; more is a loop.
+/// The largest number of redirects. Hub → renamed repository → storage → storage's mirror is four; more is a
+/// loop.
 const MOST_REDIRECTS: usize = 8;
 
 /// A connection to one endpoint.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
-    /// hf-hub's knowledge of the routes; it is given no token and makes no request.
+    /// hf-hub's knowledge of the routes. It gets no token and makes no requests.
     routes: Api,
     endpoint: String,
     origin: Origin,
     token: Option<Token>,
 }
 
-/// One revision of a repository, and possibly one of its files, for addresses and error texts.
+/// One revision of a repository and optionally one of its files, for addresses and error messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub id: &'a str,
-    /// As the user asked for it.
+    /// The name that the user gave.
     pub shown: &'a str,
-    /// Branch, tag or commit that is asked for.
+    /// The requested branch, tag or commit.
     pub revision: &'a str,
     pub file: Option<&'a str>,
 }
 
-/// How far to follow redirects.
+/// The extent to which redirects are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// To the first answer that leaves the endpoint's origin, which is returned itself.
+    /// Up to the first response outside the endpoint's origin, which is returned.
     WithinHub,
-    /// To the end.
+    /// Up to the end.
     Everywhere,
 }
 
-/// A response, and who gave it.
+/// A response and its host.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: u16,
@@ -78,7 +79,7 @@ impl Http {
             .max_redirects_will_error(false)
             .proxy(settings.proxy.then(Proxy::try_from_env).flatten())
             .user_agent(USER_AGENT)
-            // A file must arrive as it is stored: offsets and hashes are of those bytes.
+            // A file must arrive as it is stored, because offsets and hashes refer to those bytes.
             .accept_encoding("identity")
             .timeout_resolve(Some(silence))
             .timeout_connect(Some(silence))
@@ -87,7 +88,7 @@ impl Http {
             .timeout_per_read(Some(silence))
             .build()
             .new_agent();
-        // No token file lies beside this cache folder, so none is read.
+        // There is no token file next to this cache folder, so none is read.
         let routes = ApiBuilder::from_cache(Cache::new("/dev/null/hub".into()))
             .with_token(None)
             .with_endpoint(settings.endpoint.clone())
@@ -111,7 +112,7 @@ impl Http {
         self.routes.repo(Repo::with_revision(subject.id.into(), RepoType::Model, subject.revision.into()))
     }
 
-    /// The list of files of a revision.
+    /// Requests the list of files of a revision.
     pub(crate) fn list(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
         let request = self.repo(subject).info_request();
         let route = request.uri_ref().expect("hf-hub builds a whole address");
@@ -119,7 +120,7 @@ impl Http {
         if answer.status == 200 { Ok(answer) } else { Err(self.refusal(&answer, subject)) }
     }
 
-    /// The headers that describe a file, without its bytes.
+    /// Requests the headers that describe a file, without its contents.
     pub(crate) fn describe(&self, subject: &Subject<'_>) -> Result<Answer, Error> {
         let answer = self.send(Method::HEAD, &self.file_url(subject), None, Follow::WithinHub)?;
         if answer.status == 200 || answer.is_redirect() {
@@ -129,7 +130,8 @@ impl Http {
         }
     }
 
-    /// The bytes of a file from `start` on: 200 (whole), 206 (from `start`) or 416 (`start` is past the end).
+    /// Requests the contents of a file from `start` on: 200 (whole), 206 (from `start`) or 416 (`start` is
+    /// past the end).
     pub(crate) fn read(&self, subject: &Subject<'_>, start: u64) -> Result<Answer, Error> {
         let answer = self.send(Method::GET, &self.file_url(subject), Some(start), Follow::Everywhere)?;
         if matches!(answer.status, 200 | 206 | 416) {
@@ -187,7 +189,7 @@ impl Http {
         Err(bad(&self.origin, "redirects without end"))
     }
 
-    /// What a status other than success means. The hub's `x-error-code` is read, its free text never shown.
+    /// Interprets an unsuccessful status. The hub's `x-error-code` is used; its free text is never shown.
     fn refusal(&self, answer: &Answer, subject: &Subject<'_>) -> Error {
         let repo = subject.shown.to_string();
         let host = answer.host.clone();
@@ -235,7 +237,7 @@ impl Http {
     }
 }
 
-/// Scheme, host and port: what decides where the token may go.
+/// Scheme, host and port, which decide whether the token may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -261,8 +263,8 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// `Location` is absolute, or relative to the host; paths relative to the current folder are not in use on
-/// the hub.
+/// Resolves `Location`, which is absolute or relative to the host. The hub does not use paths relative to the
+/// current folder.
 fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     let text = match location {
         _ if location.starts_with("//") => format!("{}:{location}", base.scheme_str()?),
@@ -271,7 +273,7 @@ fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     };
     let uri: Uri = text.parse().ok()?;
     let web = matches!(uri.scheme_str(), Some("http" | "https"));
-    // Credentials in an address would be sent on, and shown.
+    // Credentials in an address would be forwarded and shown.
     (web && !uri.authority()?.as_str().contains('@')).then_some(uri)
 }
 
@@ -284,7 +286,7 @@ fn network_fault(origin: &Origin, error: ureq::Error) -> Error {
     let why = match error {
         ureq::Error::Timeout(_) => return Error::TimedOut { host },
         ureq::Error::HostNotFound => "no such host".into(),
-        // Only these variants are known to carry no address; others could show a signed link.
+        // Only these variants are known not to contain an address; others could show a signed link.
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::Tls(text) => text.into(),
         ureq::Error::Rustls(error) => error.to_string(),
@@ -297,7 +299,7 @@ fn network_fault(origin: &Origin, error: ureq::Error) -> Error {
     Error::Unreachable { host, why }
 }
 
-/// A fault while a body is read.
+/// Returns the error for a failure while a body is read.
 pub(crate) fn body_fault(host: &str, error: std::io::Error) -> Error {
     match ureq::Error::from(error) {
         ureq::Error::Timeout(_) => Error::TimedOut { host: host.into() },

@@ -1,4 +1,4 @@
-//! From a model's name to its folder: find where it is, say what is missing, bring that.
+//! Gets from a model's name to its folder: finds it, determines the missing files, and downloads them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,11 @@ use crate::select::{CONFIG, INDEX, Needs, select};
 use crate::settings::{Patience, Settings};
 use crate::transfer::{Transfer, is_whole};
 
-/// Shards fetched side by side: storage limits each connection, a fast line carries several.
+/// The number of shards downloaded in parallel: storage limits each connection, and a fast line can serve
+/// several.
 const FILES_AT_ONCE: usize = 4;
 
-/// Access to models: local folders, the cache, and the hub behind it.
+/// Access to models in local folders, in the cache, and on the hub.
 #[derive(Debug)]
 pub struct Hub {
     settings: Settings,
@@ -30,8 +31,8 @@ pub struct Hub {
 /// A model that was found.
 struct Found {
     shown: String,
-    /// Names of all its files. From the hub they are the server's: compared here, never used as paths
-    /// unchecked.
+    /// The names of all its files. Those from the hub are untrusted: they are compared here and checked
+    /// before they are used as paths.
     names: BTreeSet<String>,
     place: Place,
 }
@@ -81,23 +82,23 @@ impl Hub {
         Ok(Self { http: Http::new(&settings), settings })
     }
 
-    /// Tries for longer or shorter than the default.
+    /// Replaces the limits on attempts and pauses.
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.settings.patience = patience;
         self.http = Http::new(&self.settings);
         self
     }
 
-    /// What of a model is on this machine already. Asks nobody and reads no weight, so that a table of models
-    /// has it at once; a name that is wrong has nothing here.
+    /// Returns the part of a model that is already on this machine. It uses no network and reads no weights,
+    /// so that a table of models is available at once. An invalid name has nothing on this machine.
     pub fn cached(&self, model: &str) -> Cached {
         cached::look(model, &self.settings.cache, self.settings.home.as_deref())
     }
 
-    /// `config.json` alone, so that a model is judged before a weight is fetched.
+    /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded.
     ///
     /// # Errors
-    /// Any of [`Error`] but the ones about disk space and weights.
+    /// Any [`Error`] except those about disk space and weights.
     pub fn fetch_config(&self, model: &str) -> Result<Config, Error> {
         let watch = Watch::silent();
         let found = self.locate(model, &watch)?;
@@ -110,19 +111,19 @@ impl Hub {
         Ok(Config { text, path, origin: found.origin() })
     }
 
-    /// Which files are needed, how large they are, and what of them is already here. Fetches `config.json`
-    /// and the index of the shards, no weights.
+    /// Determines the required files, their sizes, and the parts that already exist. Fetches `config.json`
+    /// and the index of the shards, but no weights.
     ///
     /// # Errors
-    /// Any of [`Error`]; a disk that is too small is not an error yet.
+    /// Any [`Error`]; a disk that is too small is not an error yet.
     pub fn plan_download(&self, model: &str, needs: Needs) -> Result<DownloadPlan, Error> {
         self.plan(model, needs, &Watch::silent())
     }
 
-    /// Brings all files that `needs` asks for; what is already here is not fetched again.
+    /// Downloads all files that `needs` requires, except those that already exist.
     ///
     /// # Errors
-    /// Any of [`Error`]. Whatever arrived stays, and the next call continues there.
+    /// Any [`Error`]. Received data is kept, and the next call continues there.
     pub fn fetch(&self, model: &str, needs: Needs, progress: &dyn Progress) -> Result<Snapshot, Error> {
         let stop = AtomicBool::new(false);
         let plan = self.plan(model, needs, &Watch::new(progress, &stop))?;
@@ -132,7 +133,8 @@ impl Hub {
     /// Carries out a plan.
     ///
     /// # Errors
-    /// [`Error::DiskFull`] before the first byte when the disk is too small, else as [`Hub::fetch`].
+    /// [`Error::DiskFull`] before the first byte when the disk is too small, otherwise the same as for
+    /// [`Hub::fetch`].
     pub fn download(&self, plan: &DownloadPlan, progress: &dyn Progress) -> Result<Snapshot, Error> {
         let todo: Vec<&PlannedFile> = plan.files.iter().filter(|file| file.facts.is_some()).collect();
         let needed = plan.bytes_missing();
@@ -178,7 +180,8 @@ impl Hub {
                 threads.spawn(work);
             }
         });
-        // A fault stops its neighbours as if the user had cancelled; the fault itself is what to tell.
+        // An error cancels the parallel downloads as if the user had cancelled; that error is the one to
+        // report.
         let faults = faults.into_inner().unwrap_or_else(PoisonError::into_inner);
         match faults.into_iter().min_by_key(|fault| matches!(fault, Error::Cancelled)) {
             Some(fault) => Err(fault),
@@ -242,7 +245,7 @@ impl Hub {
             return from_cache(commit, None);
         }
         let subject = Subject { id: &id, shown: &shown, revision: &revision, file: None };
-        // With the model in the cache there is no point in waiting long for a network that is not there.
+        // If the model is in the cache, there is no point in waiting long for a missing network.
         let attempts = if in_cache.is_some() { 1 } else { self.settings.patience.attempts };
         let patience = Patience { attempts, ..self.settings.patience };
         let asked = patiently(&patience, &self.http.host(), watch, || Listing::ask(&self.http, &subject));
@@ -260,7 +263,7 @@ impl Hub {
         select(needs, &found.shown, &found.names, || self.bring_small(found, INDEX, watch))
     }
 
-    /// A file that the cache lacks says nothing about the repository.
+    /// Converts the error about a file that is missing in the cache, which says nothing about the repository.
     fn as_uncached(&self, error: Error, found: &Found) -> Error {
         let missing = match &error {
             Error::FileMissing { file, .. } => file.clone(),
@@ -280,7 +283,7 @@ impl Hub {
         Error::Offline { repo: repo.into(), cache: self.settings.cache.clone(), missing: missing.into() }
     }
 
-    /// A file that the plan itself reads.
+    /// Fetches a file that the plan itself reads.
     fn bring_small(&self, found: &Found, name: &str, watch: &Watch<'_>) -> Result<PathBuf, Error> {
         let planned = self.look_up(found, name.into(), watch)?;
         match (planned.facts, found.source()) {
@@ -291,7 +294,7 @@ impl Hub {
         }
     }
 
-    /// How large a file is and how much of it is here.
+    /// Returns the size of a file and of the part that exists.
     fn look_up(&self, found: &Found, name: String, watch: &Watch<'_>) -> Result<PlannedFile, Error> {
         let path = found.folder().join(&name);
         let there = path.metadata().ok().filter(|there| there.is_file()).map(|there| there.len());
@@ -318,7 +321,7 @@ impl Hub {
     }
 }
 
-/// Plain paths of the files in a folder and in its folders.
+/// Returns the plain paths of the files in a folder and its subfolders.
 pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
@@ -328,7 +331,7 @@ pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
             if path.is_file() {
                 names.insert(format!("{prefix}{name}"));
             } else if prefix.is_empty() && path.is_dir() {
-                // A folder that may not be read holds no part of the model.
+                // A folder that may not be read contains no part of the model.
                 drop(walk(&path, &format!("{name}/"), names));
             }
         }
@@ -341,7 +344,7 @@ pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
 
 fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {
     let text = std::fs::read(config).map_err(Error::io(config))?;
-    // A config that is not JSON is for the model's own check to describe.
+    // A config that is not JSON is reported by the model's own check.
     let Ok(config) = serde_json::from_slice::<serde_json::Value>(&text) else { return Ok(()) };
     let quantisation = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
     match quantisation.into_iter().find(|value| value.is_object()) {

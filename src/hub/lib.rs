@@ -1,10 +1,10 @@
-//! Models from the hub: which files a base model needs, which of them are already here, and how the rest gets
-//! here whole.
+//! Models from the hub: determines the files that a base model needs, and downloads the missing ones
+//! completely.
 //!
-//! In: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) and the
-//! Hugging Face environment variables. Out: a [`Snapshot`], a folder that the model loader and the tokenizer
-//! can read. What is *in* the files is not known here, apart from `config.json`'s mark of quantisation and
-//! the list of shards in the index.
+//! Enters: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) and
+//! the Hugging Face environment variables. Leaves: a [`Snapshot`], a folder that the model loader and the
+//! tokenizer can read. It must not know the contents of the files, except for the quantisation in
+//! `config.json` and the list of shards in the index.
 //!
 //! The cache is the standard one (`models--org--name/{blobs,refs,snapshots}`, locks in `.locks/`), shared in
 //! both directions with Python's `huggingface_hub`: same names, same `.incomplete` files, same locks.

@@ -1,4 +1,4 @@
-//! Names by which a user may call a model, and names from a server that may become paths.
+//! The names that a user may give a model, and names from a server that may become paths.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub enum ModelName {
     Repo {
         /// `org/name`, or `name` for the oldest models.
         id: String,
-        /// Branch, tag or commit; `main` when not given.
+        /// The branch, tag or commit; `main` by default.
         revision: String,
     },
 }
@@ -65,7 +65,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// The hub's rule. `--` is reserved: it stands for the slash in the cache.
+/// Checks a part of an id by the hub's rule. `--` is reserved, because it replaces the slash in the cache.
 fn is_id_part(part: &str) -> bool {
     (1..=96).contains(&part.len())
         && part.bytes().all(is_name_byte)
@@ -79,18 +79,20 @@ fn is_name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')
 }
 
-/// Relative, downward only, and of characters that mean nothing to a URL, a shell or a terminal.
+/// Returns whether the path is relative, has no `..`, and only contains characters without meaning for a URL,
+/// a shell or a terminal.
 pub(crate) fn is_plain_path(name: &str) -> bool {
     name.split('/')
         .all(|part| !part.is_empty() && part.bytes().all(is_name_byte) && part != "." && part != "..")
 }
 
-/// A commit names a folder of the cache.
+/// Returns whether the text is a commit, which names a folder of the cache.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// An etag names a blob of the cache: one path component, and not one that looks like ours (`.incomplete`).
+/// Returns whether the text is a valid etag, which names a blob of the cache: one path component that does
+/// not look like our own names (`.incomplete`).
 pub(crate) fn is_etag(text: &str) -> bool {
     (1..=200).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))

@@ -8,47 +8,48 @@ use crate::catalog::Facts;
 use crate::http::Subject;
 use crate::select::Needs;
 
-/// Where a plan found its facts.
+/// The source of a plan's information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A folder that the user named.
+    /// A folder that the user gave.
     Folder,
-    /// The hub was asked.
+    /// The hub.
     Hub,
-    /// Offline by request.
+    /// The cache, because the user disabled the network.
     Cache,
-    /// The hub could not be reached, and the cache holds everything that is needed.
+    /// The cache, because the hub could not be reached and the cache is complete.
     CacheInstead {
-        /// Why the hub was not used: worth a line on the screen, as a newer revision may exist.
+        /// The reason why the hub was not used. Interfaces show it, because a newer revision may exist.
         why: String,
     },
 }
 
-/// `config.json` of a model, had without any weight.
+/// The `config.json` of a model, fetched without weights.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The file's text, as stored.
     pub text: String,
-    /// Where it lies.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Where it was found.
+    /// The source of the file.
     pub origin: Origin,
 }
 
-/// The files to download, known before the first weight.
+/// The files to download, determined before any weights are downloaded.
 #[derive(Debug, Clone)]
 pub struct DownloadPlan {
     /// The model as the user named it: `org/name`, `org/name@revision` or a folder.
     pub model: String,
-    /// Commit on the hub; `None` for a local folder.
+    /// The commit on the hub; `None` for a local folder.
     pub commit: Option<String>,
     /// The folder that will hold all files.
     pub folder: PathBuf,
-    /// Everything that is needed, small files first.
+    /// All required files, small ones first.
     pub files: Vec<PlannedFile>,
-    /// Bytes free where the cache is, when the plan was made; `None` where the system does not tell.
+    /// The free bytes on the disk of the cache when the plan was made; `None` if the system does not report
+    /// them.
     pub disk_available: Option<u64>,
-    /// Where this was found.
+    /// The source of the information.
     pub origin: Origin,
     pub(crate) needs: Needs,
     pub(crate) source: Option<Source>,
@@ -57,36 +58,36 @@ pub struct DownloadPlan {
 /// One file of a plan.
 #[derive(Debug, Clone)]
 pub struct PlannedFile {
-    /// Path inside the folder.
+    /// The path inside the folder.
     pub name: String,
-    /// Bytes in all.
+    /// The total number of bytes.
     pub size: u64,
-    /// Bytes still to be fetched: 0 when cached, less than `size` when an earlier download was cut.
+    /// The number of bytes to download: 0 if cached, less than `size` after an interrupted download.
     pub missing: u64,
-    /// Set when it is not in the snapshot yet.
+    /// The file's identity; set if it is not in the snapshot yet.
     pub(crate) facts: Option<Facts>,
 }
 
 /// A folder that the tokenizer and the model loader can read.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// The folder. In the cache its files are links: read them, never write them.
+    /// The folder. In the cache its files are links, which must not be written to.
     pub folder: PathBuf,
-    /// The files that were asked for, relative to it; the folder may hold others.
+    /// The requested files, relative to the folder, which may contain others.
     pub files: Vec<String>,
     /// Commit on the hub; `None` for a local folder.
     pub commit: Option<String>,
-    /// Where it was found.
+    /// The source of the files.
     pub origin: Origin,
 }
 
 impl DownloadPlan {
-    /// Bytes of all files.
+    /// Returns the size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Bytes still to be fetched, and so the space still needed on disk.
+    /// Returns the number of bytes to download, which is also the disk space still needed.
     pub fn bytes_missing(&self) -> u64 {
         self.files.iter().map(|file| file.missing).sum()
     }
@@ -102,12 +103,14 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Files are asked for by commit, so that a branch that moves meanwhile does not mix two revisions.
+    /// Returns the subject for a file. Files are requested by commit, so that a branch that moves meanwhile
+    /// does not mix two revisions.
     pub(crate) fn subject<'a>(&'a self, shown: &'a str, file: &'a str) -> Subject<'a> {
         Subject { id: &self.id, shown, revision: &self.commit, file: Some(file) }
     }
 
-    /// Without a network a revision means its last *whole* model: a newer config alone does not displace it.
+    /// Stores the commit of the revision. Offline, a revision means its last *complete* model; a newer config
+    /// alone does not replace it.
     pub(crate) fn remember(&self, needs: Needs) -> Result<(), Error> {
         if needs == Needs::Model || self.cache.commit_of(&self.revision).is_none() {
             self.cache.remember(&self.revision, &self.commit)?;

@@ -1,79 +1,80 @@
-//! The progress that a download reports, and how it is cancelled. Listeners decide how to show it.
+//! The progress reports of a download, and its cancellation. Listeners decide how to show them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::Error;
 
-/// One thing that happened. File names are plain paths (checked before any event), safe to print.
+/// A progress event. File names are plain paths (checked before any event) and safe to print.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The plan is made and the transfer begins.
+    /// The plan is complete and the transfer begins.
     Begin {
         /// `org/name@revision`.
         repo: &'a str,
-        /// Files that will be fetched.
+        /// The number of files to download.
         files: usize,
-        /// Bytes that will be fetched.
+        /// The number of bytes to download.
         bytes: u64,
     },
-    /// A file begins, or goes on after a fault, at `have` of `size` bytes.
+    /// A file begins, or continues after an error, at `have` of `size` bytes.
     File {
         /// Name in the repository.
         name: &'a str,
-        /// Bytes already on disk.
+        /// The number of bytes already on disk.
         have: u64,
-        /// Bytes in all.
+        /// The total number of bytes.
         size: u64,
     },
     /// More bytes of a file are on disk.
     Bytes {
         /// Name in the repository.
         name: &'a str,
-        /// How many more.
+        /// The number of additional bytes.
         count: u64,
     },
-    /// A fault that may pass; the next attempt follows after `wait`.
+    /// A temporary error occurred; the next attempt follows after `wait`.
     Retry {
-        /// Name in the repository, or the host for questions about it.
+        /// The name in the repository, or the host for other requests.
         name: &'a str,
         /// Pause before the next attempt.
         wait: Duration,
-        /// The payload.
+        /// The reason.
         why: &'a str,
     },
-    /// Another process is fetching this file.
+    /// Another process is downloading this file.
     Waiting {
         /// Name in the repository.
         name: &'a str,
     },
-    /// A file is whole, checked and in its place.
+    /// A file is complete, verified and in its final place.
     Done {
         /// Name in the repository.
         name: &'a str,
-        /// Its size.
+        /// The size of the file in bytes.
         size: u64,
     },
 }
 
-/// Listens to a download and may stop it. Called from several threads.
+/// Receives the progress of a download and may cancel it. Called from several threads.
 pub trait Progress: Sync {
-    /// Something happened.
+    /// Receives an event.
     fn on(&self, event: Event<'_>);
 
-    /// Asked before every read and during every pause; `true` ends the download with [`Error::Cancelled`].
+    /// Returns `true` to end the download with [`Error::Cancelled`]. Called before every read and during
+    /// every pause.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Silence.
+/// Ignores all events.
 impl Progress for () {
     fn on(&self, _: Event<'_>) {}
 }
 
-/// A listener together with the stop flag that files fetched side by side share.
+/// A listener together with the stop flag that parallel downloads share.
 pub(crate) struct Watch<'a> {
     progress: &'a dyn Progress,
     stop: &'a AtomicBool,
@@ -85,13 +86,14 @@ impl<'a> Watch<'a> {
         Self { progress, stop, quiet: false }
     }
 
-    /// For questions that nobody watches.
+    /// Returns a watch for requests without a listener.
     pub(crate) fn silent() -> Self {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Self { progress: &(), stop: &NEVER, quiet: true }
     }
 
-    /// The same, cancellable but not shown: for the small files that a plan reads before the transfer begins.
+    /// Returns a watch that can be cancelled but shows nothing, for the small files that a plan reads before
+    /// the transfer begins.
     pub(crate) fn quiet(of: &Self) -> Self {
         Self { quiet: true, ..*of }
     }
@@ -114,7 +116,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Sleeps in short pieces, so that cancelling does not wait for the pause to end.
+    /// Sleeps in short intervals, so that cancelling takes effect quickly.
     pub(crate) fn pause(&self, time: Duration) -> Result<(), Error> {
         const PIECE: Duration = Duration::from_millis(100);
         let mut left = time;

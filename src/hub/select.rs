@@ -1,4 +1,4 @@
-//! Which files of a repository a task needs: by name alone, plus the list of shards in the index.
+//! Selects the files of a repository that a task needs, from their names and the list of shards in the index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,8 +13,8 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Small files that are taken where a repository has them. The two of the vision processor are not read here,
-/// but a served model with a vision tower needs them beside its weights.
+/// Small files that are downloaded if a repository has them. The two of the vision processor are not read
+/// here, but a served model with a vision tower needs them.
 const OPTIONAL: [&str; 5] = [
     "generation_config.json",
     "tokenizer_config.json",
@@ -23,7 +23,7 @@ const OPTIONAL: [&str; 5] = [
     "video_preprocessor_config.json",
 ];
 
-/// An index is some hundred bytes per tensor; a larger file is not one.
+/// The largest size of an index in bytes. An index has some hundred bytes per tensor.
 const LARGEST_INDEX: u64 = 64 << 20;
 
 /// The parts of a model that a task needs.
@@ -34,15 +34,15 @@ pub enum Needs {
     /// `config.json`, the tokenizer, the chat template and the generation defaults: enough to check and
     /// tokenise data.
     Tokenizer,
-    /// All of that and the weights.
+    /// All of these and the weights.
     Model,
-    /// `config.json`, the index and the shards that hold `mtp.*` tensors; the one weight file where there is
-    /// no index.
+    /// `config.json`, the index and the shards with `mtp.*` tensors; without an index, the single weight
+    /// file.
     Mtp,
 }
 
-/// The files to have, small ones first. `has` says whether the repository holds a name; `index` brings the
-/// index here and says where it lies (called at most once, and only when needed).
+/// Returns the required files, small ones first. `has` says whether the repository contains a name; `index`
+/// fetches the index and returns its path. It is called at most once, and only if necessary.
 pub(crate) fn select(
     needs: Needs,
     repo: &str,
@@ -73,7 +73,7 @@ pub(crate) fn select(
         files.extend(OPTIONAL.iter().filter(|name| has(name)).map(|name| name.to_string()));
     }
     if matches!(needs, Needs::Model | Needs::Mtp) {
-        // Where both are there, the single file wins, as in transformers.
+        // If both exist, the single file is used, as in transformers.
         if has(WEIGHTS) {
             files.push(WEIGHTS.into());
         } else {
@@ -95,8 +95,8 @@ pub(crate) fn select(
     Ok(files)
 }
 
-/// Kinds of weights that we do not load, by the endings in the list. Only our own words are shown, not the
-/// names.
+/// Returns the kinds of weights that cannot be loaded, by the extensions in the list. Only constant words are
+/// shown, not the names.
 fn other_weights(names: &BTreeSet<String>) -> Vec<&'static str> {
     const KINDS: [(&str, &str); 9] = [
         (".gguf", "GGUF (quantised)"),
@@ -130,8 +130,8 @@ impl Index {
             return Err(bad(format!("{size} bytes are too many for a list of shards")));
         }
         let text = std::fs::read(path).map_err(Error::io(path))?;
-        // serde_json quotes the offending value; position alone is enough and cannot carry anything to a
-        // terminal.
+        // serde_json's message quotes the offending value; the position suffices and cannot contain control
+        // characters.
         let index: Self = serde_json::from_slice(&text).map_err(|e| {
             bad(format!(
                 "not a list of shards (line {}, column {}: {})",

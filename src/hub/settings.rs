@@ -1,4 +1,4 @@
-//! The Hugging Face environment variables, resolved once, as Python's `huggingface_hub` reads them.
+//! The Hugging Face environment variables, resolved once in the same way as Python's `huggingface_hub`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::Error;
 pub struct Token(String);
 
 impl Token {
-    /// `name` is the variable or file it comes from, for the error text.
+    /// Creates a token. `name` is the variable or file that it comes from, for error messages.
     fn new(text: &str, name: &'static str) -> Result<Option<Self>, Error> {
         let text = text.trim();
         if text.is_empty() {
@@ -29,7 +29,7 @@ impl Token {
         Ok(Some(Self(text.into())))
     }
 
-    /// For the `Authorization` header, and nothing else.
+    /// Returns the value of the `Authorization` header, the only use of the token.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -47,20 +47,20 @@ impl fmt::Display for Token {
     }
 }
 
-/// How long to try before giving up.
+/// The limits on attempts and pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Attempts in a row that bring no new byte.
+    /// The number of consecutive attempts without a new byte.
     pub attempts: u32,
-    /// Pause after the first failure; doubles each time, up to 30 s.
+    /// The pause after the first failure; it doubles each time, up to 30 s.
     pub first_wait: Duration,
-    /// Longest silence of a server before the connection is given up. Also the longest that cancelling can
-    /// take.
+    /// The longest silence of a server before the connection is closed, which is also the longest time that
+    /// cancelling can take.
     pub silence: Duration,
 }
 
 impl Patience {
-    /// The pause after the `n`-th failure in a row (from 1).
+    /// Returns the pause after the `n`-th consecutive failure (counted from 1).
     pub(crate) fn wait(&self, n: u32) -> Duration {
         const LONGEST: Duration = Duration::from_secs(30);
         self.first_wait.saturating_mul(1 << (n - 1).min(16)).min(LONGEST)
@@ -75,15 +75,15 @@ impl Default for Patience {
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Scheme and authority, without a slash at the end.
+    /// The scheme and authority, without a final slash.
     pub endpoint: String,
     pub token: Option<Token>,
-    /// The folder that holds `models--…`.
+    /// The folder with `models--…`.
     pub cache: PathBuf,
     pub offline: bool,
     pub patience: Patience,
     pub home: Option<PathBuf>,
-    /// Whether a proxy variable is set; ureq reads its value, which may hold a password.
+    /// Whether a proxy variable is set. ureq reads its value, which may contain a password.
     pub proxy: bool,
 }
 
@@ -168,9 +168,9 @@ fn endpoint(given: Option<String>) -> Result<String, Error> {
     Ok(text.into())
 }
 
-/// hf-hub keeps its constant private; every address it builds begins with it.
+/// Returns hf-hub's default endpoint, which is private there; every address it builds begins with it.
 fn default_endpoint() -> String {
-    // No token file lies beside this cache folder, so none is read.
+    // There is no token file next to this cache folder, so none is read.
     let api = ApiBuilder::from_cache(Cache::new("/dev/null/hub".into())).with_token(None).build();
     let url = api.expect("rustls needs no set-up").model("id".into()).url("file");
     url.strip_suffix("/id/resolve/main/file").expect("hf-hub's route to a file").into()

@@ -1,8 +1,10 @@
-//! One file from the hub into the cache: locked, continued where it was cut, checked, then put in its place.
+//! Downloads one file from the hub into the cache: locks it, resumes it, verifies it, and moves it to its
+//! final place.
 //!
-//! Order of events, and what a power cut between any two leaves: bytes are appended to `<etag>.incomplete`
-//! (the next run hashes what is there and continues); size and hash are checked; the file is synced; it is
-//! renamed to `<etag>`; the snapshot gets its link. A blob under its final name is therefore whole and right.
+//! The order of operations, which is safe against a power failure between any two of them: bytes are appended
+//! to `<etag>.incomplete` (the next run hashes what is there and continues); size and hash are checked; the
+//! file is synced; it is renamed to `<etag>`; the snapshot gets its link. A blob under its final name is
+//! therefore complete and correct.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -18,20 +20,20 @@ use crate::http::{Answer, Http, Subject, body_fault};
 use crate::progress::{Event, Watch};
 use crate::settings::Patience;
 
-/// Where a file comes from, where it goes, and who is told.
+/// The source and the destination of a file, and the listener.
 #[derive(Clone, Copy)]
 pub(crate) struct Transfer<'a> {
     pub http: &'a Http,
     pub patience: &'a Patience,
     pub cache: &'a RepoCache,
-    /// With the file's name; the revision is the commit.
+    /// The subject with the file's name; its revision is the commit.
     pub subject: Subject<'a>,
     pub facts: &'a Facts,
     pub watch: &'a Watch<'a>,
 }
 
 impl Transfer<'_> {
-    /// Returns the path in the snapshot.
+    /// Downloads the file and returns its path in the snapshot.
     pub(crate) fn run(&self) -> Result<PathBuf, Error> {
         let Facts { etag, size } = self.facts;
         let blob = self.cache.blob(etag);
@@ -50,14 +52,14 @@ impl Transfer<'_> {
         self.subject.file.expect("a transfer is of a file")
     }
 
-    /// Leaves the whole, checked file at `blob`.
+    /// Downloads and verifies the file, and moves it to `blob`.
     fn fill(&self, blob: &Path) -> Result<(), Error> {
         let mut part = Part::open(self.cache.incomplete(&self.facts.etag), self.facts.size, self.watch)?;
         let continued = part.have > 0;
         self.bring(&mut part)?;
         let mut verdict = self.check(&part);
-        // Other programs may leave part files with holes in them. What was here before gets one second
-        // chance.
+        // Other programs may leave part files with holes. If the existing part was wrong, the download is
+        // tried once more from the start.
         if verdict.is_err() && continued {
             part.clear()?;
             self.bring(&mut part)?;
@@ -68,8 +70,8 @@ impl Transfer<'_> {
             return verdict;
         }
         part.file.sync_all().map_err(|e| self.write_fault(&part, e))?;
-        // On unified memory the page cache takes what the GPU could use. Advice only: a refusal changes
-        // nothing.
+        // With unified memory the page cache takes memory from the GPU. If the advice is refused, nothing
+        // changes.
         let _ = rustix::fs::fadvise(&part.file, 0, None, rustix::fs::Advice::DontNeed);
         std::fs::rename(&part.path, blob).map_err(Error::io(blob))
     }
@@ -84,7 +86,7 @@ impl Transfer<'_> {
         Err(Error::WrongHash { repo, file, expected: expected.into(), actual })
     }
 
-    /// Attempts until every byte is here, counted anew whenever one comes further than all before.
+    /// Repeats attempts until every byte is on disk. The count restarts whenever an attempt makes progress.
     fn bring(&self, part: &mut Part) -> Result<(), Error> {
         let mut furthest = part.have;
         let mut fruitless = 0;
@@ -114,7 +116,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// One request, from where the part file ends.
+    /// Makes one request, from the end of the part file.
     fn attempt(&self, part: &mut Part) -> Result<(), Error> {
         if part.have == part.size {
             return Ok(());
@@ -127,7 +129,7 @@ impl Transfer<'_> {
                 Some((_, Some(total))) if total != part.size => return Err(self.wrong_size(&answer, total)),
                 _ => return Err(self.bad_reply(&answer, "another part of the file than was asked for")),
             },
-            // The server knows no ranges: what it sends is the whole.
+            // The server does not support ranges, so it sends the whole file.
             200 => {
                 if let Some(offered) = answer.body.content_length().filter(|length| *length != part.size) {
                     return Err(self.wrong_size(&answer, offered));
@@ -137,7 +139,7 @@ impl Transfer<'_> {
                     self.watch.on(Event::File { name: self.name(), have: 0, size: part.size });
                 }
             }
-            // 416: what is here is no beginning of what is there.
+            // 416: the part on disk is longer than the file on the server.
             _ => {
                 part.clear()?;
                 return Err(Error::Cut { host: answer.host });
@@ -196,8 +198,8 @@ impl Transfer<'_> {
     }
 }
 
-/// A blob under its final name was checked when it was written, but not every program syncs it first: after a
-/// power cut its size tells.
+/// Returns whether a blob under its final name has the right size. It was verified when it was written, but
+/// not every program syncs it before, so after a power failure its size may be wrong.
 pub(crate) fn is_whole(path: &Path, size: u64) -> bool {
     path.metadata().is_ok_and(|there| there.is_file() && there.len() == size)
 }
@@ -212,7 +214,7 @@ struct Part {
 }
 
 impl Part {
-    /// Takes up what an earlier attempt left. More than the whole is not a part of it.
+    /// Opens the part of an earlier attempt. A part that is longer than the file is discarded.
     fn open(path: PathBuf, size: u64, watch: &Watch<'_>) -> Result<Self, Error> {
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         let mut part = Self { path, file, hash: Sha256::new(), have: 0, size };

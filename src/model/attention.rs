@@ -1,5 +1,5 @@
-//! Softmax attention with grouped heads, rotary positions, and whatever a family adds: norms of queries and
-//! keys, a sliding window, Qwen3.5's output gate (SPEC.md 2.3).
+//! Softmax attention with grouped heads, rotary positions, and the features that families add: norms of
+//! queries and keys, a sliding window, Qwen3.5's output gate (SPEC.md 2.3).
 //!
 //! Shapes: `T` tokens, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim. A name ends
 //! with the shape of its tensor; all are matrices of `T` rows, so that `q_TND` is `[T, N·D]`.
@@ -21,14 +21,14 @@ use crate::{Linear, ModelError, PackedSequence};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Attention {
-    /// `q_proj`, whose output holds each head's gate behind its queries where there is one, `k_proj` and
-    /// `v_proj`.
+    /// `q_proj`, `k_proj` and `v_proj`. The output of `q_proj` also contains each head's gate, after its
+    /// queries, if there is one.
     qkv: [Linear; 3],
     o_proj: Linear,
     q_norm: Option<Norm>,
     k_norm: Option<Norm>,
     dims: Dims,
-    /// Factor on the products of queries and keys.
+    /// The factor on the products of queries and keys.
     scale: f32,
     rope: RopeIndex,
     sliding_window: Option<usize>,
@@ -42,7 +42,7 @@ pub(crate) struct Projected {
     pub(crate) q_TND: Tensor<2>,
     pub(crate) k_TGD: Tensor<2>,
     pub(crate) v_TGD: Tensor<2>,
-    /// The whole output of `q_proj`, in which the gate is.
+    /// The whole output of `q_proj`, which includes the gate.
     q_and_gate: Tensor<2>,
 }
 
@@ -82,7 +82,7 @@ impl Attention {
         self.gate_and_project(packed_attention(op, q_TND, k_TGD, v_TGD), q_and_gate)
     }
 
-    /// Continues one example whose keys and values are in `cache`, and adds the new ones to it.
+    /// Continues one example whose keys and values are in `cache`, and appends the new ones.
     pub(crate) fn continue_from(
         &self,
         x_TH: Tensor<2>,
@@ -99,8 +99,8 @@ impl Attention {
         let [q_and_gate, k_TGD, v_TGD] = Linear::forward_fused(&self.qkv, x_TH);
         let D = self.dims.head_dim;
         let table = ropes.get(self.rope);
-        // A head's queries begin every `stride` numbers. The norm reads them in place and leaves the gate
-        // out; without a norm there is no gate in any family.
+        // A head's queries begin every `stride` numbers. The norm reads them in place and skips the gate;
+        // families without a norm have no gate.
         let rotated = |x: Tensor<2>, norm: &Option<Norm>, stride: usize| match norm {
             Some(norm) => norm_rope(x, norm.weight.tensor(), table, stride, norm.eps, norm.zero_centred),
             None => rope(x, table, D),

@@ -1,16 +1,16 @@
-//! What decoding remembers between tokens: keys and values of softmax attention, window and state of the
+//! The state of decoding between tokens: keys and values of softmax attention, and window and state of the
 //! delta rule.
 
 use burn::tensor::Tensor;
 
-/// Keys and values of all tokens so far, `[length, G·D]` each.
+/// The keys and values of all tokens so far, `[length, G·D]` each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AttentionCache {
     seen: Option<(Tensor<2>, Tensor<2>)>,
 }
 
 impl AttentionCache {
-    /// Adds keys and values and returns all of them.
+    /// Appends keys and values and returns all of them.
     pub(crate) fn append(&mut self, k: Tensor<2>, v: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let all = match self.seen.take() {
             Some((past_k, past_v)) => (Tensor::cat(vec![past_k, k], 0), Tensor::cat(vec![past_v, v], 0)),
@@ -35,7 +35,7 @@ pub(crate) enum LayerCache {
     Delta(DeltaCache),
 }
 
-/// The state of a decoder after the tokens that it has seen. A clone is a snapshot to return to.
+/// The state of a decoder after the tokens so far. A clone is a snapshot to return to.
 #[derive(Debug, Clone)]
 pub struct Cache {
     layers: Vec<LayerCache>,
@@ -47,12 +47,12 @@ impl Cache {
         Self { layers, length: 0 }
     }
 
-    /// The number of tokens that it remembers.
+    /// Returns the number of tokens in the cache.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it remembers nothing.
+    /// Returns whether the cache has no tokens.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -1,7 +1,7 @@
-//! A checkpoint folder, memory-mapped: which tensors it holds, where, in which type, and under which names.
+//! A memory-mapped checkpoint folder: its tensors with their names, types and positions.
 //!
-//! Knows the key layouts of Qwen3.5 (SPEC.md 1.1) and of Gemma 3: the prefix is decided by the keys, never by
-//! `model_type`. Nothing here trusts the folder: sizes and names are checked before they are used.
+//! Supports the key layouts of Qwen3.5 (SPEC.md 1.1) and of Gemma 3. The prefix is detected from the keys,
+//! never from `model_type`. The folder is untrusted: sizes and names are checked before they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::numbers::{uniform, widen};
 use crate::weight_file::WeightFile;
 use crate::{ModelError, Param};
 
-/// Where a tensor is stored.
+/// The position of a stored tensor.
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
-    /// Index into [`Checkpoint::shards`].
+    /// The index in [`Checkpoint::shards`].
     pub shard: usize,
     /// Stored type.
     pub dtype: Dtype,
     /// Stored shape.
     pub shape: Vec<usize>,
-    /// Byte range in the shard's file.
+    /// The byte range in the shard's file.
     range: std::ops::Range<usize>,
 }
 
@@ -39,19 +39,19 @@ pub struct Checkpoint {
     shards: Vec<(PathBuf, WeightFile)>,
     tensors: BTreeMap<String, TensorInfo>,
     prefix: &'static str,
-    /// Where the numbers come from when there are no files.
+    /// The generated weights, if there are no files.
     made_up: Option<MadeUp>,
 }
 
 /// Random weights.
 struct MadeUp {
     seed: u64,
-    /// Stored names of the tensors whose numbers lie around one.
+    /// The stored names of the tensors whose values are close to one.
     around_one: BTreeSet<String>,
 }
 
-/// Beginnings of the names of a text model's tensors: inside a larger model, as transformers named them since
-/// 4.52 and before; by itself.
+/// The prefixes of the names of a text model's tensors: inside a larger model, as transformers named them
+/// since 4.52 and before; and for a text-only model.
 const PREFIXES: [&str; 3] = ["model.language_model.", "language_model.model.", PLAIN];
 const PLAIN: &str = "model.";
 
@@ -64,10 +64,10 @@ impl Checkpoint {
         Self::open_with(dir, &ConfigOptions::default())
     }
 
-    /// As [`open`](Self::open), with what the user says about its config.
+    /// Like [`open`](Self::open), with the user's options for reading the config.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     pub fn open_with(dir: &Path, options: &ConfigOptions) -> Result<Self, ModelError> {
         let config_path = dir.join("config.json");
         let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
@@ -107,9 +107,9 @@ impl Checkpoint {
         })
     }
 
-    /// A checkpoint without files: every tensor is made when it is asked for, from the seed and its name. The
-    /// numbers are uniform with the standard deviation 0.02 that Qwen3.5 starts from, and bf16 numbers
-    /// where that is the config's type. This is for measuring and trying, where no file is at hand.
+    /// Creates a checkpoint without files. Each tensor is generated from the seed and its name when it is
+    /// read. The numbers are uniform with the standard deviation 0.02 of Qwen3.5's initialisation, and bf16
+    /// numbers if that is the config's type. It serves measurements and trials without files.
     pub fn random(config: ModelConfig, seed: u64) -> Self {
         let of_mtp = config.mtp.iter().flat_map(|mtp| mtp.tensors());
         let around_one = config
@@ -131,42 +131,43 @@ impl Checkpoint {
         }
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The sizes and layers that `config.json` describes.
+    /// Returns the sizes and layers that `config.json` describes.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The user's options for reading `config.json`.
+    /// Returns the user's options for reading `config.json`.
     pub fn options(&self) -> &ConfigOptions {
         &self.options
     }
 
-    /// The text of `config.json`.
+    /// Returns the text of `config.json`.
     pub fn config_text(&self) -> &str {
         &self.config_text
     }
 
-    /// File names of the weight files, in the order of [`TensorInfo::shard`].
+    /// Returns the names of the weight files, in the order of [`TensorInfo::shard`].
     pub fn shards(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Every tensor by its stored name.
+    /// Returns every tensor by its stored name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
     }
 
-    /// Whether the folder holds an MTP head.
+    /// Returns whether the folder contains an MTP head.
     pub fn has_mtp(&self) -> bool {
         self.tensors.contains_key("mtp.fc.weight")
     }
 
-    /// Whether the head shares the embedding: decided by the file, as a head that is there must be used.
+    /// Returns whether the output head is the embedding. The file decides, because an existing head must be
+    /// used.
     pub fn is_tied(&self) -> bool {
         match self.made_up {
             Some(_) => self.config.tie_word_embeddings,
@@ -174,12 +175,12 @@ impl Checkpoint {
         }
     }
 
-    /// The stored name of a canonical one: `norm.weight` → `model.language_model.norm.weight`.
+    /// Returns the stored name of a canonical one: `norm.weight` → `model.language_model.norm.weight`.
     pub fn stored_name(&self, canonical: &str) -> String {
         stored_name(self.prefix, canonical)
     }
 
-    /// The bytes of a tensor as stored, little-endian.
+    /// Returns the bytes of a tensor as stored, little-endian.
     pub fn bytes(&self, info: &TensorInfo) -> &[u8] {
         &self.shards[info.shard].1.bytes()[info.range.clone()]
     }
@@ -190,7 +191,7 @@ impl Checkpoint {
             .ok_or_else(|| ModelError::Missing { path: self.dir.clone(), name: stored.to_owned() })
     }
 
-    /// A tensor widened to f32.
+    /// Returns the values of a tensor, widened to f32.
     ///
     /// # Errors
     /// When it is missing, has another shape, or is stored in a type that is not a plain float.
@@ -227,23 +228,22 @@ impl Checkpoint {
         numbers
     }
 
-    /// A frozen parameter, by the tensor's canonical name.
+    /// Loads a frozen parameter, by the tensor's canonical name.
     ///
     /// # Errors
-    /// As [`numbers`](Self::numbers).
+    /// The same as for [`numbers`](Self::numbers).
     pub(crate) fn param(&self, tensor: &TensorSpec, device: &Device) -> Result<Param, ModelError> {
         let numbers = self.numbers(&self.stored_name(&tensor.name), &tensor.shape)?;
         Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))
     }
 
-    /// Lets the system drop the pages of a tensor that was read, so that the file does not count twice in
-    /// memory.
+    /// Lets the system drop the pages of a tensor that was read, so that it is not in memory twice.
     pub(crate) fn forget(&self, info: &TensorInfo) {
         self.shards[info.shard].1.forget(info.range.clone());
     }
 }
 
-/// The name in a layout with this prefix of a tensor whose canonical name is `canonical`.
+/// Returns the stored name of a canonical one in a layout with this prefix.
 fn stored_name(prefix: &str, canonical: &str) -> String {
     if canonical.starts_with("mtp.") || canonical.starts_with("lm_head.") {
         canonical.to_owned()

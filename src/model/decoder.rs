@@ -1,4 +1,4 @@
-//! The decoder: embedding, layers, final norm, head; and the two ways to compute its gradients.
+//! The decoder: embedding, layers, final norm and head, and the two ways to compute its gradients.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ use crate::norm::Norm;
 use crate::rope_tables::{RopeTables, Ropes};
 use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, PackedSequence, Param};
 
-/// Logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of an output head, row by row, on the host.
+/// Returns the logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of an output head, row-major, on
+/// the host.
 pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
     let logits = linear(hidden, rows).inner().into_data().convert::<f32>();
     logits.try_to_vec().expect("was converted to f32")
@@ -33,7 +34,7 @@ pub struct Model {
     embed_tokens: Param,
     layers: Vec<DecoderLayer>,
     norm: Norm,
-    /// Absent when the embedding is the output head too.
+    /// The output head; `None` if it is the embedding.
     lm_head: Option<Param>,
     ropes: Ropes,
 }
@@ -41,7 +42,7 @@ pub struct Model {
 module!(Model { embed_tokens, layers, norm, lm_head });
 
 impl Model {
-    /// Loads the text model of a checkpoint, in the numbers that its device computes with ([`Param`]); calls
+    /// Loads the text model of a checkpoint in the number format of its device ([`Param`]), and calls
     /// `progress(done, total)` after each layer.
     ///
     /// # Errors
@@ -57,7 +58,7 @@ impl Model {
         let embed_tokens = checkpoint.param(&table("embed_tokens.weight"), device)?;
         let lm_head = if checkpoint.is_tied() {
             if !config.tie_word_embeddings {
-                // Silently reusing the embedding would give garbage.
+                // Silently using the embedding as the head would produce garbage.
                 let name = "lm_head.weight".to_owned();
                 return Err(ModelError::Missing { path: checkpoint.dir().to_owned(), name });
             }
@@ -79,7 +80,8 @@ impl Model {
         Ok(model)
     }
 
-    /// A tensor that no parameter uses means that the model computes something that is not computed here.
+    /// Refuses a checkpoint with a tensor that no parameter uses, because it belongs to a computation that is
+    /// not implemented.
     fn refuse_unknown_tensors(&self, checkpoint: &Checkpoint) -> Result<(), ModelError> {
         let mut used = BTreeSet::new();
         self.visit(&mut |param| {
@@ -97,33 +99,34 @@ impl Model {
         }
     }
 
-    /// The sizes and layers of the model.
+    /// Returns the sizes and layers of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The device that its parameters are on.
+    /// Returns the device of its parameters.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Rows of the embedding for tokens, `[T, H]`, multiplied by the family's scale where it has one.
+    /// Returns the embeddings of tokens, `[T, H]`, multiplied by the family's scale if it has one.
     pub(crate) fn embed(&self, input_ids: &Table) -> Tensor<2> {
         let rows = embedding(self.embed_tokens.weight(), input_ids);
         match self.config.embedding_scale {
-            // As transformers does: the model was trained with the scale in the type of the table.
+            // The scale is rounded like in transformers, because the model was trained with it in the type of
+            // the table.
             Some(scale) if rows.dtype() == DType::BF16 => rows.mul_scalar(bf16::from_f64(scale).to_f32()),
             Some(scale) => rows.mul_scalar(scale as f32),
             None => rows,
         }
     }
 
-    /// Weight of the head, `[V, H]`.
+    /// Returns the weight of the head, `[V, H]`.
     pub(crate) fn head(&self) -> Weight {
         self.lm_head.as_ref().unwrap_or(&self.embed_tokens).weight()
     }
 
-    /// The rotations of all attention layers for tokens at these positions.
+    /// Returns the RoPE tables of all attention layers for tokens at these positions.
     pub(crate) fn rope_tables(&self, position_ids: &[u32]) -> RopeTables {
         self.ropes.tables(position_ids)
     }
@@ -133,7 +136,7 @@ impl Model {
         &self.layers
     }
 
-    /// Hidden states after each layer, before the final norm: one tensor `[T, H]` a layer.
+    /// Returns the hidden states after each layer, before the final norm: one tensor `[T, H]` per layer.
     #[cfg(test)]
     pub(crate) fn layer_outputs(&self, sequence: &PackedSequence) -> Vec<Tensor<2>> {
         let ropes = self.rope_tables(&sequence.position_ids);
@@ -146,7 +149,7 @@ impl Model {
         outputs
     }
 
-    /// Hidden states after the final norm, `[T, H]`.
+    /// Returns the hidden states after the final norm, `[T, H]`.
     pub fn hidden(&self, sequence: &PackedSequence) -> Tensor<2> {
         let ropes = self.rope_tables(&sequence.position_ids);
         let mut residual = Residual::from(self.embed(&sequence.input_ids));
@@ -161,13 +164,13 @@ impl Model {
         normed
     }
 
-    /// Logits `[n, V]` of hidden states `[n, H]`, row by row, on the host: for a few tokens, never for a
-    /// whole training sequence.
+    /// Returns the logits `[n, V]` of hidden states `[n, H]`, row-major, on the host. Use it for a few
+    /// tokens, never for a whole training sequence.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
         scores(hidden, self.head().tensor)
     }
 
-    /// The sum of the losses of a sequence's trained tokens in nats, without gradients.
+    /// Returns the sum of the losses of a sequence's trained tokens in nats, without gradients.
     pub fn loss_sum(&self, sequence: &PackedSequence) -> Loss {
         if sequence.target_tokens() == 0 {
             return Loss::NONE;
@@ -178,7 +181,7 @@ impl Model {
     /// Returns `scale · Σ losses` of a sequence, and adds the gradients of all trained parameters to
     /// `gradients`.
     ///
-    /// `recompute` as for [`gradients_of`](Self::gradients_of).
+    /// For `recompute` see [`gradients_of`](Self::gradients_of).
     pub fn loss_and_gradients(
         &self,
         sequence: &PackedSequence,
@@ -194,8 +197,8 @@ impl Model {
         })
     }
 
-    /// Computes any loss `[1, 1]` that `loss` makes of a sequence's hidden states after the final norm, `[T,
-    /// H]`, and the weight of the output head, `[V, H]`. Records no graph.
+    /// Computes a loss `[1, 1]` with the function `loss` from a sequence's hidden states after the final
+    /// norm, `[T, H]`, and the weight of the output head, `[V, H]`. Records no graph.
     pub fn loss_of(
         &self,
         sequence: &PackedSequence,
@@ -205,12 +208,12 @@ impl Model {
         Loss::new(loss(frozen.hidden(sequence), frozen.head()))
     }
 
-    /// Computes a loss as [`loss_of`](Self::loss_of) does and adds the gradients of all trained parameters to
+    /// Computes a loss like [`loss_of`](Self::loss_of) and adds the gradients of all trained parameters to
     /// `gradients`.
     ///
     /// With `recompute` only each layer's input is kept, and the layers are run again in one walk backwards.
-    /// The loss is the same; in the gradients one more sum per layer is rounded, which makes no
-    /// difference in f32.
+    /// The loss is the same; in the gradients one more sum per layer is rounded, which makes no difference in
+    /// f32.
     pub fn gradients_of(
         &self,
         sequence: &PackedSequence,
@@ -235,8 +238,7 @@ impl Model {
         loss: impl FnOnce(Tensor<2>, Weight) -> Tensor<2>,
     ) -> Loss {
         let ropes = self.rope_tables(&sequence.position_ids);
-        // Without a trained embedding the first layer needs no gradient of its input, exactly as without
-        // recompute.
+        // Without a trained embedding the first layer needs no gradient of its input, as without recompute.
         let embedding_trained = self.embed_tokens.is_trainable();
         // The first pass records no graph at all.
         let frozen = self.frozen();
@@ -252,7 +254,7 @@ impl Model {
         let mut backward = loss.backward();
         let mut dy = x.grad_remove(&mut backward).expect("the loss depends on the last layer");
         self.norm.visit(&mut |param| gradients.take_sum(param, &mut backward));
-        // A tied table's gradient is still to get the embedding's share.
+        // The gradient of a tied table does not contain the embedding's part yet.
         self.lm_head.iter().for_each(|head| gradients.take_sum(head, &mut backward));
         drop(backward);
 
@@ -287,27 +289,27 @@ impl Model {
         self.final_norm(residual)
     }
 
-    /// An empty cache for [`Self::continue_from`].
+    /// Returns an empty cache for [`Self::continue_from`].
     pub fn empty_cache(&self) -> Cache {
         Cache::new(self.layers.iter().map(|layer| layer.empty_cache(&self.device)).collect())
     }
 
-    /// Calls back for every parameter, adapters included, in the order of the forward pass.
+    /// Calls `f` for every parameter, including adapters, in the order of the forward pass.
     pub fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
         Module::visit(self, f);
     }
 
-    /// As [`visit`](Self::visit), for changes.
+    /// Like [`visit`](Self::visit), with mutable references.
     pub fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
         Module::visit_mut(self, f);
     }
 
-    /// The linear layers, all of which can carry an adapter, in the order of the forward pass.
+    /// Returns the linear layers in the order of the forward pass. All of them can have an adapter.
     pub fn linears(&self) -> Vec<&Linear> {
         Module::linears(self)
     }
 
-    /// As [`linears`](Self::linears), for changes.
+    /// Like [`linears`](Self::linears), with mutable references.
     pub fn linears_mut(&mut self) -> Vec<&mut Linear> {
         Module::linears_mut(self)
     }
@@ -317,16 +319,16 @@ impl Model {
         Module::set_trainable(self, trainable);
     }
 
-    /// A copy that shares the numbers and whose linear layers round what they multiply to e4m3 on CUDA
-    /// devices, which is faster and not lossless. Embedding, head, norms and mixers stay as they are, as
-    /// do the gradients of parameters.
+    /// Returns a copy that shares the numbers and whose linear layers round the operands of their products to
+    /// e4m3 on CUDA devices, which is faster and not lossless. Embedding, head, norms, mixers and the
+    /// gradients of parameters are not affected.
     pub fn with_fp8(&self) -> Self {
         let mut copy = self.clone();
         copy.linears_mut().into_iter().for_each(|linear| linear.fp8 = true);
         copy
     }
 
-    /// A copy that shares the numbers and computes no gradients.
+    /// Returns a copy that shares the numbers and computes no gradients.
     pub fn frozen(&self) -> Self {
         let mut copy = self.clone();
         copy.set_trainable(false);

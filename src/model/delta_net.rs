@@ -23,7 +23,7 @@ pub(crate) struct DeltaNet {
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
     in_proj: [Linear; 4],
     out_proj: Linear,
-    /// `[C, 1, taps]`
+    /// The weight of the convolution, `[C, 1, taps]`.
     pub(crate) conv1d: Param,
     a_log: Param,
     dt_bias: Param,
@@ -33,15 +33,15 @@ pub(crate) struct DeltaNet {
 
 module!(DeltaNet { in_proj, out_proj, conv1d, a_log, dt_bias, norm });
 
-/// What the projections of a layer's input lead to.
+/// The inputs of the delta rule, from the projections of a layer's input.
 pub(crate) struct Projected {
-    /// Input of the convolution.
+    /// The input of the convolution.
     pub(crate) u_TC: Tensor<2>,
-    /// Input of the output gate.
+    /// The input of the output gate.
     pub(crate) z_TMV: Tensor<2>,
-    /// Logarithm of the decay of the state.
+    /// The logarithm of the state's decay.
     pub(crate) g_TM: Tensor<2>,
-    /// Strength with which a token is written into the state.
+    /// The strength with which a token is written into the state.
     pub(crate) beta_TM: Tensor<2>,
 }
 
@@ -66,7 +66,7 @@ impl DeltaNet {
         self.gate_and_project(mixed_TMV, z_TMV)
     }
 
-    /// A cache without tokens: zeros in the window of the convolution and in the state.
+    /// Returns a cache without tokens, with zeros in the window of the convolution and in the state.
     pub(crate) fn empty_cache(&self, device: &Device) -> DeltaCache {
         let spec = &self.spec;
         let state = [spec.num_value_heads * spec.key_head_dim, spec.value_head_dim];
@@ -86,8 +86,8 @@ impl DeltaNet {
         let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
         let u = Tensor::cat(vec![cache.window.clone(), u_TC], 0);
         cache.window = u.clone().narrow(0, tokens, history);
-        // The window stands before the new tokens as if it were the start of the example: there the
-        // convolution reads zeros, and an empty window holds zeros too.
+        // The window precedes the new tokens like the start of the example, where the convolution reads
+        // zeros; an empty window contains zeros too.
         let position_ids = (0..(history + tokens) as u32).collect();
         let qkv_TC = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, tokens);
         let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, cache.state.clone());

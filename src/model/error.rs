@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use sparktune_plan::Architecture;
 
-/// Why a model could not be read or written.
+/// The reasons why a model could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file could not be opened, read or written.
@@ -31,7 +31,7 @@ pub enum ModelError {
         /// The message of the parser.
         reason: String,
     },
-    /// No weights in the folder.
+    /// The folder contains no weights.
     #[error(
         "{0}: no model.safetensors and no model.safetensors.index.json. Only safetensors checkpoints can be trained; convert the model or choose another repository"
     )]
@@ -46,7 +46,7 @@ pub enum ModelError {
         /// The offending name.
         file: String,
     },
-    /// A tensor the model needs is not there.
+    /// A tensor that the model needs is missing.
     #[error(
         "{path}: the tensor `{name}` is missing. The checkpoint is incomplete or its config.json belongs to another model"
     )]
@@ -56,7 +56,7 @@ pub enum ModelError {
         /// The tensor's stored name.
         name: String,
     },
-    /// The weights hold a tensor that no part of the model uses.
+    /// The weights contain a tensor that no part of the model uses.
     #[error(
         "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not. \
          Choose another model; if the family was named with --architecture, name the one that has this tensor"
@@ -66,10 +66,10 @@ pub enum ModelError {
         path: PathBuf,
         /// Stored name of the tensor.
         name: String,
-        /// The family that the model is computed as.
+        /// The family that the model is treated as.
         family: Architecture,
     },
-    /// A tensor has another shape than the config says.
+    /// The shape of a tensor differs from the config.
     #[error(
         "{path}: the tensor `{name}` has the shape {found:?}, config.json calls for {expected:?}. The weights belong to another config"
     )]
@@ -78,9 +78,9 @@ pub enum ModelError {
         path: PathBuf,
         /// The tensor's stored name.
         name: String,
-        /// Shape in the file.
+        /// The shape in the file.
         found: Vec<usize>,
-        /// Shape the config calls for.
+        /// The shape required by the config.
         expected: Vec<usize>,
     },
     /// A tensor is stored in a type that cannot be trained.
@@ -104,7 +104,7 @@ pub enum ModelError {
         /// The part that does not fit.
         reason: String,
     },
-    /// The exported folder is not what was meant to be written.
+    /// The exported folder differs from the model in memory.
     #[error(
         "{path}: the export failed its own check: {reason}. Nothing was published; the checkpoint it was made from is untouched. Please report this"
     )]

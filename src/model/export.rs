@@ -3,7 +3,7 @@
 //!
 //! Trained tensors are written in the type that the base stores them in. All others (vision tower, untouched
 //! MTP head, fp32 tensors of a bf16 checkpoint) are copied byte for byte. The folder is written under a
-//! temporary name, opened again and compared with the base, and only then renamed.
+//! temporary name, opened again, compared with the base, and then renamed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,18 +22,18 @@ use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence, Param};
 /// What an export did with the tensors of the base, and how close the written folder is to the trained model.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Accounting {
-    /// Tensors of the base checkpoint. The export has these names too, except `mtp.*` where that is left
-    /// out.
+    /// The number of tensors in the base checkpoint. The export has the same names, except `mtp.*` if the
+    /// head is left out.
     pub base_tensors: usize,
-    /// Tensors that were written with trained numbers.
+    /// The number of tensors that were written with trained values.
     pub trained: usize,
-    /// Tensors that were copied byte for byte.
+    /// The number of tensors that were copied byte for byte.
     pub carried: usize,
-    /// Relative L2 distance between the logits of the written folder and of the trained model in memory.
+    /// The relative L2 distance between the logits of the written folder and of the trained model in memory.
     pub logits_distance: f64,
 }
 
-/// One tensor of the output: bytes of the base, or trained numbers that are fetched when they are written.
+/// One tensor of the output: bytes of the base, or trained values that are fetched when they are written.
 struct Source<'a> {
     dtype: Dtype,
     shape: &'a [usize],
@@ -70,15 +70,15 @@ impl View for Source<'_> {
     }
 }
 
-/// Writes the tensors of `base` into the new folder `out`, with the numbers of `model` (adapters merged) and
-/// of `mtp`, if given, in place of the base's.
+/// Writes the tensors of `base` into the new folder `out`, with the values of `model` (adapters merged) and
+/// of `mtp`, if given, instead of the base's.
 ///
 /// `probe` is a sequence whose logits are compared between memory and the written folder. Without `mtp`, the
 /// base's `mtp.*` are copied if `keep_mtp` is set and left out otherwise.
 ///
 /// # Errors
-/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Nothing is left
-/// at `out` then.
+/// When `out` exists, a file cannot be written, or the written folder fails the comparison. Then `out` does
+/// not exist.
 pub fn export(
     base: &Checkpoint,
     model: &Model,
@@ -106,7 +106,7 @@ pub fn export(
             Ok(accounting)
         }
         Err(error) => {
-            // The reason matters more than a failure to clean up after it.
+            // The original error matters more than a failed clean-up.
             drop(fs::remove_dir_all(&partial));
             Err(error)
         }
@@ -198,8 +198,8 @@ fn write_and_compare(
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));
     }
     accounting.logits_distance = logits_distance(&written, model, mtp, probe)?;
-    // bf16, in the file or in the computation, keeps 8 bits of each weight; in f32 only the order of
-    // additions in a merge differs.
+    // bf16, in the file or in the computation, has 8 significant bits; in f32 only the order of additions in
+    // a merge differs.
     let narrow_base = base.tensors().values().any(|info| info.dtype != Dtype::F32);
     let lossy = narrow_base || *model.device() != Device::flex();
     let allowed = if lossy { 0.05 } else { 1e-4 };
@@ -212,7 +212,7 @@ fn write_and_compare(
     Ok(accounting)
 }
 
-/// A parameter as it is written.
+/// The values of a parameter in the output.
 enum Written<'a> {
     Param(&'a Param),
     Merged(&'a Linear),
@@ -227,8 +227,8 @@ impl Written<'_> {
     }
 }
 
-/// The parameters that were trained, by canonical name: trainable ones, the merged weights of linear layers
-/// with an adapter, and all parameters of `mtp`.
+/// Returns the trained parameters by canonical name: trainable ones, the merged weights of linear layers with
+/// an adapter, and all parameters of `mtp`.
 fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Written<'a>> {
     let mut all = BTreeMap::new();
     model.visit(&mut |param: &'a Param| {
@@ -247,9 +247,9 @@ fn parameters<'a>(model: &'a Model, mtp: Option<&'a Mtp>) -> BTreeMap<String, Wr
     all
 }
 
-/// Copies config, tokenizer, template and all other small files that are in the folder of the weights.
+/// Copies config, tokenizer, template and all other small files of the weights' folder.
 ///
-/// Where the output has no MTP head, `config.json` must not declare one.
+/// If the output has no MTP head, `config.json` must not declare one.
 fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) -> Result<(), ModelError> {
     let entries = fs::read_dir(base.dir()).map_err(ModelError::io(base.dir()))?;
     for entry in entries {
@@ -264,7 +264,7 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
         if name == "config.json" {
             fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
-            // Only the bytes: the mode of the copy follows from the umask of this process, not from the
+            // Only the bytes are copied: the mode of the copy follows the umask of this process, not the
             // original.
             let bytes = fs::read(&path).map_err(ModelError::io(&path))?;
             fs::write(&to, bytes).map_err(ModelError::io(&to))?;
@@ -275,14 +275,14 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
 
 /// The changes of `config.json` that make it fit the written tensors.
 struct AdjustedConfig {
-    /// No MTP head is written.
+    /// Whether no MTP head is written.
     without_mtp: bool,
-    /// The output head is a tensor of its own.
+    /// Whether the output head is a separate tensor.
     untied: bool,
 }
 
 impl AdjustedConfig {
-    /// The base's text, byte for byte where nothing has to change.
+    /// Returns the adjusted config. It is the base's text, byte for byte, if nothing has to change.
     fn apply(&self, base: &Checkpoint) -> String {
         let drop_mtp = self.without_mtp && base.config().mtp_num_hidden_layers > 0;
         let untie = self.untied && base.config().tie_word_embeddings;
@@ -300,7 +300,7 @@ impl AdjustedConfig {
                     was_there = true;
                 }
             }
-            // A config that relies on the family's default has to say now what differs from it.
+            // If the config relied on the family's default, a differing value has to be written explicitly.
             if !was_there {
                 config[key] = to;
             }
@@ -315,8 +315,8 @@ impl AdjustedConfig {
     }
 }
 
-/// Relative L2 distance between the logits of the written folder and those of the model in memory. With
-/// `mtp`, the larger of this and of the same for the MTP head.
+/// Returns the relative L2 distance between the logits of the written folder and those of the model in
+/// memory. With `mtp`, it is the maximum of this and the distance for the MTP head.
 fn logits_distance(
     written: &Checkpoint,
     model: &Model,

@@ -13,16 +13,16 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// Attaches a parameter's sum to the parameter, where a backward pass adds to it, until
-    /// [`take_sum`](Self::take_sum).
+    /// Attaches a parameter's sum to the parameter, so that backward passes add to it, until
+    /// [`take_sum`](Self::take_sum) is called.
     pub(crate) fn attach_sum(&mut self, param: &Param) {
         if let Some(sum) = self.sums.remove(param.name()) {
             param.gradient_sum().put(sum);
         }
     }
 
-    /// Takes the sum back from a trained parameter after a backward pass, with the gradient that the pass
-    /// left in `backward`.
+    /// Takes the sum back from a trained parameter after a backward pass, and adds the gradient that is in
+    /// `backward`.
     pub(crate) fn take_sum(&mut self, param: &Param, backward: &mut burn::tensor::Gradients) {
         if !param.is_trainable() {
             return;
@@ -36,7 +36,7 @@ impl Gradients {
         }
     }
 
-    /// The summed gradient of a parameter, in its `[rows, columns]` form.
+    /// Returns the summed gradient of a parameter, with the shape `[rows, columns]`.
     pub fn get(&self, name: &str) -> Option<&Tensor<2>> {
         self.sums.get(name)
     }
@@ -46,7 +46,7 @@ impl Gradients {
         self.sums.remove(name)
     }
 
-    /// All summed gradients, in the order of names.
+    /// Returns all summed gradients, in the order of names.
     pub fn all(&self) -> Vec<&Tensor<2>> {
         self.sums.values().collect()
     }

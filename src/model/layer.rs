@@ -1,5 +1,5 @@
-//! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`. Some families have norms after mixer
-//! and MLP too, before what they make is added: `h = x + norm(mixer(norm(x)))`.
+//! One decoder layer: `h = x + mixer(norm(x))`, `y = h + mlp(norm(h))`. Some families also normalise the
+//! outputs of mixer and MLP: `h = x + norm(mixer(norm(x)))`.
 //!
 //! Shapes: `T` tokens, `H` hidden_size, `I` intermediate_size. A name ends with the shape of its tensor.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
@@ -18,7 +18,7 @@ use crate::norm::Norm;
 use crate::rope_tables::RopeTables;
 use crate::{Linear, ModelError, PackedSequence};
 
-/// `down(activation(gate(x)) · up(x))`.
+/// The MLP `down(activation(gate(x)) · up(x))`.
 #[derive(Debug, Clone)]
 pub(crate) struct Mlp {
     /// `gate_proj` and `up_proj`.
@@ -86,8 +86,8 @@ pub(crate) struct DecoderLayer {
 
 module!(DecoderLayer { mixer_norm, mixer, after_mixer, mlp_norm, mlp, after_mlp });
 
-/// The residual stream between two layers: `x`, or `x + branch`, which the norm that follows adds in the same
-/// pass.
+/// The residual stream between two layers: `x`, or `x + branch`, where the next norm computes the sum in the
+/// same pass.
 pub(crate) struct Residual {
     x_TH: Tensor<2>,
     branch_TH: Option<Tensor<2>>,
@@ -107,7 +107,7 @@ impl Residual {
         }
     }
 
-    /// The norm of the sum, and the sum.
+    /// Returns the norm of the sum, and the sum.
     pub(crate) fn normed(self, norm: &Norm) -> [Tensor<2>; 2] {
         match self.branch_TH {
             Some(branch_TH) => norm.forward_sum(self.x_TH, branch_TH),
@@ -145,7 +145,7 @@ impl DecoderLayer {
         self.with_mlp(x_TH, mixed_TH)
     }
 
-    /// The state of this layer before the first token.
+    /// Returns the state of this layer before the first token.
     pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
         match &self.mixer {
             Mixer::Attention(_) => LayerCache::Attention(AttentionCache::default()),
@@ -153,7 +153,7 @@ impl DecoderLayer {
         }
     }
 
-    /// Continues one example from `cache`, which must be one of this layer's.
+    /// Continues one example from `cache`, which must come from this layer.
     pub(crate) fn continue_from(
         &self,
         residual: impl Into<Residual>,
@@ -173,7 +173,7 @@ impl DecoderLayer {
         self.with_mlp(x_TH, mixed_TH)
     }
 
-    /// Adds what the mixer has made, and what the MLP makes of the sum.
+    /// Adds the mixer's output, and then the MLP's output for the sum.
     fn with_mlp(&self, x_TH: Tensor<2>, mixed_TH: Tensor<2>) -> Residual {
         let normed = |branch_TH: Tensor<2>, norm: &Option<Norm>| match norm {
             Some(norm) => norm.forward(branch_TH),

@@ -1,4 +1,4 @@
-//! Loads the parts of a decoder layer as its family's table names and shapes them.
+//! Loads the parts of a decoder layer with the names and shapes of its family's table.
 
 use burn::tensor::Device;
 use sparktune_plan::architecture::{LayerSpec, LinearSpec, Part, Place, Reads, TensorSpec};
@@ -12,7 +12,7 @@ pub(crate) struct LayerLoader<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
     /// The layer's table.
     pub(crate) spec: &'a LayerSpec,
-    /// Where the layer is: `layers.3`, or `mtp.layers.0`.
+    /// The path of the layer: `layers.3`, or `mtp.layers.0`.
     pub(crate) path: &'a str,
     pub(crate) device: &'a Device,
 }
@@ -27,43 +27,43 @@ impl LayerLoader<'_> {
         Ok(Linear { bias, ..Linear::new(self.param(spec.weight())?) })
     }
 
-    /// The linear layers that read this input, in the order of the table.
+    /// Loads the linear layers that read this input, in the order of the table.
     ///
     /// # Panics
-    /// When the table has not `L` of them, which is a mistake in the table or in the caller.
+    /// When the table does not have `L` of them, which is a bug in the table or in the caller.
     pub(crate) fn linears<const L: usize>(&self, reads: Reads) -> Result<[Linear; L], ModelError> {
         let specs = self.spec.linears().filter(|linear| linear.reads == reads);
         let linears = specs.map(|spec| self.linear_of(spec)).collect::<Result<Vec<_>, _>>()?;
         Ok(linears.try_into().expect("the table has as many linear layers as the mixer or MLP takes apart"))
     }
 
-    /// The one linear layer that reads this input.
+    /// Loads the only linear layer that reads this input.
     ///
     /// # Panics
-    /// As [`linears`](Self::linears).
+    /// The same as for [`linears`](Self::linears).
     pub(crate) fn linear(&self, reads: Reads) -> Result<Linear, ModelError> {
         let [linear] = self.linears(reads)?;
         Ok(linear)
     }
 
-    /// The norm at this place, where the table has one.
+    /// Loads the norm at this place, if the table has one.
     pub(crate) fn optional_norm(&self, place: Place) -> Result<Option<Norm>, ModelError> {
         let spec = self.spec.norm(place);
         spec.map(|spec| Norm::load(self.checkpoint, spec, Some(self.path), self.device)).transpose()
     }
 
-    /// The norm at this place.
+    /// Loads the norm at this place.
     ///
     /// # Panics
-    /// When the table has none there, which is a mistake in the table or in the caller.
+    /// When the table has none there, which is a bug in the table or in the caller.
     pub(crate) fn norm(&self, place: Place) -> Result<Norm, ModelError> {
         Ok(self.optional_norm(place)?.expect("the table has a norm wherever a layer needs one"))
     }
 
-    /// The tensor of this name, which is neither a norm's nor a linear layer's.
+    /// Loads the tensor of this name, which belongs neither to a norm nor to a linear layer.
     ///
     /// # Panics
-    /// When the table has none, which is a mistake in the table or in the caller.
+    /// When the table has none, which is a bug in the table or in the caller.
     pub(crate) fn tensor(&self, name: &str) -> Result<Param, ModelError> {
         let found = self.spec.parts.iter().find_map(|part| match part {
             Part::Tensor(tensor) if tensor.name == name => Some(tensor.clone()),

@@ -1,9 +1,10 @@
-//! The decoders this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama, Mistral and
+//! The decoders that this program trains: Qwen3.5 and, with the same parts, Qwen3, Qwen2, Llama, Mistral and
 //! Gemma 3.
 //!
-//! Owns the forward pass, adapters, the MTP head, decoding, and how all of them are named and stored in a
-//! checkpoint. Which tensors a layer has, the family's table says (`sparktune_plan::architecture`). Knows
-//! kernels and configs, not data sets, optimizers or run folders.
+//! Owns the forward pass, adapters, the MTP head, decoding, and their names and storage in a checkpoint. The
+//! family's table (`sparktune_plan::architecture`) defines the tensors of a layer. Enters: checkpoints and
+//! packed sequences. Leaves: hidden states, losses, gradients and exported checkpoints. It must not know data
+//! sets, optimizers or run folders.
 //!
 //! Activations are `[T, channels]` for the `T` tokens of a packed sequence. Parameters carry their canonical
 //! name, which is the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`,

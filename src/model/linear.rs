@@ -6,45 +6,45 @@ use sparktune_kernels::lora_linear::{Adapted, lora_linears};
 
 use crate::Param;
 
-/// Low-rank adapter of one linear layer.
+/// The low-rank adapter of one linear layer.
 #[derive(Debug, Clone)]
 pub struct Lora {
-    /// `A [r, in]`
+    /// The matrix `A [r, in]`.
     pub a: Param,
-    /// `B [out, r]`
+    /// The matrix `B [out, r]`.
     pub b: Param,
-    /// `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
+    /// The scale: `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
     pub scale: f64,
 }
 
-/// `y = x Wᵀ (+ bias) (+ scale · (x Aᵀ) Bᵀ)`.
+/// The linear layer `y = x Wᵀ (+ bias) (+ scale · (x Aᵀ) Bᵀ)`.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    /// `[out, in]`
+    /// The weight, `[out, in]`.
     pub weight: Param,
-    /// `[out]`
+    /// The bias, `[out]`.
     pub bias: Option<Param>,
-    /// The adapter that is trained, if there is one.
+    /// The trained adapter, if there is one.
     pub lora: Option<Lora>,
-    /// On CUDA devices the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers, except for
-    /// the gradient of `W`.
+    /// Whether the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers on CUDA devices. The
+    /// gradient of `W` does not.
     pub fp8: bool,
 }
 
 impl Linear {
-    /// A layer without bias and adapter.
+    /// Creates a layer without bias and adapter.
     pub(crate) const fn new(weight: Param) -> Self {
         Self { weight, bias: None, lora: None, fp8: false }
     }
 
-    /// `[T, in]` → `[T, out]`.
+    /// Maps `x` `[T, in]` to `[T, out]`.
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let [y] = Self::forward_fused(std::array::from_ref(self), x);
         y
     }
 
-    /// The results of one to four layers that read the same `x`, computed together. All have adapters of one
-    /// scale or none, and all have `fp8` or none.
+    /// Computes the results of one to four layers with the same input `x` together. All must have adapters of
+    /// the same scale or none, and the same `fp8`.
     pub(crate) fn forward_fused<const L: usize>(layers: &[Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
         let fp8 = layers[0].fp8;
         let results = match &layers[0].lora {
@@ -69,16 +69,16 @@ impl Linear {
         Adapted { weight: self.weight.tensor(), a: a.weight(), b: b.weight() }
     }
 
-    /// Module path: the weight's name without `.weight`.
+    /// Returns the module path: the weight's name without `.weight`.
     pub fn path(&self) -> &str {
         self.weight.name().trim_end_matches(".weight")
     }
 
-    /// The weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
+    /// Returns the weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
     pub fn merged_weight(&self) -> Vec<f32> {
         let Some(Lora { a, b, scale }) = &self.lora else { return self.weight.to_vec() };
-        // On the host wherever the model lies: the same device-independent numbers, and no wide copy on the
-        // device.
+        // This is computed on the host for all devices, so that the result does not depend on the device and
+        // no f32 copy is needed there.
         let [weight, a, b] = [&self.weight, a, b].map(|param| {
             let data = TensorData::new(param.to_vec(), param.tensor().shape());
             Tensor::<2>::from_data(data, &Device::flex())

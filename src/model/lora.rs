@@ -1,4 +1,4 @@
-//! Low-rank adapters: putting them on a model, and PEFT's file format (SPEC.md 5).
+//! Low-rank adapters: attaching them to a model, and PEFT's file format (SPEC.md 5).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,19 +12,19 @@ use crate::linear::Lora;
 use crate::numbers::uniform;
 use crate::{Checkpoint, Model, ModelError, Param};
 
-/// Rank and scaling of all adapters of a model.
+/// The rank and scale of all adapters of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LoraConfig {
-    /// Inner width of each adapter.
+    /// The inner width of each adapter.
     pub rank: usize,
-    /// Numerator of the scaling.
+    /// The numerator of the scale.
     pub alpha: f64,
-    /// Scale by `alpha / sqrt(rank)` instead of `alpha / rank`.
+    /// Whether the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
     pub rslora: bool,
 }
 
 impl LoraConfig {
-    /// Factor on the adapter's output.
+    /// Returns the factor on the adapter's output.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
@@ -35,7 +35,7 @@ const ADAPTER_FILE: &str = "adapter_model.safetensors";
 const CONFIG_FILE: &str = "adapter_config.json";
 
 impl Model {
-    /// Puts a fresh, trainable adapter on every linear layer and freezes everything else.
+    /// Attaches a new, trainable adapter to every linear layer and freezes everything else.
     ///
     /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so
     /// that the model computes the same as before.
@@ -65,8 +65,8 @@ impl Model {
         base: &Checkpoint,
         base_model: &str,
     ) -> Result<(), ModelError> {
-        // The published wrapper holds its decoder as `language_model`; a text-only class does not, whatever
-        // the keys of its weight file look like.
+        // The published wrapper has its decoder as `language_model`; a text-only class does not, independent
+        // of the keys in its weight file.
         let wrapper = base.config_text().contains("\"text_config\"");
         let prefix =
             if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// The fields of PEFT's `adapter_config.json` that matter here; the others take PEFT's defaults.
+/// The relevant fields of PEFT's `adapter_config.json`; the others take PEFT's defaults.
 #[derive(Serialize, Deserialize)]
 struct PeftConfig {
     #[serde(default)]
@@ -157,7 +157,7 @@ fn adapter(
     }
 }
 
-/// Reads an adapter folder, to compare it with the ones that PEFT writes. A run cannot start from one.
+/// Reads an adapter folder, for comparison with those written by PEFT. A run cannot start from one.
 #[cfg(test)]
 mod loading {
     use safetensors::SafeTensors;
@@ -166,11 +166,10 @@ mod loading {
     use crate::numbers::widen;
 
     impl Model {
-        /// Puts the adapters of a PEFT folder on the model, trainable.
+        /// Attaches the adapters of a PEFT folder to the model, trainable.
         ///
         /// # Errors
-        /// When the files are missing or damaged, or do not have an adapter for each of the model's linear
-        /// layers.
+        /// When the files are missing or damaged, or lack an adapter for one of the model's linear layers.
         pub(crate) fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
             let config_path = dir.join(CONFIG_FILE);
             let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
@@ -182,7 +181,8 @@ mod loading {
             let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
             let tensors = SafeTensors::deserialize(&bytes)
                 .map_err(|e| ModelError::Damaged { path: path.clone(), reason: e.to_string() })?;
-            // By module path below the decoder, whichever class the adapter was trained on.
+            // The key is the module path relative to the decoder, independent of the class that the adapter
+            // was trained on.
             let mut by_path: BTreeMap<String, TensorView> = BTreeMap::new();
             for (name, view) in tensors.tensors() {
                 let short = name.trim_start_matches("base_model.model.");

@@ -2,8 +2,7 @@
 
 use burn::tensor::Tensor;
 
-/// A sum of losses in nats. A GPU works through its queue while the program goes on, so the number may not be
-/// known yet.
+/// A sum of losses in nats. A GPU works asynchronously, so the number may not be computed yet.
 pub struct Loss(Option<Tensor<2>>);
 
 impl Loss {

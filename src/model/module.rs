@@ -1,19 +1,20 @@
-//! Walking over the parameters of a module, which every part of a model has in common.
+//! Iteration over the parameters of a module, for every part of a model.
 //!
-//! A part lists its fields once, in the order of the forward pass, by [`module!`]. Whatever goes over
-//! parameters or linear layers (gradients, the optimizer, checkpoints, adapters, exports) follows from that
+//! A part lists its fields once, in the order of the forward pass, by [`module!`]. All code that iterates
+//! over parameters or linear layers (gradients, the optimizer, checkpoints, adapters, exports) uses that
 //! list.
 
 use crate::linear::{Linear, Lora};
 use crate::param::Param;
 
-/// What a walk meets: a linear layer, with its bias and adapter, or a parameter that belongs to none.
+/// An item of the iteration: a linear layer with its bias and adapter, or a parameter outside of linear
+/// layers.
 pub(crate) enum Part<'a> {
     Linear(&'a Linear),
     Param(&'a Param),
 }
 
-/// As [`Part`], for changes.
+/// Like [`Part`], with mutable references.
 pub(crate) enum PartMut<'a> {
     Linear(&'a mut Linear),
     Param(&'a mut Param),
@@ -21,13 +22,13 @@ pub(crate) enum PartMut<'a> {
 
 /// A part of a model.
 pub(crate) trait Module {
-    /// Calls back for every part, in the order of the forward pass.
+    /// Calls `f` for every part, in the order of the forward pass.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(Part<'a>));
 
-    /// As [`walk`](Self::walk), for changes.
+    /// Like [`walk`](Self::walk), with mutable references.
     fn walk_mut<'a>(&'a mut self, f: &mut dyn FnMut(PartMut<'a>));
 
-    /// Calls back for every parameter, adapters included.
+    /// Calls `f` for every parameter, including adapters.
     fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
         self.walk(&mut |part| match part {
             Part::Param(param) => f(param),
@@ -38,7 +39,7 @@ pub(crate) trait Module {
         });
     }
 
-    /// As [`visit`](Self::visit), for changes.
+    /// Like [`visit`](Self::visit), with mutable references.
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
         self.walk_mut(&mut |part| match part {
             PartMut::Param(param) => f(param),
@@ -49,7 +50,7 @@ pub(crate) trait Module {
         });
     }
 
-    /// Every linear layer.
+    /// Returns every linear layer.
     fn linears(&self) -> Vec<&Linear> {
         let mut linears = Vec::new();
         self.walk(&mut |part| match part {
@@ -59,7 +60,7 @@ pub(crate) trait Module {
         linears
     }
 
-    /// As [`linears`](Self::linears), for changes.
+    /// Like [`linears`](Self::linears), with mutable references.
     fn linears_mut(&mut self) -> Vec<&mut Linear> {
         let mut linears = Vec::new();
         self.walk_mut(&mut |part| match part {
@@ -111,7 +112,7 @@ impl Module for Linear {
     }
 }
 
-/// Several of the same kind, one after the other.
+/// Implements [`Module`] for several modules of the same kind in sequence.
 macro_rules! module_of_many {
     ($([$($generics:tt)*] $many:ty;)+) => { $(
         impl<$($generics)*> Module for $many {

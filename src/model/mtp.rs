@@ -12,7 +12,7 @@ use crate::module::{Module, module};
 use crate::norm::Norm;
 use crate::{Checkpoint, Gradients, Linear, Loss, Model, ModelError, PackedSequence, Param};
 
-/// The head; embedding and output head are those of its [`Model`].
+/// The head. The embedding and the output head are those of its [`Model`].
 #[derive(Debug, Clone)]
 pub struct Mtp {
     fc: Linear,
@@ -24,10 +24,10 @@ pub struct Mtp {
 
 module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layer, norm });
 
-/// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed sequence; no pair and no target crosses
-/// a border.
+/// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed sequence. No pair and no target crosses
+/// a boundary between examples.
 struct Pairs {
-    /// `i` of each pair.
+    /// The index `i` of each pair.
     hidden_rows: Table,
     /// The tokens `i+1`.
     next_tokens: PackedSequence,
@@ -61,7 +61,7 @@ impl Pairs {
 }
 
 impl Mtp {
-    /// The number of targets that a sequence has for this head.
+    /// Returns the number of targets that a sequence has for this head.
     pub fn target_tokens(sequence: &PackedSequence) -> usize {
         Pairs::new(sequence).targets.rows.len()
     }
@@ -87,8 +87,8 @@ impl Mtp {
         })
     }
 
-    /// The input of the layer, `[n, H]`, from the embeddings of the next tokens and the hidden states, `[n,
-    /// H]` each.
+    /// Returns the input of the layer, `[n, H]`, from the embeddings of the next tokens and the hidden
+    /// states, `[n, H]` each.
     fn join(&self, next_embedding: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
         let embedding = self.pre_fc_norm_embedding.forward(next_embedding);
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
@@ -96,7 +96,7 @@ impl Mtp {
     }
 
     fn forward(&self, model: &Model, hidden: Tensor<2>, pairs: &Pairs) -> Tensor<2> {
-        // Picking rows is what an embedding does.
+        // The embedding op also selects rows.
         let hidden = embedding(hidden, &pairs.hidden_rows);
         let x = self.join(model.embed(&pairs.next_tokens.input_ids), hidden);
         let ropes = model.rope_tables(&pairs.next_tokens.position_ids);
@@ -104,12 +104,13 @@ impl Mtp {
         normed
     }
 
-    /// The head's own hidden states `[pairs, H]` for a sequence's final hidden states `[T, H]`.
+    /// Returns the head's own hidden states `[pairs, H]` for a sequence's final hidden states `[T, H]`.
     pub fn hidden(&self, model: &Model, hidden: Tensor<2>, sequence: &PackedSequence) -> Tensor<2> {
         self.forward(model, hidden, &Pairs::new(sequence))
     }
 
-    /// `scale · Σ losses` as a differentiable `[1, 1]`; `None` when the sequence has no target for this head.
+    /// Returns `scale · Σ losses` as a differentiable `[1, 1]`, or `None` when the sequence has no target for
+    /// this head.
     pub fn loss(
         &self,
         model: &Model,
@@ -125,7 +126,7 @@ impl Mtp {
         Some(linear_cross_entropy(own, model.head(), &pairs.targets, scale))
     }
 
-    /// The sum of the losses in nats, without gradients.
+    /// Returns the sum of the losses in nats, without gradients.
     pub fn loss_sum(&self, model: &Model, hidden: Tensor<2>, sequence: &PackedSequence) -> Loss {
         let mut frozen = self.clone();
         frozen.set_trainable(false);
@@ -169,23 +170,23 @@ impl Mtp {
         normed
     }
 
-    /// Calls back for every parameter of the head, in the order of the forward pass.
+    /// Calls `f` for every parameter of the head, in the order of the forward pass.
     pub fn visit<'a>(&'a self, f: &mut dyn FnMut(&'a Param)) {
         Module::visit(self, f);
     }
 
-    /// As [`visit`](Self::visit), for changes.
+    /// Like [`visit`](Self::visit), with mutable references.
     pub fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param)) {
         Module::visit_mut(self, f);
     }
 
-    /// Makes the head trainable, or not.
+    /// Makes the head trainable or freezes it.
     pub fn set_trainable(&mut self, trainable: bool) {
         Module::set_trainable(self, trainable);
     }
 }
 
-/// The head's state after the pairs that it has seen.
+/// The head's state after the pairs so far.
 #[derive(Debug, Clone)]
 pub(crate) struct MtpCache {
     layer: LayerCache,

@@ -7,10 +7,10 @@ use sparktune_plan::architecture::NormSpec;
 use crate::module::module;
 use crate::{Checkpoint, ModelError, Param};
 
-/// `x / sqrt(mean(x²) + eps)` times `weight`, or times `1 + weight` where it is zero-centred.
+/// The norm `x / sqrt(mean(x²) + eps)` times `weight`, or times `1 + weight` if it is zero-centred.
 #[derive(Debug, Clone)]
 pub(crate) struct Norm {
-    /// As many numbers as are normalised together.
+    /// The weight, with one value per number that is normalised together.
     pub(crate) weight: Param,
     pub(crate) eps: f64,
     pub(crate) zero_centred: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Norm {
 module!(Norm { weight });
 
 impl Norm {
-    /// Loads the norm that a table describes; its path is below `module`, or below the decoder itself.
+    /// Loads the norm that a table describes. Its path is relative to `module`, or to the decoder.
     pub(crate) fn load(
         checkpoint: &Checkpoint,
         spec: &NormSpec,
@@ -38,12 +38,12 @@ impl Norm {
         })
     }
 
-    /// The norm of every row of `x`.
+    /// Returns the norm of every row of `x`.
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         rms_norm(x, self.weight.tensor(), self.eps, self.zero_centred)
     }
 
-    /// The norm of every row of `x + branch`, and `x + branch`, in one pass.
+    /// Returns the norm of every row of `x + branch`, and `x + branch`, in one pass.
     pub(crate) fn forward_sum(&self, x: Tensor<2>, branch: Tensor<2>) -> [Tensor<2>; 2] {
         add_rms_norm(x, branch, self.weight.tensor(), self.eps, self.zero_centred)
     }

@@ -1,10 +1,10 @@
-//! Numbers as they are stored, and as they are made up.
+//! Conversion of stored numbers, and generated numbers.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 use sparktune_base::random::{GAMMA, SplitMix64};
 
-/// The numbers of a float type, from little-endian bytes; `None` for other types.
+/// Converts little-endian bytes of a float type to numbers; `None` for other types.
 pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     Some(match dtype {
         Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
@@ -14,7 +14,7 @@ pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     })
 }
 
-/// Little-endian bytes of numbers in a float type, rounded to nearest even; `None` for other types.
+/// Converts numbers to little-endian bytes of a float type, rounded to nearest even; `None` for other types.
 pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
     Some(match dtype {
         Dtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -24,8 +24,8 @@ pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
     })
 }
 
-/// Numbers uniform in `(-bound, bound)`, determined by name and seed alone: splitmix64 from an FNV-1a hash of
-/// the name.
+/// Returns numbers uniform in `(-bound, bound)` that depend only on name and seed: splitmix64 from an FNV-1a
+/// hash of the name.
 pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
     let hash = name
         .bytes()

@@ -1,31 +1,30 @@
-//! A packed sequence of tokens, as the model takes it.
+//! A packed sequence of tokens, the input of the model.
 
 use std::sync::Arc;
 
 use sparktune_kernels::Table;
 use sparktune_kernels::linear_cross_entropy::Targets;
 
-/// The tokens of one or more examples in a row, with the borders between them and what each token is to
-/// predict.
+/// The tokens of one or more examples, with the boundaries between them and the targets.
 ///
-/// No token sees another example, and positions restart at each border (SPEC.md 2.6).
+/// No token attends to another example, and positions restart at each boundary (SPEC.md 2.6).
 #[derive(Debug, Clone)]
 pub struct PackedSequence {
-    /// `[T]`
+    /// Token ids, `[T]`.
     pub input_ids: Table,
-    /// `[T]`, from 0 in each example.
+    /// Positions, `[T]`, counted from 0 in each example.
     pub position_ids: Table,
-    /// `[0, …, T]`
+    /// Boundaries of the examples, `[0, …, T]`.
     pub cu_seqlens: Table,
-    /// `[T]`: whether token `t` is to be predicted (from `t - 1`); false at the start of each example.
+    /// `[T]`: whether token `t` is predicted (from `t - 1`); false at the start of each example.
     pub loss_mask: Arc<[bool]>,
-    /// Which positions predict which tokens.
+    /// The positions that predict, and the tokens that they predict.
     pub targets: Targets,
 }
 
 impl PackedSequence {
-    /// Builds a sequence from its tokens, the borders `[0, …, T]` of its examples, and which tokens are
-    /// trained. A mark on the first token of an example is ignored, because nothing may predict it.
+    /// Creates a sequence from its tokens, the boundaries `[0, …, T]` of its examples, and the loss mask. The
+    /// mask of an example's first token is ignored, because no position may predict it.
     pub fn new(input_ids: &[u32], cu_seqlens: &[u32], loss_mask: &[bool]) -> Self {
         debug_assert_eq!(input_ids.len(), loss_mask.len());
         let mut position_ids = Vec::with_capacity(input_ids.len());
@@ -48,22 +47,22 @@ impl PackedSequence {
         }
     }
 
-    /// A sequence of one example, in which every token but the first is trained.
+    /// Creates a sequence of one example, in which every token but the first is trained.
     pub fn single(input_ids: &[u32]) -> Self {
         Self::new(input_ids, &[0, input_ids.len() as u32], &vec![true; input_ids.len()])
     }
 
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.input_ids.len()
     }
 
-    /// Whether it has no token.
+    /// Returns whether it has no tokens.
     pub fn is_empty(&self) -> bool {
         self.input_ids.is_empty()
     }
 
-    /// The number of trained tokens.
+    /// Returns the number of trained tokens.
     pub fn target_tokens(&self) -> usize {
         self.targets.rows.len()
     }

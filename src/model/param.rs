@@ -1,4 +1,4 @@
-//! A tensor of the model that may be trained.
+//! A named tensor of the model, which may be trainable.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use sparktune_kernels::adamw::Weights;
@@ -8,25 +8,26 @@ use sparktune_kernels::{GradientSum, Weight, packed};
 /// `[channels, taps]`.
 ///
 /// On the CPU all numbers are f32. On other devices matrices are bf16 in the forward pass; those that are
-/// trained, or were stored with more digits, keep f32 numbers too. Vectors (norms, biases, gates) stay f32.
+/// trained, or were stored with higher precision, keep f32 numbers too. Vectors (norms, biases, gates) stay
+/// f32.
 #[derive(Debug, Clone)]
 pub struct Param {
     name: String,
-    /// The shape the checkpoint stores it in.
+    /// The shape in the checkpoint.
     shape: Vec<usize>,
-    /// The tensor of the forward pass. Outside autodiff when frozen, a tracked leaf when trained.
+    /// The tensor of the forward pass: outside autodiff when frozen, a tracked leaf when trained.
     value: Tensor<2>,
-    /// The f32 numbers of a bf16 value, where they have more digits or are trained.
+    /// The f32 numbers of a bf16 value, if it has higher precision or is trained.
     master: Option<Tensor<2>>,
-    /// Where ops add up its gradient.
+    /// The place where ops add up its gradient.
     sum: GradientSum,
 }
 
 impl Param {
-    /// A frozen parameter from host numbers in the order of `shape`.
+    /// Creates a frozen parameter from numbers on the host, row-major in `shape`.
     ///
     /// # Panics
-    /// When there are not as many numbers as the shape holds.
+    /// When the number of values does not match the shape.
     pub fn new(name: impl Into<String>, shape: &[usize], data: Vec<f32>, device: &Device) -> Self {
         let (rows, columns) = match shape {
             [] => (1, 1),
@@ -38,7 +39,7 @@ impl Param {
             let value = packed(Tensor::from_data(TensorData::new(data, [rows, columns]), &device));
             return Self { name, shape, value, master: None, sum: GradientSum::default() };
         }
-        // Narrowed on the host: the device never holds f32 numbers that have no more digits.
+        // Rounding happens on the host, so that the device never holds f32 numbers that fit into bf16.
         let is_narrow = data.iter().all(|x| half::bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
         let wide = TensorData::new(data, [rows, columns]);
         let master = (!is_narrow).then(|| packed(Tensor::from_data(wide.clone(), &device)));
@@ -46,38 +47,38 @@ impl Param {
         Self { name, shape, value: packed(value), master, sum: GradientSum::default() }
     }
 
-    /// The canonical name (see the crate's header).
+    /// Returns the canonical name (see the crate's header).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The shape in a checkpoint.
+    /// Returns the shape in a checkpoint.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Whether weight decay applies to it: to tensors of two or more dimensions, not to norms, biases and
+    /// Returns whether weight decay applies: to tensors of two or more dimensions, not to norms, biases and
     /// gates.
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }
 
-    /// The value that the forward pass uses. Cheap: the numbers are shared.
+    /// Returns the value that the forward pass uses. This is cheap, because the numbers are shared.
     pub fn tensor(&self) -> Tensor<2> {
         self.value.clone()
     }
 
-    /// The same for ops that add up its gradient themselves.
+    /// Returns the value for ops that add up its gradient themselves.
     pub fn weight(&self) -> Weight {
         Weight { tensor: self.tensor(), sum: self.is_trainable().then(|| self.sum.clone()) }
     }
 
-    /// Where ops add up the gradient of [`weight`](Self::weight).
+    /// Returns the place where ops add up the gradient of [`weight`](Self::weight).
     pub(crate) fn gradient_sum(&self) -> &GradientSum {
         &self.sum
     }
 
-    /// The f32 numbers, outside autodiff.
+    /// Returns the f32 numbers, outside autodiff.
     pub fn wide(&self) -> Tensor<2> {
         match &self.master {
             Some(master) => master.clone(),
@@ -85,28 +86,28 @@ impl Param {
         }
     }
 
-    /// The f32 numbers on the host.
+    /// Returns the f32 numbers on the host.
     pub fn to_vec(&self) -> Vec<f32> {
         self.wide().into_data().try_to_vec().expect("wide numbers are f32")
     }
 
-    /// Whether gradients are computed for it.
+    /// Returns whether gradients are computed for it.
     pub fn is_trainable(&self) -> bool {
         self.value.is_tracked()
     }
 
-    /// Starts or stops training it. A parameter that has been trained keeps its f32 numbers.
+    /// Starts or stops its training. A parameter that has been trained keeps its f32 numbers.
     pub fn set_trainable(&mut self, trainable: bool) {
         let value = self.value.clone().inner();
         if trainable && self.master.is_none() && value.dtype() != DType::F32 {
             self.master = Some(widened(value.clone()));
         }
         self.value = if trainable { value.autodiff().require_grad() } else { value };
-        // A copy of the model has its own.
+        // A copy of the model has a sum of its own.
         self.sum = GradientSum::default();
     }
 
-    /// Replaces the numbers of a trained parameter with those that `f` returns for them.
+    /// Replaces the numbers of a trained parameter by the result of `f` for them.
     pub fn update(&mut self, f: impl FnOnce(Weights) -> Weights) {
         let empty = Tensor::zeros([1, 1], &Device::flex());
         let value = std::mem::replace(&mut self.value, empty).inner();
@@ -122,7 +123,7 @@ impl Param {
         self.value = value.autodiff().require_grad();
     }
 
-    /// Sets new f32 numbers of the same shape, and makes it trainable or not.
+    /// Sets new f32 numbers of the same shape, and makes the parameter trainable or frozen.
     pub fn put(&mut self, numbers: Tensor<2>, trainable: bool) {
         let dtype = self.value.dtype();
         if dtype == DType::F32 {

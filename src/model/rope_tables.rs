@@ -1,20 +1,20 @@
-//! The rotations of a model's attention layers (SPEC.md 2.3).
+//! The RoPE tables of a model's attention layers (SPEC.md 2.3).
 
 use sparktune_kernels::rope::RopeTable;
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::{Llama3Scaling, Rope, RopeScaling};
 
-/// The frequencies of every different RoPE of a model, in the order of [`ModelConfig::ropes`].
+/// The frequencies of every distinct RoPE of a model, in the order of [`ModelConfig::ropes`].
 #[derive(Debug, Clone)]
 pub(crate) struct Ropes {
     frequencies: Vec<Vec<f32>>,
 }
 
-/// Which RoPE of its model a layer has.
+/// The index of a layer's RoPE in its model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeIndex(usize);
 
-/// The rotations of all layers at some positions.
+/// The tables of all RoPEs for some positions.
 pub(crate) struct RopeTables(Vec<RopeTable>);
 
 impl Ropes {
@@ -22,7 +22,7 @@ impl Ropes {
         Self { frequencies: config.ropes().into_iter().map(inverse_frequencies).collect() }
     }
 
-    /// The rotations of tokens at these positions.
+    /// Computes the tables for tokens at these positions.
     pub(crate) fn tables(&self, position_ids: &[u32]) -> RopeTables {
         let table = |frequencies: &Vec<f32>| RopeTable::new(position_ids, frequencies);
         RopeTables(self.frequencies.iter().map(table).collect())
@@ -42,7 +42,7 @@ impl RopeTables {
     }
 }
 
-/// `theta^(-2j / rotary_dim)`, rescaled as the config asks.
+/// Returns `theta^(-2j / rotary_dim)`, scaled as the config requires.
 ///
 /// Source: transformers `modeling_rope_utils.py`, `_compute_linear_scaling_rope_parameters` and
 /// `_compute_llama3_parameters`.

@@ -2,8 +2,8 @@
 //! model.
 //!
 //! The head drafts `k` tokens. The model scores the newest token and the draft in one pass and accepts the
-//! longest run that it would have chosen itself, plus one token of its own (SPEC.md 2.7). Which tokens the
-//! head may draft changes how many are accepted, never the text.
+//! longest run that it would have chosen itself, plus one token of its own (SPEC.md 2.7). The set of tokens
+//! that the head may draft affects how many are accepted, but never the text.
 
 use burn::tensor::Tensor;
 use sparktune_kernels::embedding::embedding;
@@ -22,19 +22,19 @@ pub struct Drafter<'a> {
 }
 
 impl<'a> Drafter<'a> {
-    /// A drafter that may draft every token of the vocabulary.
+    /// Creates a drafter that may draft every token of the vocabulary.
     pub fn new(model: &'a Model, mtp: &'a Mtp) -> Self {
         Self { model, mtp, among: None }
     }
 
-    /// A drafter that may draft these token ids only (ascending, all in the vocabulary), so that a draft
-    /// reads no other row of the output head.
+    /// Creates a drafter that may draft only these token ids (ascending, all in the vocabulary), so that a
+    /// draft reads no other rows of the output head.
     pub fn among(model: &'a Model, mtp: &'a Mtp, ids: &'a [u32]) -> Self {
-        // Picking rows is what an embedding does.
+        // The embedding op also selects rows.
         Self { model, mtp, among: Some((ids, embedding(model.head(), &ids.into()))) }
     }
 
-    /// The likeliest token after one hidden state of the head, `[1, H]`.
+    /// Returns the most likely token after one hidden state of the head, `[1, H]`.
     fn token(&self, own: Tensor<2>) -> u32 {
         match &self.among {
             None => last_argmax(self.model, own),
@@ -46,8 +46,8 @@ impl<'a> Drafter<'a> {
     fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
         let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
         let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
-        // What follows from the head's own output is a guess: it goes into a copy of the cache that is thrown
-        // away.
+        // Everything after the head's own output is a guess, so it goes into a copy of the cache that is then
+        // dropped.
         let mut guesses = cache.clone();
         let mut drafted = Vec::with_capacity(count);
         while drafted.len() < count {
@@ -61,15 +61,15 @@ impl<'a> Drafter<'a> {
     }
 }
 
-/// How many drafted tokens were accepted.
+/// The numbers of accepted drafted tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acceptance {
-    /// Accepted tokens, one entry for each pass of the model; each is at most the draft length.
+    /// Accepted tokens, one entry per pass of the model; each is at most the draft length.
     pub accepted: Vec<usize>,
 }
 
 impl Acceptance {
-    /// Mean number of accepted tokens in a pass; 0 when there was no pass.
+    /// Returns the mean number of accepted tokens per pass, or 0 when there was no pass.
     pub fn mean(&self) -> f64 {
         if self.accepted.is_empty() {
             return 0.0;
@@ -91,8 +91,8 @@ pub fn speculative_greedy(
     let model = drafter.model;
     let mut cache = model.empty_cache();
     let mut mtp_cache = drafter.mtp.empty_cache(model.device());
-    // Invariant: `cache` covers every token but the newest; `fresh` are the hidden states that are not yet
-    // paired with the token after them.
+    // Invariant: `cache` covers every token but the newest; `fresh` contains the hidden states that were not
+    // yet paired with the token after them.
     let mut fresh = model.continue_from(prompt, &mut cache);
     let mut fresh_ids: Vec<u32> = prompt.to_vec();
     let mut newest = last_argmax(model, fresh.clone());
@@ -113,7 +113,8 @@ pub fn speculative_greedy(
         acceptance.accepted.push(accepted);
         scored.truncate(accepted + 1);
         if accepted < drafted.len() {
-            // State and window of the DeltaNet layers cannot be cut back: start again from the snapshot.
+            // State and window of the DeltaNet layers cannot be truncated, so decoding starts again from the
+            // snapshot.
             cache = snapshot;
             fresh = model.continue_from(&scored, &mut cache);
         } else {

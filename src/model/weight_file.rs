@@ -1,9 +1,9 @@
-//! A file of weights that is mapped into memory and dropped from the page cache piece by piece.
+//! A memory-mapped file of weights that is dropped from the page cache piece by piece.
 //!
-//! The page cache keeps what was read, which is of no use once it has been copied: on unified memory 54 GB of
-//! weights would take that much from the GPU, whose allocator sees only free memory, and push out everything
-//! else. So every piece is dropped as soon as it has been copied. This module owns the mapping and the advice
-//! to the system; what the bytes mean, the checkpoint knows.
+//! The page cache keeps data that was read, which is useless once it was copied: with unified memory, 54 GB
+//! of weights would take that much from the GPU, whose allocator uses only free memory, and evict everything
+//! else. Therefore every piece is dropped as soon as it was copied. This module owns the mapping and the
+//! advice to the system; it must not know the meaning of the bytes.
 
 use std::fs::File;
 use std::io;
@@ -24,22 +24,22 @@ impl WeightFile {
     /// Opens and maps a file that is complete.
     ///
     /// # Errors
-    /// A file that cannot be opened or mapped.
+    /// When the file cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        // SAFETY: the map is read-only; a checkpoint being rewritten under a running trainer is outside what
-        // the program supports, and reads of a file cut short end in a signal rather than wrong numbers.
+        // SAFETY: the map is read-only; rewriting a checkpoint under a running trainer is not supported, and
+        // reads of a truncated file end in a signal instead of wrong numbers.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self { file, map })
     }
 
-    /// All of its bytes. They are read from the disk when they are used.
+    /// Returns all of its bytes. They are read from the disk when they are used.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// Lets the system drop a piece of [`bytes`](Self::bytes). Does nothing for any other bytes.
+    /// Lets the system drop a piece of [`bytes`](Self::bytes). Other bytes are ignored.
     pub fn forget_piece(&self, piece: &[u8]) {
         let start = (piece.as_ptr() as usize).wrapping_sub(self.map.as_ptr() as usize);
         if start <= self.map.len() && piece.len() <= self.map.len() - start {
@@ -47,16 +47,15 @@ impl WeightFile {
         }
     }
 
-    /// Lets the system drop the pages of bytes that are no longer needed; they are read again when they are
-    /// used. Pages that another process maps stay.
+    /// Lets the system drop the pages of bytes that are no longer needed; they are read again on access.
+    /// Pages that another process maps are kept.
     pub(crate) fn forget(&self, range: Range<usize>) {
-        // SAFETY: dropping clean pages of a read-only file mapping only means they are read again when
-        // touched.
+        // SAFETY: dropped clean pages of a read-only file mapping are read again on access.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         let unmapped =
             unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
-        // The first takes the pages out of this process, the second out of the page cache, which skips pages
-        // that are mapped. Advice that is not followed costs memory, not correctness.
+        // The first call removes the pages from this process, the second one from the page cache, which skips
+        // mapped pages. If the advice is ignored, memory is wasted but results stay correct.
         if let (Ok(()), Some(length)) = (unmapped, NonZeroU64::new(range.len() as u64)) {
             let _ = fadvise(&self.file, range.start as u64, Some(length), Advice::DontNeed);
         }
@@ -81,12 +80,12 @@ mod tests {
 
     const PIECE: usize = 1 << 20;
 
-    /// Pages of a file that are in the page cache, found by reading what can be had without waiting for the
-    /// disk; `None` where the file system does not tell. Asking brings in what is not there: a second
-    /// look sees more.
+    /// Returns the number of pages of a file in the page cache, by reading those that are available without
+    /// waiting for the disk; `None` if the file system does not support this. The query itself loads missing
+    /// pages, so a second one finds more.
     fn cached(path: &Path) -> Option<usize> {
         let file = File::open(path).unwrap();
-        // No read-ahead, or the look at one page would change what the next one sees.
+        // Without this, read-ahead after one page would affect the result for the next one.
         fadvise(&file, 0, None, Advice::Random).unwrap();
         let mut pages = 0;
         let mut byte = [0];
@@ -100,8 +99,8 @@ mod tests {
         Some(pages)
     }
 
-    /// A file beside this test's program, which lies on a real disk more often than the system's folder for
-    /// such files: what lies in memory itself is never dropped.
+    /// Creates a file next to this test's program, which is on a real disk more often than the system's
+    /// temporary folder: files in memory are never dropped.
     fn on_disk(pieces: usize) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
         let program = std::env::current_exe().unwrap();
         let folder = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
@@ -128,7 +127,7 @@ mod tests {
                 _ => file.forget_piece(&file.bytes()[range]),
             }
         }
-        // Of 2,048; a page at a border may be held by the piece beside it.
+        // Of 2,048; a page at a boundary may be kept by the neighbouring piece.
         let left = cached(&path).unwrap();
         assert!(left < 32, "{left} pages are still cached");
         assert!(file.bytes()[..PIECE].iter().all(|byte| *byte == 7), "it is read again");

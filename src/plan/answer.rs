@@ -1,25 +1,25 @@
-//! A value that was said, and by whom.
+//! A value with its origin.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a value comes from; a later origin overrules an earlier one.
+/// The origin of a value. A later variant overrides an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// The plan's own rule.
+    /// A rule of the plan.
     BuiltIn,
     /// A preset, shipped or by path.
     Preset,
-    /// The user's own settings file.
+    /// The user's settings file.
     UserFile,
-    /// A `SPARKTUNE_*` variable.
+    /// An environment variable `SPARKTUNE_*`.
     Environment,
     /// A flag, or an answer given on a screen.
     Flag,
 }
 
 impl Origin {
-    /// As it is written in tables and in TOML.
+    /// Returns the word for the origin in tables and in TOML.
     pub const fn word(self) -> &'static str {
         match self {
             Self::BuiltIn => "built-in",
@@ -36,17 +36,17 @@ impl Origin {
 pub struct Answer<T> {
     /// The value of the answer.
     pub value: T,
-    /// By whom.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
 impl<T> Answer<T> {
-    /// An answer of the given origin.
+    /// Creates an answer of the given origin.
     pub const fn new(value: T, origin: Origin) -> Self {
         Self { value, origin }
     }
 
-    /// An answer from a flag or a screen.
+    /// Creates an answer from a flag or a screen.
     pub const fn flag(value: T) -> Self {
         Self::new(value, Origin::Flag)
     }

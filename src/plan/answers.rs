@@ -1,4 +1,4 @@
-//! What the user said: how layers of answers are read, joined and written.
+//! The user's answers: how their layers are read, merged and written.
 //!
 //! Enters: TOML text, environment pairs, single words from flags or a screen. Leaves: [`Answers`], whose
 //! fields are the rows of `settings`, and TOML text again for drafts and presets. No file is opened here.
@@ -8,7 +8,8 @@ use crate::error::PlanError;
 use crate::setting::{ENV_PREFIX, Setting};
 use crate::settings::{Answers, Given, SETTINGS};
 
-/// The one table of an existing `plan.toml` that holds no answers, so that a plan can serve as a preset.
+/// The only table of a `plan.toml` that holds no answers. It is skipped, so that a plan can serve as a
+/// preset.
 const ADVICE: &str = "advice";
 
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
@@ -16,7 +17,7 @@ fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usiz
 }
 
 fn unknown(source: &str, key: &str) -> PlanError {
-    // A lone word is compared with the last part too: `rank` at the top level means `method.rank`.
+    // A single word is also compared with the last part: `rank` at the top level means `method.rank`.
     let tail = key.rsplit('.').next().unwrap_or(key);
     let dashed = tail.replace('_', "-");
     let is_meant = |setting: &&Setting| {
@@ -32,13 +33,13 @@ fn unknown(source: &str, key: &str) -> PlanError {
 }
 
 impl Answers {
-    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` is passed over).
+    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` is ignored).
     ///
     /// `source` names the text in messages (a file name).
     ///
     /// # Errors
-    /// Text that is not TOML, a key that is not known (the nearest known one is named), a value of the wrong
-    /// type.
+    /// The text is not TOML, a key is unknown (the error names the closest known one), or a value has the
+    /// wrong type.
     pub fn from_toml(text: &str, origin: Origin, source: &str) -> Result<Self, PlanError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| PlanError::NotToml {
             source_name: source.into(),
@@ -79,13 +80,14 @@ impl Answers {
         })
     }
 
-    /// Takes the `SPARKTUNE_*` variables of an environment.
+    /// Reads the `SPARKTUNE_*` variables of an environment.
     ///
-    /// Other variables are passed over, also unknown ones with this prefix, except where the name is within
-    /// two letters of a known one: that is a typing error that would silently change the run.
+    /// Other variables are ignored, even unknown ones with this prefix. The exception is a name that differs
+    /// by at most two letters from a known one, because ignoring such a typing error would silently change
+    /// the run.
     ///
     /// # Errors
-    /// A mistyped name, or a value that cannot be read.
+    /// A name is mistyped, or a value cannot be read.
     pub fn from_env(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, PlanError> {
         let mut answers = Self::default();
         for (variable, text) in pairs {
@@ -111,20 +113,20 @@ impl Answers {
     /// Sets one answer from text, by its command-line name (`pack-length`).
     ///
     /// # Errors
-    /// An unknown name, or a value that cannot be read or is out of its range.
+    /// The name is unknown, or the value cannot be read or is out of its range.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), PlanError> {
         self.take(name, Given::Text(text), text, origin)
     }
 
-    /// Sets one answer from the words after its flag: each of several paths, or a single value.
+    /// Sets one answer from the words after its flag: one or several paths, or a single value.
     ///
     /// # Errors
-    /// As [`set`](Self::set).
+    /// The same as for [`set`](Self::set).
     pub fn set_words(&mut self, name: &str, words: &[&str], origin: Origin) -> Result<(), PlanError> {
         self.take(name, Given::Words(words), &words.join(" "), origin)
     }
 
-    /// `shown`: the value in a message.
+    /// Sets one answer. `shown` is the value as it appears in messages.
     fn take(&mut self, name: &str, given: Given<'_>, shown: &str, origin: Origin) -> Result<(), PlanError> {
         let Some(setting) = Setting::named(name) else { return Err(unknown("settings", name)) };
         if self.store(setting, given, origin) {
@@ -138,22 +140,22 @@ impl Answers {
         })
     }
 
-    /// The answer of this command-line name, as text that [`set`](Self::set) reads back the same, and where
-    /// it comes from. `None` where there is no answer, or one that no text can hold (a path that is not
-    /// UTF-8); [`origin`](Self::origin) tells the two apart.
+    /// Returns the answer with this command-line name as text that [`set`](Self::set) reads back, and its
+    /// origin. Returns `None` if there is no answer, or one that cannot be written as text (a path that is
+    /// not UTF-8); [`origin`](Self::origin) distinguishes the two.
     pub fn get(&self, name: &str) -> Option<(String, Origin)> {
         let setting = Setting::named(name)?;
         self.text(setting.key).zip(self.origin(setting.key))
     }
 
-    /// Takes one answer back, by its command-line name: the plan decides again.
+    /// Removes the answer with this command-line name, so that the plan decides.
     pub fn clear(&mut self, name: &str) {
         if let Some(setting) = Setting::named(name) {
             self.forget(setting.key);
         }
     }
 
-    /// The answers without those that `is_out` names by their origin and setting.
+    /// Returns the answers except those for which `is_out` is true.
     #[must_use]
     pub fn without(&self, is_out: impl Fn(Origin, &Setting) -> bool) -> Self {
         let mut kept = self.clone();
@@ -165,18 +167,19 @@ impl Answers {
         kept
     }
 
-    /// The answers of one origin alone: what was said on the command line and on screens, for a draft.
+    /// Returns the answers of one origin. With [`Origin::Flag`] these are the answers from the command line
+    /// and from screens, which a draft contains.
     #[must_use]
     pub fn only(&self, origin: Origin) -> Self {
         self.without(|other, _| other != origin)
     }
 
-    /// As the text of a preset, grouped like `plan.toml`, with what was answered and nothing else. Origins
-    /// are not written: [`from_toml`](Self::from_toml) gives every answer the origin of the file.
+    /// Writes the answers as a preset, grouped like `plan.toml` and without unanswered settings. Origins are
+    /// not written: [`from_toml`](Self::from_toml) assigns the origin of the file to every answer.
     ///
     /// # Errors
-    /// [`PlanError::NotWritable`] naming the answer that TOML cannot hold: a path that is not UTF-8, an
-    /// infinite number.
+    /// [`PlanError::NotWritable`] names the answer that TOML cannot represent: a path that is not UTF-8, or
+    /// an infinite number.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         let mut groups: Vec<(&str, String)> = Vec::new();
         for setting in SETTINGS.iter().filter(|setting| self.origin(setting.key).is_some()) {
@@ -190,7 +193,7 @@ impl Answers {
             });
             groups[at].1.push_str(&format!("{field} = {value}\n"));
         }
-        // What belongs to no group must stand before all of them.
+        // Settings without a group must come before all groups.
         groups.sort_by_key(|(name, _)| !name.is_empty());
         let text = |(name, lines): &(&str, String)| match *name {
             "" => lines.clone(),
@@ -199,7 +202,7 @@ impl Answers {
         Ok(groups.iter().map(text).collect::<Vec<_>>().join("\n"))
     }
 
-    /// Joins layers: for each answer the highest origin wins, and among equals the later layer.
+    /// Merges layers. For each answer the highest origin wins, and among equal origins the later layer.
     pub fn layered(layers: impl IntoIterator<Item = Self>) -> Self {
         layers.into_iter().fold(Self::default(), Self::merge)
     }

@@ -1,5 +1,5 @@
-//! The models known by name, with their sizes and the speeds the Qwen3.5 recipe measured. The numbers live
-//! in `presets/catalog.toml`, where each carries its source.
+//! The catalog of known models, with their sizes and the speeds measured with the Qwen3.5 recipe. The numbers
+//! are in `presets/catalog.toml`, each with its source.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -13,33 +13,33 @@ use crate::facts::ModelFacts;
 /// The shipped catalog as text, annotated.
 pub const CATALOG_TOML: &str = include_str!("../../presets/catalog.toml");
 
-/// Models known by name.
+/// The catalog of known models.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
-    /// Ascending by size.
+    /// The models by ascending size.
     #[serde(rename = "model")]
     pub models: Vec<CatalogModel>,
-    /// Shapes by name; several models share one.
+    /// The shapes by name; several models share one.
     #[serde(rename = "shape")]
     shapes: BTreeMap<String, Shape>,
     #[serde(rename = "recipe_rate")]
     recipe_rates: Vec<RecipeRate>,
 }
 
-/// A model known by name.
+/// A model of the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogModel {
     /// Hugging Face id.
     pub id: String,
-    /// Name of its shape.
+    /// The name of its shape.
     pub shape: String,
-    /// Size of the published weights, bytes, rounded as its source gives it.
+    /// The size of the published weights in bytes, rounded as in its source.
     pub weight_bytes: u64,
-    /// A word for the picker.
+    /// A short remark for the model table.
     pub note: String,
-    /// Figures no source was found for; they are expected from the family and read from the checkpoint.
+    /// Figures without a source. They are assumed from the family until they are read from the checkpoint.
     #[serde(default)]
     pub not_known: Vec<String>,
 }
@@ -58,12 +58,12 @@ struct Shape {
     tie_word_embeddings: bool,
 }
 
-/// A speed of the Qwen3.5 recipe (LoRA on a GB10); not a speed of sparktune.
+/// A speed of the Qwen3.5 recipe (LoRA on a GB10). It is not a speed of sparktune.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeRate {
     shape: String,
-    /// Part of the device's name.
+    /// A part of the device's name.
     pub device: String,
     /// Tokens per second.
     pub tokens_per_s: f64,
@@ -72,8 +72,8 @@ pub struct RecipeRate {
 }
 
 impl Shape {
-    /// The fields of `config.json` that say how large a model of this shape is; those of every size are in it
-    /// too.
+    /// Returns the fields of `config.json` that determine the size of a model of this shape, including those
+    /// that all sizes share.
     fn text_config(&self) -> Map<String, Value> {
         let Value::Object(mut fields) = json!(self) else { unreachable!("a struct is a JSON object") };
         for (field, value) in [
@@ -91,14 +91,14 @@ impl Shape {
 }
 
 impl Catalog {
-    /// The size the Qwen3.5 recipe was tuned on: where to begin on a GPU.
+    /// The model that the Qwen3.5 recipe was tuned on, recommended as a start on a GPU.
     pub const RECOMMENDED: &str = "Qwen/Qwen3.5-2B";
 
     /// Reads a catalog.
     ///
     /// # Errors
-    /// [`PlanError::Shipped`] with the parser's words, or naming a model whose shape is missing or not
-    /// trainable.
+    /// [`PlanError::Shipped`] with the parser's message, or with the name of a model whose shape is missing
+    /// or not trainable.
     pub fn from_toml(text: &str) -> Result<Self, PlanError> {
         let broken = |problem: String| PlanError::Shipped { file: "presets/catalog.toml", problem };
         let catalog: Self = toml::from_str(text).map_err(|error| broken(error.to_string()))?;
@@ -108,18 +108,18 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The shipped catalog.
+    /// Returns the shipped catalog.
     pub fn shipped() -> &'static Self {
         static CATALOG: OnceLock<Catalog> = OnceLock::new();
         CATALOG.get_or_init(|| Self::from_toml(CATALOG_TOML).expect("the shipped catalog is read in a test"))
     }
 
-    /// The model of this id.
+    /// Returns the model with this id.
     pub fn find(&self, id: &str) -> Option<&CatalogModel> {
         self.models.iter().find(|model| model.id == id)
     }
 
-    /// What is known of a model before its own `config.json` is at hand.
+    /// Returns the facts about a model before its own `config.json` was read.
     fn facts(&self, model: &CatalogModel) -> Result<ModelFacts, String> {
         let shape = self.shapes.get(&model.shape).ok_or_else(|| format!("no shape `{}`", model.shape))?;
         let mut text_config = shape.text_config();
@@ -139,18 +139,19 @@ impl Catalog {
         Ok(ModelFacts { checkpoint_bytes: model.weight_bytes, ..facts })
     }
 
-    /// The sizes that `config.json` gives for a shape of this name.
+    /// Returns the fields of `config.json` for a shape of this name.
     #[cfg(test)]
     pub(crate) fn text_config(&self, shape: &str) -> Option<Map<String, Value>> {
         self.shapes.get(shape).map(Shape::text_config)
     }
 
-    /// What is known of a catalog model before its own `config.json` is at hand: enough for a first estimate.
+    /// Returns the facts about a catalog model before its own `config.json` was read: enough for a first
+    /// estimate.
     pub fn model_facts(&self, model: &CatalogModel) -> ModelFacts {
         self.facts(model).expect("from_toml has made the facts of every model once")
     }
 
-    /// The Qwen3.5 recipe's speed with this model on a device of this name.
+    /// Returns the speed of the Qwen3.5 recipe with this model on a device of this name.
     pub fn recipe_rate(&self, id: &str, device: &str) -> Option<&RecipeRate> {
         let model = self.find(id)?;
         self.recipe_rates.iter().find(|rate| rate.shape == model.shape && device.contains(&rate.device))
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn every_shipped_model_has_the_published_number_of_parameters() {
         let catalog = Catalog::from_toml(CATALOG_TOML).unwrap();
-        // SPEC.md 7, text model without MTP, in millions.
+        // SPEC.md 7: parameters of the text model without MTP, in millions.
         let published = [
             ("0.8B", 752.0, 20.0),
             ("2B", 1882.0, 61.0),

@@ -1,4 +1,4 @@
-//! The closed choices of a plan, each with the words that flags, TOML and the environment use for it.
+//! The enumerated choices of a plan, each with its words for flags, TOML and the environment.
 
 use sparktune_base::choice;
 use sparktune_base::choices::{PackStrategy, Think};
@@ -7,7 +7,7 @@ use sparktune_base::units::{bytes, duration};
 use crate::setting::Kind;
 use crate::values::Value;
 
-/// Makes choices values of settings.
+/// Implements [`Value`] for choices.
 macro_rules! values {
     ($($name:ident),+) => {
         $(impl Value for $name {
@@ -47,7 +47,7 @@ choice! {
 choice! {
     /// How the multi-token-prediction (MTP) head is treated.
     Mtp {
-        /// Trained after the main model, trunk frozen.
+        /// Trained after the main model, while the main model is frozen.
         Trained = "trained",
         /// The base's head, carried over unchanged.
         Default = "default",
@@ -72,8 +72,8 @@ impl Mtp {
         }
     }
 
-    /// What it costs, in words. `mtp_s`: the seconds that training the head takes, where they can be told;
-    /// `head_bytes`: its size on disk.
+    /// Describes the cost in words. `mtp_s` is the time that training the head takes, in seconds, if it is
+    /// known, and `head_bytes` the size of the head on disk.
     pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
         match (self, mtp_s) {
             (Self::Trained, Some(seconds)) => {
@@ -87,9 +87,9 @@ impl Mtp {
 }
 
 choice! {
-    /// Where to train, as asked.
+    /// The device that the user asked for.
     DeviceChoice {
-        /// A usable GPU where there is one, else the CPU.
+        /// A usable GPU if there is one, otherwise the CPU.
         Auto = "auto",
         /// The processor.
         Cpu = "cpu",
@@ -99,11 +99,11 @@ choice! {
 }
 
 choice! {
-    /// Where to train, as decided.
+    /// The device that was chosen.
     Device {
         /// The processor, in fp32.
         Cpu = "cpu",
-        /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of what is trained.
+        /// The first usable NVIDIA GPU, in bf16 with fp32 master weights of the trained parameters.
         Cuda = "cuda",
     }
 }
@@ -137,7 +137,7 @@ choice! {
         Llama = "llama",
         /// Mistral: Llama's layout with a sliding window.
         Mistral = "mistral",
-        /// Gemma 3, text: five layers with a sliding window, then one that sees everything.
+        /// Gemma 3, text: five layers with a sliding window, then one with full attention.
         Gemma3 = "gemma3",
     }
 }

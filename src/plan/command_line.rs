@@ -1,5 +1,5 @@
-//! The command line that says what these answers say: what a screen shows to copy, so that the same run can
-//! be started by a script.
+//! The command line that corresponds to a set of answers. Screens show it, so that a script can start the
+//! same run.
 
 use sparktune_base::{program_name, shell};
 
@@ -8,13 +8,13 @@ use crate::error::PlanError;
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
 
-/// `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens), and with
-/// what the run is made from, wherever that was said. Everything else is decided again from the same files
-/// and variables. Words are quoted for a POSIX shell.
+/// Returns `sparktune train --non-interactive …` with every answer of [`Origin::Flag`] (flags and screens),
+/// and with the model and data of the run, whatever their origin. Everything else is decided again from the
+/// same files and variables. Words are quoted for a POSIX shell.
 ///
 /// # Errors
-/// [`PlanError::NotWritable`] naming an answer that a command line cannot hold: a path that is not UTF-8, a
-/// NUL.
+/// [`PlanError::NotWritable`] names an answer that a command line cannot contain: a path that is not UTF-8,
+/// or a NUL.
 pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
     let mut line = format!("{} train --non-interactive", program_name());
     for setting in SETTINGS {
@@ -26,7 +26,7 @@ pub fn command_line(answers: &Answers) -> Result<String, PlanError> {
             .words(setting.key)
             .ok_or_else(|| PlanError::NotWritable(format!("the answer to `{}` has no text", setting.key)))?;
         for word in words {
-            // A value that looks like a flag is held to its own.
+            // A value that looks like a flag is joined to its flag by an equals sign.
             let flag = if word.starts_with('-') {
                 quoted(setting, &format!("--{}={word}", setting.name))?
             } else {
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads a line the way the program's flags are read.
+    /// Parses a command line like the program does.
     fn read(words: impl IntoIterator<Item = String>) -> Answers {
         let mut words = words.into_iter();
         let program: Vec<String> = words.by_ref().take(3).collect();
@@ -74,7 +74,7 @@ mod tests {
         })
     }
 
-    fn said(pairs: &[(&str, &str)]) -> Answers {
+    fn flags(pairs: &[(&str, &str)]) -> Answers {
         pairs.iter().fold(Answers::default(), |mut answers, (name, text)| {
             answers.set(name, text, Origin::Flag).unwrap();
             answers
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn the_line_names_model_data_preset_and_what_was_said_and_nothing_else() {
-        let mut answers = said(&[("rank", "16"), ("recompute", "true"), ("learning-rate", "2e-4")]);
+        let mut answers = flags(&[("rank", "16"), ("recompute", "true"), ("learning-rate", "2e-4")]);
         answers.set("data", r#"["a b.jsonl", "c.jsonl"]"#, Origin::Flag).unwrap();
         answers.set("model", "Qwen/Qwen3.5-2B", Origin::UserFile).unwrap();
         answers.set("preset", "quick", Origin::Environment).unwrap();
         answers.set("epochs", "1", Origin::Preset).unwrap();
-        // The demo's: it is in no preset's file.
+        // This is an answer of the demo, which no preset file contains.
         answers.set("name", "demo", Origin::Preset).unwrap();
         assert_eq!(
             command_line(&answers).unwrap(),
@@ -112,7 +112,7 @@ mod tests {
             "größe 模型",
         ];
         for value in odd {
-            let answers = said(&[("model", value), ("data", value)]);
+            let answers = flags(&[("model", value), ("data", value)]);
             let line = command_line(&answers).unwrap();
             let line = line.replace("sparktune train", "sh -c 'printf \"%s\\0\" \"$@\"' x");
             let shell = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_a_command_line_cannot_hold_is_refused_by_name() {
         use std::os::unix::ffi::OsStringExt;
-        let error = command_line(&said(&[("name", "a\0b")])).unwrap_err().to_string();
+        let error = command_line(&flags(&[("name", "a\0b")])).unwrap_err().to_string();
         assert!(error.contains("`name` holds a NUL"), "{error}");
         let path = std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec());
         let answers = Answers { data: Some(crate::Answer::flag(vec![path.into()])), ..Answers::default() };
@@ -166,7 +166,7 @@ mod tests {
             answers.data = (!paths.is_empty()).then(|| crate::Answer::flag(paths));
             let line = command_line(&answers).unwrap();
             prop_assert_eq!(read(shlex::split(&line).unwrap()), answers.clone(), "{}", line);
-            // The same for a draft, and for editing each answer where it stands.
+            // The same holds for a draft, and for editing each answer in place.
             let draft = answers.to_toml().unwrap();
             prop_assert_eq!(Answers::from_toml(&draft, Origin::Flag, "draft").unwrap(), answers.clone(), "{}", draft);
             let mut again = Answers::default();

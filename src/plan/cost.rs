@@ -1,46 +1,46 @@
 //! The work of a training step in FLOPs, and the seconds a machine takes for it.
 //!
 //! Counted: matrix products of linears, adapters, head, attention and delta rule; a multiply-add is two. Not
-//! counted: norms, convolution, elementwise. Every constant of a machine is an assumption of the estimate
-//! unless its comment says where it was measured.
+//! counted: norms, convolution, elementwise. Every constant of a machine is an assumption unless its comment
+//! says where it was measured.
 
 use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
 use crate::model_config::ModelConfig;
 
-/// Rows of a chunk of the delta rule.
+/// The number of rows of a chunk of the delta rule.
 const DELTA_CHUNK: f64 = 64.0;
 
-/// The work that a model takes, by part.
+/// The work of a model, by part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// Weights of all linear layers of the decoder layers.
+    /// The number of weights in all linear layers of the decoder.
     pub linear_parameters: f64,
-    /// Adapter parameters for each unit of rank.
+    /// The number of adapter parameters per unit of rank.
     pub adapter_parameters_per_rank: f64,
-    /// Weights of the head.
+    /// The number of weights of the head.
     pub head_parameters: f64,
-    /// The different attention layers, each with how many there are of it.
+    /// The distinct attention layers, each with its number of occurrences.
     attention: Vec<(AttentionSpec, usize)>,
-    /// Forward FLOPs of the delta rule, for each token.
+    /// The forward FLOPs of the delta rule per token.
     delta: f64,
-    /// Weights of the MTP head's layer.
+    /// The number of weights of the MTP head's layer.
     mtp_parameters: f64,
 }
 
-/// How the tokens are trained.
+/// The settings that the work per token depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Treatment {
     /// Which parameters are trained.
     pub method: MethodKind,
-    /// Rank of the adapters, 0 for full.
+    /// The rank of the adapters; 0 for full fine-tuning.
     pub rank: u32,
     /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
-    /// Share of the tokens that go through the output head.
+    /// The share of the tokens that pass through the output head.
     pub target_share: f64,
-    /// Mean length of the example that a token is part of.
+    /// The mean length, in tokens, of the example that a token belongs to.
     pub context: f64,
 }
 
@@ -77,22 +77,22 @@ impl Work {
         }
     }
 
-    /// Parameters of adapters of this rank.
+    /// Returns the number of parameters of adapters of this rank.
     pub fn adapter_parameters(&self, rank: u32) -> f64 {
         self.adapter_parameters_per_rank * f64::from(rank)
     }
 
-    /// Forward FLOPs of attention for each token, in examples of this mean length.
+    /// Returns the forward FLOPs of attention per token in examples of this mean length.
     fn attention_flops(&self, length: f64) -> f64 {
         let of_layers = |(of, layers): &(AttentionSpec, usize)| {
-            // Q Kᵀ and P V, 2·heads·head_dim each for every token that is seen.
+            // Q Kᵀ and P V take 2·heads·head_dim each for every token attended to.
             let width = (of.num_attention_heads * of.head_dim * layers) as f64;
             4.0 * width * of.mean_context(length)
         };
         self.attention.iter().map(of_layers).sum()
     }
 
-    /// FLOPs of a forward pass through the layers, without the head, for each token.
+    /// Returns the FLOPs per token of a forward pass through the layers, without the head.
     pub fn forward_flops(&self, how: &Treatment) -> f64 {
         2.0 * self.linear_parameters
             + 2.0 * self.adapter_parameters(how.rank)
@@ -100,7 +100,7 @@ impl Work {
             + self.delta
     }
 
-    /// FLOPs of training for each token: forward, backward (without weight gradients where the base is
+    /// Returns the FLOPs of training per token: forward, backward (without weight gradients if the base is
     /// frozen), the head for trained tokens, and the second forward pass of recompute.
     pub fn training_flops(&self, how: &Treatment) -> f64 {
         let forward = self.forward_flops(how);
@@ -110,21 +110,21 @@ impl Work {
         };
         let backward = dense * self.linear_parameters
             + 4.0 * self.adapter_parameters(how.rank)
-            // By the operation counts of their kernels: 2.5 and 2.6 times the forward pass.
+            // The kernels' operation counts are 2.5 and 2.6 times the forward pass.
             + 2.5 * self.attention_flops(how.context)
             + 2.6 * self.delta;
         let again = if how.recompute { forward } else { 0.0 };
         forward + backward + again + head * self.head_parameters * how.target_share
     }
 
-    /// FLOPs of one epoch of MTP training for each token: the frozen trunk forward, the MTP layer both ways,
-    /// the head.
+    /// Returns the FLOPs per token of one epoch of MTP training: the frozen main model forward, the MTP layer
+    /// forward and backward, and the head.
     pub fn mtp_flops(&self, how: &Treatment) -> f64 {
         self.forward_flops(how) + 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share
     }
 }
 
-/// Published measurements of chips: name, bf16 FLOP/s of matrix products, bytes per second of memory.
+/// Published measurements of chips: name, FLOP/s of bf16 matrix products, bytes per second of memory.
 pub const PUBLISHED: [(&str, f64, f64); 2] = [("GB10", 96e12, 218e9), ("H200", 785e12, 4.3e12)];
 
 /// The speed that the estimate assumes of a machine.
@@ -136,19 +136,20 @@ pub struct Speed {
     pub flops_per_s: f64,
     /// Bytes per second of memory.
     pub bytes_per_s: f64,
-    /// Seconds that a pack costs in each layer, whatever its length.
+    /// Seconds that a pack costs in each layer, independent of its length.
     pub seconds_per_layer: f64,
-    /// Where the figures come from; `None` when they only serve to compare pack lengths.
+    /// The source of the figures; `None` if they only serve to compare pack lengths.
     pub basis: Option<String>,
 }
 
 impl Speed {
-    /// The processor: cores × 40 GFLOP/s in fp32.
+    /// Assumes a speed of the CPU: 40 GFLOP/s in fp32 per core.
     pub fn from_cpu(machine: &MachineFacts) -> Self {
         let cores = machine.cores.max(1) as f64;
         Self {
             device: format!("cpu-{}", machine.cores.max(1)),
-            // The fp32 GEMM reached 67 to 95 GFLOP/s a core on 2 AVX-512 cores; training about half of that.
+            // The fp32 GEMM reached 67 to 95 GFLOP/s per core on 2 AVX-512 cores; training reaches about half
+            // of that.
             flops_per_s: 40e9 * cores,
             bytes_per_s: 20e9,
             seconds_per_layer: 50e-6,
@@ -156,11 +157,12 @@ impl Speed {
         }
     }
 
-    /// A GPU by its name; unknown ones get figures that only serve to compare pack lengths.
+    /// Assumes the speed of a GPU by its name. The figures for unknown ones only serve to compare pack
+    /// lengths.
     pub fn from_gpu(gpu: &Gpu) -> Self {
         let found = PUBLISHED.iter().find(|(name, ..)| gpu.name.contains(name));
         let (_, flops, bytes) = found.copied().unwrap_or(("", 100e12, 500e9));
-        // 30 % is the share the Qwen3.5 recipe reached.
+        // The Qwen3.5 recipe reached 30 %.
         Self {
             device: gpu.name.clone(),
             flops_per_s: 0.3 * flops,
@@ -185,8 +187,8 @@ mod tests {
     fn the_2b_costs_what_its_kernels_were_counted_to_cost() {
         let work = two_b();
         let close = |x: f64, to: f64| assert!((x / to - 1.0).abs() < 0.03, "{x:e} is not {to:e}");
-        // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears, and a layer of attention
-        // at 3000 tokens or of the delta rule 12 or 2.9 MF.
+        // kernels/NOTES.md, "Floors and machine limits": 2.75 GF forward in linears; a layer of attention at
+        // 3000 tokens takes 12 MF, one of the delta rule 2.9 MF.
         close(2.0 * work.linear_parameters, 2.75e9);
         close(work.attention_flops(3000.0), 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
@@ -208,7 +210,7 @@ mod tests {
             free.attention_flops(100.0),
             "all of it is in the window"
         );
-        // Tokens 1 to 100 see 50 on average, the other 900 see 100.
+        // Tokens 1 to 100 attend to 50 on average, the other 900 to 100.
         assert_eq!(windowed.attention_flops(1000.0), free.attention_flops(2.0 * 95.0));
         let each = 4.0 * (32 * 32 * 128) as f64;
         assert_eq!(free.attention_flops(1000.0), each * 500.0);

@@ -1,4 +1,5 @@
-//! Why there is no plan. Each message says what is wrong, where it was said, and what to do.
+//! The reasons why there is no plan. Each message says what is wrong, where the value was given, and what to
+//! do.
 
 use std::fmt::Write as _;
 
@@ -7,14 +8,14 @@ use sparktune_base::units::bytes;
 
 use crate::setting::Setting;
 
-/// One answer that nobody gave and that no rule can supply.
+/// An answer that is missing and that no rule can supply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Its place in `plan.toml`.
+    /// Its key in `plan.toml`.
     pub key: &'static str,
-    /// The flag that supplies it, `--model`.
+    /// The flag that sets it, such as `--model`.
     pub flag: String,
-    /// The variable that supplies it.
+    /// The environment variable that sets it.
     pub env: String,
     /// The effect of the setting, in one sentence.
     pub about: &'static str,
@@ -23,29 +24,29 @@ pub struct Missing {
 /// A change that would make a plan fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remedy {
-    /// What the user types, and its meaning.
+    /// The text to type, and its meaning.
     pub change: String,
-    /// Memory the plan would then need, bytes.
+    /// The memory that the changed plan would need, in bytes.
     pub needed_bytes: u64,
 }
 
-/// The memory that a plan needs, where that is more than there is.
+/// The memory of a plan that needs more than is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
-    /// All of it, bytes.
+    /// The total in bytes.
     pub needed_bytes: u64,
-    /// Available memory, bytes.
+    /// The available memory in bytes.
     pub available_bytes: u64,
-    /// Which memory of the machine that is, in words.
+    /// A description of the memory that is too small.
     pub budget: String,
-    /// The need by part: `weights 4.4 GB, optimizer 107 GB`.
+    /// The needed memory by part: `weights 4.4 GB, optimizer 107 GB`.
     pub parts: String,
 }
 
-/// Why there is no plan.
+/// The reasons why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// Answers that only the user can give; all of them at once.
+    /// All the answers that are missing and that only the user can give.
     #[error("{}", missing_text(.0))]
     Missing(Vec<Missing>),
     /// A key or variable that does not exist.
@@ -53,23 +54,23 @@ pub enum PlanError {
         "{source_name}: `{key}` is not known. The closest known name is `{nearest}`: correct the name or remove it"
     )]
     UnknownKey {
-        /// File, or "environment".
+        /// The file name, or "environment".
         source_name: String,
-        /// As written.
+        /// The key as written.
         key: String,
-        /// The known name most like it.
+        /// The most similar known name.
         nearest: String,
     },
-    /// A value of the wrong kind or out of its range.
+    /// A value has the wrong type or is out of its range.
     #[error(
         "{place} is `{value}`: expected {expects}. Correct the value, or omit it to use the recommended one"
     )]
     BadValue {
-        /// The setting, by its place in `plan.toml`.
+        /// The setting, by its key in `plan.toml`.
         key: &'static str,
-        /// Flag, variable or TOML place.
+        /// The flag, variable or TOML key that was used.
         place: String,
-        /// As given.
+        /// The value as given.
         value: String,
         /// The accepted values.
         expects: String,
@@ -77,81 +78,81 @@ pub enum PlanError {
     /// The text is not TOML.
     #[error("{source_name} is not TOML: {problem}")]
     NotToml {
-        /// File.
+        /// The file name.
         source_name: String,
-        /// The parser's words, with line and column.
+        /// The parser's message with line and column.
         problem: String,
     },
-    /// Two answers that cannot both hold.
+    /// Two answers contradict each other.
     #[error("{what}. {fix}")]
     Conflict {
-        /// The setting to change, by its place in `plan.toml`.
+        /// The setting to change, by its key in `plan.toml`.
         key: &'static str,
-        /// The two, with their places.
+        /// The two answers and their origins.
         what: String,
-        /// How to resolve it.
+        /// How to resolve the conflict.
         fix: String,
     },
-    /// No preset of that name.
+    /// There is no preset of that name.
     #[error("{place}: there is no preset `{name}`. There are {known}; or give the path of a TOML file")]
     UnknownPreset {
-        /// Where the name was given.
+        /// The flag, variable or TOML key that named it.
         place: String,
-        /// As given.
+        /// The name as given.
         name: String,
-        /// Names that exist.
+        /// The names that exist.
         known: String,
     },
-    /// The device asked for cannot be used.
+    /// The requested device cannot be used.
     #[error(
         "{place} asks for cuda, but {why}. Use --device cpu (or auto), or run `{program} doctor` to see what is missing",
         program = program_name()
     )]
     Device {
-        /// Where it was asked for.
+        /// The flag, variable or TOML key that requested it.
         place: String,
-        /// The obstacle.
+        /// The reason why it cannot be used.
         why: String,
     },
     /// The data cannot be trained on.
     #[error("{what}. {fix}")]
     Data {
-        /// The setting to change, by its place in `plan.toml`.
+        /// The setting to change, by its key in `plan.toml`.
         key: &'static str,
         /// The problem with the data.
         what: String,
         /// The suggested remedy.
         fix: String,
     },
-    /// More memory than there is, with everything tried.
+    /// The plan needs more memory than is available, even after everything was tried.
     #[error("{}", does_not_fit_text(.what, .memory, .remedies))]
     DoesNotFit {
-        /// The setting that asks for most, by its place in `plan.toml`.
+        /// The setting with the largest effect on memory, by its key in `plan.toml`.
         key: &'static str,
         /// The plan in a few words.
         what: String,
-        /// The memory that it would need.
+        /// The needed memory.
         memory: Box<Shortage>,
         /// Changes that would make it fit.
         remedies: Vec<Remedy>,
     },
-    /// Too little room for checkpoints and outputs.
+    /// The disk has too little space for checkpoints and outputs.
     #[error("the run needs {} on disk ({parts}), and {} are free. Free some space, point --runs-dir at a larger disk, or use --method lora",
         bytes(*.needed_bytes), bytes(*.free_bytes))]
     Disk {
-        /// The setting to change, by its place in `plan.toml`.
+        /// The setting to change, by its key in `plan.toml`.
         key: &'static str,
-        /// Needed with one checkpoint kept.
+        /// The bytes needed if one checkpoint is kept.
         needed_bytes: u64,
-        /// Free where the runs are kept.
+        /// The free bytes in the folder of the runs.
         free_bytes: u64,
-        /// The parts that need the space.
+        /// The files that need the space.
         parts: String,
     },
     /// The plan could not be written as TOML.
     #[error("the plan cannot be written as TOML: {0}. Paths must be valid UTF-8")]
     NotWritable(String),
-    /// A shipped file of this build is broken.
+    /// A file shipped with this build is invalid.
     #[error("the shipped {file} is broken: {problem}. This is a bug in sparktune")]
     Shipped {
         /// Name of the file.
@@ -162,8 +163,8 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The setting it concerns, where a screen may put it: the answer to correct, or the first that is
-    /// missing. `None` where no single answer is at fault.
+    /// Returns the setting that a screen should move to: the answer to correct, or the first that is missing.
+    /// `None` if no single answer is the cause.
     pub fn setting(&self) -> Option<&'static Setting> {
         Setting::of(match self {
             Self::Missing(missing) => missing.first()?.key,
@@ -180,7 +181,8 @@ impl PlanError {
         })
     }
 
-    /// The exit code of the program: 2 wrong usage, 3 data, 4 device or memory, 70 our fault.
+    /// Returns the exit code of the program: 2 for wrong usage, 3 for data, 4 for device or memory, 70 for a
+    /// bug.
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Data { .. } => 3,

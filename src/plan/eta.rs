@@ -1,4 +1,4 @@
-//! How long a run takes: tokens divided by a speed, with the kind of speed always said.
+//! Estimates the duration of a run: tokens divided by a speed, together with the basis of the speed.
 
 use sparktune_base::units::{count, duration, flops, tokens_per_s};
 
@@ -15,7 +15,7 @@ pub(crate) struct Run<'a> {
     pub choice: &'a Choice,
     pub model: &'a str,
     pub rates: &'a Rates,
-    /// Share of the examples that is trained on, the rest is held out.
+    /// The share of the examples that is trained on; the rest forms the eval set.
     pub train_share: f64,
     pub steps_per_epoch: u64,
     pub steps: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Run<'a> {
     pub trains_mtp: bool,
 }
 
-/// Tokens per second of a model by this name, with what they rest on, in words.
+/// Returns the speed in tokens per second for a model of this name, with its basis in words.
 pub(crate) fn speed(
     model: &str,
     rates: &Rates,
@@ -52,9 +52,9 @@ pub(crate) fn speed(
     if let Some(derived) = (fit.device == Device::Cuda).then(measured).flatten() {
         let mut words = derived.words;
         if let Some(rate) = recipe {
-            let beside = count(rate.tokens_per_s as u64);
+            let recipe_rate = count(rate.tokens_per_s as u64);
             words.push_str(&format!(
-                "; the Qwen3.5 recipe (another program) reached {beside} on {}",
+                "; the Qwen3.5 recipe (another program) reached {recipe_rate} on {}",
                 rate.device
             ));
         }
@@ -89,7 +89,7 @@ pub(crate) fn speed(
     }
 }
 
-/// Steps, speed and duration of a run.
+/// Estimates steps, speed and duration of a run.
 pub(crate) fn time(run: &Run) -> Time {
     let rows = &run.choice.rows;
     let treatment = run.fit.treatment(run.wish, run.choice.recompute, rows);

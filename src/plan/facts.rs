@@ -1,5 +1,5 @@
-//! What is known of the machine, the model, the data and past speeds. Gathered by the binary; this crate only
-//! reads.
+//! Facts about the machine, the model, the data and past speeds. The caller gathers them; this crate only
+//! reads them.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
 
-/// Everything the plan is made from, beside the answers.
+/// Everything the plan is made from, in addition to the answers.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The machine that will train.
@@ -26,55 +26,56 @@ pub struct Facts {
 /// The machine that will train.
 #[derive(Debug, Clone, Default)]
 pub struct MachineFacts {
-    /// All of the system's memory, bytes.
+    /// The size of the system's memory in bytes.
     pub mem_total_bytes: u64,
-    /// What the system says can be had without swapping (MemAvailable), bytes.
+    /// The memory that can be used without swapping (MemAvailable), in bytes.
     pub mem_available_bytes: u64,
     /// Cores that may be used.
     pub cores: usize,
-    /// Free bytes where the runs are kept, when known.
+    /// The free bytes on the disk of the run folders, if known.
     pub disk_free_bytes: Option<u64>,
-    /// GPUs that this build can train on; the first is used.
+    /// The GPUs that this build can train on; the first is used.
     pub gpus: Vec<Gpu>,
-    /// Why there is none, for messages ("this build has no CUDA").
+    /// The reason why there is no GPU, for messages ("this build has no CUDA").
     pub no_gpu_because: Option<String>,
-    /// The measured speed of the first GPU, if it was measured.
+    /// The measured speed of the first GPU, if there is a measurement.
     pub probe: Option<Probe>,
 }
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
-    /// As the driver names it.
+    /// The name reported by the driver.
     pub name: String,
     /// Its memory.
     pub memory: GpuMemory,
-    /// Compute capability, `(12, 1)`, where the driver says it.
+    /// The compute capability, such as `(12, 1)`, if the driver reports it.
     pub compute_capability: Option<(u32, u32)>,
 }
 
 /// Memory of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuMemory {
-    /// Shared with the processor (GB10): the system's figures count.
+    /// Memory shared with the CPU (GB10). The system's figures apply.
     Unified,
-    /// Its own, with this much free, bytes.
+    /// Separate memory.
     Dedicated {
-        /// All of it, bytes.
+        /// The total size in bytes.
         total_bytes: u64,
-        /// Free now, bytes.
+        /// The free memory in bytes.
         free_bytes: u64,
     },
 }
 
-/// The model, from its `config.json` and whatever else is known before a weight is read.
+/// The model, from its `config.json` and everything else that is known before weights are read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFacts {
     /// Its shape.
     pub config: ModelConfig,
-    /// Folder of the checkpoint when it is on this machine.
+    /// The folder of the checkpoint, if it is on this machine.
     pub path: Option<PathBuf>,
-    /// Size of the published weights, bytes: the files themselves, the index, the catalog, or computed.
+    /// The size of the published weights in bytes, from the files themselves, the index or the catalog, or
+    /// computed.
     pub checkpoint_bytes: u64,
 }
 
@@ -87,15 +88,16 @@ impl ModelFacts {
         Ok(Self::from_config(ModelConfig::from_json(text)?))
     }
 
-    /// The same, with what the user says about the config.
+    /// Like [`from_config_json`](Self::from_config_json), with the user's options for reading the config.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_json_with`].
+    /// The same as for [`ModelConfig::from_json_with`].
     pub fn from_config_json_with(text: &str, options: &ConfigOptions) -> Result<Self, ConfigError> {
         Ok(Self::from_config(ModelConfig::from_json_with(text, options)?))
     }
 
-    /// From a config; the size of the weights is computed from it (text model and MTP head, no vision tower).
+    /// Creates the facts from a config. The size of the weights is computed for text model and MTP head,
+    /// without a vision tower.
     pub fn from_config(config: ModelConfig) -> Self {
         let bytes = match config.dtype.as_deref() {
             Some("float32") => 4,
@@ -105,64 +107,65 @@ impl ModelFacts {
         Self { path: None, checkpoint_bytes: parameters.saturating_mul(bytes), config }
     }
 
-    /// Parameters of the text model, without MTP head and vision tower.
+    /// Returns the number of parameters of the text model, without MTP head and vision tower.
     pub fn text_parameters(&self) -> u64 {
         self.config.text_parameters()
     }
 
-    /// Parameters of the MTP head, 0 without one.
+    /// Returns the number of parameters of the MTP head, or 0 if there is none.
     pub fn mtp_parameters(&self) -> u64 {
         self.config.mtp_parameters()
     }
 
-    /// Whether the config declares an MTP head.
+    /// Returns whether the config declares an MTP head.
     pub fn has_mtp(&self) -> bool {
         self.config.mtp_num_hidden_layers > 0
     }
 
-    /// Bytes of the text model's weights at this width (4 for fp32, 2 for bf16).
+    /// Returns the size of the text model's weights in bytes, with this many bytes per parameter (4 for fp32,
+    /// 2 for bf16).
     pub fn weight_bytes(&self, bytes_per_parameter: u64) -> u64 {
         self.text_parameters().saturating_mul(bytes_per_parameter)
     }
 }
 
-/// The data as tokens: what the length report says.
+/// The lengths of the data in tokens, from the length report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Accepted examples.
     pub examples: u64,
     /// Tokens of all examples.
     pub total_tokens: u64,
-    /// Tokens that carry loss.
+    /// Tokens that contribute to the loss.
     pub target_tokens: u64,
     /// Median length, tokens.
     pub p50: u32,
-    /// Length that 90 % of the examples do not exceed.
+    /// Length that 90 % of the examples do not exceed, tokens.
     pub p90: u32,
-    /// Length that 99 % of the examples do not exceed.
+    /// Length that 99 % of the examples do not exceed, tokens.
     pub p99: u32,
     /// Longest example, tokens.
     pub max: u32,
-    /// Lengths by bucket, ascending and without gaps; empty when only the quantiles are known.
+    /// The lengths by bucket, ascending and without gaps; empty if only the quantiles are known.
     pub histogram: Vec<LengthBucket>,
 }
 
-/// Examples with a length in `(previous bucket's up_to, up_to]`.
+/// The number of examples with a length in `(previous bucket's up_to, up_to]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LengthBucket {
     /// Longest length counted here, tokens.
     pub up_to: u32,
-    /// How many.
+    /// The number of examples.
     pub count: u64,
 }
 
 impl DataFacts {
-    /// Mean length, tokens; 0 without examples.
+    /// Returns the mean length in tokens, or 0 without examples.
     pub fn mean(&self) -> f64 {
         if self.examples == 0 { 0.0 } else { self.total_tokens as f64 / self.examples as f64 }
     }
 
-    /// Share of the tokens that carry loss, 0 to 1.
+    /// Returns the share of the tokens that contribute to the loss, 0 to 1.
     pub fn target_share(&self) -> f64 {
         if self.total_tokens == 0 {
             0.0
@@ -171,26 +174,25 @@ impl DataFacts {
         }
     }
 
-    /// Share of the examples to hold out for evaluation: 2 %, at least eight, but never most of a tiny set. A
-    /// single one cannot be split.
+    /// Returns the share of the examples for the eval set: 2 %, but at least eight examples and less than
+    /// most of a tiny data set. A single example cannot be split.
     pub fn held_out_share(&self) -> f64 {
         if self.examples < 2 { 0.0 } else { (8.0 / self.examples as f64).clamp(0.02, 0.5) }
     }
 }
 
-/// Speeds that were measured. Those of this machine are kept by the binary as TOML, one `[[rate]]` a finished
-/// run.
+/// Measured speeds. The program keeps those of this machine as TOML, one `[[rate]]` per finished run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// On this machine in earlier runs, oldest first.
+    /// The speeds of earlier runs on this machine, oldest first.
     #[serde(default, rename = "rate")]
     pub rates: Vec<Rate>,
-    /// By the GPU tests on machines of any kind; not part of the rates file.
+    /// The speeds measured by the GPU tests on various machines; not part of the rates file.
     #[serde(skip)]
     pub measured: Measured,
 }
 
-/// Speed of one run.
+/// The speed of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Model id as given.
@@ -199,9 +201,10 @@ pub struct Rate {
     pub device: String,
     /// Which parameters were trained.
     pub method: MethodKind,
-    /// Tokens (of examples, without padding) per second of training.
+    /// Tokens per second of training, counted without padding.
     pub tokens_per_s: f64,
-    /// FLOPs a token of that run took by the plan's count, so that the rate carries over to other settings.
+    /// FLOPs per token of that run as counted by the plan, so that the rate can be converted to other
+    /// settings.
     pub flops_per_token: f64,
 }
 
@@ -209,7 +212,7 @@ impl Rates {
     /// Reads the rates file.
     ///
     /// # Errors
-    /// Text that is not TOML or has other fields.
+    /// The text is not TOML or has other fields.
     pub fn from_toml(text: &str, source: &str) -> Result<Self, PlanError> {
         toml::from_str(text).map_err(|error| PlanError::NotToml {
             source_name: source.into(),
@@ -220,12 +223,12 @@ impl Rates {
     /// Writes the rates file.
     ///
     /// # Errors
-    /// Never in practice; the encoder's words if it refuses.
+    /// Never in practice; the encoder's message if it fails.
     pub fn to_toml(&self) -> Result<String, PlanError> {
         toml::to_string(self).map_err(|error| PlanError::NotWritable(error.to_string()))
     }
 
-    /// The newest usable rate of this model and method on this device.
+    /// Returns the newest usable rate of this model and method on this device.
     pub fn newest(&self, model: &str, device: &str, method: MethodKind) -> Option<&Rate> {
         self.rates.iter().rev().find(|rate| {
             rate.model == model

@@ -1,5 +1,5 @@
-//! Pack length and recompute, chosen together: what each costs in time and memory, and what is left when
-//! nothing fits.
+//! Chooses pack length and recompute together, by their cost in time and memory, and reports the closest
+//! choice when nothing fits.
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::PackStrategy;
@@ -11,25 +11,25 @@ use crate::memory::{self, Footprint, Memory};
 use crate::ranges::model_limit;
 use crate::rows::{Lengths, Rows};
 
-/// A pack length with its cost; the points of the wizard's chart.
+/// A pack length and its cost, a point of the wizard's chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
-    /// Tokens of a row.
+    /// The pack length in tokens.
     pub pack_length: u32,
     /// Speed relative to the fastest point that fits (or to the fastest of all, when none fits); 1 is best.
     pub tokens_per_s_relative: f64,
-    /// Share of the rows that stays empty.
+    /// The share of the packs' room that is padding.
     pub waste: f64,
-    /// Rows of one epoch.
+    /// The number of packs in one epoch.
     pub rows: u64,
-    /// Examples that are longer and get a row of their own.
+    /// The number of examples longer than the pack length, each of which gets a pack of its own.
     pub own_rows: u64,
-    /// Memory needed, bytes.
+    /// The needed memory in bytes.
     pub needed_bytes: u64,
-    /// With layers computed again in the backward pass.
+    /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
-    /// Whether it fits this machine.
+    /// Whether the memory suffices on this machine.
     pub fits: bool,
 }
 
@@ -38,27 +38,28 @@ pub struct CostPoint {
 pub(crate) struct Wish {
     pub method: MethodKind,
     pub rank: u32,
-    /// Given by the user, or free.
+    /// The user's choice, or `None` if it is free.
     pub recompute: Option<bool>,
-    /// Given by the user, or free.
+    /// The user's choice, or `None` if it is free.
     pub pack_length: Option<u32>,
-    /// Given by the user or decided, or free: then memory is asked for single rows.
+    /// The choice of the user or of the plan, or `None` if it is free; memory is then counted for a single
+    /// pack.
     pub micro_batch_packs: Option<u32>,
 }
 
-/// The outcome: one point of the curve, in full.
+/// The chosen point of the curve, with all its figures.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choice {
     pub pack_length: u32,
     pub recompute: bool,
     pub rows: Rows,
     pub memory: Memory,
-    /// Estimated seconds of one epoch.
+    /// The estimated duration of one epoch in seconds.
     pub epoch_s: f64,
     pub curve: Vec<CostPoint>,
 }
 
-/// Everything that stays the same while settings are tried.
+/// The inputs that stay the same while settings are tried.
 #[derive(Clone)]
 pub(crate) struct Fit<'a> {
     pub model: &'a ModelFacts,
@@ -68,51 +69,52 @@ pub(crate) struct Fit<'a> {
     pub speed: Speed,
     pub strategy: PackStrategy,
     pub lengths: Lengths,
-    /// Longest accepted example, tokens.
+    /// The longest accepted example in tokens.
     pub longest: u32,
-    /// Longest row the model can take, tokens.
+    /// The longest pack that the model supports, in tokens.
     pub limit: u32,
-    /// Pack length by the recipe's rule.
+    /// The pack length by the recipe's rule.
     pub rule: u32,
     pub target_share: f64,
 }
 
-/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need
-/// less memory and make finer steps.
+/// The tolerance within which a shorter pack length is preferred over the fastest one, as a share of its
+/// speed. Shorter packs need less memory and allow finer steps.
 const CLOSE_ENOUGH: f64 = 0.02;
 
-/// Rows that may pass through the model together, where a step has a multiple of them and memory allows.
+/// The numbers of packs per micro-batch that are considered, if the packs of a step are a multiple and memory
+/// allows.
 const TOGETHER: [u32; 2] = [4, 2];
 
-/// Rows of an optimizer step, when rows are as long as the recipe's rule says.
+/// The number of packs per optimizer step when packs have the length of the recipe's rule.
 const PACKS_PER_STEP: f64 = 16.0;
-/// Optimizer steps that an epoch should have at least.
+/// The smallest number of optimizer steps in an epoch.
 const LEAST_STEPS: u64 = 8;
 
-/// Rows of an optimizer step, and what decides them.
+/// The number of packs per optimizer step, and the limits that determine it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepRows {
-    /// Rows of an epoch that are trained on.
+    /// The number of packs in an epoch that are trained on.
     pub of_epoch: u64,
-    /// As many as make the batch that the learning rate is meant for.
+    /// The number of packs that contain as many tokens as the batch that the learning rate is meant for.
     same_tokens: f64,
-    /// As many as leave an epoch enough steps.
+    /// The largest number of packs with which an epoch has enough steps.
     few: u64,
 }
 
 impl StepRows {
-    /// The rows of a step when they pass through the model one by one.
+    /// Returns the number of packs per step if the micro-batch is one pack.
     pub(crate) fn count(self) -> u64 {
         (self.same_tokens.round() as u64).min(self.few)
     }
 
-    /// Whether a step is smaller than the learning rate is meant for.
+    /// Returns whether a step is smaller than the batch that the learning rate is meant for.
     pub(crate) fn is_cut(self) -> bool {
         self.count() < self.same_tokens.round() as u64
     }
 
-    /// The rows of a step when so many pass together; nothing where that would make it another batch: by more
-    /// than rounding or one row in 16.
+    /// Returns the number of packs per step with this many packs per micro-batch, or `None` if the batch
+    /// would change by more than rounding or one pack in 16.
     pub(crate) fn together(self, packs: u32) -> Option<u64> {
         let packs = u64::from(packs);
         let nearest = (self.same_tokens / packs as f64).round() as u64 * packs;
@@ -125,22 +127,23 @@ impl StepRows {
     }
 }
 
-/// Rows longer than this bring nothing on any machine of the catalog, unless examples are.
+/// The longest useful pack, unless examples are longer: beyond this, no machine of the catalog becomes
+/// faster.
 const LONGEST_USEFUL: u32 = 32_768;
 
 pub(crate) fn up_to_128(tokens: u32) -> u32 {
     tokens.clamp(1, u32::MAX - 127).next_multiple_of(128)
 }
 
-/// The recipe's rule: the mean length rounded to a multiple of 128, at least 128.
+/// Returns the pack length by the recipe's rule: the mean length rounded to a multiple of 128, at least 128.
 pub(crate) fn recipe_pack_length(data: &DataFacts, limit: u32) -> u32 {
     let multiples = (data.mean() / 128.0).round().clamp(1.0, f64::from(u32::MAX / 128));
     ((multiples as u32) * 128).min(limit)
 }
 
 impl<'a> Fit<'a> {
-    /// Training of this model on this data and device. `lengths` are those of `data`, without what is too
-    /// long.
+    /// Creates the inputs for training this model on this data and device. `lengths` are those of `data`
+    /// without examples that are too long.
     pub(crate) fn new(
         model: &'a ModelFacts,
         machine: &'a MachineFacts,
@@ -169,30 +172,30 @@ impl<'a> Fit<'a> {
         }
     }
 
-    /// How tokens are treated, for counting FLOPs.
+    /// Returns the settings that the FLOPs per token depend on.
     pub(crate) fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
         let Wish { method, rank, .. } = *wish;
         Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
     }
 
-    /// FLOPs of training for each token.
+    /// Returns the FLOPs of training per token.
     pub(crate) fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
         self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
     }
 
-    /// Memory with this pack length: the longest row counts.
+    /// Estimates the memory with this pack length, in which the longest pack counts.
     pub(crate) fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
         self.memory_of_row(wish, self.longest_row(pack_length), recompute)
     }
 
-    /// Memory when the longest row has this many tokens.
+    /// Estimates the memory when the longest pack has `row` tokens.
     pub(crate) fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
         let tokens = f64::from(row) * f64::from(wish.micro_batch_packs.unwrap_or(1));
         let footprint = self.footprint(wish, tokens, recompute);
         memory::estimate(self.model, &self.work, self.machine, &footprint)
     }
 
-    /// Memory of the MTP head's stage with this pack length, one row at a time.
+    /// Estimates the memory of the MTP head's stage with this pack length, one pack at a time.
     pub(crate) fn memory_of_head(&self, wish: &Wish, pack_length: u32) -> Memory {
         let footprint = self.footprint(wish, f64::from(self.longest_row(pack_length)), true);
         memory::estimate_head(self.model, &self.work, self.machine, &footprint)
@@ -202,7 +205,7 @@ impl<'a> Fit<'a> {
         Footprint { device: self.device, method: wish.method, rank: wish.rank, recompute, tokens }
     }
 
-    /// Under `bfd` that may be an example's own row.
+    /// With `bfd`, this may be a pack that contains a single long example.
     fn longest_row(&self, pack_length: u32) -> u32 {
         match self.strategy {
             PackStrategy::Bfd => pack_length.max(self.longest),
@@ -210,7 +213,7 @@ impl<'a> Fit<'a> {
         }
     }
 
-    /// Estimated seconds of one epoch: tokens, padding, and what each row costs whatever its length.
+    /// Estimates the duration of one epoch in seconds: tokens, padding, and the fixed cost of each pack.
     fn epoch_s(&self, wish: &Wish, recompute: bool, rows: &Rows) -> f64 {
         let how = self.treatment(wish, recompute, rows);
         let padding = Treatment { target_share: 0.0, context: 0.0, ..how };
@@ -219,32 +222,32 @@ impl<'a> Fit<'a> {
             rows.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
         let passes = if recompute { 3.0 } else { 2.0 };
         let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
-        // The head's gradient is added to that of the rows before by a pass of its own; those of other
-        // matrices where they are formed.
+        // The gradient of the head is added to that of earlier packs in a separate pass; for other matrices
+        // the addition happens where the gradient is computed.
         let table = match wish.method {
             MethodKind::Lora => 0.0,
             MethodKind::Full => 12.0 * self.work.head_parameters,
         };
         let row_s = passes / 2.0 * self.model.config.layers.len() as f64 * self.speed.seconds_per_layer
             + (passes * self.work.linear_parameters * width + table) / self.speed.bytes_per_s;
-        // As long as it is free it is taken for the most, so that rows are not made longer to save what
-        // passing together saves.
+        // If it is free, the largest value is assumed, so that packs are not made longer for a saving that
+        // larger micro-batches bring anyway.
         let most = if self.gains_from_more(wish.method) { TOGETHER[0] } else { 1 };
         let together = wish.micro_batch_packs.unwrap_or(most).max(1);
         flops / self.speed.flops_per_s + rows.rows / f64::from(together) * row_s
     }
 
-    /// Rows of an optimizer step when `train_share` of the examples is trained on.
+    /// Returns the number of packs per optimizer step when `train_share` of the examples is trained on.
     pub(crate) fn step_rows(&self, rows: &Rows, train_share: f64) -> StepRows {
-        // 2^40 bounds what a nonsensical report could give, so that steps stay writable in TOML.
+        // The limit of 2^40 keeps steps writable in TOML for nonsensical reports.
         let of_epoch = (rows.rows * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
         let row_tokens = (rows.tokens / rows.rows.max(1.0)).max(1.0);
         let same_tokens = (PACKS_PER_STEP * f64::from(self.rule) / row_tokens).clamp(1.0, 64.0);
         StepRows { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }
     }
 
-    /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute
-    /// is for the caller to ask.
+    /// Converts a choice with the memory of a single pack to one with this many packs per micro-batch. The
+    /// caller checks whether it fits without recompute.
     pub(crate) fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
         let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..*wish };
         let memory = self.memory(&wish, choice.pack_length, choice.recompute);
@@ -256,13 +259,14 @@ impl<'a> Fit<'a> {
         Choice { memory, epoch_s, curve, ..choice }
     }
 
-    /// Only full fine-tuning on a GPU gains from rows that pass through the model together: what is read and
-    /// written once a micro-batch there is more than weights.
+    /// Returns whether larger micro-batches save time, which is true only for full fine-tuning on a GPU:
+    /// there, more than the weights is read and written once per micro-batch.
     fn gains_from_more(&self, method: MethodKind) -> bool {
         method == MethodKind::Full && self.device == Device::Cuda
     }
 
-    /// How many rows should pass through the model together, when memory was asked for single ones.
+    /// Returns the best number of packs per micro-batch, for a choice whose memory was counted for a single
+    /// pack.
     pub(crate) fn most_together(&self, wish: &Wish, choice: &Choice, step: StepRows) -> u32 {
         if !self.gains_from_more(wish.method) || choice.recompute {
             return 1;
@@ -274,14 +278,14 @@ impl<'a> Fit<'a> {
         TOGETHER.into_iter().find(|packs| fits(*packs)).unwrap_or(1)
     }
 
-    /// The shortest pack length that is chosen without being asked for: 99 % of the examples fit into it.
+    /// Returns the shortest pack length that is chosen automatically, into which 99 % of the examples fit.
     fn shortest(&self) -> u32 {
         up_to_128(self.lengths.quantile(0.99)).min(self.limit)
     }
 
     fn candidates(&self) -> Vec<u32> {
         let shortest = self.shortest();
-        // At least eight rows, one for each optimizer step of a small epoch.
+        // There are at least eight packs, one for each optimizer step of a small epoch.
         let tokens = self.lengths.pack(self.limit, PackStrategy::Stream).tokens;
         let eighth = (tokens / 8.0).min(f64::from(u32::MAX)) as u32;
         let longest = eighth.min(LONGEST_USEFUL).max(shortest).max(self.rule).min(self.limit);
@@ -296,8 +300,8 @@ impl<'a> Fit<'a> {
         lengths
     }
 
-    /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without
-    /// it.
+    /// Returns the memory with this pack length, and whether it uses recompute: as the user chose, otherwise
+    /// only if nothing fits without it.
     fn memory_and_recompute(&self, wish: &Wish, pack_length: u32) -> (Memory, bool) {
         if let Some(recompute) = wish.recompute {
             return (self.memory(wish, pack_length, recompute), recompute);
@@ -319,7 +323,7 @@ impl<'a> Fit<'a> {
         }
     }
 
-    /// Chooses, or returns the memory of the setting that came closest to fitting.
+    /// Chooses the pack length, or returns the memory of the setting that came closest to fitting.
     pub(crate) fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
         let mut candidates = self.candidates();
         if let Some(length) = wish.pack_length
@@ -333,8 +337,7 @@ impl<'a> Fit<'a> {
             (None, PackStrategy::Stream) => length <= self.rule,
             (None, PackStrategy::Bfd) => length >= shortest,
         };
-        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen
-        // for remedies.
+        // Whether anything fits is known without packing, and the remedies try dozens of failing settings.
         let memories = candidates
             .iter()
             .filter(|length| eligible(**length))
@@ -348,7 +351,7 @@ impl<'a> Fit<'a> {
         let fitting = || tried.iter().filter(|choice| eligible(choice.pack_length) && choice.memory.fits());
         let best = fitting().map(|choice| choice.epoch_s).fold(f64::INFINITY, f64::min);
         let chosen = match self.strategy {
-            // The recipe's rule, or the next shorter row that fits.
+            // This is the recipe's rule, or the next shorter length that fits.
             PackStrategy::Stream => fitting().next_back(),
             PackStrategy::Bfd => fitting().find(|choice| choice.epoch_s <= best * (1.0 + CLOSE_ENOUGH)),
         };
@@ -393,12 +396,12 @@ mod tests {
             [step.count(), step.together(4).unwrap_or(0), step.together(2).unwrap_or(0)]
         };
         assert_eq!(together(16.4, 125), [16, 16, 16]);
-        // One row in 17 is no other batch, one in 5 is.
+        // A change of one pack in 17 keeps the batch the same, one in 5 does not.
         assert_eq!(together(17.0, 125), [17, 16, 18]);
         assert_eq!(together(18.0, 125), [18, 0, 18]);
         assert_eq!(together(5.0, 125), [5, 0, 0]);
         assert_eq!(together(1.0, 125), [1, 0, 0]);
-        // Little data makes steps small, and then they are never made larger.
+        // Little data makes steps small, and they are then never made larger.
         assert_eq!(together(16.4, 8), [8, 8, 8]);
         assert_eq!(together(16.4, 7), [7, 0, 0]);
     }

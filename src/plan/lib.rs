@@ -1,9 +1,10 @@
-//! sparktune-plan: what to train, how, and what it will cost, before anything is fetched or allocated.
+//! sparktune-plan decides what is trained and how, and estimates the cost, before anything is downloaded or
+//! allocated.
 //!
-//! Enters: [`Answers`] (what the user said, in layers) and [`Facts`] (what is known of machine, model, data
-//! and past speeds). Leaves: a [`Plan`] in which each value carries its origin and its reason, or a
-//! [`PlanError`] that says what would work. Pure: nothing here opens a file, asks a device or knows a screen;
-//! the same input gives the same plan.
+//! Enters: [`Answers`] (the user's choices, in layers) and [`Facts`] (about machine, model, data and past
+//! speeds). Leaves: a [`Plan`] in which each value has its origin and its reason, or a [`PlanError`] that
+//! says what would work. Pure: this crate must not open files, query devices or know screens; the same input
+//! gives the same plan.
 
 mod answer;
 mod answers;

@@ -1,9 +1,8 @@
-//! Speeds of training that `tests/gpu/run.sh` measured, on machines of any kind, and what they come to on
-//! this device.
+//! Training speeds that `tests/gpu/run.sh` measured on various machines, converted to this device.
 //!
-//! Enters: the page `kernels/RESULTS.md`, whose TOML blocks are for people and for this file, and a [`Probe`]
-//! of the device where one was made. Leaves: tokens per second with the formula in words. While nothing was
-//! measured the page has no block.
+//! Enters: the page `kernels/RESULTS.md`, whose TOML blocks are read by people and by this file, and a
+//! [`Probe`] of the device if there is one. Leaves: tokens per second, with the formula in words. Without
+//! measurements the page has no block.
 
 use std::sync::OnceLock;
 
@@ -16,11 +15,11 @@ use crate::error::PlanError;
 /// The shipped page as text.
 const RESULTS_MD: &str = include_str!("../../kernels/RESULTS.md");
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// Newest first.
+    /// The machines, newest measurement first.
     #[serde(default, rename = "machine")]
     pub machines: Vec<MeasuredMachine>,
 }
@@ -29,51 +28,52 @@ pub struct Measured {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredMachine {
-    /// As the driver names it.
+    /// The name reported by the driver.
     pub device: String,
-    /// Day of the run.
+    /// The date of the run.
     pub date: String,
-    /// Commit that was measured.
+    /// The commit that was measured.
     pub commit: String,
-    /// Copy bandwidth, bytes read and written, 10⁹ a second.
+    /// The copy bandwidth in 10⁹ bytes per second, where bytes read and bytes written both count.
     pub copy_gb_per_s: f64,
-    /// Rate of the vendor's bf16 matrix product, 10¹² FLOP a second.
+    /// The rate of the vendor's bf16 matrix product, in 10¹² FLOP per second.
     pub bf16_tflops: f64,
-    /// The result of our own probe in the same run, if it was made.
+    /// The result of sparktune's own probe in the same run, if there is one.
     pub probe: Option<Probe>,
-    /// Training steps.
+    /// The measured training steps.
     pub training: Vec<MeasuredTraining>,
 }
 
-/// Speed of the training steps of one model.
+/// The speed of the training steps of one model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTraining {
-    /// Name of the shape in the catalog.
+    /// The name of the shape in the catalog.
     pub size: String,
     /// Which parameters were trained.
     pub method: MethodKind,
     /// Tokens per second.
     pub tokens_per_s: f64,
-    /// FLOPs a token took by the plan's count.
+    /// FLOPs per token as counted by the plan.
     pub flops_per_token: f64,
 }
 
-/// What a device does, measured for two seconds: to be held against the same on another device.
+/// The speed of a device, measured for two seconds, for comparison with the same measurement on another
+/// device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// Rate of our own bf16 matrix product, 10¹² FLOP a second.
+    /// The rate of sparktune's bf16 matrix product, in 10¹² FLOP per second.
     pub bf16_tflops: f64,
-    /// Copy bandwidth, bytes read and written, 10⁹ a second.
+    /// The copy bandwidth in 10⁹ bytes per second, where bytes read and bytes written both count.
     pub copy_gb_per_s: f64,
 }
 
-/// A speed that follows from a measurement.
+/// A speed derived from a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Derived {
     pub tokens_per_s: f64,
-    /// It is this size on a device of this name, not carried over from another.
+    /// Whether this size was measured on a device of this name, so that nothing was converted.
     pub is_of_this_kind: bool,
     pub words: String,
 }
@@ -89,10 +89,11 @@ impl Probe {
 }
 
 impl Measured {
-    /// Reads a page: its fenced `toml` blocks, in order; everything else is for people.
+    /// Reads a page: its fenced `toml` blocks, in order, and ignores everything else.
     ///
     /// # Errors
-    /// [`PlanError::Shipped`] when a block is not what [`Measured`] describes, or holds a rate that is none.
+    /// [`PlanError::Shipped`] when a block does not have the form of [`Measured`] or contains an invalid
+    /// rate.
     pub fn from_page(page: &str) -> Result<Self, PlanError> {
         let broken = |problem: String| PlanError::Shipped { file: "kernels/RESULTS.md", problem };
         let mut blocks = String::new();
@@ -119,15 +120,16 @@ impl Measured {
         Ok(measured)
     }
 
-    /// The figures of the page that is part of the program.
+    /// Returns the figures of the page that is part of the program.
     pub fn shipped() -> &'static Self {
         static MEASURED: OnceLock<Measured> = OnceLock::new();
         MEASURED.get_or_init(|| Self::from_page(RESULTS_MD).expect("the shipped page is read in a test"))
     }
 
-    /// Tokens per second of a model on `device`, from the newest run on such a device; where there is none
-    /// and the device was probed, from the newest run on any. `size` is the model's shape in the catalog;
-    /// without it, or when it was not measured, the size with the nearest work is carried over.
+    /// Returns the speed of a model on `device` in tokens per second, from the newest run on such a device.
+    /// If there is none and the device was probed, the newest run on any device is used. `size` is the
+    /// model's shape in the catalog; without it, or if it was not measured, the size with the nearest work
+    /// per token is used.
     pub(crate) fn speed(
         &self,
         device: &str,
@@ -178,9 +180,9 @@ impl MeasuredMachine {
         self.training.iter().filter(move |row| row.method == method)
     }
 
-    /// How many times as long a step takes where a probe finds `here`, for it found `there` when this was
-    /// measured: the share of the time that the matrix units would need at their ceiling follows the
-    /// matrix rate, all the rest the copy bandwidth.
+    /// Returns the factor by which a step is slower on a device with the probe `here` than on the measured
+    /// one with the probe `there`. The share of the time that the matrix units would need at their peak rate
+    /// is scaled by the matrix rate, the rest by the copy bandwidth.
     fn slower(&self, row: &MeasuredTraining, here: Probe, there: Probe) -> f64 {
         let matrix = (row.tokens_per_s * row.flops_per_token / (self.bf16_tflops * 1e12)).min(1.0);
         matrix * there.bf16_tflops / here.bf16_tflops
@@ -192,7 +194,7 @@ impl MeasuredMachine {
 pub(crate) mod tests {
     use super::*;
 
-    /// Made up: 45 % of the matrix rate with 2B, as a run on such a machine might be.
+    /// A made-up page: 45 % of the matrix rate with 2B, which is realistic for such a machine.
     pub(crate) const PAGE: &str = r#"# Measured times
 
 ```toml
@@ -243,7 +245,7 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
         }
     }
 
-    /// The page that the self-test of tests/gpu holds `results.py` to.
+    /// The self-test of tests/gpu compares the output of `results.py` with this page.
     #[test]
     fn a_page_as_the_gpu_tests_write_it_is_read() {
         let page = include_str!("../../tests/gpu/selftest/recorded.md");
@@ -284,7 +286,7 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
         {
             assert!(two.words.contains(part), "{}", two.words);
         }
-        // Of a size that was not measured the nearest is taken, and it is an estimate.
+        // A size that was not measured uses the nearest one and is an estimate.
         let four = speed("4B", 18e9);
         assert_eq!((four.tokens_per_s, four.is_of_this_kind), (5000.0, false));
         assert!(speed("?", 4e9).words.contains("with 0.8B"));
@@ -300,8 +302,8 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
     fn another_device_is_only_estimated_from_a_probe_and_each_part_of_the_time_follows_its_own_rate() {
         let speed = |probe| measured().speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe);
         assert_eq!(speed(None), None);
-        // 45 % of the time is the matrix units' at 200 TFLOP/s; this device has half of that one's matrix
-        // rate and a quarter of its bandwidth.
+        // 45 % of the time belongs to the matrix units at 200 TFLOP/s. This device has half the matrix rate
+        // and a quarter of the bandwidth.
         let slower = speed(Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 })).unwrap();
         assert!((slower.tokens_per_s - 10_000.0 / (0.45 * 2.0 + 0.55 * 4.0)).abs() < 1e-6, "{slower:?}");
         assert!(
@@ -311,7 +313,7 @@ training = [{ size = "2B", method = "full", tokens_per_s = 1.0, flops_per_token 
         let same = speed(Some(Probe { bf16_tflops: 160.0, copy_gb_per_s: 900.0 })).unwrap();
         assert!((same.tokens_per_s - 10_000.0).abs() < 1e-6);
         assert_eq!(speed(Some(Probe { bf16_tflops: f64::NAN, copy_gb_per_s: 250.0 })), None);
-        // A run that did not measure what a probe does cannot be held against one.
+        // A run without a probe cannot be converted to another device.
         let without = Measured::from_page(&PAGE.replace("probe = {", "# ")).unwrap();
         let probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 });
         assert_eq!(without.speed("NVIDIA GB10", Some("2B"), MethodKind::Lora, 9e9, probe), None);

@@ -1,9 +1,9 @@
 //! Memory of training, by part, before anything is allocated.
 //!
-//! On the CPU everything is fp32. On a GPU weights and activations are bf16, and what is trained has an fp32
-//! gradient, master copy and two fp32 moments. Activations are what the fused ops keep for their backward
-//! pass, times a slack; the head's logits exist for one chunk of rows only. A checkpoint is written beside
-//! the steps that follow it: [`copies_beside_checkpoint`].
+//! On the CPU everything is fp32. On a GPU weights and activations are bf16, and trained parameters have an
+//! fp32 gradient, an fp32 master copy and two fp32 moments. Activations are the tensors that the fused ops
+//! keep for their backward pass, times a slack; the head's logits exist for one chunk of rows only. A
+//! checkpoint is written while the next steps run: [`copies_beside_checkpoint`].
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::units::bytes;
@@ -15,42 +15,44 @@ use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
 
-/// Bytes that logits, their statistics and the gradients of the rows at hand take at most on a GPU (`SCRATCH`
+/// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU (`SCRATCH`
 /// in `kernels/linear_cross_entropy/slabs.rs`).
 const CUDA_LOGITS: f64 = 480e6;
 
-/// What allocators, temporaries of unfused ops and alignment add to the activations; assumed.
+/// The assumed overhead of allocators, temporaries of unfused ops and alignment, as a factor on the
+/// activations.
 const SLACK: f64 = 1.25;
 
-/// Memory a plan needs, by part, and what there is; bytes.
+/// The memory that a plan needs, by part, and the available memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Weights of the text model as the device holds them.
+    /// Weights of the text model in the precision of the device.
     pub weights: u64,
     /// Adapters.
     pub adapters: u64,
-    /// Gradients of what is trained, summed over a step's rows; of the head's table those of one row beside.
+    /// Gradients of the trained parameters, summed over the packs of a step, and those of one pack for the
+    /// head's table.
     pub gradients: u64,
-    /// Moments of AdamW and fp32 master weights; of adapters their copies too, while a checkpoint is
+    /// Moments of AdamW and fp32 master weights. For adapters also the copies made while a checkpoint is
     /// written.
     pub optimizer: u64,
-    /// Tensors that the forward pass keeps for the backward pass, and its workspace.
+    /// Tensors that the forward pass keeps for the backward pass, and the workspace.
     pub activations: u64,
-    /// What the head computes its loss in: logits of a chunk, and the gradients of its rows.
+    /// Workspace of the head's loss: the logits of a chunk, and the gradients of its rows.
     pub logits_chunk: u64,
-    /// Left alone: the program itself, the driver, the system.
+    /// Memory left for the program itself, the driver and the system.
     pub reserve: u64,
     /// The memory that may be used.
     pub available_bytes: u64,
-    /// Where that figure comes from.
+    /// The source of that figure.
     pub budget: String,
-    /// What the reserve is for, and how it is reckoned. Empty in plans written before it was said.
+    /// The purpose of the reserve, and its calculation. Empty in plans written before this field existed.
     #[serde(default)]
     pub reserve_reason: String,
 }
 
 impl Memory {
-    /// The parts by name, in the order they are shown.
+    /// Returns the parts by name, in display order.
     pub fn parts(&self) -> [(&'static str, u64); 7] {
         [
             ("weights", self.weights),
@@ -63,22 +65,23 @@ impl Memory {
         ]
     }
 
-    /// Sum of the parts.
+    /// Returns the sum of the parts.
     pub fn needed_bytes(&self) -> u64 {
         self.parts().iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Memory of training itself: all parts but the reserve. A measured peak is compared with this.
+    /// Returns the memory of training itself: all parts except the reserve. A measured peak is compared with
+    /// this.
     pub fn training_bytes(&self) -> u64 {
         self.needed_bytes().saturating_sub(self.reserve)
     }
 
-    /// Whether the parts fit what is available.
+    /// Returns whether the parts fit into the available memory.
     pub fn fits(&self) -> bool {
         self.needed_bytes() <= self.available_bytes
     }
 
-    /// Memory left over, bytes; 0 when the plan does not fit.
+    /// Returns the memory left over in bytes, or 0 when the plan does not fit.
     pub fn spare_bytes(&self) -> u64 {
         self.available_bytes.saturating_sub(self.needed_bytes())
     }
@@ -97,8 +100,8 @@ impl From<&Memory> for Shortage {
     }
 }
 
-/// A prediction beside what was measured, in words: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is
-/// how far the peak lies from the prediction; there is none beside a prediction of nothing.
+/// Formats a prediction and the measured value: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is the
+/// difference of the peak from the prediction; it is left out when the prediction is 0.
 pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
     let (predicted, peak) = (bytes(predicted_bytes), bytes(peak_bytes));
     if predicted_bytes == 0 {
@@ -113,28 +116,27 @@ pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
     format!("predicted {predicted}, peak {peak} ({sign}{:.0} %)", error.abs())
 }
 
-/// The settings that decide over memory.
+/// The settings that the memory depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Footprint {
-    /// Where it is trained.
+    /// The device used for training.
     pub device: Device,
     /// Which parameters are trained.
     pub method: MethodKind,
-    /// Rank of the adapters, 0 for full.
+    /// The rank of the adapters; 0 for full fine-tuning.
     pub rank: u32,
-    /// Layers are computed again in the backward pass.
+    /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
-    /// Tokens that pass through the model together: the longest row times the rows of a micro-batch.
+    /// The number of tokens in a micro-batch: the longest pack times the packs of a micro-batch.
     pub tokens: f64,
 }
 
-/// Rounds up into what TOML can hold.
+/// Rounds up to a number that TOML can represent.
 fn whole(bytes: f64) -> u64 {
     (bytes.ceil() as u64).min(i64::MAX as u64 / 16)
 }
 
-/// The memory budget of a machine: what is available, the part of it to leave alone, and where the figures
-/// come from.
+/// The memory budget of a machine: the available memory, the reserve, and the source of the figures.
 struct Budget {
     available: u64,
     reserve: u64,
@@ -144,11 +146,11 @@ struct Budget {
 
 const GB: u64 = 1_000_000_000;
 
-/// What is left alone of a system's memory (or of the container's limit), bytes. `shared`: a GPU trains in
-/// the same memory.
+/// Returns the reserve for the system in bytes, from its memory or the container's limit. `shared` means that
+/// a GPU trains in the same memory.
 ///
-/// Unified memory wedges the whole machine when it runs out: a twelfth stays free, and CUDA takes about 1 GB
-/// itself.
+/// The whole machine hangs when unified memory runs out, so a twelfth stays free, and CUDA itself takes about
+/// 1 GB.
 pub const fn system_reserve(mem_total_bytes: u64, shared: bool) -> u64 {
     if shared {
         GB.saturating_add(mem_total_bytes / 12)
@@ -181,36 +183,38 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
     }
 }
 
-/// Whether an update that comes while a checkpoint is being written copies what the checkpoint holds: weights
-/// and moments, 12 bytes a parameter. Adapters are small. Of all weights there would have to be room for a
-/// second copy, so the update waits, and what goes on meanwhile is the forward and backward pass before it.
+/// Returns whether an update during the writing of a checkpoint copies the checkpoint's tensors: weights and
+/// moments, 12 bytes a parameter. Adapters are small enough for this. With full fine-tuning there is no
+/// memory for a second copy, so the update waits for the writer, and only the forward and backward pass
+/// before it run meanwhile.
 pub const fn copies_beside_checkpoint(method: MethodKind) -> bool {
     matches!(method, MethodKind::Lora)
 }
 
-/// What the head computes its loss in, bytes, for `tokens` rows with a target. As the kernels of
-/// `linear_cross_entropy` say.
+/// Returns the workspace of the head's loss in bytes, for `tokens` rows with a target, as defined by the
+/// kernels of `linear_cross_entropy`.
 fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
     let (vocabulary, hidden, tokens) =
         (config.vocab_size as f64, config.hidden_size as f64, footprint.tokens);
     match (footprint.device, footprint.method) {
-        // Tiles of exponentials; the rows, their gradients, and these in the order of the tokens.
+        // Tiles of exponentials; the rows, their gradients, and the gradients in token order.
         (Device::Cpu, MethodKind::Lora) => f64::from(2 << 20) + 12.0 * tokens * hidden,
         (Device::Cpu, MethodKind::Full) => f64::from(56 << 20) + 12.0 * tokens * hidden,
-        // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients; these
-        // in the order of the tokens.
+        // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients, and
+        // the gradients in token order.
         (Device::Cuda, _) => {
             (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(CUDA_LOGITS) + 2.0 * tokens * hidden
         }
     }
 }
 
-/// Numbers that a layer keeps for its backward pass, for each token, the adapters' inner vectors included.
+/// Returns the number of values per token that a layer keeps for its backward pass, including the adapters'
+/// inner vectors.
 fn kept_per_token(layer: &LayerSpec, rank: u32) -> f64 {
     layer.kept_with_adapters(rank as usize) as f64
 }
 
-/// Bytes of a number that is computed with, and of the fp32 master copy of one that is trained.
+/// Returns the bytes of a value in computations, and of the fp32 master copy of a trained one.
 const fn widths(device: Device) -> (f64, f64) {
     match device {
         Device::Cpu => (4.0, 0.0),
@@ -237,7 +241,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let widest = config.layers.iter().map(kept).fold(0.0, f64::max);
     let all: f64 = config.layers.iter().map(kept).sum();
     let inputs = config.layers.len() as f64 * config.hidden_size as f64 * width;
-    // The backward pass of the delta rule holds the fp32 states of one layer, one a chunk.
+    // The backward pass of the delta rule holds the fp32 states of one layer, one per chunk.
     let states = |layer: &LayerSpec| match &layer.mixer {
         MixerSpec::Attention(_) => 0.0,
         MixerSpec::GatedDeltaNet(delta) => {
@@ -245,20 +249,20 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         }
     };
     let states = config.layers.iter().map(states).fold(0.0, f64::max);
-    // Workspace: the gradients of one layer's activations.
+    // The workspace holds the gradients of one layer's activations.
     let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
     let activations = per_token * footprint.tokens * SLACK;
 
-    // The head's gradient is made in the forward pass, beside the sum over the rows before. On the CPU the
-    // sum of an embedding that is not the head takes next to nothing: pages of zeros that no token of a
-    // step has touched are not there.
+    // The head's gradient is computed in the forward pass, in addition to the sum over earlier packs. On the
+    // CPU the sum of an embedding that is not the head takes almost no memory, because pages of zeros that no
+    // token of a step has touched are not allocated.
     let table = match (footprint.method, footprint.device) {
         (MethodKind::Lora, _) => 0.0,
         (MethodKind::Full, Device::Cpu) if !config.tie_word_embeddings => 0.0,
         (MethodKind::Full, _) => config.vocab_size as f64 * config.hidden_size as f64 * 4.0,
     };
-    // Those of adapters join the sum when all of a row are there, which without recompute is at its end; the
-    // activations are gone then. Those of the model's own matrices join it one by one.
+    // Gradients of adapters are added to the sum when all of a pack exist, which without recompute is at its
+    // end, when the activations have been freed. Gradients of the model's own matrices are added one by one.
     let of_one_row = if footprint.recompute { 0.0 } else { adapters * 4.0 };
     let copies = if copies_beside_checkpoint(footprint.method) { 12.0 } else { 0.0 };
 
@@ -277,11 +281,11 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     }
 }
 
-/// Estimates the memory of training the MTP head after a training of this footprint, in rows of as many
-/// tokens.
+/// Estimates the memory of training the MTP head after a training with this footprint, in packs of the same
+/// number of tokens.
 ///
-/// The text model runs forward only and keeps nothing: beside it there is one layer to keep and to
-/// differentiate.
+/// The text model only runs forward and keeps nothing, so only the activations of one layer are kept and
+/// differentiated.
 pub fn estimate_head(
     model: &ModelFacts,
     work: &Work,
@@ -295,12 +299,12 @@ pub fn estimate_head(
     let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0));
     let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank);
     let widest = config.layers.iter().map(kept).fold(own, f64::max);
-    // Hidden state and embedding of each pair, both normed, both joined, and what the joining projection
-    // makes of them.
+    // Kept: hidden state and embedding of each pair, both normed, both joined, and the output of the
+    // projection that joins them.
     let joined = 7.0 * config.hidden_size as f64;
     let main = estimate(model, work, machine, footprint);
     Memory {
-        // The base's head stays beside the trained one: both are measured in the end.
+        // The base's head stays in memory with the trained one, because both are measured at the end.
         weights: main.weights + whole(2.0 * head * width),
         gradients: whole(head * 4.0),
         optimizer: whole(head * (8.0 + master) + trained * master),
@@ -349,12 +353,13 @@ mod tests {
     #[test]
     fn the_head_of_2b_takes_what_its_kernels_say() {
         let (vocabulary, hidden, tokens) = (248_320, 2048, 5376);
-        // 480 MB, and the gradient of the hidden states in bf16: not the 2 GB of 1024 rows of f32 logits.
+        // 480 MB, and the gradient of the hidden states in bf16, instead of the 2 GB of 1024 rows of f32
+        // logits.
         let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         assert_eq!(lora.logits_chunk, 480_000_000 + 2 * tokens * hidden);
         let whole = full("Qwen/Qwen3.5-2B", MethodKind::Full, 0);
         assert_eq!(whole.logits_chunk, lora.logits_chunk);
-        // 1.88 billion parameters: f32 gradients and the table's once more; f32 masters and two moments.
+        // 1.88 billion parameters: f32 gradients, the table's once more, f32 masters and two moments.
         let catalog = Catalog::shipped();
         let parameters = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).text_parameters();
         let table = vocabulary * hidden * 4;
@@ -363,8 +368,8 @@ mod tests {
         assert_eq!(whole.optimizer, parameters * 12);
     }
 
-    /// Measured on the CPU, two rows after each other, tables of 102 MB: at its peak the second takes 265 MB
-    /// beside the weights if tied, 262 if not.
+    /// Measured on the CPU with two packs in sequence and tables of 102 MB: at its peak the second takes 265
+    /// MB in addition to the weights if the tables are tied, 262 MB if not.
     #[test]
     fn an_embedding_beside_the_head_has_a_sum_of_its_own_which_the_cpu_does_not_touch() {
         let of = |tied: bool, device: Device| {
@@ -435,7 +440,7 @@ mod tests {
         let exactly = Memory { available_bytes: parts + memory.reserve, ..memory.clone() };
         let short = Memory { available_bytes: exactly.available_bytes - 1, ..memory };
         assert!(exactly.fits() && !short.fits());
-        // In a container of 64 GB on the same machine the limit is the memory there is.
+        // In a container of 64 GB on the same machine, the limit is the available memory.
         assert!(system_reserve(64_000_000_000, true) < system_reserve(128_500_000_000, true));
     }
 
@@ -456,7 +461,7 @@ mod tests {
             let main = estimate(&model, &work, &spark(), &footprint);
             let head = estimate_head(&model, &work, &spark(), &longer);
             assert!(head.activations * 2 < main.activations, "{}", entry.id);
-            // All the text model recomputes or not is the same to the head: it keeps nothing of it.
+            // Recompute in the text model makes no difference to the head, which keeps nothing of it.
             let again = Footprint { recompute: true, ..longer };
             assert_eq!(estimate_head(&model, &work, &spark(), &again), head);
         }

@@ -1,9 +1,9 @@
 //! The configuration of a model, read from `config.json` alone.
 //!
-//! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers that
-//! its family's table ([`crate::architecture`]) gives it, or the reason why it cannot be trained. It stands
-//! here because memory and time are estimated before a single weight is fetched, and because both the screens
-//! and the model may see this crate. Field names are Hugging Face's.
+//! Enters: the text of a `config.json`. Leaves: [`ModelConfig`], the sizes of the model and the layers from
+//! its family's table ([`crate::architecture`]), or the reason why it cannot be trained. It belongs to this
+//! crate because memory and time are estimated before a weight is downloaded, and because both the screens
+//! and the model depend on this crate. Field names are Hugging Face's.
 
 use serde_json::{Map, Value};
 
@@ -11,42 +11,42 @@ pub use crate::architecture::ConfigError;
 use crate::architecture::{self, Fields, LayerSpec, MixerSpec, MtpSpec, NormSpec, Rope, Sizes, TensorSpec};
 use crate::choices::Architecture;
 
-/// Everything that the trainer and the plan need to know of a decoder.
+/// The description of a decoder that the trainer and the plan need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// The family whose table the layers come from.
+    /// The family whose table defines the layers.
     pub architecture: Architecture,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Rows of the embedding.
+    /// The number of rows of the embedding.
     pub vocab_size: usize,
-    /// Added to the mean square in every norm.
+    /// The constant added to the mean square in every norm.
     pub rms_norm_eps: f64,
-    /// Whether the embedding is the output head too, as the config says; the checkpoint's own tensors have
-    /// the last word.
+    /// Whether the config says that the embedding is also the output head. The checkpoint's own tensors take
+    /// precedence.
     pub tie_word_embeddings: bool,
-    /// Positions that the model was made for.
+    /// The largest number of positions that the model was designed for.
     pub max_position_embeddings: usize,
-    /// One entry a layer.
+    /// One entry per layer.
     pub layers: Vec<LayerSpec>,
     /// The norm after the last layer.
     pub norm: NormSpec,
-    /// Embeddings are multiplied by this number, rounded to the type of their table.
+    /// The factor that embeddings are multiplied by, rounded to the type of their table.
     pub embedding_scale: Option<f64>,
-    /// How the family builds an MTP head, where it has such heads.
+    /// The structure of an MTP head, if the family has such heads.
     pub mtp: Option<MtpSpec>,
-    /// How many layers the MTP head has; 0 without one.
+    /// The number of layers of the MTP head; 0 without one.
     pub mtp_num_hidden_layers: usize,
-    /// Storage type that the config names (`bfloat16`, `float32`, …).
+    /// The storage type named in the config (`bfloat16`, `float32`, …).
     pub dtype: Option<String>,
 }
 
-/// Options of the user for reading a config.
+/// The user's options for reading a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigOptions {
-    /// The family that a model of an unknown family is computed as.
+    /// The known family that a model of an unknown family is treated as.
     pub computed_as: Option<Architecture>,
-    /// Fields that are passed over although nobody here knows what they change.
+    /// Fields that are ignored although it is unknown what they change.
     pub ignored_fields: Vec<String>,
 }
 
@@ -60,20 +60,21 @@ impl ModelConfig {
         Self::from_json_with(text, &ConfigOptions::default())
     }
 
-    /// As [`from_json`](Self::from_json), with what the user says about it. Whether a family that is not
-    /// known computes as another one does, the config cannot tell: the user has to.
+    /// Like [`from_json`](Self::from_json), with the user's options. A config cannot show whether an unknown
+    /// family computes the same as a known one; only the user can say so.
     ///
     /// # Errors
-    /// As [`from_json`](Self::from_json), and a known family that is to be computed as another one.
+    /// The same as for [`from_json`](Self::from_json), and a known family that the user asked to treat as
+    /// another one.
     pub fn from_json_with(text: &str, options: &ConfigOptions) -> Result<Self, ConfigError> {
         let outer: Map<String, Value> =
             serde_json::from_str(text).map_err(|e| ConfigError::NotJson(e.to_string()))?;
         Self::from_map(&outer, options)
     }
 
-    /// The `model_type` that decides, and the family to offer for it where it is not known: the one whose
-    /// fields the config has. `None` for what is known, or is no config at all, or has fields that no
-    /// family knows and that are not ignored.
+    /// Returns the unknown `model_type` of a config and the family to suggest for it, whose fields the config
+    /// has. Returns `None` if the family is known, the text is not a config, or it has fields that no family
+    /// knows and that are not ignored.
     pub fn unknown_family(text: &str, ignored_fields: &[String]) -> Option<(String, Architecture)> {
         let read_as = |computed_as| {
             let options = ConfigOptions { computed_as, ignored_fields: ignored_fields.to_vec() };
@@ -125,8 +126,8 @@ impl ModelConfig {
         })
     }
 
-    /// Longest example that the model was made for, in tokens: its positions, or its sliding window where
-    /// every layer has one that is shorter.
+    /// Returns the length in tokens of the longest example that the model was designed for: its positions, or
+    /// its sliding window if every layer has a shorter one.
     pub fn max_example_tokens(&self) -> usize {
         let reach = |layer: &LayerSpec| match &layer.mixer {
             MixerSpec::Attention(attention) => attention.sliding_window.unwrap_or(usize::MAX),
@@ -136,8 +137,8 @@ impl ModelConfig {
         longest.min(self.max_position_embeddings)
     }
 
-    /// The different layers of the model, each with how many there are of it, in the order in which they
-    /// first occur.
+    /// Returns the distinct layers of the model, each with its number of occurrences, in the order in which
+    /// they first occur.
     pub fn layer_kinds(&self) -> Vec<(&LayerSpec, usize)> {
         let mut kinds: Vec<(&LayerSpec, usize)> = Vec::new();
         for layer in &self.layers {
@@ -149,7 +150,7 @@ impl ModelConfig {
         kinds
     }
 
-    /// The different rotations of the attention layers, that of the MTP head included.
+    /// Returns the distinct RoPEs of the attention layers, including those of the MTP head.
     pub fn ropes(&self) -> Vec<&Rope> {
         let mut ropes = Vec::new();
         for layer in self.layers.iter().chain(self.mtp.as_ref().map(|mtp| &mtp.layer)) {
@@ -162,8 +163,8 @@ impl ModelConfig {
         ropes
     }
 
-    /// Every tensor of the text model by its canonical name, in the order of the forward pass. The output
-    /// head is in it only where it is a tensor of its own.
+    /// Returns every tensor of the text model with its canonical name, in the order of the forward pass. The
+    /// output head is included only if it is a separate tensor.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let table = |name: &str| TensorSpec::new(name, &[self.vocab_size, self.hidden_size]);
         let mut tensors = vec![table("embed_tokens.weight")];
@@ -178,7 +179,8 @@ impl ModelConfig {
         tensors
     }
 
-    /// Parameters of the text model without MTP head and vision tower; a tied head is counted once.
+    /// Returns the number of parameters of the text model without MTP head and vision tower; a tied head is
+    /// counted once.
     pub fn text_parameters(&self) -> u64 {
         let embedding = self.vocab_size as u64 * self.hidden_size as u64;
         let heads = if self.tie_word_embeddings { 1 } else { 2 };
@@ -188,7 +190,7 @@ impl ModelConfig {
         })
     }
 
-    /// Parameters of the MTP head; 0 when the model has none.
+    /// Returns the number of parameters of the MTP head, or 0 when the model has none.
     pub fn mtp_parameters(&self) -> u64 {
         match (&self.mtp, self.mtp_num_hidden_layers as u64) {
             (None, _) | (_, 0) => 0,
@@ -200,7 +202,7 @@ impl ModelConfig {
     }
 }
 
-/// The family of a `model_type`, or the one it is to be computed as where it is not known.
+/// Returns the family of a `model_type`, or `computed_as` if it is unknown.
 fn family(model_type: &str, computed_as: Option<Architecture>) -> Result<Architecture, ConfigError> {
     let shown = || model_type.chars().take(64).collect();
     match (Architecture::of_model_type(model_type), computed_as) {

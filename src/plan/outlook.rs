@@ -1,9 +1,9 @@
-//! What each model would be like on this machine, before one is chosen: does it fit, with rows of which
-//! length, how fast.
+//! Estimates for each model on this machine, before one is chosen: whether it fits, with which pack length,
+//! and its speed.
 //!
-//! Enters: machine, past speeds, and the data where it is known; then one model after the other. Leaves: an
-//! [`Outlook`] for a row of a table. The figures are those that `resolve` would come to, without disk and
-//! without answers.
+//! Enters: machine, past speeds, and the data if it is known; then one model after the other. Leaves: an
+//! [`Outlook`] for a row of a table. The figures are those of `resolve` without answers and without the check
+//! of the disk.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::{bytes, count};
@@ -17,7 +17,7 @@ use crate::plan::RateBasis;
 use crate::remedies::{smaller_ranks, usual_rank};
 use crate::rows::Lengths;
 
-/// The data set that is assumed while none is known: chats of ordinary length.
+/// Returns the data set that is assumed while none is known: chats of ordinary length.
 fn assumed_data() -> DataFacts {
     DataFacts {
         examples: 10_000,
@@ -31,7 +31,7 @@ fn assumed_data() -> DataFacts {
     }
 }
 
-/// Makes outlooks. Keep one for all rows of a table: the data is packed once for all of them.
+/// Computes outlooks. Use one value for all rows of a table, because it packs the data only once.
 pub struct Outlooks<'a> {
     machine: &'a MachineFacts,
     rates: &'a Rates,
@@ -40,46 +40,46 @@ pub struct Outlooks<'a> {
     lengths: Lengths,
 }
 
-/// The outlook for one model, for each way to train it.
+/// The estimates for one model, for each method of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// With adapters.
+    /// With LoRA adapters.
     pub lora: MethodOutlook,
-    /// With every parameter.
+    /// With full fine-tuning.
     pub full: MethodOutlook,
 }
 
-/// The outlook for one way of training.
+/// The estimates for one method of training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MethodOutlook {
     /// Which parameters would be trained.
     pub method: MethodKind,
-    /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
+    /// The rank of the adapters: the usual one, or the largest that fits; 0 for full fine-tuning.
     pub rank: u32,
-    /// Longest row that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when
-    /// none does.
+    /// The longest pack that fits into the memory, in steps of 128 tokens and up to the model's own limit;
+    /// `None` when none does.
     pub longest_row: Option<u32>,
-    /// Pack length that the plan would choose; `None` when the data does not fit.
+    /// The pack length that the plan would choose; `None` when the data does not fit.
     pub pack_length: Option<u32>,
-    /// Layers would be computed again in the backward pass.
+    /// Whether layers would be computed again in the backward pass.
     pub recompute: bool,
-    /// Memory needed with that pack length, or by what comes closest to fitting.
+    /// The memory needed with that pack length, or by the setting that comes closest to fitting.
     pub memory: Memory,
-    /// Tokens per second with that pack length, where there is a basis for a figure.
+    /// Tokens per second with that pack length, if there is a basis for an estimate.
     pub tokens_per_s: Option<f64>,
     /// The basis of that figure.
     pub basis: RateBasis,
-    /// The basis of the figure, in words.
+    /// The basis of that figure, in words.
     pub basis_in_words: String,
 }
 
 impl MethodOutlook {
-    /// Whether the data can be trained on this machine.
+    /// Returns whether the data can be trained on this machine.
     pub const fn fits(&self) -> bool {
         self.pack_length.is_some()
     }
 
-    /// Whether it fits, in words: `pack length 4,096: 41.0 GB of 119 GB, with recompute; rows up to 26,240
+    /// Describes whether it fits: `pack length 4,096: 41.0 GB of 119 GB, with recompute; rows up to 26,240
     /// tokens fit`.
     pub fn fit_in_words(&self) -> String {
         let memory =
@@ -105,8 +105,8 @@ impl MethodOutlook {
 }
 
 impl<'a> Outlooks<'a> {
-    /// `data` is that of the user, or nothing: then chats of ordinary length are assumed. Training is on the
-    /// GPU where `machine` has one, else on the CPU.
+    /// Creates an estimator. Without `data`, chats of ordinary length are assumed. Training is on the GPU if
+    /// `machine` has one, otherwise on the CPU.
     pub fn new(machine: &'a MachineFacts, rates: &'a Rates, data: Option<&DataFacts>) -> Self {
         let known = data.filter(|data| data.examples > 0 && data.total_tokens > 0 && data.max > 0);
         let data = known.cloned().unwrap_or_else(assumed_data);
@@ -114,7 +114,7 @@ impl<'a> Outlooks<'a> {
         Self { machine, rates, is_assumed: known.is_none(), lengths, data }
     }
 
-    /// Which data the figures are for, in words: to stand under the table.
+    /// Describes the data that the figures are for, as a note below the table.
     pub fn data_in_words(&self) -> String {
         let DataFacts { examples, max, .. } = self.data;
         let lengths = format!(
@@ -130,7 +130,7 @@ impl<'a> Outlooks<'a> {
         }
     }
 
-    /// The outlook of a model; `name` is the id under which its speeds are known.
+    /// Returns the outlook of a model; `name` is the id that its measured speeds are stored under.
     pub fn of(&self, name: &str, model: &ModelFacts) -> Outlook {
         let device = if self.machine.gpus.is_empty() { Device::Cpu } else { Device::Cuda };
         let fit = Fit::new(model, self.machine, &self.data, device, PackStrategy::Bfd, self.lengths.clone());
@@ -176,7 +176,8 @@ impl<'a> Outlooks<'a> {
     }
 }
 
-/// The longest row that fits, with recompute. More tokens never need less memory.
+/// Returns the longest pack that fits with recompute. The search relies on memory growing with the number of
+/// tokens.
 fn longest_row(fit: &Fit, wish: &Wish) -> Option<u32> {
     const STEP: u32 = 128;
     let fits = |row: u32| fit.memory_of_row(wish, row, true).fits();

@@ -1,7 +1,7 @@
-//! The plan: every value the trainer needs, and beside it the advice that led there.
+//! The plan: every value the trainer needs, and the advice that explains it.
 //!
-//! Written once as `plan.toml` into the run folder and never changed. The grouping is that of a preset, so
-//! that the plan of an old run can be given as `--preset`.
+//! Written once as `plan.toml` into the run folder and never changed. Values are grouped as in a preset, so
+//! that the plan of an old run can be used as `--preset`.
 
 use std::path::PathBuf;
 
@@ -21,26 +21,26 @@ use crate::settings::Answers;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Preset it started from.
+    /// The preset that the plan started from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Seed of shuffling and adapter init.
+    /// The seed of shuffling and adapter initialisation.
     pub seed: u64,
-    /// Where it is trained.
+    /// The device used for training.
     pub device: Device,
-    /// Layers are computed again in the backward pass.
+    /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
-    /// Linear layers multiply numbers rounded to e4m3 in training, where they are wide enough; not lossless.
+    /// Whether sufficiently wide linear layers multiply numbers rounded to e4m3 in training; not lossless.
     #[serde(default)]
     pub fp8: bool,
-    /// How the MTP head is treated.
+    /// The treatment of the MTP head.
     pub mtp: Mtp,
-    /// How many token ids drafts are chosen from; all where there is no number.
+    /// The number of token ids that drafts are chosen from; `None` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_vocab: Option<u32>,
-    /// Folder that holds the runs.
+    /// The folder of the runs.
     pub runs_dir: PathBuf,
-    /// Name of the run's folder, when the user chose one.
+    /// The name of the run's folder, if the user chose one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The base model.
@@ -49,13 +49,13 @@ pub struct Plan {
     pub data: DataPlan,
     /// Which parameters are trained.
     pub method: Method,
-    /// How examples share rows.
+    /// How examples are packed.
     pub pack: PackPlan,
-    /// How rows make an optimizer step.
+    /// The number of packs of a micro-batch and of an optimizer step.
     pub batch: BatchPlan,
     /// AdamW, schedule, clipping.
     pub optimizer: OptimizerPlan,
-    /// How long.
+    /// The length of training.
     pub duration: DurationPlan,
     /// Checkpoints.
     pub checkpoint: CheckpointPlan,
@@ -73,24 +73,24 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlan {
-    /// Hugging Face id or folder, as given.
+    /// The Hugging Face id or folder, as given.
     pub id: String,
-    /// Commit, tag or branch.
+    /// The commit, tag or branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Folder of the checkpoint, when it is known at planning time.
+    /// The folder of the checkpoint, if it is known at planning time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Family it is computed as, where its own is not known.
+    /// The known family that a model of an unknown family is treated as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
-    /// Fields of its config that are ignored although they are not known.
+    /// Fields of the config that are ignored although they are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignored_fields: Vec<String>,
 }
 
 impl ModelPlan {
-    /// The user's options for reading the model's config.
+    /// Returns the user's options for reading the model's config.
     pub fn config_options(&self) -> ConfigOptions {
         ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignored_fields.clone() }
     }
@@ -114,29 +114,29 @@ impl Answers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
-    /// Files or folders.
+    /// Files or folders of the training data.
     pub train: Vec<PathBuf>,
-    /// Files or folders of the evaluation data; empty when a share of `train` is held out.
+    /// Files or folders of the eval set; empty when it is a share of `train`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eval: Vec<PathBuf>,
-    /// Share of the examples held out, 0 to 0.5; 0 when `eval` is given.
+    /// The share of the examples in the eval set, 0 to 0.5; 0 when `eval` is given.
     pub eval_fraction: f64,
-    /// Shape of the lines.
+    /// The format of the lines.
     pub format: DataFormat,
-    /// Whether an inserted empty think block carries loss.
+    /// Whether an inserted empty think block contributes to the loss.
     pub think: Think,
-    /// Longer examples are rejected, tokens.
+    /// The length in tokens above which examples are rejected.
     pub max_example_tokens: u32,
-    /// Share of rejected lines that ends the run.
+    /// The share of rejected lines above which the data is refused.
     pub max_rejected: f64,
-    /// Share of packets dropped at random.
+    /// The share of the examples left out of each epoch at random, from 0 to below 1.
     pub crc_drop: f64,
 }
 
 impl DataPlan {
-    /// What is trained of an inserted empty think block where no answer says it.
+    /// The default for training an inserted empty think block.
     pub const THINK: Think = Think::Skip;
-    /// The share of rejected lines above which data is refused where no answer names another.
+    /// The default for the share of rejected lines above which the data is refused.
     pub const MAX_REJECTED: f64 = 0.01;
 }
 
@@ -144,13 +144,13 @@ impl DataPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Method {
-    /// Adapters on every linear of every layer.
+    /// LoRA adapters on every linear of every layer.
     Lora {
-        /// Inner width.
+        /// The inner dimension.
         rank: u32,
-        /// Scale: `alpha / rank`.
+        /// Numerator of the scale: adapters are scaled by `alpha / rank`.
         alpha: f64,
-        /// Scale by `alpha / sqrt(rank)` instead.
+        /// Whether adapters are scaled by `alpha / sqrt(rank)` instead.
         rslora: bool,
     },
     /// Every text parameter.
@@ -158,7 +158,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Without its parameters.
+    /// Returns the method without its parameters.
     pub const fn kind(self) -> MethodKind {
         match self {
             Self::Lora { .. } => MethodKind::Lora,
@@ -166,7 +166,7 @@ impl Method {
         }
     }
 
-    /// Rank of the adapters, 0 for full.
+    /// Returns the rank of the adapters, or 0 for full fine-tuning.
     pub const fn rank(self) -> u32 {
         match self {
             Self::Lora { rank, .. } => rank,
@@ -175,32 +175,31 @@ impl Method {
     }
 }
 
-/// How examples share rows.
+/// How examples are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackPlan {
-    /// Tokens of a row.
+    /// The pack length in tokens.
     pub length: u32,
-    /// Tokens of a row while the MTP head is trained; as `length` where there is no number, as in plans of
-    /// old.
+    /// The pack length in tokens while the MTP head is trained. `None`, as in old plans, means `length`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_length: Option<u32>,
-    /// How examples are put into rows.
+    /// The packing algorithm.
     pub strategy: PackStrategy,
 }
 
-/// How rows make an optimizer step.
+/// The number of packs of a micro-batch and of an optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchPlan {
-    /// Rows that pass through the model together.
+    /// The number of packs in a micro-batch, which pass through the model together.
     pub micro_batch_packs: u32,
-    /// Micro-batches of one optimizer step.
+    /// The number of micro-batches per optimizer step.
     pub grad_accum_steps: u32,
 }
 
 impl BatchPlan {
-    /// Rows of one optimizer step.
+    /// Returns the number of packs per optimizer step.
     pub const fn packs_per_step(self) -> u64 {
         self.micro_batch_packs as u64 * self.grad_accum_steps as u64
     }
@@ -224,13 +223,13 @@ pub struct OptimizerPlan {
     pub clip_norm: f64,
 }
 
-/// How long.
+/// The length of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DurationPlan {
-    /// Passes over the data.
+    /// The number of passes over the data.
     pub epochs: u32,
-    /// Optimizer steps at most.
+    /// The largest number of optimizer steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u64>,
 }
@@ -239,11 +238,11 @@ pub struct DurationPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointPlan {
-    /// Steps between checkpoints.
+    /// The number of steps between checkpoints.
     pub save_steps: u64,
-    /// Minutes after which one is due in any case.
+    /// The number of minutes after which a checkpoint is due in any case.
     pub save_minutes: u32,
-    /// How many are kept, beside the best.
+    /// The number of checkpoints that are kept in addition to the best.
     pub keep: u32,
 }
 
@@ -251,22 +250,22 @@ pub struct CheckpointPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalPlan {
-    /// Optimizer steps between evaluations.
+    /// The number of optimizer steps between evaluations.
     pub every_steps: u64,
-    /// Evaluations without a better loss that end the run.
+    /// The number of evaluations without a better loss after which the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stop_patience: Option<u32>,
-    /// Sample generations at each evaluation.
+    /// The number of sample generations at each evaluation.
     pub sample_count: u32,
-    /// Longest sample generation, tokens.
+    /// The length of the longest sample generation in tokens.
     pub sample_max_tokens: u32,
 }
 
-/// What is logged beside the events. Plans written before there was a choice have the default.
+/// What is logged in addition to the events. Plans written before this setting existed have the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogPlan {
-    /// TensorBoard's event files.
+    /// Whether TensorBoard event files are written.
     pub tensorboard: bool,
 }
 
@@ -276,13 +275,13 @@ impl Default for LogPlan {
     }
 }
 
-/// Why the plan is as it is, and what it will take.
+/// The reasons for the plan's values, and the estimated costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Advice {
-    /// Pack length by the Qwen3.5 recipe's rule: mean length rounded to a multiple of 128.
+    /// The pack length by the Qwen3.5 recipe's rule: the mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
-    /// Memory by part, of the stage that needs most.
+    /// The memory by part, for the stage that needs most.
     pub memory: Memory,
     /// Steps, speed and duration.
     pub time: Time,
@@ -296,13 +295,13 @@ pub struct Advice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explained {
-    /// Dotted place in `plan.toml`.
+    /// The dotted key in `plan.toml`.
     pub key: String,
-    /// The value as text; empty where nothing is set.
+    /// The value as text; empty if it is not set.
     pub value: String,
-    /// Where it comes from.
+    /// The origin of the value.
     pub origin: Origin,
-    /// Why, with figures.
+    /// The reason, with figures.
     pub reason: String,
 }
 
@@ -310,28 +309,28 @@ pub struct Explained {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Time {
-    /// Tokens of one epoch of training, without padding.
+    /// The number of tokens in one epoch, without padding.
     pub tokens_per_epoch: u64,
-    /// Tokens of one optimizer step, on average.
+    /// The average number of tokens in one optimizer step.
     pub tokens_per_step: u64,
-    /// Optimizer steps of one epoch.
+    /// The number of optimizer steps in one epoch.
     pub steps_per_epoch: u64,
-    /// Optimizer steps of the run.
+    /// The number of optimizer steps in the run.
     pub steps: u64,
-    /// FLOPs of training for each token.
+    /// FLOPs of training per token.
     pub flops_per_token: f64,
-    /// Device by the name the rates file uses.
+    /// The device's name in the rates file.
     pub device: String,
-    /// Tokens per second, when there is a basis for a figure.
+    /// Tokens per second, if there is a basis for an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Seconds of training, without evaluation and export.
+    /// The duration of training in seconds, without evaluation and export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_s: Option<f64>,
-    /// Seconds of the MTP head's epoch.
+    /// The duration of the MTP head's epoch in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_s: Option<f64>,
-    /// The basis of this figure.
+    /// The basis of the speed.
     pub basis: RateBasis,
     /// The formula with its figures.
     pub formula: String,
@@ -341,11 +340,11 @@ pub struct Time {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateBasis {
-    /// An earlier run on this machine.
+    /// Measured by an earlier run on this machine.
     MeasuredHere,
-    /// The GPU tests with this model on such a device.
+    /// Measured by the GPU tests with this model on such a device.
     Measured,
-    /// Measured by the Qwen3.5 recipe, another program, on such a machine.
+    /// Measured with the Qwen3.5 recipe, another program, on such a machine.
     OriginalRecipe,
     /// FLOPs divided by an assumed speed of the device.
     Estimate,
@@ -354,7 +353,7 @@ pub enum RateBasis {
 }
 
 impl Plan {
-    /// The text of `plan.toml`.
+    /// Returns the text of `plan.toml`.
     ///
     /// # Errors
     /// [`PlanError::NotWritable`] when a path is not UTF-8.
@@ -373,9 +372,9 @@ impl Plan {
         })
     }
 
-    /// The entry of the rates file for a run of this plan that reached this speed, so that the next plan of
-    /// the same model, method and device rests on it. `None` for a plan without advice, and for one with
-    /// fp8, whose speed is not that of the others.
+    /// Returns the entry of the rates file for a run of this plan with this speed, which the next plan of the
+    /// same model, method and device then uses. Returns `None` for a plan without advice, and for one with
+    /// fp8, whose speed differs from that of the others.
     pub fn measured(&self, tokens_per_s: f64) -> Option<Rate> {
         let time = &self.advice.as_ref().filter(|_| !self.fp8)?.time;
         Some(Rate {
@@ -387,14 +386,14 @@ impl Plan {
         })
     }
 
-    /// Memory that training is predicted to take, bytes; what a measured peak is held against. `None` for a
-    /// plan without advice.
+    /// Returns the predicted memory of training in bytes, which a measured peak is compared with. `None` for
+    /// a plan without advice.
     pub fn predicted_bytes(&self) -> Option<u64> {
         Some(self.advice.as_ref()?.memory.training_bytes())
     }
 
-    /// The same plan with the rows of the MTP head's stage: its optimizer steps have as many tokens as those
-    /// of the main training.
+    /// Returns the same plan with the packs of the MTP head's stage. Its optimizer steps have as many tokens
+    /// as those of the main training.
     #[must_use]
     pub fn for_head(&self) -> Self {
         let Some(length) = self.pack.mtp_length else { return self.clone() };

@@ -1,4 +1,4 @@
-//! Presets: the shipped ones, annotated TOML that is part of the program, and the user's own beside them.
+//! Presets: the shipped ones, which are annotated TOML in the program, and the user's own.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ use crate::settings::Answers;
 pub struct Preset {
     /// The argument of `--preset`.
     pub name: &'static str,
-    /// One line for lists.
+    /// The description in lists, one line.
     pub about: &'static str,
-    /// Its text, with comments.
+    /// The text, with comments.
     pub toml: &'static str,
 }
 
-/// All shipped presets, in the order they are listed.
+/// All shipped presets in display order.
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "default",
@@ -45,27 +45,27 @@ pub const PRESETS: &[Preset] = &[
 ];
 
 impl Preset {
-    /// Its answers.
+    /// Returns the preset's answers.
     ///
     /// # Errors
-    /// [`PlanError`] when the shipped text is broken.
+    /// [`PlanError`] when the shipped text is invalid.
     pub fn answers(&self) -> Result<Answers, PlanError> {
         Answers::from_toml(self.toml, Origin::Preset, &format!("preset {}", self.name))
     }
 }
 
-/// The user's own presets: `<name>.toml` files in one folder. The caller lists and reads; nothing is opened
-/// here.
+/// The user's own presets: `<name>.toml` files in one folder. The caller lists and reads them; nothing is
+/// opened here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserPresets {
-    /// The folder they are in.
+    /// The folder of the files.
     pub folder: PathBuf,
-    /// Their names, without the ending.
+    /// The names without the extension.
     pub names: Vec<String>,
 }
 
 impl UserPresets {
-    /// From the names of the files in a folder; what is no preset is passed over.
+    /// Creates the list from the names of the files in a folder. Files that are not presets are ignored.
     pub fn new(folder: PathBuf, files: impl IntoIterator<Item = String>) -> Self {
         let name = |file: String| file.strip_suffix(ENDING).map(str::to_owned);
         let mut names: Vec<String> = files.into_iter().filter_map(name).collect();
@@ -75,10 +75,10 @@ impl UserPresets {
         Self { folder, names }
     }
 
-    /// The file of a preset, existing or yet to be saved.
+    /// Returns the file of a preset, which need not exist yet.
     ///
     /// # Errors
-    /// A name that no preset can have, see [`check_name`].
+    /// The name is not allowed for a preset, see [`check_name`].
     pub fn path(&self, name: &str) -> Result<PathBuf, PlanError> {
         check_name(name)?;
         Ok(self.folder.join(format!("{name}{ENDING}")))
@@ -86,13 +86,13 @@ impl UserPresets {
 }
 
 const ENDING: &str = ".toml";
-/// Bytes of a name: with the ending it stays a file name everywhere.
+/// The longest name in bytes. With the extension it is a valid file name on every system.
 const LONGEST_NAME: usize = 64;
 
-/// Whether the user may call a preset so: a plain word that is neither a path nor a shipped preset.
+/// Checks the name of a user's preset: a plain word that is neither a path nor the name of a shipped preset.
 ///
 /// # Errors
-/// [`PlanError::BadValue`] saying what a name may be.
+/// [`PlanError::BadValue`] says which names are allowed.
 pub fn check_name(name: &str) -> Result<(), PlanError> {
     let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
@@ -119,14 +119,14 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
 pub struct Listed {
     /// The argument of `--preset`.
     pub name: String,
-    /// One line: of a preset of the user, its first line of comment. Text from a file: escape it for a
-    /// terminal.
+    /// The description, one line. For a preset of the user this is its first line of comment, which has to be
+    /// escaped for a terminal.
     pub about: String,
-    /// Part of the program, and so not to be overwritten or removed.
+    /// Whether it is part of the program and therefore cannot be overwritten or removed.
     pub is_shipped: bool,
 }
 
-/// Shipped presets, then the user's, each of which is given by name and text.
+/// Lists the shipped presets, then the user's, each of which is given by name and text.
 pub fn list<'a>(user: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Listed> {
     let shipped = PRESETS.iter().map(|preset| Listed {
         name: preset.name.into(),
@@ -141,11 +141,11 @@ pub fn list<'a>(user: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Liste
     shipped.chain(own).collect()
 }
 
-/// The text of a preset to save: `about` as its first line, then the answers, but for those that belong to
-/// one run (its name, and the preset it started from).
+/// Returns the text of a preset to save: `about` as its first line, then the answers except those that belong
+/// to one run (its name, and the preset it started from).
 ///
 /// # Errors
-/// As [`Answers::to_toml`].
+/// The same as for [`Answers::to_toml`].
 pub fn text(about: &str, answers: &Answers) -> Result<String, PlanError> {
     let about: Vec<&str> =
         about.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
@@ -158,17 +158,17 @@ pub fn text(about: &str, answers: &Answers) -> Result<String, PlanError> {
 /// A preset as named by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PresetSource {
-    /// Shipped.
+    /// A shipped preset.
     Shipped(Preset),
-    /// A file that the caller reads; its text goes to [`Answers::from_toml`] with [`Origin::Preset`].
+    /// A file. The caller reads it and passes its text to [`Answers::from_toml`] with [`Origin::Preset`].
     File(PathBuf),
 }
 
-/// Says what `preset` means: a shipped name, the name of one of the user's, or a path (it ends in `.toml` or
-/// has a separator in it).
+/// Finds the preset: by a shipped name, by the name of one of the user's, or by a path (which ends in `.toml`
+/// or contains a separator).
 ///
 /// # Errors
-/// [`PlanError::UnknownPreset`] with the names there are.
+/// [`PlanError::UnknownPreset`] lists the existing names.
 pub fn find(preset: &Answer<String>, user: &UserPresets) -> Result<PresetSource, PlanError> {
     let name = preset.value.as_str();
     if let Some(shipped) = PRESETS.iter().find(|shipped| shipped.name == name) {

@@ -1,39 +1,39 @@
-//! The matrix products that training the models of the catalog takes: what `bench --gpu gemm` times.
+//! The matrix products in the training of the catalog's models, which `bench --gpu gemm` times.
 //!
 //! `tests/gpu/shapes.json` holds them, and the sizes of the models, for the Python scripts that measure the
-//! vendor's library and other trainers. It is written from here; a test holds it equal.
+//! vendor's library and other trainers. A test compares the file with this table, and writes it on request.
 
 use std::collections::HashSet;
 
 use crate::catalog::Catalog;
 use crate::model_config::ModelConfig;
 
-/// Tokens of a row.
+/// The pack length in tokens.
 pub const PACK: usize = 5376;
-/// Rank of the adapters.
+/// The rank of the adapters.
 pub const RANK: usize = 128;
-/// Rows whose logits exist at once.
+/// The number of rows whose logits exist at once.
 const HEAD_ROWS: usize = 1024;
-/// As narrow as this a product is bound by reading its input; the kernels take such linears together with
-/// others.
+/// The largest width at which a product is limited by reading its input. The kernels compute such linears
+/// together with others.
 const NARROW: usize = 64;
 
-/// `C [m, n] = A [m, k] · B [k, n]`.
+/// The product `C [m, n] = A [m, k] · B [k, n]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
-    /// Size of the model, linear and pass that first need it.
+    /// The size of the model, the linear and the pass that first need it.
     pub name: String,
-    /// Rows of the result.
+    /// The number of rows of the result.
     pub m: usize,
-    /// Columns of the result.
+    /// The number of columns of the result.
     pub n: usize,
-    /// Summed dimension.
+    /// The summed dimension.
     pub k: usize,
-    /// How `A` and `B` lie in memory, row by row: `N` as in the formula, `T` transposed.
+    /// The row-major layout of `A` and `B` in memory: `N` as in the formula, `T` transposed.
     pub layout: &'static str,
 }
 
-/// The catalog's shapes by name, smallest first, with the config of a model of each.
+/// Returns the catalog's shapes by name, smallest first, each with the config of a model.
 pub fn shapes() -> Vec<(&'static str, ModelConfig)> {
     let catalog = Catalog::shipped();
     let mut seen = HashSet::new();
@@ -41,7 +41,7 @@ pub fn shapes() -> Vec<(&'static str, ModelConfig)> {
     models.map(|model| (model.shape.as_str(), catalog.model_facts(model).config)).collect()
 }
 
-/// Every different product of all sizes, smallest size first.
+/// Returns every distinct product of all sizes, smallest size first.
 pub fn products() -> Vec<Product> {
     let mut products = Vec::new();
     let mut seen = HashSet::new();
@@ -83,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// The text of `tests/gpu/shapes.json`: the sizes of the models by name, and the products, one a line.
+    /// Returns the text of `tests/gpu/shapes.json`: the sizes of the models by name, and the products, one
+    /// per line.
     fn shapes_json() -> String {
         let lines = |items: Vec<String>| items.join(",\n    ");
         let sizes = shapes().into_iter().map(|(name, _)| {

@@ -1,4 +1,4 @@
-//! Checks that refuse answers and data before anything is decided.
+//! Checks answers and data before anything is decided.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::facts::{Facts, ModelFacts};
 use crate::setting::{Limit, Number, Setting};
 use crate::settings::{Answers, SETTINGS};
 
-/// Tokens the model can take at most, as far as a plan can write them.
+/// Returns the largest number of tokens that the model supports, clamped to what a plan can represent.
 pub(crate) fn model_limit(model: &ModelFacts) -> u32 {
     model.config.max_example_tokens().clamp(1, 1 << 30) as u32
 }
 
-/// The highest value that a model allows.
+/// Returns the largest value that a model allows.
 fn limit_of(limit: Limit, model: &ModelFacts) -> f64 {
     f64::from(match limit {
         Limit::Context => model_limit(model),
@@ -26,7 +26,7 @@ fn limit_of(limit: Limit, model: &ModelFacts) -> f64 {
     })
 }
 
-/// Refuses numbers that are out of their setting's range with this model.
+/// Refuses numbers outside the range of their setting for this model.
 pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanError> {
     for setting in SETTINGS {
         let (Some(number), Some(value)) = (setting.number, answers.number(setting.key)) else { continue };
@@ -45,7 +45,7 @@ pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanE
             });
         }
     }
-    // The name becomes a folder's name beside the other runs.
+    // The name becomes the name of a folder among the other runs.
     match &answers.name {
         Some(Answer { value, origin })
             if value.starts_with('.')
@@ -91,7 +91,7 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// A plan is text, and so are the paths in it.
+/// Checks that all paths are valid text, because a plan is text.
 pub(crate) fn check_paths(answers: &Answers) -> Result<(), PlanError> {
     let paths = |answer: &Option<Answer<Vec<PathBuf>>>| {
         answer.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()

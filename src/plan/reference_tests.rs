@@ -1,4 +1,4 @@
-//! The tables of presets/README.md are what the table of settings says.
+//! Compares the tables of presets/README.md with the table of settings.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn values(setting: &Setting) -> String {
     if words.is_empty() { setting.expects() + &limit } else { words.join(", ") }
 }
 
-/// One table for each heading, in the order of `--help-all`.
+/// Returns one table for each heading, in the order of `--help-all`.
 fn tables() -> String {
     let mut headings: Vec<Heading> = SETTINGS.iter().map(|setting| setting.heading).collect();
     headings.sort_unstable();
@@ -44,7 +44,7 @@ fn presets_readme_has_every_setting_as_the_table_has_it() {
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
     let wanted = format!("{before}{BEGIN}{}{END}{after}", tables());
-    // The same switch that rewrites snapshots.
+    // The same variable updates snapshots.
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
         std::fs::write(&path, &wanted).unwrap();
         return;

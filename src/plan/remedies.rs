@@ -1,4 +1,4 @@
-//! Remedies for a plan that does not fit.
+//! Finds changes that make a plan fit into memory.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::units::count;
@@ -11,13 +11,14 @@ use crate::fit::{Fit, Wish, up_to_128};
 use crate::plan::Plan;
 use crate::setting::Setting;
 
-/// The usual rank for a model of this hidden size: 128, or a quarter of the hidden size where that is less.
+/// Returns the usual rank for a model of this hidden size: 128, or a quarter of the hidden size if that is
+/// less.
 pub(crate) fn usual_rank(hidden_size: usize) -> u32 {
     let quarter = (hidden_size / 4).clamp(1, 128) as u32;
     1 << quarter.ilog2()
 }
 
-/// Smaller ranks worth trying, largest first, down to 8.
+/// Returns smaller ranks to try, largest first, down to 8.
 pub(crate) fn smaller_ranks(rank: u32) -> Vec<u32> {
     std::iter::successors(Some(rank / 2), |rank| Some(rank / 2)).take_while(|rank| *rank >= 8).collect()
 }
@@ -27,8 +28,8 @@ fn how(key: &str, value: impl std::fmt::Display) -> String {
 }
 
 impl Plan {
-    /// Settings with which a new run like this one would need less memory, from the cheapest to give up to
-    /// the dearest: what to try when memory ran short although the estimate said that it fits.
+    /// Returns settings with which a new run would need less memory, from the smallest sacrifice to the
+    /// largest. They are suggested when memory ran out although the estimate said that the plan fits.
     pub fn lighter(&self) -> Vec<String> {
         let shorter = up_to_128(self.pack.length / 2);
         let rank = self.method.rank();
@@ -47,7 +48,7 @@ fn needs(fit: &Fit, wish: &Wish) -> Option<u64> {
     fit.choose(wish).ok().map(|choice| choice.memory.needed_bytes())
 }
 
-/// Single changes that make the plan fit; the whole bundle of them when no single one does.
+/// Returns single changes that make the plan fit, or all of them together when no single one suffices.
 pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
     let mut found = Vec::new();
     let mut offer = |change: String, needed: Option<u64>| {
@@ -125,7 +126,8 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
     found
 }
 
-/// The largest limit on examples with which the plan fits: tokens, examples left out, bytes needed.
+/// Returns the largest limit on the length of examples with which the plan fits: tokens, number of examples
+/// left out, and needed bytes.
 fn shorter_examples(fit: &Fit, wish: &Wish) -> Option<(u32, u64, u64)> {
     let mut tokens = fit.longest;
     let all = fit.lengths.examples();
@@ -133,7 +135,7 @@ fn shorter_examples(fit: &Fit, wish: &Wish) -> Option<(u32, u64, u64)> {
         tokens = up_to_128(tokens - tokens / 8 - 127);
         let lengths = fit.lengths.up_to(tokens);
         let left_out = all - lengths.examples();
-        // Leaving out most of the data is no remedy.
+        // Leaving out most of the data is not a useful remedy.
         if left_out > all / 2.0 {
             return None;
         }

@@ -1,6 +1,6 @@
-//! The plan as plain text: the table of `plan --explain`, memory, time and the cost curve.
+//! Formats the plan as plain text: the table of `plan --explain`, memory, time and the cost curve.
 //!
-//! Pure: text out, no terminal asked. Words that come from users, data or models are escaped here.
+//! Pure: it returns text and must not know a terminal. Text from users, data or models is escaped here.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The table of `plan --explain`: value, origin and reason of everything, wrapped to `width` columns.
+/// Returns the table of `plan --explain`: value, origin and reason of every setting, wrapped to `width`
+/// columns.
 pub fn explain(plan: &Plan, width: usize) -> String {
     let Some(advice) = &plan.advice else { return "this plan carries no reasons\n".to_owned() };
     let longest = |column: fn(&Explained) -> usize, most: usize| {
@@ -45,7 +46,8 @@ pub fn explain(plan: &Plan, width: usize) -> String {
     for row in &advice.explain {
         let shown = if row.value.is_empty() { "–".into() } else { escape(&row.value) };
         let reason = wrap(&escape(&row.reason), room);
-        // A value too wide for its column (a path) has a line of its own, so that the columns stay straight.
+        // A value too wide for its column, such as a path, has a line of its own, so that the columns stay
+        // aligned.
         let first = if shown.chars().count() > value {
             let _ = writeln!(text, "{:key$}  {shown}", row.key);
             format!("{:key$}  {:value$}", "", "")
@@ -63,8 +65,8 @@ pub fn explain(plan: &Plan, width: usize) -> String {
     text
 }
 
-/// Memory as a bar of `width` cells and a legend, one part a line. A cell shows the part that most of it
-/// belongs to.
+/// Draws the memory as a bar of `width` cells with a legend of one part per line. A cell shows the part that
+/// covers most of it.
 pub fn memory_bar(memory: &Memory, width: usize) -> String {
     const MARKS: [char; 7] = ['W', 'A', 'G', 'O', 'x', 'L', 'r'];
     let width = width.clamp(10, 200);
@@ -95,7 +97,7 @@ pub fn memory_bar(memory: &Memory, width: usize) -> String {
     text
 }
 
-/// Duration, speed and what they rest on, in two lines.
+/// Describes duration, speed and their basis in two lines.
 pub fn eta(time: &Time) -> String {
     let total = time.train_s.map(|s| s + time.mtp_s.unwrap_or(0.0));
     let Some((total, rate)) = total.zip(time.tokens_per_s) else {
@@ -111,7 +113,7 @@ pub fn eta(time: &Time) -> String {
     format!("time  {} at {rate} tokens/s ({label})\n      {}\n", duration(total), escape(&time.formula))
 }
 
-/// The cost curve as a table, with the chosen pack length (`>`) and the recipe's rule marked.
+/// Returns the cost curve as a table, in which the chosen pack length (`>`) and the recipe's are marked.
 pub fn cost_curve(plan: &Plan) -> String {
     let Some(advice) = &plan.advice else { return String::new() };
     let mut text = "  pack length    speed   empty      packs   longer     memory\n".to_owned();
@@ -138,7 +140,8 @@ pub fn cost_curve(plan: &Plan) -> String {
     text
 }
 
-/// How many epochs the steps make: `39 an epoch, 3 epochs`, or where `max_steps` ends the run before them.
+/// Describes the number of epochs: `39 an epoch, 3 epochs`, or the fraction at which `max_steps` ends the
+/// run.
 pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
     let an_epoch = count(time.steps_per_epoch);
     let whole = time.steps_per_epoch.saturating_mul(duration.epochs.into());
@@ -147,12 +150,12 @@ pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
         return format!("{an_epoch} an epoch, {epochs}");
     }
     let ends = time.steps as f64 / time.steps_per_epoch.max(1) as f64;
-    // Two digits below a tenth, so that a short trial does not read as no epoch at all.
+    // Two digits below a tenth, so that a short trial is not shown as zero epochs.
     let digits = if ends < 0.1 { 2 } else { 1 };
     format!("{an_epoch} an epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
 }
 
-/// The plan in a few lines, for `--dry-run` and the head of a run.
+/// Summarises the plan in a few lines, for `--dry-run` and the head of a run.
 pub fn summary(plan: &Plan) -> String {
     let method = match plan.method {
         Method::Lora { rank, alpha, rslora } => {

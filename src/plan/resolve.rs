@@ -1,8 +1,8 @@
-//! Answers and facts in, plan out: each value decided once, with its reason.
+//! Makes a plan from answers and facts. Each value is decided once, with its reason.
 //!
-//! What the user said is kept or refused, never bent in silence. What was not said follows a rule whose
-//! figures stand in the reason. Beside this file: refusals in `ranges`, method and size in `sizing` (with
-//! `fit` and `remedies`), what happens at which step in `schedule`, duration in `eta`.
+//! An answer of the user is used or refused, never changed silently. Everything else follows a rule, and the
+//! reason contains its figures. Related files: refusals in `ranges`, method and size in `sizing` (with `fit`
+//! and `remedies`), the schedule of steps in `schedule`, duration in `eta`.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,8 @@ use crate::rows::Lengths;
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
 
-/// The answers without which there is no plan and which no rule can supply; empty when all are there.
+/// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
+/// none.
 pub fn missing(answers: &Answers) -> Vec<Missing> {
     ["model.id", "data.train"]
         .iter()
@@ -40,8 +41,9 @@ pub fn missing(answers: &Answers) -> Vec<Missing> {
 /// Makes the plan.
 ///
 /// # Errors
-/// All missing answers at once; an answer out of its range or against another; data without anything to train
-/// on; a device that cannot be used; a plan that fits neither memory nor disk, with what would fit.
+/// All missing answers at once; an answer that is out of its range or contradicts another; data without
+/// trained tokens; a device that cannot be used; a plan that does not fit into memory or on the disk, with
+/// changes that would make it fit.
 pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     let missing = missing(answers);
     if !missing.is_empty() {
@@ -53,7 +55,7 @@ pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     Resolver { answers, facts, explain: Vec::new() }.plan()
 }
 
-/// A value as it stands in tables.
+/// Formats a value for tables.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }
@@ -114,7 +116,7 @@ impl Resolver<'_> {
         self.explain.push(Explained { key: key.into(), value, origin, reason });
     }
 
-    /// Takes the answer, or else the recommendation; an answer's reason says what was recommended.
+    /// Returns the answer, or else the recommendation. The reason of an answer names the recommendation.
     pub(crate) fn pick<T: Shown + Clone + PartialEq>(
         &mut self,
         key: &str,
@@ -136,7 +138,7 @@ impl Resolver<'_> {
         answer.value.clone()
     }
 
-    /// Takes an answer that has no recommendation.
+    /// Returns an answer that has no recommendation.
     pub(crate) fn pick_optional<T: Shown + Clone>(
         &mut self,
         key: &str,
@@ -204,7 +206,7 @@ impl Resolver<'_> {
         let mut pack = self.pack(&fit, &choice);
 
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
-        // What is said of memory holds for all of the run.
+        // The memory figures apply to the whole run.
         let mut memory = choice.memory.clone();
         if let Some((length, of_head)) = self.head_pack(&fit, &wish, &choice, batch, mtp)? {
             pack.mtp_length = Some(length);
@@ -324,7 +326,7 @@ impl Resolver<'_> {
     }
 
     fn fp8(&mut self, device: Device) -> Result<bool, PlanError> {
-        // The first with e4m3.
+        // The first compute capability with e4m3.
         const LEAST: (u32, u32) = (8, 9);
         let answer = &self.answers.fp8;
         let machine = &self.facts.machine;
@@ -367,7 +369,7 @@ impl Resolver<'_> {
             return Ok(self.pick("mtp", answer, Mtp::Trained, reason));
         }
         match answer {
-            // A preset is written for many models; only the user's own words are held against this one.
+            // A preset is written for many models, so only the user's own answer is an error for this one.
             Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
                 Err(PlanError::Conflict {
                     key: "mtp",
@@ -396,8 +398,8 @@ impl Resolver<'_> {
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
-    /// There is no head that a setting could be about: what the user said of it is refused, and what a preset
-    /// says, which is written for many models, is passed over.
+    /// Handles a setting of the head for a model without one: an answer of the user is refused, and one of a
+    /// preset, which is written for many models, is ignored.
     pub(crate) fn no_head(
         &mut self,
         key: &'static str,

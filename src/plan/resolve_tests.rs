@@ -1,7 +1,7 @@
-//! The plan as a whole: layers of answers, decisions, refusals, and the two tables a person can read.
+//! Tests of whole plans: layers of answers, decisions, refusals, and the two tables for people.
 //!
-//! One file though a long one: every test plans for the machines, models and data that stand at its head, the
-//! properties too.
+//! The file is long because all tests, including the properties, share the machines, models and data at its
+//! head.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,7 @@ use crate::resolve::resolve;
 use crate::settings::{Answers, SETTINGS};
 use crate::values::Value;
 
-/// The length report of lengths, as the data stage makes it.
-/// What the trainer is given of a plan.
+/// Returns the part of a plan that the trainer reads.
 fn without_advice(plan: Plan) -> Plan {
     Plan { advice: None, ..plan }
 }
@@ -50,7 +49,7 @@ fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
     }
 }
 
-/// Log-normal lengths around a mean, always the same.
+/// Returns log-normal lengths around a mean, the same on every call.
 fn lengths(examples: usize, mean: f64, spread: f64) -> Vec<u32> {
     let mut seed = 7u64;
     let mut uniform = || {
@@ -110,8 +109,8 @@ fn tiny_model() -> ModelFacts {
     .unwrap()
 }
 
-/// The Qwen3.5 recipe's data set by its figures: 24,315 examples of 5,354 tokens on average, 56 % of them
-/// targets.
+/// Returns facts with the figures of the Qwen3.5 recipe's data set: 24,315 examples of 5,354 tokens on
+/// average, 56 % of them targets.
 fn recipe_facts(model: &str) -> Facts {
     Facts {
         machine: spark(),
@@ -203,13 +202,13 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
     assert!(steps(&answers, &facts).contains(" an epoch, 3 epochs), "), "{}", steps(&answers, &facts));
     let per_epoch = resolve(&answers, &facts).unwrap().advice.unwrap().time.steps_per_epoch;
     let short = with(ask("tiny"), &[("max-steps", &(per_epoch * 2).to_string())]);
-    let said = steps(&short, &facts);
-    assert!(said.contains("max_steps ends the run after about 2.0 of 3 epochs"), "{said}");
+    let steps_line = steps(&short, &facts);
+    assert!(steps_line.contains("max_steps ends the run after about 2.0 of 3 epochs"), "{steps_line}");
     let plan = resolve(&short, &facts).unwrap();
     assert!(reason(&plan, "steps").contains("max_steps ends the run"), "{}", reason(&plan, "steps"));
     let trial = with(ask("Qwen/Qwen3.5-2B"), &[("max-steps", "20"), ("epochs", "1")]);
-    let said = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
-    assert!(said.contains("after about 0.01 of 1 epoch)"), "{said}");
+    let steps_line = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
+    assert!(steps_line.contains("after about 0.01 of 1 epoch)"), "{steps_line}");
     let idle = with(ask("tiny"), &[("max-steps", "1000000")]);
     assert!(steps(&idle, &facts).contains("3 epochs), "), "a limit that is never reached is not mentioned");
 }
@@ -351,7 +350,7 @@ fn an_answer_out_of_range_names_its_place_and_the_range() {
         text("pack-length", "9999")
             .contains("--pack-length is `9999`: expected a whole number from 16 to 4096")
     );
-    // Where the model has no say, the value is refused as soon as it is given.
+    // A range that does not depend on the model is checked as soon as the value is given.
     let refused = Answers::default().set("learning-rate", "0", Origin::Flag).unwrap_err().to_string();
     assert!(refused.contains("--learning-rate is `0`: expected a number from 1e-12 to 1"), "{refused}");
     assert!(text("name", "../elsewhere").contains("--name"));
@@ -366,7 +365,7 @@ fn answers_that_contradict_each_other_are_refused_with_both_places() {
     let error =
         resolve(&with(ask("tiny"), &[("method", "full"), ("rank", "8")]), &facts).unwrap_err().to_string();
     assert!(error.contains("--method is full") && error.contains("--rank is 8"), "{error}");
-    // A preset's rank stands for many models and methods; the user's own `--method full` lays it aside.
+    // A preset's rank applies to many models and methods; the user's own `--method full` overrides it.
     let preset = Answers { rank: Some(Answer::new(8, Origin::Preset)), ..Answers::default() };
     let plan = resolve(&preset.merge(with(ask("tiny"), &[("method", "full")])), &facts).unwrap();
     assert_eq!(plan.method, Method::Full);
@@ -395,14 +394,15 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     assert!((tokens(&head) / tokens(&plan) - 1.0).abs() < 0.05, "{} {}", tokens(&head), tokens(&plan));
     assert_eq!(Plan { pack: plan.pack, batch: plan.batch, ..head }, plan);
 
-    // Of little data a step is one shorter row.
+    // With little data, a step is a single shorter pack.
     let small = resolve(&ask("tiny"), &demo_facts()).unwrap();
     let length = small.pack.mtp_length.unwrap();
     assert!(length < 4096 && u64::from(length) <= tokens(&small) as u64, "{length}");
     assert!(reason(&small, "pack.mtp_length").contains("as in the main training"));
     assert_eq!(small.for_head().batch.packs_per_step(), 1);
 
-    // Of little memory the longest row that fits; a longer one is refused with what would fit.
+    // With little memory, the longest pack that fits is chosen; a longer one is refused, and the error says
+    // what would fit.
     let mut tight = recipe_facts("Qwen/Qwen3.5-27B");
     tight.data = report(lengths(24_315, 2000.0, 0.1), 0.5);
     let (mut shorter, mut available) = (None, tight.machine.mem_available_bytes);
@@ -519,7 +519,7 @@ fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
     let scaled = time(&facts);
     assert_eq!(scaled.basis, RateBasis::Estimate);
     assert!(scaled.formula.contains("estimate: tests/gpu measured 10,000 tokens/s"), "{}", scaled.formula);
-    // A probe says nothing about the processor.
+    // A probe of the GPU does not apply to the CPU.
     let on_cpu = Answers { device: Some(Answer::flag(DeviceChoice::Cpu)), ..ask("Qwen/Qwen3.5-2B") };
     let cpu = resolve(&on_cpu, &facts).unwrap().advice.unwrap().time;
     assert!(cpu.formula.contains("cores"), "{}", cpu.formula);
@@ -545,7 +545,7 @@ fn fp8_is_off_unless_asked_for_and_refused_where_there_is_none() {
     let advice = plan.advice.as_ref().unwrap();
     let row = advice.explain.iter().find(|row| row.key == "fp8").unwrap();
     assert!(row.reason.contains("lossy"), "{}", row.reason);
-    // Its speed is no basis for plans without it, and theirs none for its own.
+    // Its speed is not used for plans without fp8, nor the reverse.
     assert!(advice.time.formula.contains("the effect of fp8 is not included"), "{}", advice.time.formula);
     assert!(plan.measured(5000.0).is_none());
     let text = without_advice(plan).to_toml().unwrap();
@@ -594,7 +594,7 @@ fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let older = text.replace("[log]\ntensorboard = false\n", "");
     assert_ne!(older, text);
     assert!(Plan::from_toml(&older, "plan.toml").unwrap().log.tensorboard);
-    // The head then went on in the rows of the main training.
+    // In old plans the head was trained in the packs of the main training.
     let older = text.replace("mtp_length = 8192\n", "");
     assert_ne!(older, text);
     let plan = Plan::from_toml(&older, "plan.toml").unwrap();
@@ -632,7 +632,7 @@ fn origins() -> impl Strategy<Value = Origin> {
     prop::sample::select(vec![Origin::Preset, Origin::UserFile, Origin::Environment, Origin::Flag])
 }
 
-/// Any value for any of the answers, sensible or not.
+/// Generates any value for any of the answers, sensible or not.
 fn any_answers() -> impl Strategy<Value = Answers> {
     let texts = prop::sample::select(vec![
         "0",
@@ -741,7 +741,7 @@ fn any_facts() -> impl Strategy<Value = Facts> {
     })
 }
 
-/// Facts under which most plans come about.
+/// Generates facts under which most plans are possible.
 fn roomy_facts() -> impl Strategy<Value = Facts> {
     (any_facts(), 1u64..1 << 20, 8u32..3000).prop_map(|(facts, examples, mean)| Facts {
         machine: spark(),
@@ -759,7 +759,7 @@ fn roomy_facts() -> impl Strategy<Value = Facts> {
     })
 }
 
-/// What every plan must hold, whatever it was made from.
+/// Checks the properties that hold for every plan.
 fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     let plan = match resolve(answers, facts) {
         Ok(plan) => plan,
@@ -793,7 +793,7 @@ fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     prop_assert!(serde_json::from_str::<Plan>(&json).is_ok(), "{json}");
     let bare = without_advice(plan.clone());
     prop_assert_eq!(&Plan::from_toml(&bare.to_toml().unwrap(), "plan.toml").unwrap(), &bare);
-    // A plan is itself a preset, and resolves to itself.
+    // A plan is also a preset, and resolves to itself.
     let again = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
     prop_assert_eq!(without_advice(resolve(&again, facts).unwrap()), bare);
     Ok(true)
@@ -851,7 +851,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
         assert_eq!(of_chosen.needed_bytes, advice.memory.needed_bytes());
         (plan.batch.micro_batch_packs, plan)
     };
-    // Rows of the recipe's length, all of them full: 16 to a step.
+    // Packs of the recipe's length, all of them full: 16 per step.
     let full: &[(&str, &str)] = &[("method", "full"), ("pack-strategy", "stream"), ("pack-length", "5376")];
     let mut facts = recipe_facts(id);
     facts.machine.mem_total_bytes = 400_000_000_000;
@@ -873,7 +873,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     }
     assert_eq!(found, [(4, false), (2, false), (1, false), (1, true)]);
 
-    // Why, and what it is worth.
+    // The reason and the gain.
     facts.machine.mem_available_bytes = 390_000_000_000;
     let (_, plan) = together(&facts, full);
     let why = reason(&plan, "batch.micro_batch_packs");
@@ -882,7 +882,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     assert!((1.005..1.05).contains(&(speed(&plan) / speed(&alone))), "{} {}", speed(&plan), speed(&alone));
     assert_eq!(plan.lighter()[0], "--micro-batch-packs 1");
 
-    // What the user says counts, and a step is never made larger than was asked for.
+    // The user's answer is used, and a step is never made larger than requested.
     let (packs, plan) = together(&facts, &[full, &[("micro-batch-packs", "2")]].concat());
     assert_eq!(packs, 2);
     assert!(reason(&plan, "batch.micro_batch_packs").starts_with("recommended was 4"));
@@ -891,7 +891,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     let why = reason(&plan, "batch.micro_batch_packs");
     assert!(why.contains("larger steps"), "{why}");
 
-    // Adapters, and the processor, gain nothing.
+    // LoRA and the CPU gain nothing from it.
     let (packs, plan) = together(&facts, &[("method", "lora")]);
     assert_eq!(packs, 1);
     assert!(reason(&plan, "batch.micro_batch_packs").contains("adapters are small"));

@@ -1,8 +1,8 @@
-//! How full rows would be at a pack length: the two packing strategies run on lengths drawn from the
-//! histogram.
+//! Estimates how full packs would be at a pack length, by running the two packing strategies on lengths drawn
+//! from the histogram.
 //!
-//! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the
-//! estimate is the same for the same report. A run packs the real lengths, by the same best fit.
+//! The sample has at most 2048 lengths, at equal distances in the distribution, so that the same report
+//! always gives the same estimate. A run packs the real lengths with the same best-fit algorithm.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,40 +13,41 @@ use sparktune_base::choices::PackStrategy;
 
 use crate::facts::DataFacts;
 
-/// Lengths that stand for a data set.
+/// The largest number of lengths in a sample.
 const SAMPLE: u64 = 2048;
 
-/// Lengths that stand for a data set, in tokens.
+/// A sample of the lengths of a data set, in tokens.
 #[derive(Debug, Clone)]
 pub struct Lengths {
-    /// Longest first.
+    /// The lengths, longest first.
     lengths: Rc<[u32]>,
-    /// Examples of the data set that one length stands for.
+    /// The number of examples of the data set per length of the sample.
     weight: f64,
-    /// Tokens of the data set that one token of these lengths stands for.
+    /// The number of tokens of the data set per token of the sample.
     token_weight: f64,
-    /// What was packed before: methods, ranks and models are compared at the same pack lengths, and a screen
-    /// asks at every keystroke.
+    /// Earlier results. Methods, ranks and models are compared at the same pack lengths, and a screen asks
+    /// for them at every key press.
     packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
 }
 
 /// The result of packing at one pack length, scaled to the whole data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rows {
-    /// Rows of one epoch.
+    /// The number of packs in one epoch.
     pub rows: f64,
-    /// Tokens of one epoch.
+    /// The number of tokens in one epoch.
     pub tokens: f64,
-    /// Share of the rows' room that stays empty, 0 to 1.
+    /// The share of the packs' room that is padding, 0 to 1.
     pub waste: f64,
-    /// Mean length of the piece that a token stands in, `Σ len² / Σ len`: what attention sees.
+    /// The mean length of the piece that a token belongs to, `Σ len² / Σ len`, which determines the work of
+    /// attention.
     pub context: f64,
-    /// Examples longer than the pack length that have a row of their own.
+    /// The number of examples longer than the pack length, each with a pack of its own.
     pub own_rows: f64,
 }
 
 impl Lengths {
-    /// Draws lengths from histogram and quantiles; examples over `limit` are left out, as the data stage
+    /// Draws lengths from histogram and quantiles. Examples over `limit` are left out, because the data stage
     /// rejects them.
     pub fn of(data: &DataFacts, limit: u32) -> Self {
         let knots = knots(data);
@@ -66,7 +67,7 @@ impl Lengths {
             })
             .collect();
         let weight = data.examples as f64 / n as f64;
-        // Lengths inside a bin are not even; the totals are brought to the mean that was counted.
+        // Lengths inside a bin are not uniform, so the lengths are scaled to the mean that was counted.
         let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / n as f64;
         let correction = (data.mean() / mean).clamp(0.5, 2.0);
         Self::new(lengths, weight, weight * correction).up_to(limit)
@@ -77,7 +78,7 @@ impl Lengths {
         Self { lengths: lengths.into(), weight, token_weight, packed: Rc::default() }
     }
 
-    /// Without the examples over `limit`.
+    /// Returns the sample without the examples over `limit`.
     #[must_use]
     pub fn up_to(&self, limit: u32) -> Self {
         match self.lengths.partition_point(|length| *length > limit) {
@@ -86,19 +87,19 @@ impl Lengths {
         }
     }
 
-    /// Examples of the data set that are not over the limit.
+    /// Returns the number of examples of the data set that are not over the limit.
     pub fn examples(&self) -> f64 {
         self.lengths.len() as f64 * self.weight
     }
 
-    /// Length that this share of the examples does not exceed; 0 without examples.
+    /// Returns the length that this share of the examples does not exceed, or 0 without examples.
     pub fn quantile(&self, share: f64) -> u32 {
         let last = self.lengths.len().saturating_sub(1);
         let longer = last.saturating_sub((share * last as f64).ceil() as usize);
         self.lengths.get(longer).copied().unwrap_or(0)
     }
 
-    /// Packs the sample. `pack_length` 0 counts as 1.
+    /// Packs the sample. A `pack_length` of 0 counts as 1.
     pub fn pack(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
         let key = (pack_length.max(1), strategy);
         *self.packed.borrow_mut().entry(key).or_insert_with(|| self.packed_anew(key.0, strategy))
@@ -143,18 +144,17 @@ fn best_fit_decreasing(longest_first: &[u32], pack_length: u32) -> Packed {
 fn stream(lengths: &[u32], pack_length: u32) -> Packed {
     let total: f64 = lengths.iter().map(|n| f64::from(*n)).sum();
     let width = f64::from(pack_length);
-    // Where an example starts in its row is as good as random, so the expected pieces are counted instead of
-    // drawn: an example of q whole rows and a rest r is cut into pieces whose squares have this mean over
-    // all starts.
+    // The start of an example in its pack is practically random, so the expected pieces are computed: an
+    // example of q whole packs and a rest r is cut into pieces whose squares have this mean over all starts.
     let squares = lengths
         .iter()
         .map(|n| {
             let n = f64::from(*n);
             if n <= width {
-                // One piece with probability 1 - n/w, else two with a uniform cut: E = n² - n³/(3w).
+                // One piece with probability 1 - n/w, otherwise two with a uniform cut: E = n² - n³/(3w).
                 n * n - n * n * n / (3.0 * width)
             } else {
-                // Two end pieces, uniform in (0, w): E ≈ 2w²/3, and whole rows for the rest.
+                // Two end pieces, uniform in (0, w), with E ≈ 2w²/3, and whole packs for the rest.
                 2.0 * width * width / 3.0 + (n - width) * width
             }
         })
@@ -163,7 +163,8 @@ fn stream(lengths: &[u32], pack_length: u32) -> Packed {
     Packed { rows, room: total, squares, own_rows: 0.0 }
 }
 
-/// Points of the distribution, ascending in both: length, share of the examples that do not exceed it.
+/// Returns points of the distribution, ascending in both coordinates: a length, and the share of the examples
+/// that do not exceed it.
 ///
 /// Bins may be wide (each twice the one before), so the quantiles of the report are points too.
 fn knots(data: &DataFacts) -> Vec<(u32, f64)> {
@@ -214,7 +215,7 @@ mod tests {
         let rows = lengths.pack(8192, PackStrategy::Bfd);
         assert!(rows.waste < 0.01, "{rows:?}");
         assert!((rows.tokens / 10e6 - 1.0).abs() < 0.01, "{rows:?}");
-        // Uniform lengths up to m: Σ n² / Σ n = 2m/3.
+        // Uniform lengths up to m have Σ n² / Σ n = 2m/3.
         assert!((rows.context - 667.0).abs() < 10.0, "{rows:?}");
     }
 

@@ -1,4 +1,5 @@
-//! Batch, duration, optimizer, checkpoints and evaluations: what happens at which step.
+//! Decides batch, duration, optimizer, checkpoints and evaluations: everything that depends on the number of
+//! steps.
 
 use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
 
@@ -99,7 +100,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// Checkpoints and evaluations, so that the best loss always has a checkpoint, and the disk holds them.
+    /// Decides the intervals of checkpoints and evaluations, so that the best loss always has a checkpoint
+    /// and the disk suffices.
     pub(crate) fn rhythm(
         &mut self,
         fit: &Fit,
@@ -131,7 +133,7 @@ impl Resolver<'_> {
         let one = (trained * 12.0) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // Beside those kept: the best, and one being written.
+        // Two more than those kept: the best one, and the one being written.
         let needed = |keep: u64| {
             one.saturating_mul(keep.saturating_add(2)).saturating_add(outputs).saturating_add(tokens)
         };
@@ -163,8 +165,8 @@ impl Resolver<'_> {
             format!("besides the best{fewer}; the run takes {}: {parts} ({room})", bytes(needed(keep))),
         );
 
-        // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to
-        // evaluation.
+        // A forward pass over 2 % of the data costs about 0.6 % of an epoch. Evaluation takes at most a
+        // twentieth of the time.
         let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
         let reason = match (evaluated, every == save_steps) {
@@ -192,7 +194,8 @@ impl Resolver<'_> {
         ))
     }
 
-    /// Evaluation data as a share of the training data; a file of its own counts as the usual 2 %.
+    /// Returns the size of the eval set as a share of the training data. A file of its own counts as the
+    /// usual 2 %.
     fn eval_share(&self) -> f64 {
         match (&self.answers.eval_data, &self.answers.eval_fraction) {
             (None, Some(fraction)) => fraction.value,
@@ -200,7 +203,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Three rows of the table that are no settings: where the run ends up.
+    /// Records three rows of the table that are not settings: the resulting length of the run.
     pub(crate) fn record_time(&mut self, time: &Time, duration: DurationPlan) {
         let steps = format!(
             "{}, {} tokens each on average",

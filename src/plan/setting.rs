@@ -1,7 +1,7 @@
-//! What a setting is: its names, what values it takes, and where interfaces show it.
+//! The description of a setting: its names, its values, and its place in the interfaces.
 //!
-//! The rows themselves are in `settings`. Everything here is known without a model or data: flags, help,
-//! completions, the wizard's list and the reference in presets/README.md are made from it.
+//! The rows themselves are in `settings`. Nothing here depends on a model or data. Flags, help, completions,
+//! the wizard's list and the reference in presets/README.md are made from it.
 
 use std::fmt;
 
@@ -12,36 +12,37 @@ use crate::answer::Origin;
 /// One setting of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
-    /// Dotted place in a preset and in `plan.toml`: `method.rank`.
+    /// The dotted key in a preset and in `plan.toml`: `method.rank`.
     pub key: &'static str,
-    /// Name on the command line (`rank`); the variable is made from it.
+    /// The name on the command line (`rank`), from which the variable's name is made.
     pub name: &'static str,
-    /// What it decides, as a sentence.
+    /// What the setting decides, as a sentence.
     pub about: &'static str,
-    /// What kind of value it takes.
+    /// The type of its value.
     pub kind: Kind,
-    /// The range of a number, and how an arrow key moves it; `None` for everything else.
+    /// The range of a number, and the step of an arrow key; `None` for other types.
     pub number: Option<Number>,
-    /// The group that help lists it in.
+    /// The heading under which help lists it.
     pub heading: Heading,
-    /// Where the wizard asks for it.
+    /// The wizard's page for it.
     pub page: Page,
     /// Whether `--help` lists it; `--help-all` lists all settings.
     pub is_common: bool,
-    /// What a shell completes its value with, besides the words of [`Kind::Choice`].
+    /// What a shell completes its value with, in addition to the words of [`Kind::Choice`].
     pub completes: Completes,
-    /// Names of the same setting in other programs, which are taken as this one.
+    /// Names of the same setting in other programs, which are accepted too.
     pub aliases: &'static [&'static str],
-    /// Names in other programs of something that this setting comes nearest to, but is not.
+    /// Names of similar but different settings in other programs, for which this one is suggested.
     pub nearest_to: &'static [&'static str],
-    /// Whether it decides what becomes tokens, or where they are kept, so that data has to be read again
-    /// when it changes.
+    /// Whether it affects tokenisation or where tokens are kept, so that data has to be read again when it
+    /// changes.
     pub reads_data: bool,
-    /// Whether it says what a run is made from, not how: presets of the user leave it out.
+    /// Whether it describes what a run is made from and not how; such settings are left out of the user's
+    /// presets.
     pub of_one_run: bool,
 }
 
-/// The kind of a setting's value.
+/// The type of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
@@ -58,48 +59,48 @@ pub enum Kind {
     Number,
     /// Yes or no: `true` or `false`.
     Switch,
-    /// One of these words, in the order they are offered.
+    /// One of these words, in display order.
     Choice(&'static [&'static str]),
 }
 
 /// The range of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Number {
-    /// The lowest value.
+    /// The smallest value.
     pub min: f64,
-    /// The highest value.
+    /// The largest value.
     pub max: f64,
-    /// What of the model lowers `max`.
+    /// The property of the model that may lower `max`.
     pub limit: Option<Limit>,
-    /// How far an arrow key moves it.
+    /// The step of an arrow key.
     pub step: Step,
-    /// Where an arrow key starts when nothing is set.
+    /// The value from which an arrow key starts when nothing is set.
     pub start: Option<&'static str>,
 }
 
-/// What of a model limits a number.
+/// A property of a model that limits a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The tokens that it can take at once.
+    /// The longest context.
     Context,
-    /// The width of its hidden states.
+    /// The width of the hidden states.
     HiddenSize,
-    /// The entries of its vocabulary.
+    /// The size of the vocabulary.
     Vocabulary,
 }
 
-/// How an arrow key moves a number.
+/// The step of an arrow key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
     /// To the next multiple.
     By(f64),
-    /// Twice, half.
+    /// Doubling and halving.
     Double,
-    /// 1, 2, 5, 10, ….
+    /// The series 1, 2, 5, 10, ….
     OneTwoFive,
 }
 
-/// The groups of settings, in the order that help lists them.
+/// The groups of settings, in the order in which help lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heading {
     /// The model.
@@ -108,7 +109,7 @@ pub enum Heading {
     Data,
     /// LoRA or full fine-tuning.
     Method,
-    /// Packs, and how many make a step.
+    /// Packs, and the number of packs in a step.
     Batch,
     /// AdamW and its schedule.
     Optimizer,
@@ -126,21 +127,21 @@ pub enum Heading {
     Run,
 }
 
-/// Where the wizard asks for a setting.
+/// The wizard's place for a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Page {
-    /// Among the essential settings of the plan's page, at this place.
+    /// Among the essential settings on the plan's page, at this position.
     Essential(u8),
-    /// On the plan's page when all settings are shown.
+    /// On the plan's page if all settings are shown.
     AllSettings,
-    /// On a page of its own: the model, the data, the presets.
+    /// On a page of its own: the model, the data or the presets.
     Own,
 }
 
 /// What a shell completes a value with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completes {
-    /// Nothing that is known.
+    /// No completion.
     Nothing,
     /// Files and folders.
     Files,
@@ -148,7 +149,7 @@ pub enum Completes {
     Folders,
     /// Names of presets, and files.
     Presets,
-    /// Ids of the catalog, and folders.
+    /// Ids of the catalog's models, and folders.
     Models,
 }
 
@@ -156,13 +157,13 @@ pub enum Completes {
 pub(crate) const ENV_PREFIX: &str = "SPARKTUNE_";
 
 impl Setting {
-    /// The name of its variable, `SPARKTUNE_RANK`.
+    /// Returns the name of its environment variable, `SPARKTUNE_RANK`.
     pub fn env(&self) -> String {
         format!("{ENV_PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    /// Where a value of this origin stands, for messages: `--rank`, `SPARKTUNE_RANK`, `method.rank in the
-    /// preset`.
+    /// Returns the place of a value of this origin for messages: `--rank`, `SPARKTUNE_RANK`, `method.rank in
+    /// the preset`.
     pub fn place(&self, origin: Origin) -> String {
         match origin {
             Origin::Flag => format!("--{}", self.name),
@@ -173,12 +174,12 @@ impl Setting {
         }
     }
 
-    /// What to type to set it.
+    /// Returns the text to type to set it.
     pub fn how(&self, value: impl fmt::Display) -> String {
         format!("--{} {value}", self.name)
     }
 
-    /// The words it takes where there are only these, in the order they are offered; else empty.
+    /// Returns the words it accepts, in display order; empty if it accepts other values.
     pub const fn choices(&self) -> &'static [&'static str] {
         match self.kind {
             Kind::Switch => &["true", "false"],
@@ -187,12 +188,12 @@ impl Setting {
         }
     }
 
-    /// Whether several values make one answer.
+    /// Returns whether the answer is a list of values.
     pub const fn is_list(&self) -> bool {
         matches!(self.kind, Kind::Paths | Kind::Names)
     }
 
-    /// What values it takes, as the end of the sentence "expected …".
+    /// Describes the accepted values, as the end of the sentence "expected …".
     pub fn expects(&self) -> String {
         let range = self.number.map_or(String::new(), |number| format!(" {}", number.range()));
         match self.kind {
@@ -206,10 +207,10 @@ impl Setting {
         }
     }
 
-    /// Whether a number is in the range, as far as that is known without the model.
+    /// Returns whether a number is in the range, as far as that is known without the model.
     pub(crate) fn allows(&self, value: Option<f64>) -> bool {
         match (self.number, value) {
-            // A small model lowers the least value too; the plan looks again when the model is known.
+            // A small model lowers the smallest value too; the plan checks again when the model is known.
             (Some(Number { min, max, limit: Some(_), .. }), Some(value)) => {
                 (min.min(1.0)..=max).contains(&value)
             }
@@ -218,8 +219,8 @@ impl Setting {
         }
     }
 
-    /// The same setting, if its row is complete; the table is built with it, so that a row which is not does
-    /// not compile.
+    /// Returns the same setting if its row is complete. The table uses this in a const context, so that an
+    /// incomplete row does not compile.
     pub(crate) const fn checked(self) -> Self {
         let is_number = matches!(self.kind, Kind::Whole | Kind::Number);
         assert!(is_number == self.number.is_some(), "every number, and nothing else, has a range and a step");
@@ -230,28 +231,28 @@ impl Setting {
 }
 
 impl Number {
-    /// A range whose ends belong to it.
+    /// Creates a range that includes both ends.
     pub(crate) const fn between(min: f64, max: f64, step: Step) -> Self {
         Self { min, max, limit: None, step, start: None }
     }
 
-    /// The same, where the model may lower the highest value.
+    /// Returns the same range with an upper limit from the model.
     pub(crate) const fn within(self, limit: Limit) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The same, where an arrow key begins here.
+    /// Returns the same range with a start value for arrow keys.
     pub(crate) const fn starting_at(self, start: &'static str) -> Self {
         Self { start: Some(start), ..self }
     }
 
-    /// The range as the end of a sentence: "from 0 to 1".
+    /// Describes the range as the end of a sentence: "from 0 to 1".
     pub fn range(&self) -> String {
         format!("from {} to {}", bound(self.min), bound(self.max))
     }
 }
 
-/// The end of a range as people write it: 65536, 1e-12, 2^40.
+/// Formats the end of a range: 65536, 1e-12, 2^40.
 fn bound(value: f64) -> String {
     let is_large_power_of_two = value >= 2f64.powi(30) && value.log2().fract() == 0.0;
     if is_large_power_of_two {
@@ -264,7 +265,7 @@ fn bound(value: f64) -> String {
 }
 
 impl Limit {
-    /// What it is, for messages.
+    /// Describes the limit for messages.
     pub const fn about(self) -> &'static str {
         match self {
             Self::Context => "the tokens that the model takes at once",
@@ -275,7 +276,7 @@ impl Limit {
 }
 
 impl Heading {
-    /// As help prints it.
+    /// Returns the heading as printed in help.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Model => "Model",

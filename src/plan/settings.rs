@@ -1,9 +1,10 @@
-//! The table of settings: each has one row, and everything about it stands there.
+//! The table of settings. Each has one row with everything about it.
 //!
 //! A row gives its field in [`Answers`], its type, its place in TOML (the same as in `plan.toml`, so that the
-//! plan of an old run is itself a preset), its name as a flag, what it decides, and how interfaces treat it.
-//! Heading and page are required; the other fields of [`Setting`] may be left out where [`Setting::BARE`] is
-//! right. How values look as text is in `values`; how layers of answers are read and joined, in `answers`.
+//! plan of an old run is itself a preset), its name as a flag, its description, and its place in the
+//! interfaces. Heading and page are required; the other fields of [`Setting`] may be left out where
+//! [`Setting::BARE`] is right. The text form of values is defined in `values`; reading and merging layers of
+//! answers, in `answers`.
 
 use std::path::PathBuf;
 
@@ -14,15 +15,15 @@ use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
-use crate::values::{Value, spoken, written};
+use crate::values::{Value, text_of, written};
 
-/// How an answer was given.
+/// The form in which an answer was given.
 pub(crate) enum Given<'a> {
-    /// In a file.
+    /// A value in a file.
     Toml(&'a toml::Value),
-    /// As one text.
+    /// A single text.
     Text(&'a str),
-    /// As the words after a flag.
+    /// The words after a flag.
     Words(&'a [&'a str]),
 }
 
@@ -42,11 +43,11 @@ macro_rules! settings {
             heading: $heading:expr, page: $page:expr $(, $more:ident: $value:expr)* $(,)?
         }
     )+) => {
-        /// Everything a user may say. What is not said, the plan decides.
+        /// All answers a user may give. The plan decides everything else.
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Answers { $(#[doc = $about] pub $field: Option<Answer<$type>>,)+ }
 
-        /// Every setting there is, in the order of `plan.toml`.
+        /// All settings, in the order of `plan.toml`.
         pub const SETTINGS: &[Setting] = &[$(
             Setting {
                 key: $key, name: $name, about: $about, kind: <$type as Value>::KIND,
@@ -55,27 +56,28 @@ macro_rules! settings {
         )+];
 
         impl Answers {
-            /// Lays `above` over these answers: the higher origin wins, and `above` wins among equals.
+            /// Merges `above` into these answers: the higher origin wins, and `above` wins among equal
+            /// origins.
             #[must_use]
             pub fn merge(self, above: Self) -> Self {
                 Self { $($field: stronger(self.$field, above.$field),)+ }
             }
 
-            /// Where the answer at this place comes from, when there is one.
+            /// Returns the origin of the answer with this key, if there is one.
             pub fn origin(&self, key: &str) -> Option<Origin> {
                 match key { $($key => self.$field.as_ref().map(|answer| answer.origin),)+ _ => None }
             }
 
-            /// The answer at this place as a number, where it is one.
+            /// Returns the answer with this key as a number, if it is one.
             pub(crate) fn number(&self, key: &str) -> Option<f64> {
                 match key { $($key => self.$field.as_ref()?.value.number(),)+ _ => None }
             }
 
             pub(crate) fn text(&self, key: &str) -> Option<String> {
-                match key { $($key => spoken(&self.$field.as_ref()?.value),)+ _ => None }
+                match key { $($key => text_of(&self.$field.as_ref()?.value),)+ _ => None }
             }
 
-            /// The answer at this place as the words after its flag.
+            /// Returns the answer with this key as the words after its flag.
             pub(crate) fn words(&self, key: &str) -> Option<Vec<String>> {
                 match key { $($key => self.$field.as_ref()?.value.to_words(),)+ _ => None }
             }
@@ -88,7 +90,7 @@ macro_rules! settings {
                 match key { $($key => self.$field = None,)+ _ => {} }
             }
 
-            /// Takes an answer; false where it cannot be read or is out of the setting's range.
+            /// Sets an answer. Returns false if it cannot be read or is out of the setting's range.
             pub(crate) fn store(&mut self, setting: &Setting, given: Given<'_>, origin: Origin) -> bool {
                 match setting.key {
                     $($key => match given.read::<$type>() {
@@ -113,7 +115,7 @@ fn stronger<T>(below: Option<Answer<T>>, above: Option<Answer<T>>) -> Option<Ans
 }
 
 impl Setting {
-    /// What a row leaves out.
+    /// The defaults for fields that a row leaves out.
     const BARE: Self = Self {
         key: "",
         name: "",
@@ -130,22 +132,22 @@ impl Setting {
         of_one_run: false,
     };
 
-    /// The setting at this place in TOML.
+    /// Returns the setting with this key in TOML.
     pub fn of(key: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key == key)
     }
 
-    /// The setting of this command-line name.
+    /// Returns the setting with this command-line name.
     pub fn named(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 }
 
-/// The largest seed: TOML integers end below.
+/// The upper limit of seeds, because of the range of TOML integers.
 const SEEDS: f64 = (1u64 << 63) as f64;
-/// More steps than anybody takes.
+/// The upper limit of steps, far beyond any real run.
 const STEPS: f64 = (1u64 << 40) as f64;
-/// More tokens than any model takes at once; also the largest 32-bit figure that is a power of two.
+/// The upper limit of tokens at once, far beyond any model.
 const TOKENS: f64 = (1u32 << 30) as f64;
 
 settings! {

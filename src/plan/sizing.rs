@@ -1,4 +1,4 @@
-//! Method, rank, pack length and recompute: the decisions that memory and time are made of.
+//! Decides method, rank, pack length and recompute, on which memory and time depend.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
@@ -13,17 +13,17 @@ use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
 use crate::resolve::{Resolver, setting};
 
-/// Full fine-tuning is recommended from this many examples …
+/// The number of examples from which full fine-tuning is recommended, together with [`FULL_TOKENS`].
 const FULL_EXAMPLES: u64 = 100_000;
-/// … and tokens.
+/// The number of tokens from which full fine-tuning is recommended, together with [`FULL_EXAMPLES`].
 const FULL_TOKENS: u64 = 200_000_000;
-/// Adapters are recommended up to this many examples without further question.
+/// The number of examples up to which LoRA is recommended in any case.
 const LORA_EXAMPLES: u64 = 50_000;
-/// Rows of the MTP head's stage in the Qwen3.5 recipe, tokens.
+/// The pack length of the MTP head's stage in the Qwen3.5 recipe, in tokens.
 const HEAD_PACK_LENGTH: u32 = 8192;
 
 impl Resolver<'_> {
-    /// The recommended method with its reason.
+    /// Returns the recommended method with its reason.
     fn recommended_method(&self, fit: &Fit, free: Wish) -> (MethodKind, String) {
         let data = &self.facts.data;
         let size =
@@ -148,7 +148,7 @@ impl Resolver<'_> {
                 format!("packs of {} tokens", count(length.unwrap_or(fit.rule).into()))
             }
         };
-        // What the user asked for, from the cheapest to give up to the dearest.
+        // The user's answers, from the smallest sacrifice to the largest.
         let asked = [
             ("pack.length", wish.pack_length.is_some()),
             ("recompute", wish.recompute == Some(false)),
@@ -189,7 +189,7 @@ impl Resolver<'_> {
         self.pick("recompute", &self.answers.recompute, !kept.fits(), reason)
     }
 
-    /// Rows that pass through the model together, and the choice with them.
+    /// Decides the number of packs per micro-batch, and returns it with the adapted choice.
     pub(crate) fn micro_batch_packs(
         &mut self,
         fit: &Fit,
@@ -202,7 +202,7 @@ impl Resolver<'_> {
         let alone = if *wish == free { Ok(choice.clone()) } else { fit.choose(&free) };
         let alone = fit.together(&free, alone.unwrap_or_else(|_| choice.clone()), 1);
         let step = fit.step_rows(&alone.rows, train_share);
-        // More rows together would make the step larger that was asked for.
+        // More packs per micro-batch would make the step larger than requested.
         let is_free = answers.grad_accum_steps.is_none();
         let best = if is_free { fit.most_together(&free, &alone, step) } else { 1 };
         let busy = "one pack is long enough to keep the device busy";
@@ -267,14 +267,14 @@ impl Resolver<'_> {
                 format!("{rule}, which does not fit; this is the longest pack that does")
             }
         };
-        // A length that was given has no second recommendation beside it, only the rule.
+        // A length that the user gave has no recommendation, only the recipe's rule for comparison.
         let origin = self.answers.pack_length.as_ref().map_or(Origin::BuiltIn, |answer| answer.origin);
         let length = choice.pack_length;
         self.record("pack.length", length.to_string(), origin, reason);
         PackPlan { length, mtp_length: None, strategy: fit.strategy }
     }
 
-    /// Rows of the MTP head's stage with the memory it needs; nothing where no head is trained.
+    /// Decides the pack length of the MTP head's stage and its memory; `None` if no head is trained.
     pub(crate) fn head_pack(
         &mut self,
         fit: &Fit,
@@ -291,8 +291,7 @@ impl Resolver<'_> {
         }
         let recipe = format!("the Qwen3.5 recipe has packs of {}", count(HEAD_PACK_LENGTH.into()));
         let step = u64::from(choice.pack_length) * batch.packs_per_step();
-        // A longer row than a step of the main training would make the head's steps larger, and leave it
-        // fewer of them.
+        // A pack longer than a step of the main training would make the head's steps larger and fewer.
         let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
         let wanted = HEAD_PACK_LENGTH.min(fit.limit).min(whole_step);
         let needs = |length: u32| fit.memory_of_head(wish, length);

@@ -1,26 +1,27 @@
-//! How an answer's value is read from TOML and from plain text, and written so that it is read back the same.
+//! Reads the value of an answer from TOML and from plain text, and writes it so that reading returns the same
+//! value.
 //!
-//! Plain text is what a variable, a flag or an input line on a screen holds. A list of paths is written there
-//! as TOML writes it, `["a.jsonl", "b.jsonl"]`; a single path needs nothing around it.
+//! Variables, flags and input lines on a screen contain plain text. A list of paths is written there as in
+//! TOML, `["a.jsonl", "b.jsonl"]`; a single path needs no brackets.
 
 use std::path::PathBuf;
 
 use crate::setting::Kind;
 
-/// A type that an answer can have.
+/// A type of an answer's value.
 pub(crate) trait Value: Sized + PartialEq {
-    /// What kind of value it is.
+    /// The kind of the value.
     const KIND: Kind;
-    /// From a TOML value of the right type.
+    /// Reads a TOML value of the right type.
     fn from_toml(value: &toml::Value) -> Option<Self>;
-    /// From text.
+    /// Reads plain text.
     fn from_text(text: &str) -> Option<Self>;
-    /// As a TOML value that [`from_toml`](Self::from_toml) may read; the caller looks whether it does.
+    /// Writes a TOML value. The caller checks that [`from_toml`](Self::from_toml) reads it back.
     fn to_toml(&self) -> Option<toml::Value>;
-    /// As text that [`from_text`](Self::from_text) may read; the caller looks whether it does.
+    /// Writes plain text. The caller checks that [`from_text`](Self::from_text) reads it back.
     fn to_text(&self) -> Option<String>;
 
-    /// From the words after a flag: one, except where several make one value.
+    /// Reads the words after a flag: a single one, except for types with several values.
     fn from_words(words: &[&str]) -> Option<Self> {
         match words {
             [text] => Self::from_text(text),
@@ -28,24 +29,25 @@ pub(crate) trait Value: Sized + PartialEq {
         }
     }
 
-    /// As words that [`from_words`](Self::from_words) reads.
+    /// Writes words that [`from_words`](Self::from_words) reads.
     fn to_words(&self) -> Option<Vec<String>> {
-        spoken(self).map(|text| vec![text])
+        text_of(self).map(|text| vec![text])
     }
 
-    /// As a number, where it is one.
+    /// Returns the value as a number, if it is one.
     fn number(&self) -> Option<f64> {
         None
     }
 }
 
-/// The TOML value that reads back as this one; `None` for what TOML cannot hold (a path that is not UTF-8).
+/// Returns the TOML value that reads back as this one, or `None` if TOML cannot represent it (a path that is
+/// not UTF-8).
 pub(crate) fn written<T: Value>(value: &T) -> Option<toml::Value> {
     value.to_toml().filter(|toml| T::from_toml(toml).as_ref() == Some(value))
 }
 
-/// The text that reads back as this value; `None` where there is none (a path that is not UTF-8).
-pub(crate) fn spoken<T: Value>(value: &T) -> Option<String> {
+/// Returns the text that reads back as this value, or `None` if there is none (a path that is not UTF-8).
+pub(crate) fn text_of<T: Value>(value: &T) -> Option<String> {
     value.to_text().filter(|text| T::from_text(text).as_ref() == Some(value))
 }
 
@@ -114,23 +116,24 @@ impl Value for Vec<PathBuf> {
         }
     }
 
-    /// Each path is a word as it stands, also one that begins with a bracket.
+    /// Each word is a path, even if it begins with a bracket.
     fn from_words(words: &[&str]) -> Option<Self> {
         let paths: Vec<PathBuf> = words.iter().map(|word| PathBuf::from_text(word)).collect::<Option<_>>()?;
         (!paths.is_empty()).then_some(paths)
     }
 
     fn to_words(&self) -> Option<Vec<String>> {
-        self.iter().map(spoken).collect()
+        self.iter().map(text_of).collect()
     }
 }
 
-/// A list of paths in TOML's brackets. A file may have such a name too; then it stands in a list of one.
+/// Reads a list of paths in TOML's brackets. A file whose name looks like such a list has to be written as a
+/// list of one.
 fn listed(text: &str) -> Option<Vec<PathBuf>> {
     if !text.trim_start().starts_with('[') {
         return None;
     }
-    // `toml::Value` reads a whole document; a list alone is read as a value of one.
+    // `toml::Value` parses whole documents, so the list is parsed as one of its values.
     let document: toml::Table = format!("list = {text}").parse().ok()?;
     match document.get("list")? {
         list @ toml::Value::Array(_) if document.len() == 1 => Vec::from_toml(list),
@@ -256,7 +259,7 @@ impl Value for f64 {
     }
 
     fn to_text(&self) -> Option<String> {
-        // Both forms are the shortest that read back the same; a learning rate reads better as 2e-4.
+        // Both forms are the shortest that read back the same; a learning rate is more readable as 2e-4.
         let scientific = *self != 0.0 && !(1e-2..1e15).contains(&self.abs());
         Some(if scientific { format!("{self:e}") } else { self.to_string() })
     }
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!(read("[]\nx = 1"), Some(vec!["[]\nx = 1".into()]));
         assert_eq!(read("  "), None);
         let named_like_a_list = vec![PathBuf::from(r#"["a"]"#)];
-        assert_eq!(read(&spoken(&named_like_a_list).unwrap()), Some(named_like_a_list));
+        assert_eq!(read(&text_of(&named_like_a_list).unwrap()), Some(named_like_a_list));
     }
 
     #[test]
@@ -301,9 +304,9 @@ mod tests {
     fn what_cannot_be_read_back_is_not_written() {
         use std::os::unix::ffi::OsStringExt;
         let path = PathBuf::from(std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec()));
-        assert_eq!((written(&path), spoken(&path)), (None, None));
-        assert_eq!((written(&vec![path.clone()]), spoken(&vec![path])), (None, None));
-        assert_eq!((written(&f64::NAN), spoken(&f64::INFINITY)), (None, None));
+        assert_eq!((written(&path), text_of(&path)), (None, None));
+        assert_eq!((written(&vec![path.clone()]), text_of(&vec![path])), (None, None));
+        assert_eq!((written(&f64::NAN), text_of(&f64::INFINITY)), (None, None));
         assert_eq!((written(&String::new()), written(&Vec::<PathBuf>::new())), (None, None));
         assert_eq!(written(&u64::MAX), None);
     }
@@ -314,11 +317,11 @@ mod tests {
             text in any::<String>(), paths in prop::collection::vec(any::<String>(), 1..4), number in any::<f64>(),
         ) {
             let same = |text: &String| !text.trim().is_empty();
-            prop_assert_eq!(spoken(&text).is_some(), same(&text));
+            prop_assert_eq!(text_of(&text).is_some(), same(&text));
             let paths: Vec<PathBuf> = paths.iter().filter(|path| same(path)).map(PathBuf::from).collect();
-            prop_assert_eq!(spoken(&paths).is_some(), !paths.is_empty());
+            prop_assert_eq!(text_of(&paths).is_some(), !paths.is_empty());
             prop_assert_eq!(written(&paths).is_some(), !paths.is_empty());
-            prop_assert_eq!(spoken(&number).is_some(), number.is_finite());
+            prop_assert_eq!(text_of(&number).is_some(), number.is_finite());
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The curves of a run and the marks on them.
 //!
-//! The table at the head says all about the curves beside the losses: a new chart is one row here, and its
-//! field in the event. Screens, the report and TensorBoard show what the table has.
+//! The table below describes all curves except the losses: a new chart is one row here, and its field in the
+//! event. Screens, the report and TensorBoard show the rows of the table.
 
 use serde::Serialize;
 
 use crate::event::{DeviceSample, GpuSample, Step};
 use crate::series::Series;
 
-/// What a metric is counted in.
+/// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Loss, nats per trained token.
@@ -32,7 +32,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit as it is written beside a number; empty for bare numbers.
+    /// Returns the unit as written after a number; empty for plain numbers.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Nats => "nats per trained token",
@@ -47,34 +47,34 @@ impl Unit {
     }
 }
 
-/// What a metric says something about.
+/// The subject of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
-    /// How training goes.
+    /// The training.
     Training,
-    /// How the machine is doing.
+    /// The machine.
     Machine,
 }
 
-/// The event that has a metric's value, and how it is read.
+/// The event that contains a metric's value, and how it is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     Step(fn(&Step) -> Option<f64>),
     Device(fn(&DeviceSample) -> Option<f64>),
 }
 
-/// A metric that is charted over the steps, beside the losses.
+/// A metric that is charted over the steps, in addition to the losses.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// What it is called, as in the middle of a sentence.
+    /// The name, as in the middle of a sentence.
     pub title: &'static str,
-    /// What it is counted in.
+    /// The unit.
     pub unit: Unit,
-    /// What it says something about.
+    /// The subject.
     pub about: About,
-    /// Its curve among those of a run.
+    /// Returns its curve from those of a run.
     pub series: fn(&Charts) -> &Series,
-    /// Its tag in TensorBoard, where it is logged there.
+    /// Its tag in TensorBoard, if it is logged there.
     pub(crate) tag: Option<&'static str>,
     pub(crate) source: Source,
 }
@@ -82,8 +82,8 @@ pub struct Metric {
 /// Declares [`Charts`] with a field, and [`METRICS`] with an entry, for each row.
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $title:literal, $unit:ident, $about:ident, $tag:expr, $source:expr;)*) => {
-        /// The curves of a run, by step. Readings of the machine stand at the step that was done last when
-        /// they were taken; of several GPUs the first is shown, which is the one that trains.
+        /// The curves of a run, by step. Samples of the machine are assigned to the last step done before
+        /// them. Of several GPUs the first is shown, which is the one used for training.
         #[derive(Debug, Clone, Default, PartialEq, Serialize)]
         pub struct Charts {
             /// Training loss, nats per trained token.
@@ -93,7 +93,7 @@ macro_rules! metrics {
             $($(#[$doc])* pub $name: Series,)*
         }
 
-        /// What is charted beside the losses, the most informative first.
+        /// The metrics that are charted in addition to the losses, the most informative first.
         pub static METRICS: &[Metric] = &[$(Metric {
             title: $title,
             unit: Unit::$unit,
@@ -111,14 +111,14 @@ macro_rules! metrics {
                 })*
             }
 
-            /// Takes a reading of the machine after step `at`.
+            /// Adds a sample of the machine that was taken after step `at`.
             pub(crate) fn reading(&mut self, at: u64, sample: &DeviceSample) {
                 $(if let Source::Device(read) = $source && let Some(value) = read(sample) {
                     self.$name.push(at, value);
                 })*
             }
 
-            /// Moves what comes after `step` to `discarded`.
+            /// Moves the values after `step` to `discarded`.
             pub(crate) fn discard_after(&mut self, step: u64, discarded: &mut Charts) {
                 discarded.loss.absorb(self.loss.cut_after(step));
                 discarded.eval_loss.absorb(self.eval_loss.cut_after(step));
@@ -155,40 +155,40 @@ metrics! {
     cpu_percent: "CPU load", Percent, Machine, None, Source::Device(|sample| sample.cpu_percent);
 }
 
-/// The GPU that trains.
+/// Returns the GPU that is used for training.
 fn gpu(sample: &DeviceSample) -> Option<&GpuSample> {
     sample.gpus.first()
 }
 
-/// A point on the time axis worth marking.
+/// A marked point on the time axis.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "mark", rename_all = "snake_case")]
 pub enum Mark {
     /// An evaluation that was the best so far.
     Best {
-        /// Steps trained then.
+        /// The number of steps trained.
         step: u64,
-        /// Its loss.
+        /// The loss of the evaluation.
         loss_nats: f64,
     },
     /// A committed checkpoint.
     Checkpoint {
-        /// Steps trained then.
+        /// The number of steps trained.
         step: u64,
-        /// It had the lowest eval loss so far.
+        /// Whether it had the lowest eval loss so far.
         best: bool,
     },
     /// An attempt continued from here.
     Resumed {
-        /// Step of the checkpoint it continued from.
+        /// The step of the checkpoint that it continued from.
         step: u64,
-        /// Its number.
+        /// The number of the attempt.
         attempt: u32,
     },
 }
 
 impl Mark {
-    /// Where it stands.
+    /// Returns the step of the mark.
     pub fn step(&self) -> u64 {
         match *self {
             Mark::Best { step, .. } | Mark::Checkpoint { step, .. } | Mark::Resumed { step, .. } => step,

@@ -1,4 +1,4 @@
-//! Checkpoints that exist whole or not at all.
+//! Checkpoints that are either complete or do not exist.
 //!
 //! ```text
 //! checkpoints/.tmp-step-001200-9f3a/   files being written; worthless until renamed
@@ -6,10 +6,10 @@
 //! checkpoints/damaged-step-001200/     failed its manifest on a resume; kept for a person to look at
 //! ```
 //!
-//! A process killed, or a machine cut off, at any instant leaves every committed checkpoint as it was and at
-//! most some `.tmp-` folders, which the next [`Checkpoints::clean`] removes. Deleting goes through a rename
-//! too, so half a deletion never looks like damage. Reading needs no lease; every change takes the [`Lease`]
-//! as proof.
+//! If the process is killed or the power fails at any moment, every committed checkpoint is unchanged and at
+//! most some `.tmp-` folders are left, which the next [`Checkpoints::clean`] removes. Deleting renames the
+//! folder first, so an incomplete deletion never looks like damage. Reading needs no lease; every change
+//! takes the [`Lease`] as proof.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,25 +32,25 @@ const DAMAGED: &str = "damaged-";
 /// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Optimizer steps done.
+    /// The number of optimizer steps done.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
-    /// Bytes of its files, manifest excluded.
+    /// The size of its files in bytes, without the manifest.
     pub bytes: u64,
 }
 
 impl Checkpoint {
-    /// Folder name under `checkpoints/`, as events and users call it.
+    /// Returns the folder name under `checkpoints/`, which events and users use.
     pub fn name(&self) -> String {
         folder_name(self.step)
     }
 }
 
-/// A checkpoint that was passed over, and why.
+/// A damaged checkpoint that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The step in its name.
+    /// The step in its folder name.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
@@ -61,9 +61,9 @@ pub struct Skipped {
 /// The checkpoint to continue from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewestValid {
-    /// The newest one whose every byte matches its manifest.
+    /// The newest one that matches its manifest completely.
     pub checkpoint: Option<Checkpoint>,
-    /// Newer ones that do not, newest first.
+    /// Newer ones that do not match, newest first.
     pub skipped: Vec<Skipped>,
 }
 
@@ -71,17 +71,18 @@ pub struct NewestValid {
 #[derive(Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
-    /// Steps this process committed or verified: not hashed again when old ones are deleted.
+    /// Steps that this process committed or verified, which need not be hashed again when old ones are
+    /// deleted.
     sound: BTreeSet<u64>,
 }
 
 impl Checkpoints {
-    /// The checkpoints of a run.
+    /// Creates access to the checkpoints of a run.
     pub fn new(run: &RunDir) -> Self {
         Checkpoints { folder: run.checkpoints(), sound: BTreeSet::new() }
     }
 
-    /// Steps that have a committed folder, ascending. Says nothing about their contents.
+    /// Returns the steps that have a committed folder, ascending. The contents are not checked.
     ///
     /// # Errors
     /// [`Error::Io`] when `checkpoints/` cannot be listed.
@@ -100,10 +101,10 @@ impl Checkpoints {
         self.check(step).map_err(|damage| Error::DamagedCheckpoint { path, damage })
     }
 
-    /// The newest checkpoint that can be trusted, and the newer ones that cannot.
+    /// Finds the newest valid checkpoint, and the newer ones that are damaged.
     ///
     /// # Errors
-    /// [`Error::Io`] when `checkpoints/` cannot be listed. Damage is no error: it is in `skipped`.
+    /// [`Error::Io`] when `checkpoints/` cannot be listed. Damage is not an error: it is listed in `skipped`.
     pub fn newest_valid(&mut self) -> Result<NewestValid> {
         let mut found = NewestValid::default();
         for step in self.steps()?.into_iter().rev() {
@@ -118,8 +119,8 @@ impl Checkpoints {
         Ok(found)
     }
 
-    /// Starts a checkpoint: write its files into [`CheckpointWriter::path`], then commit. Dropped without a
-    /// commit it leaves nothing behind.
+    /// Starts a checkpoint: write its files into [`CheckpointWriter::path`], then commit. If it is dropped
+    /// without a commit, nothing is left.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be created.
@@ -131,8 +132,8 @@ impl Checkpoints {
     }
 
     /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is
-    /// found by its contents and always stays; damaged ones newer than it stay too and do not count.
-    /// Returns the deleted steps.
+    /// determined by its contents and always kept; newer damaged ones are kept too and do not count. Returns
+    /// the deleted steps.
     ///
     /// # Errors
     /// [`Error::Io`] when a folder cannot be listed or deleted.
@@ -160,7 +161,7 @@ impl Checkpoints {
     }
 
     /// Renames damaged checkpoints to `damaged-step-…`, so that the resumed run can commit these steps again
-    /// and nothing is lost that a person might want to look at. Returns the new folders.
+    /// and the damaged files remain available. Returns the new folders.
     ///
     /// # Errors
     /// [`Error::Io`] when one cannot be renamed.
@@ -178,8 +179,8 @@ impl Checkpoints {
         Ok(renamed)
     }
 
-    /// Removes what killed processes left: unfinished checkpoints and half deletions. Returns how many. A
-    /// trainer calls it once after taking the lease, before it looks for the newest checkpoint.
+    /// Removes the unfinished checkpoints and incomplete deletions of killed processes. Returns their number.
+    /// A trainer calls this once after taking the lease, before it looks for the newest checkpoint.
     ///
     /// # Errors
     /// [`Error::Io`] when one cannot be removed.
@@ -191,7 +192,8 @@ impl Checkpoints {
             if let Some(original) = name.strip_prefix(ASIDE)
                 && !self.folder.join(original).exists()
             {
-                // Killed between the two renames of `replace`: the old checkpoint is still the good one.
+                // The process was killed between the two renames of `replace`, so the old checkpoint is still
+                // valid.
                 fs::rename(&path, self.folder.join(original)).doing("restore", &path)?;
             } else if name.starts_with(TEMP) || name.starts_with(ASIDE) {
                 fs::remove_dir_all(&path).doing("remove", &path)?;
@@ -202,7 +204,7 @@ impl Checkpoints {
     }
 
     fn assert_leased(&self, lease: &Lease) {
-        // One run may be called by two paths.
+        // The same run may be reached by two paths.
         let same = self.folder == lease.checkpoints()
             || fs::canonicalize(&self.folder).ok() == fs::canonicalize(lease.checkpoints()).ok();
         assert!(same, "a lease is proof for its own run only");
@@ -243,8 +245,7 @@ impl Checkpoints {
         fs::remove_dir_all(&doomed).doing("delete", &doomed)
     }
 
-    /// Puts `temp` where a checkpoint of the same step already lies, without an instant in which neither is
-    /// there.
+    /// Replaces the checkpoint of the same step by `temp`, so that one of the two exists at any moment.
     fn replace(&self, temp: &Path, step: u64) -> Result<()> {
         let path = self.path_of(step);
         match renameat_with(CWD, temp, CWD, &path, RenameFlags::EXCHANGE) {
@@ -252,7 +253,8 @@ impl Checkpoints {
                 sync(&self.folder).doing("flush to disk", &self.folder)?;
                 self.delete(temp)
             }
-            // Some network file systems cannot exchange: two renames, which `clean` completes after a kill.
+            // Some network file systems cannot exchange two names. Two renames are used instead, which
+            // `clean` completes after a kill.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
                 fs::rename(&path, &aside).doing("replace", &path)?;
@@ -275,16 +277,16 @@ pub struct CheckpointWriter<'a> {
 }
 
 impl CheckpointWriter<'_> {
-    /// Where its files go; subfolders are allowed.
+    /// Returns the folder for its files. Subfolders are allowed.
     pub fn path(&self) -> &Path {
         &self.temp
     }
 
-    /// Flushes and hashes the files, writes the manifest, and makes the checkpoint visible. A checkpoint of
-    /// the same step, as a resumed run may meet, is replaced.
+    /// Flushes and hashes the files, writes the manifest, and makes the checkpoint visible. An existing
+    /// checkpoint of the same step, possible after a resume, is replaced.
     ///
     /// # Errors
-    /// [`Error::Io`] with a full disk or a read-only one in words; nothing visible has changed then.
+    /// [`Error::Io`] describes a full or read-only disk; nothing visible has changed then.
     pub fn commit(mut self) -> Result<Checkpoint> {
         let (step, temp) = (self.step, self.temp.clone());
         let manifest =
@@ -295,8 +297,8 @@ impl CheckpointWriter<'_> {
         file.write_all(&manifest.to_json()).and_then(|()| file.sync_all()).doing("write", &manifest_path)?;
         sync(&temp).doing("flush to disk", &temp)?;
         let path = self.checkpoints.path_of(step);
-        // An empty folder would be replaced by a plain rename; NOREPLACE is not everywhere, so ask first.
-        // Nobody else creates one meanwhile: we hold the lease.
+        // A plain rename would replace an empty folder, and NOREPLACE is not supported everywhere, so this
+        // checks first. Only the holder of the lease creates checkpoints.
         if path.exists() {
             self.checkpoints.replace(&temp, step)?;
         } else {
@@ -313,7 +315,7 @@ impl CheckpointWriter<'_> {
 impl Drop for CheckpointWriter<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            // Frees the disk for the retry; `clean` gets what this leaves.
+            // This frees disk space for the retry; `clean` removes what is left here.
             let _ = fs::remove_dir_all(&self.temp);
         }
     }
@@ -325,7 +327,7 @@ fn folder_name(step: u64) -> String {
 
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
-    // `step-12` and `step-000012` would otherwise be the same step twice.
+    // Otherwise `step-12` and `step-000012` would be the same step twice.
     (folder_name(step) == name).then_some(step)
 }
 
@@ -356,7 +358,7 @@ mod tests {
         }
 
         fn newest(&mut self) -> (Option<u64>, Vec<String>) {
-            // A fresh reader, which trusts nothing.
+            // A new reader, which has verified nothing yet.
             let found = Checkpoints::new(self.lease.run()).newest_valid().unwrap();
             let skipped = found.skipped.iter().map(|s| format!("{}: {}", s.step, s.damage)).collect();
             (found.checkpoint.map(|c| c.step), skipped)
@@ -417,7 +419,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bytes = good.clone();
             bytes[at] ^= 1 << (at % 8);
-            // Another layout of the same values is the same manifest (a newline that became a tab).
+            // The same values with other white space are the same manifest (a newline that became a tab).
             let same = serde_json::from_slice::<Manifest>(&bytes).ok() == serde_json::from_slice(&good).ok();
             fs::write(&manifest, &bytes).unwrap();
             let (newest, _) = s.newest();
@@ -467,7 +469,7 @@ mod tests {
         s.commit(2);
         let damaged = s.commit(3).path;
         flip(&damaged.join("weights.bin"), 0);
-        // A resumed process, which committed none of them.
+        // This stands for a resumed process, which committed none of them.
         s.checkpoints = Checkpoints::new(s.lease.run());
         assert_eq!(s.checkpoints.retain(1, None, &s.lease).unwrap(), [1]);
         assert_eq!(s.newest().0, Some(2));

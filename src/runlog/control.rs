@@ -1,9 +1,9 @@
-//! Requests to a running trainer: one small file each in `control/`, put there by rename, acknowledged by an
+//! Requests to a running trainer: one small file each in `control/`, created by rename and acknowledged by an
 //! event.
 //!
-//! Anyone who may write in the run folder may ask; the trainer looks between two steps. It logs
-//! `control_applied` first and removes the file after, so a request is never lost and at worst carried out
-//! twice.
+//! Everyone with write access to the run folder may send requests; the trainer reads them between two steps.
+//! It first logs `control_applied` and then removes the file, so a request is never lost and at worst carried
+//! out twice.
 
 use std::fs;
 use std::io::Write;
@@ -23,12 +23,12 @@ use crate::run_dir::{RunDir, random_hex};
 pub enum Action {
     /// Commit a checkpoint, then end.
     Stop,
-    /// Commit a checkpoint and go on.
+    /// Commit a checkpoint and continue.
     Checkpoint,
 }
 
 impl Action {
-    /// The name in requests and events.
+    /// Returns the name in requests and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Stop => "stop",
@@ -40,15 +40,15 @@ impl Action {
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Also the file's name; the acknowledging event repeats it.
+    /// The id, which is also the file's name; the acknowledging event repeats it.
     pub id: String,
     /// The requested action.
     pub action: Action,
-    /// When, microseconds since the Unix epoch.
+    /// The time of the request, in microseconds since the Unix epoch.
     pub time_us: u64,
 }
 
-/// Asks the running trainer for something. The answer is a `control_applied` event with the returned id.
+/// Sends a request to the running trainer. The answer is a `control_applied` event with the returned id.
 ///
 /// # Errors
 /// [`Error::NotRunning`] when no trainer holds the lease, [`Error::Io`] when the request cannot be written.
@@ -70,9 +70,9 @@ pub fn request(run: &RunDir, action: Action) -> Result<Request> {
 /// The result of reading `control/`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
-    /// Requests to carry out, oldest first. Acknowledge each.
+    /// The requests to carry out, oldest first. Each has to be acknowledged.
     pub requests: Vec<Request>,
-    /// Requests that were set aside, with the reason, one line each, for a `warning` event.
+    /// The reasons why files were set aside, one line each, for a `warning` event.
     pub ignored: Vec<String>,
 }
 
@@ -84,13 +84,13 @@ pub struct ControlInbox {
 }
 
 impl ControlInbox {
-    /// The inbox of the run this process trains.
+    /// Creates the inbox of the run that this process trains.
     pub fn new(lease: &Lease) -> Self {
         ControlInbox { folder: lease.run().control(), started_us: lease.started_us() }
     }
 
-    /// Requests that wait. What is no request is renamed to `*.ignored` and reported; so is one that was
-    /// meant for an earlier attempt, which would otherwise end a resumed run at its first step.
+    /// Returns the pending requests. Files that are not requests are renamed to `*.ignored` and reported, and
+    /// so are requests to an earlier attempt, which would otherwise end a resumed run at its first step.
     ///
     /// # Errors
     /// [`Error::Io`] when `control/` cannot be listed.
@@ -129,7 +129,7 @@ impl ControlInbox {
 fn read(path: &Path) -> Result<Request, String> {
     const LARGEST: u64 = 64 * 1024;
     let meta = fs::symlink_metadata(path).map_err(|e| e.to_string())?;
-    // A pipe under this name would hold up the training loop for ever.
+    // Reading a named pipe would block the training loop for ever.
     if !meta.is_file() || meta.len() > LARGEST {
         return Err("it is not a small plain file".to_owned());
     }

@@ -1,8 +1,8 @@
-//! Deleting a run: never one that is being trained, never anything but a run, and never half without saying
-//! so.
+//! Deletes a run. It never deletes a run that is being trained or a folder that is not a run, and reports an
+//! incomplete deletion.
 //!
-//! The folder first leaves the list under a hidden name, in one rename, and is then emptied; so a kill in
-//! between leaves no run that looks whole and is not. Links inside are removed, not followed.
+//! The folder is first renamed to a hidden name and then emptied, so a kill in between never leaves an
+//! incomplete run in the list. Links inside are removed, not followed.
 
 use std::path::Path;
 use std::{fs, io};
@@ -11,7 +11,7 @@ use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
 use crate::run_dir::{RunDir, random_hex};
 
-/// How a folder that is being deleted is called. [`crate::RunsRoot::list`] passes hidden names over.
+/// The prefix of the name of a folder that is being deleted. [`crate::RunsRoot::list`] skips hidden names.
 const DELETED: &str = ".deleted-";
 
 impl RunDir {
@@ -19,8 +19,8 @@ impl RunDir {
     ///
     /// # Errors
     /// [`Error::AlreadyRunning`] while it is being trained; [`Error::NotDeletable`] for a link, or a folder
-    /// without the marks of a run; [`Error::HalfDeleted`] names what is left where something could not be
-    /// removed; [`Error::Io`] when it cannot be touched at all, in which case it is as it was.
+    /// that does not look like a run; [`Error::HalfDeleted`] names the rest that could not be removed;
+    /// [`Error::Io`] when nothing could be changed.
     pub fn delete(self) -> Result<u64> {
         self.delete_with(|folder| fs::remove_dir_all(folder))
     }
@@ -35,7 +35,7 @@ impl RunDir {
         if !(here(&self.events()) && self.events().is_dir() && here(&self.plan()) && self.plan().is_file()) {
             return refuse("it has no plan.toml and events/ of its own, so it may be something else");
         }
-        // Held to the end: nobody starts a trainer in a folder that is going away.
+        // The lease is held to the end, so that no trainer starts in a folder that is being deleted.
         let _lease = Lease::acquire(&self)?;
         let bytes = self.size_bytes();
         let whole = fs::canonicalize(&path).doing("delete", &path)?;

@@ -8,45 +8,45 @@ use sparktune_base::program_name;
 use crate::lease::Holder;
 use crate::manifest::Damage;
 
-/// Result with this member's [`Error`].
+/// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every failure of this member. The text names what, where, and what to do next.
+/// The errors of this crate. Each message says what happened, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// An operation of the operating system failed.
     #[error("cannot {doing} {}: {}", .path.display(), in_words(.source))]
     Io {
-        /// A verb phrase: "create", "read", "flush to disk".
+        /// The attempted action, as a verb phrase: "create", "read", "flush to disk".
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The refusal itself; its `kind` tells a full disk from the rest.
+        /// The system's error, whose `kind` identifies a full disk.
         source: io::Error,
     },
-    /// There is no run at all under the root.
+    /// There is no run at all in the folder.
     #[error(
         "there are no runs in {} yet; start one with `{program} train`, or name another folder with --runs-dir",
         .root.display(), program = program_name()
     )]
     NoRuns {
-        /// The folder that holds runs.
+        /// The folder of the runs.
         root: PathBuf,
     },
     /// No run has this name.
     #[error("no run named '{name}' in {}; `{program} runs` lists them", .root.display(), program = program_name())]
     NoSuchRun {
-        /// The name that was asked for.
+        /// The name that the user gave.
         name: String,
-        /// The folder that holds runs.
+        /// The folder of the runs.
         root: PathBuf,
     },
-    /// A prefix that fits several runs.
+    /// Several runs match the prefix.
     #[error("'{name}' matches {} runs; type more of one of these names:\n  {}", .candidates.len(), .candidates.join("\n  "))]
     Ambiguous {
-        /// The name that was asked for.
+        /// The name that the user gave.
         name: String,
-        /// Every run it fits, oldest first.
+        /// All matching runs, oldest first.
         candidates: Vec<String>,
     },
     /// The folder exists but is not a run.
@@ -58,7 +58,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A second trainer wanted the run.
+    /// The run already has a trainer.
     #[error(
         "{} is already being trained by {holder}; watch it with `{program} watch`, or end it with `{program} stop`",
         .run.display(), program = program_name()
@@ -66,10 +66,10 @@ pub enum Error {
     AlreadyRunning {
         /// The run folder.
         run: PathBuf,
-        /// The holder's note about itself.
+        /// The trainer that holds the lease.
         holder: Holder,
     },
-    /// A request to a run that nobody trains.
+    /// A request was sent to a run without a trainer.
     #[error(
         "no trainer is running in {}, so there is nothing to stop. `{program} resume` continues a run that has not finished",
         .run.display(), program = program_name()
@@ -78,46 +78,46 @@ pub enum Error {
         /// The run folder.
         run: PathBuf,
     },
-    /// A record that is written once exists already.
+    /// A record that is written only once exists already.
     #[error("{} is already written and never changes; start a new run to use other settings", .path.display())]
     AlreadyWritten {
         /// The record.
         path: PathBuf,
     },
-    /// A folder that is not deleted as a run.
+    /// The folder cannot be deleted as a run.
     #[error("{} is not deleted: {reason}", .path.display())]
     NotDeletable {
         /// The folder.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// The run is out of the list, but part of it is still on the disk.
+    /// The run was removed from the list, but part of it is still on the disk.
     #[error(
         "{} is deleted, but {left_bytes} bytes of it could not be removed: {}. They are in {}; remove that folder by hand",
         .run.display(), in_words(.source), .left_in.display()
     )]
     HalfDeleted {
-        /// The run folder as it was called.
+        /// The original path of the run folder.
         run: PathBuf,
-        /// Where the rest lies now.
+        /// The folder that contains the rest.
         left_in: PathBuf,
-        /// Size of the rest.
+        /// The size of the rest in bytes.
         left_bytes: u64,
-        /// The refusal.
+        /// The system's error.
         source: io::Error,
     },
-    /// Events from a newer sparktune.
+    /// The events were written by a newer sparktune.
     #[error("{}: event format v{found} is newer than v{known}, the newest this sparktune reads; update sparktune", .path.display())]
     NewerEvents {
         /// The event file.
         path: PathBuf,
-        /// Version found.
+        /// The version in the file.
         found: u64,
-        /// Version understood.
+        /// The newest supported version.
         known: u32,
     },
-    /// A checkpoint that was asked for by its step is not whole.
+    /// The requested checkpoint is damaged.
     #[error(
         "checkpoint {} is damaged: {damage}; `{program} resume` continues from an earlier one",
         .path.display(), program = program_name()
@@ -131,20 +131,20 @@ pub enum Error {
 }
 
 impl Error {
-    /// Words for an I/O error of a caller that writes into the run folder itself (a checkpoint's files, a
+    /// Creates the error for a caller that writes into the run folder itself (the files of a checkpoint, a
     /// log).
     pub fn io(doing: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { doing, path: path.into(), source }
     }
 
-    /// The disk or the user's quota is full: worth saying so rather than retrying at once.
+    /// Returns whether the disk or the user's quota is full, so that a retry makes no sense.
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Error::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
 
-/// An I/O error as a cause and what to do about it.
+/// Describes the cause of an I/O error and what to do about it.
 pub fn in_words(error: &io::Error) -> String {
     use io::ErrorKind as K;
     let advice = match error.kind() {
@@ -159,7 +159,7 @@ pub fn in_words(error: &io::Error) -> String {
     advice.to_owned()
 }
 
-/// `.doing("read", path)` on an `io::Result`.
+/// Adds the method `.doing("read", path)` to `io::Result`.
 pub(crate) trait Doing<T> {
     fn doing(self, doing: &'static str, path: impl Into<PathBuf>) -> Result<T>;
 }

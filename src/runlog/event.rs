@@ -1,33 +1,33 @@
-//! One line of an event file: the envelope and the kinds.
+//! The events: the envelope and the kinds. Each event is one line of an event file:
 //!
 //! `{"v":1,"attempt":1,"seq":412,"time_us":1763645250000000,"kind":"step","step":120,"loss_nats":1.25,…}`
 //!
-//! Rules a reader may rely on: `seq` starts at 1 in each attempt and has no gaps; fields carry their unit in
-//! the name; a field that nobody measured is absent; a loss or gradient norm that is not finite is `null`
-//! beside `"loss_nonfinite":"nan"` (`"inf"`, `"-inf"`). Unknown kinds and fields are skipped; an unknown `v`
-//! is refused.
+//! Readers may rely on these rules: `seq` starts at 1 in each attempt and has no gaps; the names of fields
+//! contain their unit; a value that was not measured is absent; a loss or gradient norm that is not finite is
+//! `null` next to `"loss_nonfinite":"nan"` (`"inf"`, `"-inf"`). Unknown kinds and fields are skipped; an
+//! unknown `v` is refused.
 
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{EvalWire, StepWire};
 
-/// Major version of the envelope. Kinds and fields may be added without changing it.
+/// The major version of the envelope. Kinds and fields may be added without changing it.
 pub const EVENT_VERSION: u32 = 1;
 
 /// One event as read from, or written to, an event file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Which start of the trainer wrote it, from 1.
+    /// The number of the attempt that wrote it, from 1.
     pub attempt: u32,
-    /// Position within the attempt, from 1, without gaps.
+    /// The position within the attempt, from 1, without gaps.
     pub seq: u64,
-    /// Microseconds since the Unix epoch; never decreases within an attempt.
+    /// The time in microseconds since the Unix epoch; it never decreases within an attempt.
     pub time_us: u64,
     /// The payload.
     pub kind: Kind,
 }
 
-/// The payload.
+/// The payload of an event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each payload is documented at its type")]
@@ -44,12 +44,12 @@ pub enum Kind {
     ControlApplied(ControlApplied),
     Warning(Warning),
     RunFinished(RunFinished),
-    /// A kind of a later sparktune: counted by readers, never written.
+    /// A kind of a later sparktune, which readers count and no one writes.
     #[serde(skip_serializing)]
     Unknown(String),
 }
 
-/// First event of every attempt.
+/// The first event of every attempt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStarted {
@@ -59,7 +59,7 @@ pub struct RunStarted {
     pub model: String,
     /// `lora` or `full`.
     pub method: String,
-    /// The device in words, as the trainer chose it.
+    /// The device that the trainer chose, in words.
     pub device: String,
     /// Optimizer steps of the whole run, when known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,23 +67,24 @@ pub struct RunStarted {
     /// Epochs of the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Step of the checkpoint this attempt continues from; absent when it starts from the base model.
+    /// The step of the checkpoint that this attempt continues from; absent when it starts from the base
+    /// model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from_step: Option<u64>,
 }
 
-/// A new part of the job begins: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …
+/// The start of a new phase of the run: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phase {
-    /// Name of the part.
+    /// The name of the phase.
     pub phase: String,
-    /// One line for a person.
+    /// A description in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// How far the current phase is, where it is not counted in steps.
+/// The progress of the current phase, if it is not counted in steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
@@ -91,10 +92,10 @@ pub struct Progress {
     pub phase: String,
     /// Units done.
     pub done: u64,
-    /// Units in all, when known.
+    /// The total number of units, when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// What is counted: `bytes`, `examples`, `tensors`, …
+    /// The unit: `bytes`, `examples`, `tensors`, …
     pub unit: String,
 }
 
@@ -102,7 +103,7 @@ pub struct Progress {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "StepWire", into = "StepWire")]
 pub struct Step {
-    /// Number of the step, from 1.
+    /// The number of the step, from 1.
     pub step: u64,
     /// Epochs done, fractional.
     pub epoch: Option<f64>,
@@ -110,29 +111,29 @@ pub struct Step {
     pub loss_nats: f64,
     /// Target tokens of the step.
     pub target_tokens: u64,
-    /// All tokens of the step, padding excluded.
+    /// All tokens of the step, without padding.
     pub tokens: u64,
     /// Learning rate used.
     pub lr: Option<f64>,
     /// Global gradient norm before clipping; may be NaN or infinite.
     pub grad_norm: Option<f64>,
-    /// Wall time of the step.
+    /// Wall time of the step in milliseconds.
     pub step_ms: Option<f64>,
     /// Tokens (not only targets) per second of this step.
     pub tokens_per_s: Option<f64>,
-    /// Memory used, as the budget counts it.
+    /// Memory used in bytes, counted as in the plan's budget.
     pub mem_used_bytes: Option<u64>,
-    /// Part of `step_ms` that waited for data.
+    /// The part of `step_ms` spent waiting for data.
     pub data_ms: Option<f64>,
-    /// Part of `step_ms` in forward.
+    /// The part of `step_ms` spent in the forward pass.
     pub forward_ms: Option<f64>,
-    /// Part of `step_ms` in backward.
+    /// The part of `step_ms` spent in the backward pass.
     pub backward_ms: Option<f64>,
-    /// Part of `step_ms` in clipping and optimizer.
+    /// The part of `step_ms` spent in clipping and the optimizer.
     pub optimizer_ms: Option<f64>,
 }
 
-/// Evaluation on the held-out examples.
+/// An evaluation on the eval set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "EvalWire", into = "EvalWire")]
 pub struct Eval {
@@ -148,26 +149,26 @@ pub struct Eval {
     pub eval_ms: Option<f64>,
 }
 
-/// What fp8 changes: the loss of the same rows with the same weights, with it and without. A loss that is not
-/// finite is absent.
+/// The effect of fp8: the losses of the same packs and weights with and without it. A loss that is not finite
+/// is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fp8Loss {
     /// Steps trained so far.
     pub step: u64,
-    /// Mean loss per target token in nats as the training steps compute it.
+    /// The mean loss per target token in nats as the training steps compute it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fp8_nats: Option<f64>,
-    /// The same in bf16, as evaluations and outputs have it.
+    /// The same loss in bf16, as evaluations compute it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_nats: Option<f64>,
-    /// Target tokens of these rows.
+    /// The number of target tokens in these packs.
     pub target_tokens: u64,
-    /// The rows are the held-out examples; else those of the first step.
+    /// Whether the packs are the eval set; otherwise they are those of the first step.
     pub held_out: bool,
 }
 
-/// Text generated during training. Untrusted: escape before showing it.
+/// Text generated during training. It is untrusted and has to be escaped before it is shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
@@ -181,20 +182,21 @@ pub struct Sample {
     pub tokens: u64,
 }
 
-/// One reading of machine and process. Absent means nobody could measure it.
+/// One sample of machine and process. Values that could not be measured are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSample {
-    /// Physical memory, or the container's limit where that is lower.
+    /// The physical memory, or the container's limit if that is lower, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_total_bytes: Option<u64>,
-    /// What can still be allocated without swapping (MemAvailable, or what the container's limit leaves).
+    /// The memory that can still be allocated without swapping (MemAvailable, or the rest under the
+    /// container's limit), in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_available_bytes: Option<u64>,
     /// Total minus available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_used_bytes: Option<u64>,
-    /// CPU and GPU share this memory.
+    /// Whether CPU and GPU share this memory.
     pub mem_unified: bool,
     /// Percent of the last 10 s in which some task waited for memory (PSI).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,13 +218,13 @@ pub struct DeviceSample {
     pub gpus: Vec<GpuSample>,
 }
 
-/// One reading of one GPU; GB10 leaves its memory fields empty.
+/// One sample of one GPU. On GB10 the memory fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSample {
-    /// Index as the driver counts.
+    /// The index used by the driver.
     pub index: u32,
-    /// Share of time with a kernel running.
+    /// The share of time with a kernel running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_percent: Option<u32>,
     /// Core temperature.
@@ -231,13 +233,13 @@ pub struct GpuSample {
     /// Power draw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    /// SM clock now.
+    /// The current SM clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<u32>,
-    /// Highest SM clock of this model.
+    /// The highest SM clock of this model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_max_mhz: Option<u32>,
-    /// Memory clock now.
+    /// The current memory clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_clock_mhz: Option<u32>,
     /// Dedicated memory in use.
@@ -246,12 +248,12 @@ pub struct GpuSample {
     /// Dedicated memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_total_bytes: Option<u64>,
-    /// Why the driver holds the clocks down, when it does.
+    /// The reason why the driver limits the clocks, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttle: Option<String>,
 }
 
-/// A checkpoint is whole on disk.
+/// A checkpoint is complete on disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckpointCommitted {
@@ -261,10 +263,10 @@ pub struct CheckpointCommitted {
     pub name: String,
     /// Size of its files.
     pub bytes: u64,
-    /// Wall time from the first byte to the commit.
+    /// Wall time from the first byte to the commit, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit_ms: Option<f64>,
-    /// Lowest eval loss so far.
+    /// Whether it has the lowest eval loss so far.
     pub best: bool,
 }
 
@@ -272,7 +274,7 @@ pub struct CheckpointCommitted {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlApplied {
-    /// Id of the request; `signal` for SIGTERM and SIGINT, `memory` where nobody asked and memory ran out.
+    /// The id of the request; `signal` for SIGTERM and SIGINT, `memory` if memory ran out.
     pub id: String,
     /// `stop` or `checkpoint`.
     pub action: String,
@@ -280,27 +282,27 @@ pub struct ControlApplied {
     pub step: u64,
 }
 
-/// Something the user should know that does not end the run.
+/// A warning for the user that does not end the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Warning {
-    /// One line: what, where, what to do.
+    /// One line: what happened, where, what to do.
     pub message: String,
     /// Steps trained so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// All that was planned is done (an early stop included).
+    /// Everything planned is done (including an early stop).
     Completed,
-    /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out; `resume`
-    /// continues.
+    /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out. `resume`
+    /// continues the run.
     Stopped,
-    /// Ended by an error, named in `reason`.
+    /// Ended by an error, which `reason` describes.
     Failed,
     /// An outcome of a later sparktune.
     #[default]
@@ -308,13 +310,13 @@ pub enum Outcome {
     Unknown,
 }
 
-/// Last event of an attempt that ended by itself.
+/// The last event of an attempt that ended by itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunFinished {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why, in words.
+    /// The reason, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Steps trained.
@@ -325,11 +327,11 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
-    /// Most memory that this attempt's training took, in what the plan predicts: of the process on a CPU, of
-    /// the device on a GPU, and of both where they share the memory.
+    /// The peak memory of this attempt's training, counted as in the plan's prediction: of the process on a
+    /// CPU, of the device on a GPU, and the sum if they share memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_peak_bytes: Option<u64>,
-    /// The prediction of the plan.
+    /// The plan's prediction in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_predicted_bytes: Option<u64>,
     /// The written paths, relative to the run folder.
@@ -337,12 +339,12 @@ pub struct RunFinished {
     pub outputs: Vec<String>,
 }
 
-/// Why a line is not an event of this version.
+/// The reason why a line is not an event of this version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Not JSON, or a known kind without its fields.
+    /// The line is not JSON, or a known kind without its fields.
     Malformed(String),
-    /// A newer envelope.
+    /// The envelope has a newer version.
     Newer(u64),
 }
 
@@ -372,7 +374,7 @@ struct VersionOnly {
 }
 
 impl Event {
-    /// The event as one line, newline included.
+    /// Returns the event as one line with its newline.
     ///
     /// # Errors
     /// Only for [`Kind::Unknown`], which has no representation here.
@@ -387,7 +389,7 @@ impl Event {
     /// Reads one line without its newline.
     ///
     /// # Errors
-    /// [`Unreadable`] says whether the line is garbage or from a newer sparktune.
+    /// [`Unreadable`] says whether the line is malformed or from a newer sparktune.
     pub fn parse(line: &[u8]) -> Result<Event, Unreadable> {
         crate::step_line::read(line).map_or_else(|| Self::parse_json(line), Ok)
     }
@@ -396,7 +398,7 @@ impl Event {
         let malformed = |error: serde_json::Error| Unreadable::Malformed(error.to_string());
         let head: Head = match serde_json::from_slice(line) {
             Ok(head) => head,
-            // A newer envelope may have changed every field but its version.
+            // In a newer envelope every field but the version may have changed.
             Err(error) => match serde_json::from_slice(line) {
                 Ok(VersionOnly { v }) if v != u64::from(EVENT_VERSION) => return Err(Unreadable::Newer(v)),
                 _ => return Err(malformed(error)),
@@ -430,7 +432,7 @@ impl Event {
 }
 
 impl Kind {
-    /// Must survive a power cut that follows it.
+    /// Returns whether the event must survive a power failure right after it.
     pub(crate) fn is_durable(&self) -> bool {
         matches!(self, Kind::CheckpointCommitted(_) | Kind::RunFinished(_))
     }

@@ -1,7 +1,7 @@
-//! The lease: an exclusive `flock` on `lease.lock` that the trainer holds for life.
+//! The lease: an exclusive `flock` on `lease.lock` that the trainer holds as long as it lives.
 //!
 //! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
-//! What is written inside the file is for people; nothing is decided by a PID.
+//! The contents of the file are for information only; a PID decides nothing.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,19 +18,19 @@ use crate::error::{Doing, Error, Result};
 use crate::now_us;
 use crate::run_dir::RunDir;
 
-// A watcher's probe holds a shared lock for microseconds; a trainer that meets one tries again.
+// A watcher's check holds a shared lock for microseconds. A trainer that finds one tries again.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The trainer's note about itself in the lease, for information only.
+/// Information about the trainer in the lease file, for display only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holder {
-    /// Process id on `host`.
+    /// The process id on `host`.
     pub pid: u32,
-    /// Name of the machine.
+    /// The name of the machine.
     pub host: String,
-    /// When the lease was taken, microseconds since the Unix epoch.
+    /// The time when the lease was taken, in microseconds since the Unix epoch.
     pub started_us: u64,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Display for Holder {
         if self.pid == 0 {
             return f.write_str("another process");
         }
-        // The host name comes from a file that anyone with access may have written.
+        // The host name comes from a file that anyone with access may have written, so it is escaped.
         let host: String = self.host.chars().filter(|c| c.is_ascii_graphic()).collect();
         write!(f, "process {} on {host}", self.pid)
     }
 }
 
-/// Proof that this process is the run's trainer. Released on drop and by any death of the process.
+/// Proof that this process is the run's trainer. It is released on drop and whenever the process ends.
 #[derive(Debug)]
 pub struct Lease {
     run: RunDir,
@@ -88,13 +88,15 @@ impl Lease {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             started_us: now_us(),
         };
-        // Best effort: a full disk must not keep a resume from taking the lease and saying so itself.
+        // Writing is best effort: a full disk must not prevent a resume from taking the lease and reporting
+        // the full disk itself.
         let json = serde_json::to_vec(&holder).expect("three plain fields serialise");
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&json));
         Ok(Lease { run: run.clone(), holder, _lock: file })
     }
 
-    /// Whether some process holds the lease now. A run that never started has no lease file and is not held.
+    /// Returns whether a process holds the lease now. A run that never started has no lease file and no
+    /// holder.
     ///
     /// # Errors
     /// [`Error::Io`] when the lease file cannot be probed.
@@ -104,7 +106,7 @@ impl Lease {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
             opened => opened.doing("open", &path)?,
         };
-        // Shared, so that many watchers never take each other for a trainer.
+        // A shared lock, so that several watchers never mistake each other for a trainer.
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(false), // dropped with the file
             Err(Errno::WOULDBLOCK) => Ok(true),
@@ -112,7 +114,7 @@ impl Lease {
         }
     }
 
-    /// The last holder's note about itself; empty when it cannot be read.
+    /// Returns the information about the last holder; empty when it cannot be read.
     pub fn holder_of(run: &RunDir) -> Holder {
         fs::read(run.lease_lock())
             .ok()
@@ -120,17 +122,17 @@ impl Lease {
             .unwrap_or_default()
     }
 
-    /// The run this process trains.
+    /// Returns the run that this process trains.
     pub fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// When this process took the lease, microseconds since the Unix epoch.
+    /// Returns the time when this process took the lease, in microseconds since the Unix epoch.
     pub fn started_us(&self) -> u64 {
         self.holder.started_us
     }
 
-    /// `checkpoints/` of the run, for the writing half of [`crate::Checkpoints`].
+    /// Returns `checkpoints/` of the run, for the writing half of [`crate::Checkpoints`].
     pub(crate) fn checkpoints(&self) -> PathBuf {
         self.run.checkpoints()
     }
@@ -147,7 +149,7 @@ mod tests {
         assert!(!Lease::is_held(&run).unwrap());
         let lease = Lease::acquire(&run).unwrap();
         assert!(Lease::is_held(&run).unwrap());
-        // flock belongs to the open file, so a second open in this process is as foreign as another process.
+        // flock belongs to the open file, so a second open in this process behaves like another process.
         let refusal = Lease::acquire(&run).unwrap_err();
         assert!(matches!(refusal, Error::AlreadyRunning { .. }));
         assert!(refusal.to_string().contains(&format!("process {}", std::process::id())), "{refusal}");

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Enters: events and files of a trainer. Leaves: records in order, and one [`RunView`] folded from them, the
-//! same for a live screen, a replay, plain lines and a resume summary. It knows files, locks and hashes;
-//! tensors, tokens and screens are none of its business.
+//! same for a live screen, a replay, plain lines and a resume summary. It uses files, locks and hashes; it
+//! must not know tensors, tokens or screens.
 
 mod charts;
 mod checkpoint;
@@ -62,7 +62,7 @@ pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
 pub use view::{Attempt, RunView, Seen};
 pub use writer::EventWriter;
 
-/// Microseconds since the Unix epoch, the clock of every event and request.
+/// Returns the microseconds since the Unix epoch, the time of every event and request.
 pub fn now_us() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Is the run alive? Decided from the lease and the log, never from a PID.
+//! The state of a run, decided from the lease and the log, never from a PID.
 
 use std::time::Duration;
 
@@ -6,37 +6,38 @@ use serde::Serialize;
 
 use crate::event::Outcome;
 
-/// A trainer that holds the lease and has logged nothing but device samples for this long is stalled.
+/// The time without any event except device samples after which a trainer that holds the lease counts as
+/// stalled.
 pub const STALLED_AFTER: Duration = Duration::from_secs(300);
 
 /// The state of a run as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Liveness {
-    /// The folder exists; no trainer ever wrote an event.
+    /// The folder exists, but no trainer has written an event.
     NotStarted,
-    /// The lease is held and the log moves.
+    /// The lease is held and the log grows.
     Running,
-    /// The lease is held but nothing has moved for a while.
+    /// The lease is held, but nothing was logged for a while.
     Stalled {
         /// Seconds since the last sign of work.
         silent_s: u64,
     },
-    /// The lease is free and the last attempt never said how it ended.
+    /// The lease is free and the last attempt did not log its end.
     Crashed,
-    /// The folder was moved or deleted while it was being watched, or its disk went away.
+    /// The folder was moved or deleted while it was watched, or its disk was removed.
     Gone,
-    /// The last attempt said how it ended.
+    /// The last attempt logged its end.
     Finished {
-        /// How.
+        /// The outcome.
         outcome: Outcome,
     },
 }
 
 impl Liveness {
-    /// The verdict from what was seen in a folder that is there: whether the lease is held, whether there is
-    /// any event, the outcome of the last attempt, and for how long no sign of work was logged (counted
-    /// from taking the lease when there is none).
+    /// Decides the state of an existing folder: whether the lease is held, whether there is any event, the
+    /// outcome of the last attempt, and the time since the last sign of work in the log (or since the lease
+    /// was taken when there is none).
     pub fn judge(held: bool, any_event: bool, outcome: Option<Outcome>, silent: Duration) -> Self {
         match (held, outcome) {
             (true, _) if silent >= STALLED_AFTER => Liveness::Stalled { silent_s: silent.as_secs() },
@@ -47,7 +48,7 @@ impl Liveness {
         }
     }
 
-    /// A trainer holds the lease.
+    /// Returns whether a trainer holds the lease.
     pub fn is_live(self) -> bool {
         matches!(self, Liveness::Running | Liveness::Stalled { .. })
     }
@@ -70,7 +71,7 @@ mod tests {
             Liveness::Finished { outcome: Outcome::Completed }
         );
         assert_eq!(Liveness::judge(false, false, None, now), Liveness::NotStarted);
-        // A resume took the lease and has not written its first event yet.
+        // A resume has taken the lease and not written its first event yet.
         assert_eq!(Liveness::judge(true, true, finished, now), Liveness::Running);
     }
 }

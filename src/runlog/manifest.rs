@@ -1,5 +1,5 @@
-//! `manifest.json` of a checkpoint: every file with its size and BLAKE3, and a hash over that list itself, so
-//! that a flipped bit anywhere in the folder, the manifest included, is found and named.
+//! `manifest.json` of a checkpoint: every file with its size and BLAKE3 hash, and a hash over that list
+//! itself. A flipped bit anywhere in the folder, including the manifest, is detected and its file is named.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
 const BLOCK: usize = 1 << 20;
 
-/// Why a checkpoint folder cannot be used. Display names the file.
+/// The reason why a checkpoint folder cannot be used. Its message names the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words are in Display")]
 pub enum Damage {
@@ -50,21 +50,21 @@ pub(crate) struct Manifest {
     v: u32,
     pub(crate) step: u64,
     files: Vec<Entry>,
-    /// BLAKE3 of the JSON of the three fields above.
+    /// The BLAKE3 hash of the JSON of the three fields above.
     blake3: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Relative to the checkpoint, `/` between parts.
+    /// The path relative to the checkpoint, with `/` as the separator.
     path: String,
     bytes: u64,
     blake3: String,
 }
 
 impl Manifest {
-    /// Flushes every file under `folder` to the disk and lists it.
+    /// Flushes every file under `folder` to the disk and lists the files.
     pub(crate) fn of_folder(folder: &Path, step: u64) -> Result<Manifest, (PathBuf, io::Error)> {
         let mut paths = Vec::new();
         walk(folder, &mut paths)?;
@@ -91,7 +91,7 @@ impl Manifest {
         json
     }
 
-    /// Reads the manifest of a folder and checks it against itself.
+    /// Reads the manifest of a folder and checks its own hash.
     pub(crate) fn read(folder: &Path) -> Result<Manifest, Damage> {
         let bad = |reason: String| Damage::BadManifest { reason };
         let json = match fs::read(folder.join(MANIFEST)) {
@@ -108,7 +108,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Compares names and sizes with the folder: enough to count checkpoints, not to trust one.
+    /// Compares names and sizes with the folder, which suffices to count checkpoints but not to trust one.
     pub(crate) fn check_sizes(&self, folder: &Path) -> Result<(), Damage> {
         for Entry { path, bytes, .. } in &self.files {
             let file = path.clone();
@@ -124,7 +124,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads every byte.
+    /// Compares every byte with the hashes.
     pub(crate) fn check_contents(&self, folder: &Path) -> Result<(), Damage> {
         self.check_sizes(folder)?;
         for Entry { path, blake3, .. } in &self.files {
@@ -161,7 +161,8 @@ fn hash(mut file: &File) -> io::Result<(u64, String)> {
             }
         }
     }
-    // On unified memory the page cache takes what the GPU could use. Advice only: a refusal changes nothing.
+    // With unified memory the page cache takes memory from the GPU. If the advice is refused, only memory is
+    // wasted.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
     Ok((bytes, hasher.finalize().to_hex().to_string()))
 }

@@ -1,22 +1,21 @@
-//! Notices about anomalies of an event file that do not stop the reading.
+//! Notices about problems of an event file that do not stop the reader.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Something odd about an event file that does not stop the reading. Display says it in words.
+/// A problem of an event file that does not stop the reader. Its message describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words are in Display")]
 pub enum Notice {
-    /// Lines that are no events were skipped: how many in this poll, and the first one.
+    /// Lines that are not events were skipped: their number in this poll, and the first one.
     Malformed { file: PathBuf, count: u64, first_line: u64, reason: String },
-    /// The attempt ended within a line, as after a kill or a power cut.
+    /// The attempt ended within a line, for example because of a kill or a power failure.
     TornEnd { file: PathBuf, bytes: usize },
-    /// Events are missing from the numbering: the first stretch of this poll, and how many more in later
-    /// ones.
+    /// Events are missing in the numbering: the first range of this poll, and the number of further events.
     Gap { file: PathBuf, from_seq: u64, to_seq: u64, more: u64 },
-    /// The file became shorter or another one.
+    /// The file became shorter or was replaced.
     Rewritten { file: PathBuf },
-    /// The file is gone. Said once; [`crate::Polled::gone`] goes on saying it.
+    /// The file is gone. This is reported once; [`crate::Polled::gone`] stays set.
     Vanished { file: PathBuf },
 }
 
@@ -52,7 +51,7 @@ impl fmt::Display for Notice {
 }
 
 impl Notice {
-    /// One more line of `file` that is no event; joined to what `notices` says of the file already.
+    /// Adds another line of `file` that is not an event to the notice about this file.
     pub(crate) fn add_malformed(notices: &mut Vec<Notice>, file: &PathBuf, line_no: u64, reason: String) {
         for notice in notices.iter_mut() {
             if let Notice::Malformed { file: known, count, .. } = notice
@@ -65,7 +64,7 @@ impl Notice {
         notices.push(Notice::Malformed { file: file.clone(), count: 1, first_line: line_no, reason });
     }
 
-    /// One more gap in the numbering of `file`; joined likewise.
+    /// Adds another gap in the numbering of `file` to the notice about this file.
     pub(crate) fn add_gap(notices: &mut Vec<Notice>, file: &PathBuf, from_seq: u64, to_seq: u64) {
         for notice in notices.iter_mut() {
             if let Notice::Gap { file: known, more, .. } = notice

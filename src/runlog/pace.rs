@@ -1,7 +1,7 @@
-//! How fast the steps of an attempt come, what each part of them takes, and when they will be done.
+//! The speed of an attempt's steps, the duration of their parts, and the estimated end.
 //!
-//! By the clock of the events, so evaluations and checkpoints between the steps count. Only the newest steps
-//! are kept.
+//! Times are those of the events, so evaluations and checkpoints between the steps count. Only the newest
+//! steps are kept.
 
 use std::collections::VecDeque;
 
@@ -9,32 +9,32 @@ use serde::Serialize;
 
 use crate::event::Step;
 
-/// Steps over which rates, parts and the remaining time are measured.
+/// The number of steps over which rates, parts and the remaining time are measured.
 const WINDOW: usize = 200;
-/// Steps over which the speed of now is measured.
+/// The number of steps over which the current speed is measured.
 const SPEED_STEPS: usize = 20;
-/// The first finish time that is worth holding the later ones against is told after this many steps.
+/// The number of steps after which the expected end is stored, for comparison with later ones.
 const PROMISE_AFTER: u64 = 10;
 
-/// Time left, with how it was computed: `steps_left × ms_per_step`, the latter measured over the last
+/// The remaining time and its calculation: `steps_left × ms_per_step`. The latter is measured over the last
 /// `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Eta {
-    /// Seconds left.
+    /// The remaining time in seconds.
     pub seconds: f64,
-    /// Steps left.
+    /// The number of remaining steps.
     pub steps_left: u64,
-    /// Measured time per step.
+    /// The measured time per step in milliseconds.
     pub ms_per_step: f64,
-    /// Steps the measurement spans.
+    /// The number of steps in the measurement.
     pub over_steps: u64,
-    /// By how many seconds the finish has moved since it was first told in this attempt, after 10 steps;
-    /// positive is later. `None` before that.
+    /// The change of the expected end in seconds since the first expectation of this attempt, after 10 steps;
+    /// positive means later. `None` before that.
     pub drift_s: Option<f64>,
 }
 
-/// Mean time of the parts of a step over the recent steps, milliseconds. A part that the trainer does not
-/// measure on its own is `None` and lies in `rest_ms`.
+/// The mean times of the parts of recent steps in milliseconds. A part that the trainer does not measure
+/// separately is `None` and included in `rest_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StepParts {
     /// The whole step.
@@ -47,9 +47,9 @@ pub struct StepParts {
     pub backward_ms: Option<f64>,
     /// Clipping and optimizer.
     pub optimizer_ms: Option<f64>,
-    /// Time that none of the parts above covers.
+    /// The time that none of the parts above covers.
     pub rest_ms: f64,
-    /// Steps averaged.
+    /// The number of averaged steps.
     pub over_steps: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct StepParts {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Pace {
     recent: VecDeque<Timed>,
-    /// When the end was first expected, microseconds since the Unix epoch.
+    /// The first expected end, in microseconds since the Unix epoch.
     promised_us: Option<f64>,
 }
 
@@ -92,7 +92,7 @@ impl Pace {
         }
     }
 
-    /// `None` before the second step.
+    /// Returns the remaining time, or `None` before the second step.
     pub(crate) fn eta(&self, total_steps: u64) -> Option<Eta> {
         let (first, last) = (self.recent.front()?, self.recent.back()?);
         let over_steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
@@ -104,7 +104,7 @@ impl Pace {
         Some(Eta { seconds, steps_left, ms_per_step, over_steps, drift_s })
     }
 
-    /// Tokens of the newest steps by their time.
+    /// Returns the tokens of the newest steps divided by their duration.
     pub(crate) fn tokens_per_s(&self) -> Option<f64> {
         let newest = self.recent.iter().rev().take(SPEED_STEPS);
         let (tokens, ms) = newest
@@ -146,21 +146,21 @@ mod tests {
     fn the_finish_that_was_told_early_is_held_against_the_one_expected_now() {
         let mut pace = Pace::default();
         let mut time_us = 0;
-        // One second a step: at step 11 of 1,000 the end is expected at second 1,000.
+        // One second per step: at step 11 of 1,000 the end is expected at second 1,000.
         for n in 1..=11 {
             time_us = n * 1_000_000;
             pace.step(&step(n, 1000.0), time_us, Some(1000));
             assert_eq!(pace.eta(1000).is_some_and(|eta| eta.drift_s.is_some()), n == 11, "{n}");
         }
         assert_eq!(pace.eta(1000).unwrap().drift_s, Some(0.0));
-        // Twice as slow from now on.
+        // From now on, steps take twice as long.
         for n in 12..=400 {
             time_us += 2_000_000;
             pace.step(&step(n, 2000.0), time_us, Some(1000));
         }
         let eta = pace.eta(1000).unwrap();
         assert_eq!((eta.ms_per_step, eta.over_steps, eta.seconds), (2000.0, 200, 1200.0));
-        // Done at 11 + 389·2 + 600·2 seconds instead of 1,000.
+        // The run ends after 11 + 389·2 + 600·2 seconds instead of 1,000.
         assert!((eta.drift_s.unwrap() - 989.0).abs() < 1e-6, "{eta:?}");
     }
 

@@ -1,7 +1,7 @@
-//! As much of protobuf's encoding and of TensorFlow's record framing as TensorBoard's event files need.
+//! The parts of protobuf's encoding and TensorFlow's record framing that TensorBoard's event files need.
 //!
-//! Sources: protobuf's "Encoding" page; `tensorflow/core/lib/io/record_writer.h` for the framing
-//! `length: u64 LE, masked crc32c of it: u32 LE, data, masked crc32c of the data: u32 LE`.
+//! Sources: protobuf's "Encoding" page; `tensorflow/core/lib/io/record_writer.h` for the framing `length: u64
+//! LE, masked crc32c of it: u32 LE, data, masked crc32c of the data: u32 LE`.
 
 /// A message being encoded.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Message {
         self.varint(u64::from(field) << 3 | wire);
     }
 
-    /// An integer or enum that is not negative.
+    /// Adds an integer or enum that is not negative.
     pub(crate) fn whole(&mut self, field: u32, n: u64) {
         self.key(field, 0);
         self.varint(n);
@@ -46,7 +46,7 @@ impl Message {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// A message inside this one.
+    /// Adds a nested message.
     pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Message)) {
         let mut inner = Message::default();
         fill(&mut inner);
@@ -65,8 +65,8 @@ pub(crate) fn record(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(&masked_crc(data).to_le_bytes());
 }
 
-/// The checksum as it is stored: turned and shifted, so that data that holds checksums does not look like its
-/// own.
+/// Returns the stored form of the checksum: rotated and shifted, so that data that contains checksums does
+/// not look like its own checksum.
 pub(crate) fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_record_is_framed_as_tensorflow_frames_it() {
-        // As TensorBoard's own RecordWriter writes Event{wall_time: 1, file_version: "brain.Event:2"}.
+        // The bytes that TensorBoard's own RecordWriter writes for Event{wall_time: 1, file_version:
+        // "brain.Event:2"}.
         let mut event = Message::default();
         event.double(1, 1.0);
         event.text(3, "brain.Event:2");

@@ -1,4 +1,4 @@
-//! One run folder: where its parts lie, and the two records that are written once.
+//! One run folder: the paths of its parts, and the two records that are written once.
 //!
 //! Folders are 0700 and files 0600: a run holds the user's training data.
 
@@ -10,7 +10,7 @@ use sparktune_base::files::{private_file, private_folder, sync};
 
 use crate::error::{Doing, Error, Result};
 
-/// A run folder that exists.
+/// An existing run folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
     path: PathBuf,
@@ -20,19 +20,19 @@ impl RunDir {
     /// Opens an existing run folder.
     ///
     /// # Errors
-    /// [`Error::NotARun`] when the folder is something else, [`Error::Io`] when it cannot be looked at.
+    /// [`Error::NotARun`] when the folder is something else, [`Error::Io`] when it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::metadata(&path).doing("open", &path)?;
         match fs::metadata(path.join("events")) {
             Ok(events) if events.is_dir() => Ok(RunDir { path }),
-            // Whether another user's folder is a run cannot be seen.
+            // It is not visible whether another user's folder is a run.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e).doing("open", path),
             _ => Err(Error::NotARun { path }),
         }
     }
 
-    /// A folder that may be a run, which this user cannot see.
+    /// Creates the value for a folder that may be a run, but that this user may not read.
     pub(crate) fn unseen(path: PathBuf) -> Self {
         RunDir { path }
     }
@@ -42,7 +42,7 @@ impl RunDir {
         let builder = private_folder();
         builder.create(&path).doing("create", &path)?;
         let run = RunDir { path };
-        // `events` last: its presence is what makes the folder a run.
+        // `events` comes last, because its presence makes the folder a run.
         let parts = [run.control(), run.data(), run.checkpoints(), run.logs(), run.outputs(), run.events()];
         for part in parts {
             builder.create(&part).doing("create", &part)?;
@@ -50,74 +50,74 @@ impl RunDir {
         Ok(run)
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder's own name, by which users call the run.
+    /// Returns the folder's own name, which is the name of the run for users.
     pub fn name(&self) -> String {
-        // A relative `.` has no file name; its absolute form has one.
+        // A relative `.` has no file name, but its absolute form has one.
         let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         absolute
             .file_name()
             .map_or_else(|| absolute.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
-    /// `events/`
+    /// Returns `events/`.
     pub fn events(&self) -> PathBuf {
         self.path.join("events")
     }
-    /// `events/0001.jsonl`
+    /// Returns the event file of an attempt, `events/0001.jsonl`.
     pub fn event_file(&self, attempt: u32) -> PathBuf {
         self.events().join(format!("{attempt:04}.jsonl"))
     }
-    /// `lease.lock`
+    /// Returns `lease.lock`.
     pub fn lease_lock(&self) -> PathBuf {
         self.path.join("lease.lock")
     }
-    /// `control/`
+    /// Returns `control/`.
     pub fn control(&self) -> PathBuf {
         self.path.join("control")
     }
-    /// `data/`
+    /// Returns `data/`.
     pub fn data(&self) -> PathBuf {
         self.path.join("data")
     }
-    /// `checkpoints/`
+    /// Returns `checkpoints/`.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
-    /// `logs/`
+    /// Returns `logs/`.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
-    /// `logs/trainer-0001.log`
+    /// Returns the trainer's log of an attempt, `logs/trainer-0001.log`.
     pub fn trainer_log(&self, attempt: u32) -> PathBuf {
         self.logs().join(format!("trainer-{attempt:04}.log"))
     }
-    /// `logs/crash-0001.txt`
+    /// Returns the crash report of an attempt, `logs/crash-0001.txt`.
     pub fn crash_report(&self, attempt: u32) -> PathBuf {
         self.logs().join(format!("crash-{attempt:04}.txt"))
     }
-    /// `outputs/`
+    /// Returns `outputs/`.
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
-    /// `tensorboard/`, made by the first attempt that writes into it.
+    /// Returns `tensorboard/`, which the first attempt that writes into it creates.
     pub fn tensorboard(&self) -> PathBuf {
         self.path.join("tensorboard")
     }
-    /// `plan.toml`
+    /// Returns `plan.toml`.
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
     }
-    /// `provenance.json`
+    /// Returns `provenance.json`.
     pub fn provenance(&self) -> PathBuf {
         self.path.join("provenance.json")
     }
 
-    /// Attempts that have an event file, ascending. Empty for a run that never started.
+    /// Returns the attempts that have an event file, ascending. Empty for a run that never started.
     ///
     /// # Errors
     /// [`Error::Io`] when `events/` cannot be listed.
@@ -127,7 +127,7 @@ impl RunDir {
         Ok(attempts)
     }
 
-    /// The number the next start of the trainer will have.
+    /// Returns the number of the next attempt.
     ///
     /// # Errors
     /// [`Error::Io`] when `events/` cannot be listed.
@@ -166,14 +166,14 @@ impl RunDir {
     /// Reads `provenance.json`.
     ///
     /// # Errors
-    /// [`Error::Io`] when it cannot be read or is not of this shape.
+    /// [`Error::Io`] when it cannot be read or has another structure.
     pub fn read_provenance<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
         let path = self.provenance();
         let json = fs::read(&path).doing("read", &path)?;
         serde_json::from_slice(&json).map_err(|e| Error::io("read", path, io::Error::other(e)))
     }
 
-    /// Bytes of all files inside. Files that vanish meanwhile count as nothing.
+    /// Returns the size of all files inside in bytes. Files that vanish meanwhile count as 0.
     pub fn size_bytes(&self) -> u64 {
         Self::size_of(&self.path)
     }
@@ -199,7 +199,7 @@ fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
         opened => opened.doing("create", path)?,
     };
     if let Err(e) = file.write_all(bytes).and_then(|()| file.sync_all()) {
-        // Half a record must not pass for one.
+        // An incomplete record must not look like a complete one.
         let _ = fs::remove_file(path);
         return Err(Error::io("write", path, e));
     }
@@ -207,11 +207,11 @@ fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
     sync(folder).doing("flush to disk", folder)
 }
 
-/// `bytes` random bytes in hexadecimal: enough to tell two runs, or two requests, of the same moment apart.
+/// Returns `BYTES` random bytes in hexadecimal, to distinguish runs or requests of the same moment.
 pub(crate) fn random_hex<const BYTES: usize>() -> String {
     let mut bytes = [0_u8; BYTES];
-    // The kernel's generator is ready long before a trainer starts; should it refuse, the callers'
-    // `create_new` still keeps names apart.
+    // The kernel's generator is ready long before a trainer starts. If it fails, the callers' `create_new`
+    // still prevents duplicate names.
     let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

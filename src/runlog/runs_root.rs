@@ -1,4 +1,4 @@
-//! The folder that holds runs: new names, the list, and what a user may call a run.
+//! The folder of the runs: new names, the list, and finding a run by name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ pub struct RunsRoot {
 }
 
 impl RunsRoot {
-    /// The root at `path`.
+    /// Creates the value for the folder at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         RunsRoot { path: path.into() }
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name the user chose;
-    /// characters that could hurt in a path or on a terminal become `-`.
+    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name that the user chose;
+    /// characters that are unsafe in a path or on a terminal become `-`.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be created.
@@ -47,9 +47,9 @@ impl RunsRoot {
         }
     }
 
-    /// All runs, oldest first. Other things in the folder are passed over, and hidden ones, which are being
-    /// deleted; a missing root has no runs. A folder that this user may not look into is in the list:
-    /// reading it says so, and it does not look as if it were not there.
+    /// Lists all runs, oldest first. Other files and hidden folders, which are being deleted, are skipped; a
+    /// missing root has no runs. A folder that this user may not read is in the list, so that it does not
+    /// seem to be missing; reading it returns the error.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -69,20 +69,20 @@ impl RunsRoot {
         Ok(paths.into_iter().filter_map(listed).collect())
     }
 
-    /// The run a user means: a folder's path, `latest`, a whole name, or a unique beginning of the name, with
-    /// or without its date (`20261120T13`, `qwen3.5-2b-lora`).
+    /// Finds a run by a folder's path, `latest`, a whole name, or a unique prefix of the name, with or
+    /// without its date (`20261120T13`, `qwen3.5-2b-lora`).
     ///
     /// # Errors
     /// [`Error::NoRuns`], [`Error::NoSuchRun`], or [`Error::Ambiguous`] with the candidates.
     pub fn resolve(&self, name: &str) -> Result<RunDir> {
-        // `./x`, `runs/x`, `/x`: a path. A bare name is looked up here first, whatever lies in the working
-        // directory.
+        // `./x`, `runs/x` and `/x` are paths. A plain name is first searched among the runs, even if the
+        // working directory contains such a file.
         if name.contains('/') || name == "." {
             return RunDir::open(name);
         }
         let mut runs = self.list()?;
         if name == "latest" {
-            // The newest of those that can be looked at.
+            // The newest of those that this user may read.
             runs.retain(|run| run.events().is_dir());
             return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
         }
@@ -117,7 +117,7 @@ fn listed(path: PathBuf) -> Option<RunDir> {
     }
 }
 
-/// The last part of a model id or path in characters that are plain in a file name and on a terminal.
+/// Returns the last part of a model id or path in characters that are safe in a file name and on a terminal.
 fn safe_name(label: &str) -> String {
     let last = label.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let mut name = String::new();

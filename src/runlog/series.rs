@@ -1,26 +1,26 @@
-//! A curve in bounded memory: at most [`Series::CAPACITY`] buckets, each keeping its smallest and largest
-//! value, so that a single spike in a million steps stays visible however narrow the chart.
+//! A curve in bounded memory: at most [`Series::CAPACITY`] buckets, each with its smallest and largest value,
+//! so that a single spike in a million steps stays visible in a chart of any width.
 
 use serde::Serialize;
 
-/// Consecutive steps as one column.
+/// Consecutive steps that are drawn as one column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bucket {
-    /// First step in it.
+    /// The first step.
     pub first_step: u64,
-    /// Last step in it.
+    /// The last step.
     pub last_step: u64,
-    /// Finite values in it.
+    /// The number of finite values.
     pub count: u64,
-    /// Smallest finite value; infinite when `count` is 0.
+    /// The smallest finite value; infinity when `count` is 0.
     pub min: f64,
-    /// Largest finite value; infinite when `count` is 0.
+    /// The largest finite value; negative infinity when `count` is 0.
     pub max: f64,
-    /// Sum of the finite values.
+    /// The sum of the finite values.
     pub sum: f64,
-    /// The value that came last, finite or not.
+    /// The value that was added last, finite or not.
     pub last: f64,
-    /// Values that were NaN or infinite: a gap to mark, not a point to draw.
+    /// The number of values that were NaN or infinite, which are marked as a gap.
     pub nonfinite: u64,
 }
 
@@ -50,13 +50,13 @@ impl Bucket {
         self.nonfinite += later.nonfinite;
     }
 
-    /// Mean of the finite values.
+    /// Returns the mean of the finite values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
-/// Values by step, downsampled as they come.
+/// Values by step, downsampled while they are added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
     buckets: Vec<Bucket>,
@@ -71,17 +71,17 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Most buckets kept; at least half of them are in use once a run is longer than that.
+    /// The largest number of buckets. A run with more steps uses at least half of them.
     pub const CAPACITY: usize = 2048;
 
-    /// Adds the value of a step. Steps may come in any order; ascending is cheap.
+    /// Adds the value of a step. Steps may come in any order; ascending is fastest.
     pub fn push(&mut self, step: u64, value: f64) {
         self.merge(Bucket::of(step, value));
         self.widen();
     }
 
     fn merge(&mut self, bucket: Bucket) {
-        // Not a division, which would be most of the work.
+        // A shift instead of a division, which would take most of the time.
         let shift = self.width.trailing_zeros();
         let slot = bucket.first_step >> shift;
         let at = match self.buckets.last() {
@@ -104,14 +104,14 @@ impl Series {
         }
     }
 
-    /// Takes out everything after `step`. A bucket that holds steps on both sides stays: its values are at
-    /// most one bucket's width off.
+    /// Removes and returns everything after `step`. A bucket with steps on both sides is kept, so its values
+    /// are at most one bucket's width off.
     pub(crate) fn cut_after(&mut self, step: u64) -> Vec<Bucket> {
         let at = self.buckets.partition_point(|b| b.first_step <= step);
         self.buckets.split_off(at)
     }
 
-    /// Takes in buckets of another series.
+    /// Adds the buckets of another series.
     pub(crate) fn absorb(&mut self, buckets: Vec<Bucket>) {
         for bucket in buckets {
             self.merge(bucket);
@@ -119,12 +119,12 @@ impl Series {
         self.widen();
     }
 
-    /// The curve, ascending by step.
+    /// Returns the curve, ascending by step.
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
-    /// No point was added.
+    /// Returns whether no value was added.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }

@@ -1,12 +1,12 @@
-//! The short way for the lines a log mostly consists of: steps exactly as the writer spells them.
+//! A fast parser for the most frequent lines of a log: steps exactly as the writer formats them.
 //!
-//! Whatever is spelled otherwise (another order, white space, unknown fields, a loss that is not finite) is
-//! left to the JSON parser, which stays the judge of what an event is: a line read here has the same meaning
-//! there. Read this way, a step takes 0.4 µs instead of 1.5 (one EPYC core).
+//! All other lines (another order, white space, unknown fields, a loss that is not finite) are left to the
+//! JSON parser, which defines what an event is: a line read here has the same meaning there. A step takes 0.4
+//! µs here instead of 1.5 (one EPYC core).
 
 use crate::event::{Event, Kind, Step};
 
-/// The event of a step's line, or nothing where only the JSON parser can tell.
+/// Returns the event of a step's line, or `None` if only the JSON parser can read it.
 pub(crate) fn read(line: &[u8]) -> Option<Event> {
     let mut line = Cursor(line);
     line.expect(b"{\"v\":1,\"attempt\":")?;
@@ -17,7 +17,8 @@ pub(crate) fn read(line: &[u8]) -> Option<Event> {
     let time_us = line.whole()?;
     line.expect(b",\"kind\":\"step\",\"step\":")?;
     let step = line.whole()?;
-    // In the order of `StepWire`; a struct expression is evaluated as it is written.
+    // The fields are in the order of `StepWire`; a struct expression is evaluated in the order in which it is
+    // written.
     let step = Step {
         step,
         epoch: line.float_after(b",\"epoch\":")?,
@@ -45,8 +46,8 @@ impl Cursor<'_> {
         Some(())
     }
 
-    /// The number after `name`; `Some(None)` where the name is not next, `None` where something else follows
-    /// it.
+    /// Returns the number after `name`; `Some(None)` if the name does not come next, `None` if it is followed
+    /// by something else.
     fn float_after(&mut self, name: &[u8]) -> Option<Option<f64>> {
         if self.expect(name).is_none() { Some(None) } else { self.float().map(Some) }
     }
@@ -62,14 +63,14 @@ impl Cursor<'_> {
         digits
     }
 
-    /// A JSON number without sign, fraction and exponent, of at most 19 digits.
+    /// Reads a JSON number without sign, fraction and exponent, of at most 19 digits.
     fn whole(&mut self) -> Option<u64> {
         let digits = self.digits();
         let plain = matches!(digits, [b'0'] | [b'1'..=b'9', ..]) && digits.len() <= 19;
         plain.then(|| digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
     }
 
-    /// A finite JSON number.
+    /// Reads a finite JSON number.
     fn float(&mut self) -> Option<f64> {
         let whole = self.0;
         let _ = self.expect(b"-");
@@ -124,7 +125,7 @@ mod tests {
         })
     }
 
-    /// Equal but for the last bits of a float, which the JSON parser does not promise.
+    /// Compares events, except for the last bits of floats, which the JSON parser does not guarantee.
     fn alike(a: &Event, b: &Event) -> bool {
         let numbers = |event: &Event| match serde_json::to_value(&event.kind).unwrap() {
             serde_json::Value::Object(fields) => fields,

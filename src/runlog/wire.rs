@@ -1,11 +1,10 @@
-//! How a step and an evaluation are spelled in JSON: a float that is not finite becomes `null` beside its
-//! name.
+//! The JSON form of a step and an evaluation: a float that is not finite becomes `null` next to its name.
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Eval, Step};
 
-// What JSON cannot say about a float, beside the `null` it leaves.
+// The values of a float that JSON cannot represent, written next to the `null`.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum NonFinite {
     #[serde(rename = "nan")]
@@ -35,7 +34,7 @@ impl NonFinite {
     }
 }
 
-/// A measured loss: finite, or non-finite with its companion, never absent.
+/// Reads a loss, which is either finite or `null` with its companion, but never absent.
 fn loss(value: Option<f64>, nonfinite: Option<NonFinite>) -> Result<f64, &'static str> {
     value.or(nonfinite.map(NonFinite::value)).ok_or("loss_nats is missing")
 }

@@ -1,8 +1,8 @@
 //! Appends events to one attempt's file.
 //!
-//! Logging never stops training: a line that cannot be written is counted, said on standard error and, once
-//! writing works again, in a `warning` event. Its `seq` goes to the next line, so that what is in the file
-//! has no gaps. What is emitted can be mirrored for TensorBoard, with the same promise.
+//! Logging never stops training: a line that cannot be written is counted, reported on standard error and,
+//! once writing works again, in a `warning` event. The next line gets its `seq`, so that the file has no
+//! gaps. Events can also be written for TensorBoard, with the same guarantee.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::now_us;
 use crate::tensorboard::TensorBoard;
 
-/// Writer of the event file of this attempt; shared by the threads of the trainer.
+/// Writes the event file of this attempt. The threads of the trainer share it.
 #[derive(Debug)]
 pub struct EventWriter {
     attempt: u32,
@@ -32,7 +32,7 @@ struct Log {
 }
 
 impl EventWriter {
-    /// Opens the next attempt's file. The lease is the proof that nobody else does.
+    /// Opens the next attempt's file. The lease proves that no other process does.
     ///
     /// # Errors
     /// [`crate::Error::Io`] when the file cannot be created.
@@ -46,8 +46,8 @@ impl EventWriter {
         Ok(EventWriter { attempt, path, log: Mutex::new(log) })
     }
 
-    /// From now on what is emitted goes to TensorBoard's file of this attempt too. Never fails: where the
-    /// file cannot be created, a warning is logged and there is no mirror.
+    /// Also writes events to TensorBoard's file of this attempt from now on. Never fails: if the file cannot
+    /// be created, a warning is logged and nothing is written.
     pub fn mirror_to_tensorboard(&self, lease: &Lease) {
         match TensorBoard::create(lease.run(), self.attempt) {
             Ok(board) => self.log().tensorboard = Some(board),
@@ -58,17 +58,17 @@ impl EventWriter {
         }
     }
 
-    /// Number of this attempt, from 1.
+    /// Returns the number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Writes one event, and flushes it to the disk when a checkpoint or the end is announced. Never fails:
-    /// see [`EventWriter::lost`].
+    /// Writes one event, and flushes it to the disk if it announces a checkpoint or the end. Never fails: see
+    /// [`EventWriter::lost`].
     pub fn emit(&self, kind: Kind) {
         let mut log = self.log();
-        let said = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
-        if let Some(message) = said {
+        let warning = log.tensorboard.as_mut().and_then(|board| board.log(&kind, now_us()));
+        if let Some(message) = warning {
             self.append(&mut log.lines, Kind::Warning(Warning { message, step: None }));
         }
         self.append(&mut log.lines, kind);
@@ -77,11 +77,11 @@ impl EventWriter {
     fn append(&self, lines: &mut Lines<File>, kind: Kind) {
         let durable = kind.is_durable();
         let result = lines.append(kind).and_then(|()| if durable { lines.out.sync_data() } else { Ok(()) });
-        // At 1, 2, 4, 8, … lost events: a full disk must not be followed by a full terminal.
+        // Errors are reported at 1, 2, 4, 8, … lost events, so that a full disk does not flood the terminal.
         if let Err(error) = result
             && (lines.lost.is_power_of_two() || durable)
         {
-            // Not eprintln!, which panics when standard error lies on the same full disk.
+            // Not eprintln!, which panics when standard error is a file on the same full disk.
             let _ = writeln!(
                 io::stderr(),
                 "warning: cannot log to {}: {}; training continues ({} events lost so far)",
@@ -93,16 +93,16 @@ impl EventWriter {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // A thread that panicked while logging left whole lines behind; the others go on.
+        // A thread that panicked while logging wrote only whole lines, so the others continue.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events that could not be written so far.
+    /// Returns the number of events that could not be written so far.
     pub fn lost(&self) -> u64 {
         self.log().lines.lost
     }
 
-    /// Records that could not be written for TensorBoard so far.
+    /// Returns the number of records that could not be written for TensorBoard so far.
     #[cfg(test)]
     pub(crate) fn tensorboard_lost(&self) -> u64 {
         self.log().tensorboard.as_ref().map_or(0, TensorBoard::lost)
@@ -115,7 +115,7 @@ struct Lines<W> {
     attempt: u32,
     next_seq: u64,
     last_time_us: u64,
-    /// The file ends in the middle of a line: the next write begins with a newline.
+    /// Whether the file ends in the middle of a line, so that the next write begins with a newline.
     torn: bool,
     lost: u64,
     unsaid: u64,
@@ -159,7 +159,7 @@ impl<W: Write> Lines<W> {
             return result;
         }
         self.torn = written < line.len();
-        // All but the newline is there: the event will be read as soon as the next line ends it.
+        // Only the newline is missing: the event will be read as soon as the next line begins.
         if written + 1 >= line.len() && written > repair {
             self.next_seq += 1;
             return if written == line.len() { result } else { Ok(()) };
@@ -168,7 +168,7 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// `write_all` that says how far it came.
+/// Like `write_all`, and returns how much was written.
 fn write_counted(out: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -190,7 +190,7 @@ mod tests {
     use crate::event::{RunFinished, Step};
     use crate::run_dir::RunDir;
 
-    /// A disk with little room, made roomier now and then.
+    /// A disk with little space, which grows from time to time.
     struct SmallDisk {
         bytes: Vec<u8>,
         room: usize,
@@ -236,7 +236,7 @@ mod tests {
                 prop_assert_eq!(event.seq, i as u64 + 1);
             }
             let steps = events.iter().filter(|e| matches!(e.kind, Kind::Step(_))).count() as u64;
-            // Warnings may be lost too, and count as lost.
+            // Warnings may be lost too, and then count as lost.
             prop_assert!(steps + lines.lost > emitted, "{} + {} of {}", steps, lines.lost, emitted);
             prop_assert_eq!(lines.out.bytes.last(), Some(&b'\n'));
         }

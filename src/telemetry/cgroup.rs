@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::process::{Pressure, memory_pressure_of};
 
-/// The tightest limit that applies, and what is left under it.
+/// The tightest limit that applies, and the memory left under it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CgroupMemory {
     pub(crate) limit_bytes: u64,
     pub(crate) available_bytes: u64,
-    /// How its own processes wait, who may do so while the machine has memory.
+    /// The memory pressure of its own processes, which may wait while the machine has free memory.
     pub(crate) pressure: Option<Pressure>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn memory() -> Option<CgroupMemory> {
     tightest(Path::new("/sys/fs/cgroup"), &own)
 }
 
-/// `root` is where cgroups are mounted, `own` the text of `/proc/self/cgroup`.
+/// Finds the tightest limit. `root` is the mount point of cgroups, `own` the text of `/proc/self/cgroup`.
 fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
     let mut found = Vec::new();
     for line in own.lines() {
@@ -32,8 +32,8 @@ fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
             c if c.split(',').any(|c| c == "memory") => (root.join("memory"), V1),
             _ => continue,
         };
-        // Limits of the outer groups bind as well. Inside a container the path may be the host's, which is
-        // not mounted here; then only the root says something.
+        // Limits of outer groups apply as well. Inside a container the path may be that of the host, which is
+        // not mounted here; then only the root has limits.
         let own = root.join(path.trim_start_matches('/'));
         let groups = own.ancestors().take_while(|group| group.starts_with(&root)).map(PathBuf::from);
         found.extend(groups.filter_map(|group| read(&group, names)));
@@ -44,8 +44,8 @@ fn tightest(root: &Path, own: &str) -> Option<CgroupMemory> {
 struct Names {
     limit: &'static str,
     current: &'static str,
-    /// Page cache, which the kernel drops before it ends a process; as MemAvailable counts it, active or
-    /// not.
+    /// Counters of page cache that the kernel drops before it kills a process, active or not, as in
+    /// MemAvailable.
     reclaimable: [&'static str; 2],
 }
 const V2: &Names =
@@ -58,7 +58,7 @@ const V1: &Names = &Names {
 
 fn read(group: &Path, names: &Names) -> Option<CgroupMemory> {
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    // "max" does not parse: no limit. v1 says a number near 2^63 instead.
+    // "max" does not parse, which means no limit. v1 has a number close to 2^63 instead.
     let limit_bytes = number(names.limit).filter(|limit| *limit < 1 << 60)?;
     let current = number(names.current)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();

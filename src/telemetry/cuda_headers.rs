@@ -1,5 +1,5 @@
-//! Where the CUDA headers are. Kernels are compiled on this machine when they are first used, and NVRTC then
-//! needs `cuda_fp16.h` and its neighbours, which the driver alone does not bring.
+//! Finds the CUDA headers. Kernels are compiled on this machine when they are first used, and NVRTC then
+//! needs `cuda_fp16.h` and related headers, which the driver alone does not install.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,25 +11,26 @@ use crate::toolkits::{folders_in, toolkits};
 
 /// The header that every bf16 and fp16 kernel includes.
 const HEADER: &str = "cuda_fp16.h";
-/// What `cooperative_groups.h` includes from the CUDA C++ core libraries, which are a package of their own.
+/// Files that `cooperative_groups.h` includes from the CUDA C++ core libraries, which are a separate package.
 const CORE_HEADERS: [&str; 2] = ["nv/target", "cccl/nv/target"];
-/// What `mma.h` includes, by which kernels reach tensor cores; since CUDA 13 a package of its own.
+/// A file that `mma.h`, with which kernels use tensor cores, includes. Since CUDA 13 it is in a separate
+/// package.
 const COMPILER_HEADER: &str = "crt/mma.h";
 
 /// Headers that were found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaHeaders {
-    /// The folder that holds `cuda_fp16.h`, as text: facts are written into run folders, whatever its name.
+    /// The folder with `cuda_fp16.h`, as text, because facts are written into run folders whatever its name.
     pub folder: String,
-    /// What `CUDA_PATH` must be set to, as the compiler does not look there by itself; `None` where it does.
+    /// The required value of `CUDA_PATH`, if the compiler does not search there by itself.
     pub cuda_path: Option<String>,
-    /// The CUDA they belong to, as `13.0`.
+    /// The version of CUDA that they belong to, as `13.0`.
     #[serde(default)]
     pub version: Option<String>,
-    /// The CUDA C++ core libraries (cccl) are there too.
+    /// Whether the CUDA C++ core libraries (cccl) were found too.
     #[serde(default)]
     pub cccl: bool,
-    /// The compiler's own headers (crt) are there too.
+    /// Whether the compiler's own headers (crt) were found too.
     #[serde(default)]
     pub crt: bool,
 }
@@ -42,7 +43,7 @@ impl CudaHeaders {
     }
 }
 
-/// Looks where the compiler looks, and then in the usual places where it does not.
+/// Searches where the compiler searches, and then in the usual other places.
 pub(crate) fn find() -> Option<CudaHeaders> {
     find_below(Path::new("/"), |name| std::env::var_os(name))
 }
@@ -54,7 +55,7 @@ fn text(path: &Path) -> String {
 fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Option<CudaHeaders> {
     let variable = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let holds = |folder: &PathBuf| folder.join(HEADER).is_file();
-    // As cubecl does it: CUDA_PATH if it is set, else the first of these that exists.
+    // Like cubecl: CUDA_PATH if it is set, otherwise the first of these that exists.
     let looked_at = variable("CUDA_PATH").or_else(|| {
         let places =
             [("usr/local/cuda", "usr/local/cuda"), ("opt/cuda", "opt/cuda"), ("usr/bin/nvcc", "usr")];
@@ -65,14 +66,14 @@ fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Option<Cud
     }
 
     let toolkits = toolkits(root, &env, "cuda_runtime");
-    // Some toolkits keep the headers of each architecture apart.
+    // Some toolkits have separate headers for each architecture.
     let targets = |toolkit: &PathBuf| folders_in(&toolkit.join("targets"), "");
     let places = toolkits.iter().flat_map(|toolkit| std::iter::once(toolkit.clone()).chain(targets(toolkit)));
     let found = places.map(|place| (place.join("include"), place)).find(|(folder, _)| holds(folder));
     found.map(|(folder, place)| CudaHeaders::of(&folder, Some(text(&place))))
 }
 
-/// As `cuda.h` says it: `#define CUDA_VERSION 13000`.
+/// Reads the version from `cuda.h`: `#define CUDA_VERSION 13000`.
 fn version(folder: &Path) -> Option<String> {
     let text = fs::read_to_string(folder.join("cuda.h")).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION "))?;
@@ -98,7 +99,8 @@ mod tests {
             self
         }
 
-        /// What is found with this environment, relative to the root: folder and what to set `CUDA_PATH` to.
+        /// Returns the folder found with this environment, relative to the root, and the value for
+        /// `CUDA_PATH`.
         fn find(&self, env: &[(&str, &str)]) -> Option<(String, Option<String>)> {
             let root = self.0.path();
             let value = |name: &str| {

@@ -1,10 +1,10 @@
-//! Explains failures of the GPU in words that a user can act on.
+//! Explains failures of the GPU with a remedy for the user.
 //!
-//! The CUDA runtime reports much of what goes wrong by a panic, often on a thread of its own, whose caller
-//! then fails with a message about something else. So the panic hook lets every message be [`hear`]d here,
-//! the first that is understood is kept, and whoever ends the run asks for it. Enters: the text of a panic
-//! (cubecl 0.11, cudarc 0.19). Leaves: one paragraph, what happened and what to do; nothing for a message
-//! that is not about the device.
+//! The CUDA runtime reports many failures by a panic, often on a thread of its own, whose caller then fails
+//! with a message about something else. Therefore the panic hook passes every message to [`record_panic`],
+//! which keeps the first one about the device; the code that ends the run reads it with [`recorded_failure`].
+//! Enters: the text of a panic (cubecl 0.11, cudarc 0.19). Leaves: one paragraph that says what happened and
+//! what to do, or nothing for a message that is not about the device.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sparktune_base::program_name;
 use sparktune_base::units::bytes;
 
-/// Returns the meaning of a message; `None` if it does not concern the device.
+/// Explains a message; returns `None` if it is not about the device.
 pub fn device_failure(message: &str) -> Option<String> {
     library(message)
         .or_else(|| compilation(message))
@@ -21,15 +21,15 @@ pub fn device_failure(message: &str) -> Option<String> {
         .or_else(|| other(message))
 }
 
-/// A panic that ends a run follows its cause within a step. An older one was got over: a kernel that was only
-/// tried.
+/// The longest time between a cause and the panic that ends the run, which follows within a step. The program
+/// recovered from older panics, for example of a kernel that was only tried.
 const RECENT: Duration = Duration::from_secs(120);
 
 static FIRST: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
-/// Keeps what the message of a panic means, if it speaks of the device and none did so of late.
-pub fn hear(message: &str) {
-    // Before the lock: this runs in the hook of a panic, which must not wait for itself.
+/// Keeps the explanation of a panic's message, if it is about the device and there was none recently.
+pub fn record_panic(message: &str) {
+    // This comes before the lock, because the panic hook must not wait for itself.
     let Some(words) = device_failure(message) else { return };
     let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     if first.as_ref().is_none_or(|(at, _)| at.elapsed() > RECENT) {
@@ -37,8 +37,8 @@ pub fn hear(message: &str) {
     }
 }
 
-/// Returns the meaning of the first of the recent panics that concern the device.
-pub fn heard() -> Option<String> {
+/// Returns the explanation of the first of the recent panics that were about the device.
+pub fn recorded_failure() -> Option<String> {
     let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     first.as_ref().filter(|(at, _)| at.elapsed() <= RECENT).map(|(_, words)| words.clone())
 }
@@ -115,7 +115,7 @@ fn memory(message: &str) -> Option<String> {
     })
 }
 
-/// The driver's own name of what went wrong, from its name or its number in a message.
+/// Returns the driver's name of the error, from its name or its number in a message.
 fn status(message: &str) -> Option<&str> {
     if let Some(at) = message.find("CUDA_ERROR_") {
         let name = &message[at..];
@@ -127,7 +127,7 @@ fn status(message: &str) -> Option<&str> {
     Some(NUMBERS.iter().find(|(known, _)| *known == number).map_or("CUDA_ERROR_UNKNOWN", |(_, name)| name))
 }
 
-/// `CUresult` in NVIDIA's `cuda.h`, as far as it is told apart here.
+/// The values of `CUresult` in NVIDIA's `cuda.h` that are distinguished here.
 const NUMBERS: [(u32, &str); 22] = [
     (2, "CUDA_ERROR_OUT_OF_MEMORY"),
     (34, "CUDA_ERROR_STUB_LIBRARY"),
@@ -254,8 +254,8 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Messages as they are written by cudarc 0.19.10 and cubecl 0.11.3, NVRTC's own parts recorded from
-    /// 13.0, and a word each that the user must hear.
+    /// Messages of cudarc 0.19.10 and cubecl 0.11.3, with NVRTC's parts recorded from 13.0, and for each a
+    /// word that the explanation must contain.
     const RECORDED: &[(&str, &str)] = &[
         (
             "Unable to dynamically load the \"cuda\" shared library - searched for library names: [\"libcuda.so\", \"libcuda64.so\"]. Ensure that `LD_LIBRARY_PATH` has the correct path to the installed library.",
@@ -357,10 +357,12 @@ mod tests {
 
     #[test]
     fn the_first_cause_is_kept_and_not_what_follows_from_it() {
-        hear("index out of bounds: the len is 3 but the index is 3");
-        assert_eq!(heard(), None);
-        hear("Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []");
-        hear("The work writing this buffer was torn down before it could say what went wrong");
-        assert!(heard().unwrap().contains("NVRTC"));
+        record_panic("index out of bounds: the len is 3 but the index is 3");
+        assert_eq!(recorded_failure(), None);
+        record_panic(
+            "Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []",
+        );
+        record_panic("The work writing this buffer was torn down before it could say what went wrong");
+        assert!(recorded_failure().unwrap().contains("NVRTC"));
     }
 }

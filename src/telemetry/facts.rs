@@ -1,5 +1,5 @@
-//! What the machine is: the part of the plan's facts that does not change while a run goes on, and the memory
-//! and disk that are free now.
+//! Facts about the machine: those in the plan's input that do not change during a run, and the free memory
+//! and disk space.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::libraries::{self, CudaLibraries};
 use crate::process::{self, Pressure};
 use crate::sampler::Sampler;
 
-/// The machine in numbers, for the plan, for provenance and for `doctor`.
+/// The facts about the machine, for the plan, for provenance and for `doctor`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// Operating system in words.
+    /// The operating system in words.
     pub os: Option<String>,
     /// Kernel version.
     pub kernel: Option<String>,
@@ -24,33 +24,33 @@ pub struct Machine {
     pub cpu_model: Option<String>,
     /// Physical cores of the machine.
     pub cores_physical: Option<usize>,
-    /// Threads this process may use at once (affinity and container quota included).
+    /// The number of threads this process may use at once, limited by affinity and container quota.
     pub cores_usable: usize,
-    /// Physical memory, or the container's limit where that is lower.
+    /// The physical memory, or the container's limit if that is lower, in bytes.
     pub mem_total_bytes: u64,
     /// Memory that can be allocated now without swapping.
     pub mem_available_bytes: u64,
-    /// The container's memory limit, where there is one.
+    /// The container's memory limit in bytes, if there is one.
     pub mem_limit_bytes: Option<u64>,
-    /// CPU and GPU share this memory.
+    /// Whether CPU and GPU share this memory.
     pub mem_unified: bool,
-    /// Waiting for memory; `None` where the kernel does not tell (no PSI).
+    /// The memory pressure; `None` if the kernel does not report it (no PSI).
     pub mem_pressure: Option<Pressure>,
-    /// All swap space; 0 where there is none.
+    /// The total swap space in bytes; 0 if there is none.
     pub swap_total_bytes: Option<u64>,
-    /// The part of it that is in use.
+    /// The part of it that is in use, in bytes.
     pub swap_used_bytes: Option<u64>,
     /// Version of the GPU driver.
     pub gpu_driver: Option<String>,
-    /// Why a driver that is installed does not answer.
+    /// The reason why an installed driver does not answer.
     pub gpu_driver_fault: Option<DriverFault>,
-    /// Newest CUDA the driver can run.
+    /// The newest CUDA that the driver supports.
     pub cuda: Option<String>,
     /// The libraries that training on a GPU loads.
     pub cuda_libraries: CudaLibraries,
     /// The headers that kernels are compiled with.
     pub cuda_headers: Option<CudaHeaders>,
-    /// GPUs the driver shows.
+    /// The GPUs that the driver reports.
     pub gpus: Vec<GpuFacts>,
 }
 
@@ -58,43 +58,44 @@ pub struct Machine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuFacts {
-    /// Index as the driver counts.
+    /// The index used by the driver.
     pub index: u32,
     /// Its name.
     pub name: Option<String>,
-    /// As `12.1`.
+    /// The compute capability, as `12.1`.
     pub compute_capability: Option<String>,
-    /// Dedicated memory; `None` on GB10, which shares the system's.
+    /// The dedicated memory in bytes; `None` on GB10, which shares the system's.
     pub mem_total_bytes: Option<u64>,
-    /// The part of it that is free now.
+    /// The part of it that is free now, in bytes.
     pub mem_free_bytes: Option<u64>,
-    /// SM clock now; low while idle.
+    /// The current SM clock; low while idle.
     pub sm_clock_mhz: Option<u32>,
-    /// Highest SM clock of this model.
+    /// The highest SM clock of this model.
     pub sm_clock_max_mhz: Option<u32>,
     /// Core temperature.
     pub temperature_celsius: Option<u32>,
     /// Power draw.
     pub power_watts: Option<f64>,
-    /// Most power it may draw.
+    /// The power limit.
     pub power_limit_watts: Option<f64>,
-    /// Why the driver holds the clocks down, when it does.
+    /// The reason why the driver limits the clocks, if it does.
     pub throttle: Option<String>,
-    /// Other processes that use it; `None` where the driver does not tell.
+    /// Other processes that use it; `None` if the driver does not report them.
     pub users: Option<Vec<GpuUser>>,
 }
 
-/// Why NVML is there and says nothing.
+/// The reason why NVML is installed but does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverFault {
-    /// The library is of another version than the driver in the kernel: it was updated and not yet loaded.
+    /// The library has another version than the driver in the kernel, because it was updated and not loaded
+    /// yet.
     Mismatch,
     /// The kernel has no driver loaded.
     NotLoaded,
-    /// This process may not use it.
+    /// This process has no permission to use it.
     NoPermission,
-    /// Anything else, as NVML says it.
+    /// Any other error, with NVML's message.
     Other(String),
 }
 
@@ -102,18 +103,18 @@ pub enum DriverFault {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuUser {
-    /// Its id, as the driver counts; in a container that may be the host's.
+    /// The process id used by the driver; in a container that may be the host's.
     pub pid: u32,
-    /// Its program's name. Text from outside: escape it for a terminal.
+    /// The program's name, which is untrusted and has to be escaped for a terminal.
     pub name: Option<String>,
-    /// It computes; else it only draws, as a desktop does.
+    /// Whether it computes; otherwise it only draws, like a desktop.
     pub computes: bool,
-    /// Memory of the GPU that it holds; not known on GB10.
+    /// The GPU memory it uses in bytes; not known on GB10.
     pub mem_used_bytes: Option<u64>,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Gathers the facts about this machine.
     pub fn gather() -> Self {
         let mut sampler = Sampler::new();
         let (memory, cpu_model) = (sampler.memory(), sampler.cpu_model());
@@ -143,7 +144,7 @@ impl Machine {
     }
 }
 
-/// Bytes an ordinary user may still write at `path`, or where its nearest existing parent lies.
+/// Returns the bytes that an ordinary user may still write at `path`, or at its nearest existing parent.
 pub fn disk_free_bytes(path: &Path) -> Option<u64> {
     let absolute = std::path::absolute(path).ok()?;
     let existing = absolute.ancestors().find(|p| p.exists())?;

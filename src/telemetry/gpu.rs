@@ -1,5 +1,4 @@
-//! NVML, loaded at run time where there is a driver. Every query may be unsupported on some device; that is a
-//! `None`.
+//! NVML, loaded at run time if there is a driver. A query that a device does not support returns `None`.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -12,7 +11,7 @@ use sparktune_runlog::GpuSample;
 use crate::facts::{DriverFault, GpuFacts, GpuUser};
 use crate::process;
 
-/// The driver, when there is one.
+/// The driver, if there is one.
 #[derive(Debug)]
 pub(crate) struct Gpus {
     nvml: Option<Nvml>,
@@ -27,7 +26,7 @@ impl Gpus {
         }
     }
 
-    /// Why a driver that is installed does not answer.
+    /// Returns the reason why an installed driver does not answer.
     pub(crate) fn fault(&self) -> Option<DriverFault> {
         self.fault.clone()
     }
@@ -36,7 +35,7 @@ impl Gpus {
         self.nvml.as_ref()?.sys_driver_version().ok()
     }
 
-    /// Newest CUDA the driver can run, as `13.0`.
+    /// Returns the newest CUDA that the driver supports, as `13.0`.
     pub(crate) fn cuda_version(&self) -> Option<String> {
         let version = self.nvml.as_ref()?.sys_cuda_driver_version().ok()?;
         Some(format!("{}.{}", version / 1000, version % 1000 / 10))
@@ -49,7 +48,7 @@ impl Gpus {
         })
     }
 
-    /// Name of the first one.
+    /// Returns the name of the first GPU.
     pub(crate) fn name(&self) -> Option<String> {
         self.devices().next()?.1.name().ok()
     }
@@ -81,13 +80,13 @@ impl Gpus {
     }
 
     fn name_of(&self, pid: u32) -> Option<String> {
-        // The driver knows the whole path, and processes outside of a container too.
+        // The driver knows the whole path, even of processes outside of a container.
         let known = self.nvml.as_ref().and_then(|nvml| nvml.sys_process_name(pid, 256).ok());
         let program = known.as_deref().and_then(|path| path.split(' ').next()?.rsplit('/').next());
         program.filter(|name| !name.is_empty()).map(str::to_owned).or_else(|| process::name_of(pid))
     }
 
-    /// Some GPU says that it has no memory of its own to report, as GB10 does.
+    /// Returns whether some GPU reports no memory of its own, like GB10.
     pub(crate) fn share_system_memory(&self) -> bool {
         self.devices().any(|(_, device)| matches!(device.memory_info(), Err(NvmlError::NotSupported)))
     }
@@ -128,7 +127,7 @@ fn fault(error: &NvmlError) -> Option<DriverFault> {
     })
 }
 
-/// The processes on a GPU but this one, each once; `None` where the driver tells of neither kind.
+/// Returns the other processes on a GPU, each once; `None` if the driver reports neither kind.
 fn users(
     computing: Option<Vec<ProcessInfo>>,
     drawing: Option<Vec<ProcessInfo>>,
@@ -148,7 +147,7 @@ fn users(
             UsedGpuMemory::Unavailable => None,
         };
         match users.iter_mut().find(|user| user.pid == pid) {
-            // The driver counts a process's memory once for each list it is in.
+            // The driver lists a process's memory once for each list that contains it.
             Some(user) => user.mem_used_bytes = user.mem_used_bytes.max(mem_used_bytes),
             None if pid == std::process::id() => {}
             None => users.push(GpuUser { pid, name: name_of(pid), computes, mem_used_bytes }),
@@ -158,7 +157,7 @@ fn users(
     Some(users)
 }
 
-/// Reasons that cost speed, in words; idling and a user's own clock setting are none.
+/// Describes throttle reasons that reduce the speed. Idling and a user's own clock setting are not included.
 fn throttle_words(reasons: ThrottleReasons) -> Option<String> {
     let words = [
         (ThrottleReasons::SW_POWER_CAP, "power cap"),

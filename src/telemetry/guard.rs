@@ -1,7 +1,7 @@
-//! The thread that looks at memory while a run trains. A step may take half a minute, and a machine whose
-//! memory is shared by CPU and GPU stalls within seconds: between two steps would be too late to look.
+//! The thread that watches memory during training. A step may take half a minute, but a machine whose memory
+//! is shared by CPU and GPU stalls within seconds, so a check between two steps would be too late.
 //!
-//! What the readings mean, runlog's [`PressureWatch`] decides; this owns the thread and the verdict.
+//! runlog's [`PressureWatch`] interprets the readings; this module owns the thread and the verdict.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct MemoryGuard {
     verdict: Arc<Mutex<Option<String>>>,
-    /// Dropped to end the thread.
+    /// The channel whose drop ends the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -29,7 +29,7 @@ impl MemoryGuard {
     /// guard's thread.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The system cannot start a thread.
     pub fn start(watch: PressureWatch, warn: impl FnMut(String) + Send + 'static) -> std::io::Result<Self> {
         let mut sampler = Sampler::new();
         Self::start_with(watch, EVERY, move || sampler.memory_reading(), warn)
@@ -43,26 +43,26 @@ impl MemoryGuard {
     ) -> std::io::Result<Self> {
         let verdict = Arc::new(Mutex::new(None));
         let (end, ended) = channel();
-        let told = verdict.clone();
+        let shared_verdict = verdict.clone();
         let started = Instant::now();
         let mut look = move || {
             let time_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             match watch.reading(&read(), time_us, largest_other) {
                 Some(Relief::Warn(words)) => warn(words),
                 Some(Relief::Stop(words)) => {
-                    *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(words)
+                    *shared_verdict.lock().unwrap_or_else(PoisonError::into_inner) = Some(words)
                 }
                 None => {}
             }
         };
-        // Before anything is loaded: what is out of the question now will not become better.
+        // The first check comes before anything is loaded, because a hopeless situation will not improve.
         look();
         let thread =
             std::thread::Builder::new().name("memory".into()).spawn(move || go_on(&ended, every, look))?;
         Ok(MemoryGuard { verdict, end: Some(end), thread: Some(thread) })
     }
 
-    /// Why the run must stop, once it must.
+    /// Returns why the run must stop, once it must.
     pub fn must_stop(&self) -> Option<String> {
         self.verdict.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -78,7 +78,7 @@ impl Drop for MemoryGuard {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // A guard that panicked has said so; there is nothing more to do.
+            // A guard that panicked has already reported it.
             let _ = thread.join();
         }
     }
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_watched_and_not_stopped() {
-        // A reserve of one byte: whatever this machine has left is more.
+        // The reserve is one byte, so this machine always has more memory left.
         let guard = MemoryGuard::start(PressureWatch::new(1, Vec::new()), |_| {}).unwrap();
         assert_eq!(guard.must_stop(), None);
         let reading = Sampler::new().memory_reading();

@@ -1,14 +1,13 @@
-//! What the machine is ([`Machine`], for the plan), whether it is in order for CUDA ([`cuda_checks`]),
-//! how it is doing ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory does), and what
-//! a failure of the GPU means ([`device_failure`]).
+//! Facts about the machine ([`Machine`], for the plan), checks of its CUDA installation ([`cuda_checks`]),
+//! measurements of its state ([`Sampler`], for events; [`MemoryGuard`], which ends a run before memory runs
+//! out), and explanations of GPU failures ([`device_failure`]).
 //!
-//! Nothing here fails: what cannot be read is `None`, and a machine without NVML simply has no GPUs. The
-//! shape of a sample is [`DeviceSample`], which the run log owns because watchers read it without any of
-//! this.
+//! Nothing here fails: values that cannot be read are `None`, and a machine without NVML has no GPUs. Samples
+//! have the type [`DeviceSample`], which the run log owns because watchers read it without this crate.
 //!
 //! On GB10 CPU and GPU share one memory, NVML answers its memory queries with "not supported", and CUDA's own
-//! figure follows MemFree. So memory always comes from the system's MemAvailable, lowered to the container's
-//! limit, and is labelled unified where a GPU has none of its own.
+//! figure follows MemFree. Therefore memory always comes from the system's MemAvailable, limited by the
+//! container, and is labelled unified if a GPU has none of its own.
 
 mod cgroup;
 mod cuda_checks;
@@ -24,7 +23,7 @@ mod toolkits;
 
 pub use cuda_checks::{Check, Verdict, cuda_checks, out_of_reach};
 pub use cuda_headers::CudaHeaders;
-pub use device_failure::{device_failure, hear, heard};
+pub use device_failure::{device_failure, record_panic, recorded_failure};
 pub use facts::{DriverFault, GpuFacts, GpuUser, Machine, disk_free_bytes};
 pub use guard::MemoryGuard;
 pub use libraries::{CudaLibraries, Library};

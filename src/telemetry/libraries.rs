@@ -1,9 +1,10 @@
-//! Which libcuda and NVRTC the dynamic loader would take, found by looking: loading them would run their
-//! code.
+//! Finds the libcuda and NVRTC that the dynamic loader would load, without loading them, because that would
+//! run their code.
 //!
-//! The loader's own order: `LD_LIBRARY_PATH`, its cache, the system's folders; files of another machine are
-//! passed over, as it does. A library's version is read from the name of its file (`libnvrtc.so.13.0.88`), or
-//! from the builtins that lie beside an NVRTC; neither is asked, because that would take unsafe code.
+//! The order is the loader's own: `LD_LIBRARY_PATH`, its cache, the system's folders. Files for another
+//! processor are skipped, as the loader does. A library's version is read from the name of its file
+//! (`libnvrtc.so.13.0.88`), or from the builtins next to an NVRTC; calling the library would need unsafe
+//! code.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::toolkits::toolkits;
 
-/// The two libraries that training on a GPU loads when it starts; `None` where there is none.
+/// The two libraries that training on a GPU loads at the start; `None` if one is missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CudaLibraries {
     /// The driver's library, libcuda.
     pub driver: Option<Library>,
-    /// The compiler of kernels.
+    /// The compiler of kernels, NVRTC.
     pub nvrtc: Option<Library>,
 }
 
@@ -28,27 +29,27 @@ pub struct CudaLibraries {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Library {
-    /// Its file, links followed. Text from outside: escape it for a terminal.
+    /// The file, with links resolved. It is untrusted text and has to be escaped for a terminal.
     pub path: String,
-    /// `580.95.05` of a driver, `13.0.88` or `13.0` of an NVRTC.
+    /// The version: `580.95.05` of a driver, `13.0.88` or `13.0` of an NVRTC.
     pub version: Option<String>,
-    /// The loader does not find it; `LD_LIBRARY_PATH` must name its folder.
+    /// Whether the loader does not find it, so that `LD_LIBRARY_PATH` must contain its folder.
     pub out_of_sight: bool,
 }
 
 impl Library {
-    /// A library to link with, which does nothing when it is called.
+    /// Returns whether it is a stub for linking, which does nothing when it is called.
     pub fn is_stub(&self) -> bool {
         Path::new(&self.path).components().any(|part| part.as_os_str() == "stubs")
     }
 
-    /// The folder it lies in.
+    /// Returns the folder of the file.
     pub fn folder(&self) -> &str {
         Path::new(&self.path).parent().and_then(Path::to_str).unwrap_or_default()
     }
 }
 
-/// Looks at this machine with the environment of this process.
+/// Searches this machine with the environment of this process.
 pub(crate) fn find() -> CudaLibraries {
     find_below(Path::new("/"), |name| std::env::var_os(name))
 }
@@ -61,7 +62,7 @@ fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> CudaLibrar
     }
 }
 
-/// Where toolkits and Python packages keep their libraries.
+/// Returns the folders where toolkits and Python packages keep their libraries.
 fn folders_of_toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let below = |toolkit: PathBuf| {
         let targets = fs::read_dir(toolkit.join("targets")).into_iter().flatten().filter_map(Result::ok);
@@ -71,16 +72,16 @@ fn folders_of_toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>) -> 
     toolkits(root, env, "cuda_nvrtc").into_iter().flat_map(below).collect()
 }
 
-/// The names by which the CUDA bindings (cudarc 0.19) ask for a library, in their order, without those of
-/// Windows.
+/// Returns the file names that the CUDA bindings (cudarc 0.19) try for a library, in their order, without
+/// those for Windows.
 fn names(library: &str) -> Vec<String> {
     ["", ".13", ".12", ".11", ".10", ".9", ".1"].map(|version| format!("lib{library}.so{version}")).into()
 }
 
 struct Loader {
-    /// Of `LD_LIBRARY_PATH`.
+    /// The folders of `LD_LIBRARY_PATH`.
     first: Vec<PathBuf>,
-    /// Name and path.
+    /// The names and paths in the loader's cache.
     cache: Vec<(String, PathBuf)>,
     last: Vec<PathBuf>,
 }
@@ -91,7 +92,7 @@ impl Loader {
         let first = std::env::split_paths(&first).filter(|path| path.is_absolute()).collect();
         let cache =
             fs::read(root.join("etc/ld.so.cache")).map(|bytes| read_cache(&bytes)).unwrap_or_default();
-        // Debian's loader knows a folder of each processor.
+        // Debian's loader has a folder for each processor.
         let own = format!("{}-linux-gnu", std::env::consts::ARCH);
         let folders = ["lib64", "usr/lib64", "lib", "usr/lib"].map(|path| root.join(path));
         let last = folders.iter().map(|folder| folder.join(&own)).chain(folders.clone()).collect();
@@ -112,7 +113,7 @@ impl Loader {
         Some(Library { path: path.display().to_string(), version, out_of_sight })
     }
 
-    /// The file that this name leads to.
+    /// Returns the file that the loader finds for this name.
     fn load(&self, name: &str) -> Option<PathBuf> {
         let in_folders = |folders: &[PathBuf]| {
             folders.iter().map(|folder| folder.join(name)).find(|path| is_of_this_machine(path))
@@ -125,14 +126,14 @@ impl Loader {
     }
 }
 
-/// A 64-bit ELF file for the processor that this program was built for.
+/// Returns whether the file is a 64-bit ELF file for the processor that this program was built for.
 fn is_of_this_machine(path: &Path) -> bool {
     let mut head = [0; 20];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
     read.is_ok() && head[..5] == *b"\x7fELF\x02" && head[18..20] == MACHINE.to_le_bytes()
 }
 
-/// Number of the processor in an ELF file, and its bits in the loader's cache.
+/// The number of the processor in an ELF file, and below it its bits in the loader's cache.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
 #[cfg(target_arch = "x86_64")]
@@ -142,8 +143,8 @@ const MACHINE: u16 = 183;
 #[cfg(not(target_arch = "x86_64"))]
 const CACHE_FLAGS: u32 = 0x0a03;
 
-/// Names and paths in `/etc/ld.so.cache`, as glibc writes it since 2.2; an older table may lie before.
-/// `None` where the bytes are something else.
+/// Reads names and paths in `/etc/ld.so.cache`, in the format of glibc since 2.2, which may follow an older
+/// table. Returns none for other data.
 fn read_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEAD: usize = 48;
@@ -180,9 +181,9 @@ fn version(path: &Path, library: &str) -> Option<String> {
     if let Some(version) = after(name, &format!("lib{library}.so.")) {
         return Some(version);
     }
-    let beside = fs::read_dir(path.parent()?).ok()?.filter_map(Result::ok);
+    let siblings = fs::read_dir(path.parent()?).ok()?.filter_map(Result::ok);
     let stem = format!("lib{library}-builtins.so.");
-    beside.filter_map(|entry| after(entry.file_name().to_str()?, &stem)).max_by_key(String::len)
+    siblings.filter_map(|entry| after(entry.file_name().to_str()?, &stem)).max_by_key(String::len)
 }
 
 #[cfg(test)]
@@ -218,7 +219,7 @@ mod tests {
             symlink(to, self.at(path)).unwrap();
         }
 
-        /// A cache with these libraries, `flags` each.
+        /// Writes a cache with these libraries and their `flags`.
         fn cache(&self, entries: &[(&str, &str, u32)]) {
             let entries: Vec<(&str, String, u32)> = entries
                 .iter()

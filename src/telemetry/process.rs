@@ -1,4 +1,4 @@
-//! Figures of the kernel about this process and about waiting for memory.
+//! The kernel's figures about this process and about waiting for memory.
 
 use std::fs;
 use std::path::Path;
@@ -6,29 +6,28 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sparktune_runlog::MemoryUser;
 
-/// Pressure stall information of memory: percent of the last 10 s.
+/// The kernel's pressure stall information of memory, in percent of the last 10 s.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pressure {
-    /// Some task waited.
+    /// The time in which some task waited.
     pub some_percent: f64,
-    /// All tasks waited.
+    /// The time in which all tasks waited.
     pub full_percent: f64,
 }
 
-/// `/proc/pressure/memory`; `None` where the kernel has no PSI.
+/// Reads `/proc/pressure/memory`; `None` if the kernel has no PSI.
 pub fn memory_pressure() -> Option<Pressure> {
     parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
 }
 
-/// The pressure of one group of processes, as its folder says it.
+/// Reads the pressure of one cgroup from its folder.
 pub(crate) fn memory_pressure_of(cgroup: &Path) -> Option<Pressure> {
     parse_pressure(&fs::read_to_string(cgroup.join("memory.pressure")).ok()?)
 }
 
-/// Asks the kernel to end this process before others when memory runs out: a run continues from its
-/// checkpoint, a session of somebody who is logged in does not. Advice only: where it is refused, nothing
-/// changes.
+/// Asks the kernel to kill this process before others when memory runs out, because a run can continue from
+/// its checkpoint, unlike the session of a logged-in user. If the request is refused, nothing changes.
 pub fn offer_to_end_first() {
     const SCORE: i32 = 500;
     let path = "/proc/self/oom_score_adj";
@@ -38,7 +37,7 @@ pub fn offer_to_end_first() {
     }
 }
 
-/// The other process with the most resident memory; what a process holds on a GPU does not count.
+/// Returns the other process with the most resident memory. Memory of a GPU does not count.
 pub fn largest_other() -> Option<MemoryUser> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     let others = processes.filter_map(|entry| {
@@ -50,18 +49,18 @@ pub fn largest_other() -> Option<MemoryUser> {
     Some(MemoryUser { name: name_of(pid)?, pid, bytes })
 }
 
-/// The short name of a running process.
+/// Returns the short name of a running process.
 pub(crate) fn name_of(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process in bytes.
 pub fn rss_bytes() -> Option<u64> {
     status_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
-/// Highest resident memory of this process so far.
+/// Returns the peak resident memory of this process so far in bytes.
 pub fn peak_rss_bytes() -> Option<u64> {
     status_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
@@ -109,8 +108,8 @@ mod tests {
     fn the_peak_follows_an_allocation_and_stays_after_it() {
         let block = vec![1_u8; 64 << 20];
         let (rss, peak) = (rss_bytes().unwrap(), peak_rss_bytes().unwrap());
-        // The kernel adds up each processor's pages late: a peak read just now may lie a little below what is
-        // resident.
+        // The kernel adds up each processor's pages late, so a peak may be a little below the resident
+        // memory.
         let late = 4 << 20;
         assert!(rss > 64 << 20 && peak + late > rss, "{rss} {peak}");
         drop(std::hint::black_box(block));

@@ -1,4 +1,4 @@
-//! Repeated readings of machine and process.
+//! Repeated measurements of machine and process.
 
 use sparktune_runlog::{DeviceSample, MemoryReading};
 use sysinfo::System;
@@ -7,26 +7,26 @@ use crate::cgroup::{self, CgroupMemory};
 use crate::gpu::Gpus;
 use crate::process::{self, Pressure};
 
-/// Memory as the budget counts it.
+/// Memory as counted by the plan's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Physical memory, or the container's limit where that is lower.
+    /// The physical memory, or the container's limit if that is lower, in bytes.
     pub total_bytes: u64,
     /// Memory that can be allocated now without swapping, under that limit.
     pub available_bytes: u64,
-    /// The container's limit, where there is one.
+    /// The container's limit in bytes, if there is one.
     pub limit_bytes: Option<u64>,
-    /// CPU and GPU share this memory.
+    /// Whether CPU and GPU share this memory.
     pub unified: bool,
 }
 
-/// Swap space and what of it is in use.
+/// The size of the swap space and the part that is in use.
 pub(crate) struct Swap {
     pub total_bytes: u64,
     pub used_bytes: u64,
 }
 
-/// Takes samples; keep one, because CPU load is counted between two of them.
+/// Takes samples. Keep one value, because CPU load is measured between two samples.
 #[derive(Debug)]
 pub struct Sampler {
     system: System,
@@ -42,20 +42,20 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Looks for GPUs once; the first sample has no CPU load.
+    /// Searches for GPUs once. The first sample has no CPU load.
     pub fn new() -> Self {
         let gpus = Gpus::find();
         let unified = gpus.share_system_memory();
         Sampler { system: System::new(), gpus, unified, primed: false }
     }
 
-    /// Memory alone: cheap enough to ask before every large allocation.
+    /// Returns the memory alone, which is cheap enough to query before every large allocation.
     pub fn memory(&mut self) -> Memory {
         self.memory_under(cgroup::memory())
     }
 
-    /// What the pressure watch goes by; a few small files of the kernel, cheap enough for several times a
-    /// second.
+    /// Returns the input of the pressure watch. It reads a few small files of the kernel, which is cheap
+    /// enough for several times a second.
     pub fn memory_reading(&mut self) -> MemoryReading {
         let group = cgroup::memory();
         let memory = self.memory_under(group);
@@ -85,13 +85,13 @@ impl Sampler {
         }
     }
 
-    /// Swap as it is now.
+    /// Returns the current swap figures.
     pub(crate) fn swap(&mut self) -> Swap {
         self.system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_swap());
         Swap { total_bytes: self.system.total_swap(), used_bytes: self.system.used_swap() }
     }
 
-    /// One reading of everything.
+    /// Takes one sample of everything.
     pub fn sample(&mut self) -> DeviceSample {
         let memory = self.memory();
         let pressure = process::memory_pressure();
@@ -112,7 +112,7 @@ impl Sampler {
         }
     }
 
-    /// The driver's name of the first GPU.
+    /// Returns the driver's name of the first GPU.
     pub fn gpu_name(&self) -> Option<String> {
         self.gpus.name()
     }

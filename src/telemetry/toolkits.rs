@@ -1,16 +1,16 @@
-//! Where CUDA toolkits and the Python packages of their parts lie.
+//! Finds the folders of CUDA toolkits and of the Python packages of their parts.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Folders that may hold `include` and `lib64` of a toolkit, the likeliest first. `part` is the folder of the
-/// Python package of CUDA 12 that holds what is looked for; CUDA 13 has one folder for all of them.
+/// Returns folders that may contain `include` and `lib64` of a toolkit, the most likely first. `part` is the
+/// folder of the Python package of CUDA 12 for the wanted part; CUDA 13 has one folder for all of them.
 pub(crate) fn toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>, part: &str) -> Vec<PathBuf> {
     let variable = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut toolkits: Vec<PathBuf> = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).collect();
     toolkits.extend(["usr/local/cuda", "opt/cuda"].map(|path| root.join(path)));
     let mut versions: Vec<PathBuf> = folders_in(&root.join("usr/local"), "cuda-");
-    // The newest first, as far as names tell.
+    // The newest first, judging by the names.
     versions.sort_by(|a, b| b.cmp(a));
     toolkits.extend(versions);
     toolkits.extend(["usr/lib/cuda", "usr"].map(|path| root.join(path)));
@@ -25,7 +25,7 @@ pub(crate) fn toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>, par
     toolkits
 }
 
-/// The folders in a folder whose names begin so, sorted.
+/// Returns the subfolders of a folder whose names have this prefix, sorted.
 pub(crate) fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(prefix);

@@ -1,4 +1,5 @@
-//! One attempt of a run: from its newest checkpoint through the text model and the MTP head to the outputs.
+//! One attempt of a run: continues from the newest checkpoint, trains the text model and the MTP head, and
+//! writes the outputs.
 
 use std::path::{Path, PathBuf};
 
@@ -21,43 +22,44 @@ use crate::steps::Steps;
 use crate::tiles::TileFile;
 use crate::{TrainError, draft_vocab, load};
 
-/// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
+/// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
+/// that of the text model.
 const MTP_LEARNING_RATE: f64 = 2e-4;
 
-/// How an attempt ended in which nothing went wrong.
+/// The end of an attempt without an error.
 pub(crate) enum Ending {
     Completed {
         outputs: Vec<PathBuf>,
     },
-    /// After a checkpoint.
+    /// Stopped after a checkpoint.
     Stopped {
-        /// That memory ran out; `None` where somebody asked for the stop.
+        /// The reason if memory ran out; `None` if the user requested the stop.
         reason: Option<String>,
     },
 }
 
-/// The token file that a run trains on.
+/// Returns the token file that a run trains on.
 pub(crate) fn train_tokens(run: &RunDir) -> PathBuf {
     run.data().join("train.qubgpu")
 }
 
-/// The token file that a run evaluates on, which it may not have.
+/// Returns the token file of a run's eval set, which may not exist.
 pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
     run.data().join("eval.qubgpu")
 }
 
-/// Makes an attempt. `state` becomes the state of the checkpoint it continues from, and then follows the
-/// training.
+/// Runs an attempt. `state` becomes the state of the checkpoint that the attempt continues from, and is then
+/// updated by the training.
 ///
 /// # Errors
-/// Whatever ends the run without outputs. The checkpoints written so far stay.
+/// Any failure that ends the run without outputs. The checkpoints written so far are kept.
 pub(crate) fn make(
     objective: &impl Objective<Trainee = TextModel>,
     session: &mut Session,
     state: &mut State,
     options: &TrainOptions,
 ) -> Result<Ending, TrainError> {
-    // Whatever can refuse the run comes before the weights are read, which may take minutes.
+    // All checks that can refuse the run come before the weights are read, which may take minutes.
     let (mut attempt, batches) = Attempt::start(objective, session, state)?;
     let device = attempt.prepare_device(options)?;
     let Loaded { mut text, head: mut mtp, base_head, mut optimizer } = attempt.load(objective, &device)?;
@@ -87,18 +89,18 @@ struct Attempt<'a, 'run> {
     state: &'a mut State,
     plan: Plan,
     base: Base,
-    /// The checkpoint it continues from.
+    /// The checkpoint that the attempt continues from.
     resumed: Option<Checkpoint>,
     eval_set: Option<EvalSet>,
-    /// Where measured tiles are remembered; `None` where none are to be measured.
+    /// The file of measured tiles; `None` if none are measured.
     tiles: Option<TileFile>,
 }
 
-/// The parameters that training changes.
+/// The models that training changes.
 struct Loaded {
     text: TextModel,
     head: Option<Mtp>,
-    /// The head as it is in the base.
+    /// The head with the weights of the base.
     base_head: Option<Mtp>,
     optimizer: Optimizer,
 }
@@ -145,8 +147,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         Ok((Self { session, state, plan, base, resumed, eval_set: None, tiles: None }, batches))
     }
 
-    /// Opens the device of the plan. A CUDA device is tested before its first run, and what is known of its
-    /// tiles is used.
+    /// Opens the device of the plan. Tests a CUDA device before its first run, and loads its measured tiles.
     fn prepare_device(&mut self, options: &TrainOptions) -> Result<Device, TrainError> {
         let device = load::device(&self.plan)?;
         if self.plan.device == DeviceKind::Cuda {
@@ -158,8 +159,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         Ok(device)
     }
 
-    /// Loads model, head and eval set, and where the attempt continues from a checkpoint, what that holds of
-    /// them.
+    /// Loads model, head and eval set, and restores the weights of the checkpoint that the attempt continues
+    /// from.
     fn load(&mut self, objective: &impl Objective, device: &Device) -> Result<Loaded, TrainError> {
         let Self { session, state, plan, base, .. } = self;
         session.phase("load", format!("reading the weights of {}", plan.model.id));
@@ -198,7 +199,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         StageLoop { session: self.session, steps, eval_set, tiles }.run()
     }
 
-    /// Trains the head for one epoch: it starts from the base's, so that is enough.
+    /// Trains the head for one epoch, which suffices because it starts from the base's weights.
     fn train_head(
         &mut self,
         head: &mut DraftHead,
@@ -220,7 +221,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         session.phase("mtp", format!("training the MTP head, {total} steps in packs of {length} tokens"));
         let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
         let steps = Steps::new(&objective, head, state, optimizer, batches, settings);
-        // Without evaluations in between: there is no best head to keep.
+        // There are no evaluations in between, so there is no best head to keep.
         let stage = StageLoop { session, steps, eval_set: None, tiles: self.tiles.as_ref() };
         let outcome = stage.run()?;
         if let (StageOutcome::Done, Some(eval_set)) = (&outcome, &self.eval_set) {
@@ -229,8 +230,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         Ok(outcome)
     }
 
-    /// Writes the outputs of the trained text model and head. `before` is the base's head where another was
-    /// trained from it.
+    /// Writes the outputs of the trained text model and head. `before` is the base's head if the trained one
+    /// started from it.
     fn export(
         &mut self,
         model: &mut Model,
@@ -250,7 +251,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
     }
 }
 
-/// Verifies every checksum of a token file, so that damage does not wait for the step that meets it.
+/// Verifies every checksum of a token file, so that damage is found before a training step reads it.
 fn verify_tokens(path: &Path) -> Result<(), TrainError> {
     if !path.exists() {
         return Ok(());

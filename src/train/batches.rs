@@ -1,5 +1,5 @@
-//! Which packed sequences each optimizer step trains on: a function of plan, seed and step alone, so that a
-//! resumed run needs no other cursor than its step.
+//! The packed sequences of each optimizer step. They depend only on plan, seed and step, so a resumed run
+//! needs no cursor except its step.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_data::packing::{Packing, Packs};
@@ -9,24 +9,24 @@ use sparktune_plan::Plan;
 use crate::TrainError;
 use crate::examples::Examples;
 
-/// The steps of some epochs over a token file.
+/// The steps of several epochs over a token file.
 pub(crate) struct Batches {
     examples: Examples,
     packing: Packing,
     micro_batch_packs: usize,
     packs_per_step: usize,
-    /// Steps of each epoch.
+    /// The number of steps in each epoch.
     epoch_steps: Vec<u64>,
     total_steps: u64,
-    /// The packs of the epoch that was read last.
+    /// The packs of the most recently used epoch.
     current: Option<(usize, Packs)>,
 }
 
 /// The packs of one optimizer step.
 pub(crate) struct Batch {
-    /// One for each micro-batch.
+    /// The sequences, one per micro-batch.
     pub(crate) sequences: Vec<PackedSequence>,
-    /// Epochs done after this step, fractional.
+    /// The number of epochs done after this step, fractional.
     pub(crate) epoch: f64,
 }
 
@@ -41,7 +41,7 @@ impl Batch {
 }
 
 impl Batches {
-    /// `epochs` over a token file, packed as the plan says, for at most `max_steps` steps.
+    /// Plans `epochs` over a token file, packed according to the plan, for at most `max_steps` steps.
     ///
     /// # Errors
     /// When no token of the file is trained.
@@ -54,7 +54,7 @@ impl Batches {
         if examples.file().target_tokens() == 0 {
             return Err(TrainError::NoTargets { path: examples.file().path().to_owned() });
         }
-        // `stream` cuts examples, which would tear groups apart.
+        // `stream` splits examples, which would separate the members of a group.
         let strategy = match plan.pack.strategy {
             PackStrategy::Stream if examples.group_size() == 1 => PackStrategy::Stream,
             _ => PackStrategy::Bfd,
@@ -76,12 +76,12 @@ impl Batches {
         Ok(Self { examples, packing, micro_batch_packs, packs_per_step, epoch_steps, total_steps, current })
     }
 
-    /// Optimizer steps in all.
+    /// Returns the total number of optimizer steps.
     pub(crate) fn total_steps(&self) -> u64 {
         self.total_steps
     }
 
-    /// The batch of step `step` (from 0); the last step of an epoch may be smaller.
+    /// Returns the batch of step `step` (counted from 0). The last step of an epoch may be smaller.
     ///
     /// # Errors
     /// When an example is damaged.
@@ -93,7 +93,7 @@ impl Batches {
         }
         if self.current.as_ref().is_none_or(|(at, _)| *at != epoch) {
             self.current = Some((epoch, self.examples.pack(&self.packing, epoch as u64)));
-            // The next epoch reads the pages in another order: until then the system may use their memory.
+            // The next epoch reads the pages in another order; until then the system may use their memory.
             self.examples.file().release_pages();
         }
         let (_, packs) = self.current.as_ref().expect("was just set");

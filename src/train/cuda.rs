@@ -1,8 +1,7 @@
-//! The edge to CUDA: what only a build with the feature `cuda` can do, with a twin that does nothing in other
-//! builds.
+//! The functions that need the feature `cuda`, with replacements that do nothing in other builds.
 //!
-//! The rest of the crate calls these items in every build, so that the loop has one text and is type-checked
-//! without CUDA.
+//! The rest of the crate calls these items in every build, so that the loop is the same code and is
+//! type-checked without CUDA.
 
 #[cfg(feature = "cuda")]
 pub(crate) use with_cuda::{first_device, tuning};
@@ -16,7 +15,7 @@ mod with_cuda {
 
     use crate::TrainError;
 
-    /// The first CUDA device of this machine.
+    /// Returns the first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         let devices = Device::enumerate(DeviceType::Cuda).into_vec();
         devices.into_iter().next().ok_or_else(|| TrainError::NoDevice("no CUDA device answers".into()))
@@ -33,7 +32,7 @@ mod without_cuda {
         Err(TrainError::NoDevice("this build has no CUDA".into()))
     }
 
-    /// As `sparktune_kernels::linear::tuning`, where no product is ever computed in a tile.
+    /// Replaces `sparktune_kernels::linear::tuning` in builds without tiles.
     pub(crate) mod tuning {
         use burn::tensor::Device;
 

@@ -1,4 +1,5 @@
-//! The draft vocabulary: the token ids that drafts are chosen from, and the file that names them to a server.
+//! The draft vocabulary: the token ids that drafts are chosen from, and the file that passes them to a
+//! server.
 //!
 //! The head is trained on the whole vocabulary; only the choice of its drafts is restricted (FR-Spec, arXiv
 //! 2502.14856).
@@ -15,7 +16,7 @@ use sparktune_plan::Plan;
 use crate::TrainError;
 use crate::examples::open_tokens;
 
-/// The ids that a run drafts from, ascending; `None` where its plan drafts from the whole vocabulary. They
+/// Returns the ids that a run drafts from, ascending, or `None` if its plan uses the whole vocabulary. They
 /// are the same for every attempt and every export, because the training tokens of a run never change.
 ///
 /// # Errors
@@ -24,7 +25,7 @@ pub(crate) fn for_run(plan: &Plan, tokens: &Path, base: &Checkpoint) -> Result<O
     let Some(size) = plan.draft_vocab else { return Ok(None) };
     let vocabulary = base.config().vocab_size;
     let counts = target_counts(&open_tokens(tokens, vocabulary)?, vocabulary);
-    // Without a tokenizer the run was trained from tokens alone, and only their counts tell which ids end
+    // Without a tokenizer the run was trained from tokens alone, and only their counts show which ids end
     // answers.
     let special = ChatTokenizer::from_dir(base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
     Ok(Some(most_frequent(&counts, &special, size as usize)))
@@ -40,9 +41,9 @@ fn target_counts(tokens: &TokenFile, vocabulary: usize) -> Vec<u64> {
     counts
 }
 
-/// Chooses `size` ids, returned in ascending order. The special ones come first, because they end answers and
-/// turns; then the most frequent. Of equally frequent ids the lower wins, which a byte-pair tokenizer learnt
-/// earlier.
+/// Chooses `size` ids and returns them in ascending order. The special ones come first, because they end
+/// answers and turns; then the most frequent. Of equally frequent ids the lower one is chosen, which a
+/// byte-pair tokenizer learnt earlier.
 fn most_frequent(counts: &[u64], special: &[u32], size: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..counts.len() as u32).collect();
     ids.sort_by_cached_key(|id| (!special.contains(id), Reverse(counts[*id as usize]), *id));
@@ -51,11 +52,11 @@ fn most_frequent(counts: &[u64], special: &[u32], size: usize) -> Vec<u32> {
     ids
 }
 
-/// Writes the ids as SGLang reads them (`--speculative-token-map`): as a list in PyTorch's format from before
-/// its files were zip archives, which `torch.load(…, weights_only=True)` still reads.
+/// Writes the ids for SGLang (`--speculative-token-map`) as a list in PyTorch's legacy format, which
+/// `torch.load(…, weights_only=True)` still reads.
 ///
-/// Source: `torch/serialization.py`, `_legacy_save`: five pickles, which hold the magic number, the version,
-/// the system, the value and an empty list of storages.
+/// Source: `torch/serialization.py`, `_legacy_save`: five pickles with the magic number, the version, the
+/// system, the value and an empty list of storages.
 pub(crate) fn write_token_map(path: &Path, ids: &[u32]) -> Result<(), TrainError> {
     fs::write(path, token_map(ids)).map_err(TrainError::io(path))
 }

@@ -1,7 +1,7 @@
 //! The actions that are due after an optimizer step: evaluate, save, end the stage, stop the run.
 //!
-//! Pure: [`Due`] follows from the step, the plan's intervals, the time since the last checkpoint, the outcome
-//! of an evaluation and what was requested. It must not know models, files or clocks.
+//! Pure: [`Due`] depends only on the step, the plan's intervals, the time since the last checkpoint, the
+//! result of an evaluation and the requests. It must not know models, files or clocks.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use sparktune_plan::Plan;
 
 use crate::control::ControlRequests;
 
-/// How often a stage evaluates and saves, and when it ends.
+/// The intervals of evaluations and checkpoints in a stage, and its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Intervals {
-    /// Optimizer steps of the stage.
+    /// The number of optimizer steps in the stage.
     pub(crate) total_steps: u64,
     pub(crate) eval_steps: u64,
     pub(crate) save_steps: u64,
-    /// A checkpoint is due when the last one is this old, however few steps were done.
+    /// The age of the last checkpoint at which a new one is due, independent of the number of steps.
     pub(crate) save_after: Duration,
-    /// Ends the stage after this many evaluations in a row without a better loss.
+    /// The number of consecutive evaluations without a better loss after which the stage ends.
     pub(crate) early_stop_patience: Option<u32>,
 }
 
 impl Intervals {
-    /// The plan's intervals for a stage of `total_steps`. An interval of 0 counts as 1.
+    /// Returns the plan's intervals for a stage of `total_steps`. An interval of 0 counts as 1.
     pub(crate) fn from_plan(plan: &Plan, total_steps: u64) -> Self {
         Self {
             total_steps,
@@ -35,41 +35,41 @@ impl Intervals {
     }
 }
 
-/// Why a stage ends.
+/// The reason why a stage ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageEnd {
-    /// Every step is done.
+    /// All steps are done.
     LastStep,
-    /// The loss on the eval set stopped getting better.
+    /// The loss on the eval set no longer improves.
     EarlyStop,
 }
 
-/// The assessment of the steps before an evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evaluated {
-    /// Its loss is the lowest so far.
+    /// Whether its loss is the lowest so far.
     pub(crate) is_best: bool,
-    /// The number of evaluations in a row, this one included, without a better loss.
+    /// The number of consecutive evaluations without a better loss, including this one.
     pub(crate) without_gain: u32,
 }
 
-/// The actions that are due after a step, in the order of the fields.
+/// The actions that are due after a step, carried out in the order of the fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// Evaluate and generate samples, where there is an eval set.
+    /// Evaluate and generate samples, if there is an eval set.
     pub(crate) evaluate: bool,
     /// End the stage.
     pub(crate) end: Option<StageEnd>,
     /// Write a checkpoint.
     pub(crate) save: bool,
-    /// The checkpoint belongs to the lowest eval loss so far.
+    /// Whether the checkpoint belongs to the lowest eval loss so far.
     pub(crate) is_best: bool,
-    /// Stop the run, which a later attempt continues.
+    /// Stop the run. A later attempt continues it.
     pub(crate) stop: bool,
 }
 
 impl Due {
-    /// What the plan calls for after `step` steps, `since_save` after the last checkpoint.
+    /// Returns the actions that the plan requires after `step` steps, `since_save` after the last checkpoint.
     pub(crate) fn by_schedule(intervals: &Intervals, step: u64, since_save: Duration) -> Self {
         let is_last = step >= intervals.total_steps;
         Self {
@@ -80,8 +80,8 @@ impl Due {
         }
     }
 
-    /// Adds the consequences of an evaluation: the best weights are saved, and the stage ends when patience
-    /// is exhausted.
+    /// Adds the consequences of an evaluation: the best weights are saved, and the stage ends when the
+    /// patience is exhausted.
     pub(crate) fn after_evaluation(self, intervals: &Intervals, evaluated: Evaluated) -> Self {
         let Evaluated { is_best, without_gain } = evaluated;
         let is_exhausted = intervals.early_stop_patience.is_some_and(|patience| without_gain >= patience);
@@ -89,12 +89,12 @@ impl Due {
         Self { end, save: self.save || is_best || end.is_some(), is_best, ..self }
     }
 
-    /// Adds what was requested. Every request is answered by a checkpoint.
+    /// Adds the requests. Every request is answered with a checkpoint.
     pub(crate) fn with_requests(self, requests: &ControlRequests) -> Self {
         Self { save: self.save || requests.wants_checkpoint(), stop: requests.stops(), ..self }
     }
 
-    /// Whether the step itself must be known to be sound before anything of this is done.
+    /// Returns whether the step must be known to be valid before the actions are carried out.
     pub(crate) fn is_anything(&self) -> bool {
         *self != Self::default()
     }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!((due.end, due.save), (Some(StageEnd::EarlyStop), true));
         let endless = Intervals { early_stop_patience: None, ..INTERVALS };
         assert_eq!(scheduled(6).after_evaluation(&endless, evaluated), scheduled(6));
-        // The last step is the end for its own reason.
+        // The last step ends the stage for its own reason.
         assert_eq!(scheduled(20).after_evaluation(&INTERVALS, evaluated).end, Some(StageEnd::LastStep));
     }
 
@@ -184,7 +184,7 @@ mod tests {
             let due = scheduled(1).with_requests(&stop);
             assert_eq!(due, Due { save: true, stop: true, ..Due::default() }, "{stop:?}");
         }
-        // A request takes nothing away.
+        // A request removes no action.
         assert_eq!(scheduled(20).with_requests(&nothing), scheduled(20));
     }
 }

@@ -1,4 +1,4 @@
-//! The errors that end a run. Each message says what happened, where, and what to do next.
+//! The errors that end a run. Each message says what happened, where, and what to do.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use sparktune_data::packing::PackingError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_model::ModelError;
 
-/// Why the trainer ended without finishing.
+/// The reasons why the trainer failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message of each variant says what it is")]
 pub enum TrainError {
@@ -66,7 +66,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The process's exit code: 2 usage, 3 data, 4 device, memory or disk, 70 a bug in this program.
+    /// Returns the process's exit code: 2 usage, 3 data, 4 device, memory or disk, 70 a bug in this program.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoTargets { .. }
@@ -79,7 +79,7 @@ impl TrainError {
         }
     }
 
-    /// Passes a number on that must be finite.
+    /// Returns a number that must be finite, or an error if it is not.
     pub(crate) fn require_finite(what: &'static str, value: f64, step: u64) -> Result<f64, Self> {
         if value.is_finite() { Ok(value) } else { Err(Self::NotFinite { what, value, step }) }
     }

@@ -1,4 +1,4 @@
-//! The loss on the eval set, and a few generations to look at.
+//! The loss on the eval set, and sample generations.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::state::Stage;
 use crate::steps::milliseconds;
 
-/// The examples of a run that are not trained on, packed once.
+/// The eval set of a run, packed once.
 pub(crate) struct EvalSet {
     examples: Examples,
     packs: Packs,
@@ -25,8 +25,8 @@ pub(crate) struct EvalSet {
 }
 
 impl EvalSet {
-    /// Opens the eval token file of a run, if there is one with anything to evaluate. `warn` is called when
-    /// the base's tokenizer cannot be read, without which there are no samples.
+    /// Opens the eval token file of a run, if it exists and is not empty. `warn` is called when the base's
+    /// tokenizer cannot be read; there are then no samples.
     ///
     /// # Errors
     /// When the file does not fit the model or the objective.
@@ -56,7 +56,7 @@ impl EvalSet {
         Ok(Some(Self { examples, packs, tokenizer }))
     }
 
-    /// All examples as packed sequences.
+    /// Returns all examples as packed sequences.
     pub(crate) fn sequences(&self) -> impl ExactSizeIterator<Item = Result<PackedSequence, TrainError>> {
         self.packs.iter().map(|pieces| self.examples.sequence(pieces))
     }
@@ -74,7 +74,7 @@ impl EvalSet {
     ) -> Result<f64, TrainError> {
         let started = Instant::now();
         let (mut sum, mut terms, mut trained_tokens) = (0.0, 0u64, 0u64);
-        // The device computes one sequence while the next is prepared.
+        // The device computes one sequence while the next one is prepared.
         let mut in_flight: Option<Loss> = None;
         for (done, sequence) in self.sequences().enumerate() {
             let sequence = sequence?;
@@ -98,13 +98,14 @@ impl EvalSet {
                 examples: self.examples.file().len() as u64,
                 eval_ms: Some(milliseconds(started)),
             })),
-            // As an event this loss would break the text model's curve.
+            // As an event this loss would corrupt the text model's curve.
             Stage::Mtp => session.phase("mtp", format!("loss on the eval set {loss:.4}")),
         }
         Ok(loss)
     }
 
-    /// The prompts of the first `count` examples that have one: everything before the first trained token.
+    /// Returns the prompts of the first `count` examples that have one. A prompt is everything before the
+    /// first trained token.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
         let file = self.examples.file();
         (0..file.len())
@@ -116,12 +117,12 @@ impl EvalSet {
             .collect()
     }
 
-    /// The ids that end an answer.
+    /// Returns the ids that end an answer.
     pub(crate) fn stop_ids(&self) -> Vec<u32> {
         self.tokenizer.as_ref().map(|tokenizer| tokenizer.eos_token_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Generates answers to the first prompts, greedily, and records their text.
+    /// Generates greedy answers to the first prompts and records their text.
     pub(crate) fn record_samples(&self, session: &Session, model: &Model, step: u64) {
         let Some(tokenizer) = &self.tokenizer else { return };
         let plan = &session.plan.eval;

@@ -1,5 +1,4 @@
-//! The examples of a token file as training reads them: packed, and grouped where the objective needs several
-//! at once.
+//! The examples of a token file, packed for training, in groups if the objective needs several at once.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -27,6 +26,8 @@ pub(crate) struct Examples {
 }
 
 impl Examples {
+    /// Opens a token file whose examples are packed in groups of `group_size`.
+    ///
     /// # Errors
     /// When the file cannot be read, was made for another vocabulary, or ends in the middle of a group.
     pub(crate) fn open(path: &Path, vocabulary: usize, group_size: usize) -> Result<Self, TrainError> {
@@ -46,12 +47,12 @@ impl Examples {
         self.group_size
     }
 
-    /// Packs the groups of one epoch. A piece of the result names a group where packing itself says example.
+    /// Packs the groups of one epoch. The `example` of a piece in the result is the index of a group.
     pub(crate) fn pack(&self, packing: &Packing, epoch: u64) -> Packs {
         packing.epoch(&self.group_lengths(), epoch)
     }
 
-    /// Tokens of each group.
+    /// Returns the number of tokens in each group.
     fn group_lengths(&self) -> Cow<'_, [u32]> {
         if self.group_size == 1 {
             return Cow::Borrowed(self.file.lengths());
@@ -59,7 +60,7 @@ impl Examples {
         Cow::Owned(self.file.lengths().chunks(self.group_size).map(|group| group.iter().sum()).collect())
     }
 
-    /// Reads pieces of packed groups into one sequence, in which every example stands by itself.
+    /// Reads pieces of packed groups into one sequence, in which every example is separate.
     ///
     /// # Errors
     /// When an example is damaged.
@@ -73,7 +74,7 @@ impl Examples {
         Ok(PackedSequence::new(&pack.input_ids, &pack.cu_seqlens, &pack.loss_mask))
     }
 
-    /// The whole examples of a group.
+    /// Returns the whole examples of a group.
     fn members(&self, group: &Piece) -> impl Iterator<Item = Piece> {
         let first = group.example as usize * self.group_size;
         (first..first + self.group_size).map(|example| Piece {

@@ -1,4 +1,4 @@
-//! What fp8 makes of the loss: the comparison that a run trained with fp8 records at its start and at its
+//! The effect of fp8 on the loss: a comparison that a run trained with fp8 records at its start and at its
 //! end.
 
 use sparktune_model::PackedSequence;
@@ -10,8 +10,8 @@ use crate::evaluate::EvalSet;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 
-/// Records the loss in fp8 beside the loss in bf16, on the eval set or else on the packs of the first step.
-/// Does nothing where training steps do not use fp8.
+/// Records the loss in fp8 and the loss in bf16, on the eval set or else on the packs of the first step. Does
+/// nothing if training steps do not use fp8.
 ///
 /// # Errors
 /// When an example is damaged.
@@ -41,8 +41,8 @@ pub(crate) fn record<O: Objective>(
             session.progress("fp8", done, total, "packs");
         }
     }
-    // A mean that is not finite is recorded as unknown. It is no error here: the training step that meets it
-    // says more.
+    // A mean that is not finite is recorded as unknown instead of as an error, because the training step that
+    // encounters it reports more.
     let mean = |sum: f64| Some(sum / terms.max(1) as f64).filter(|mean| mean.is_finite());
     session.events.emit(Kind::Fp8Loss(Fp8Loss {
         step,

@@ -1,13 +1,14 @@
 //! The trainer: one process that turns a run folder with a plan and token files into trained outputs.
 //!
 //! Owns the loop, objectives, optimizer, schedule, checkpoints of weights and optimizer, evaluation, the MTP
-//! stage and the export. Everything it reports goes into the run's events; it never prints and never asks.
-//! Given the same run folder, device and build, its results are the same to the bit, however often the run
-//! was killed and resumed.
+//! stage and the export. Enters: a run folder, and requests in it. Leaves: checkpoints, outputs, and events,
+//! which contain everything it reports. It must not know interfaces: it never prints and never asks. With the
+//! same run folder, device and build, its results are the same bit for bit, however often the run was killed
+//! and resumed.
 //!
 //! From outside to inside: `run` makes an `attempt`, which runs a `stage` for the text model and one for the
-//! MTP head; a stage takes `steps`, and after each does what is `due`. An `objective` says how a batch
-//! becomes a loss.
+//! MTP head. A stage takes `steps`, and after each one carries out what is `due`. An `objective` defines how
+//! the loss of a batch is computed.
 
 mod attempt;
 mod batches;

@@ -1,4 +1,4 @@
-//! Loading what a plan trains: its device, its base model, and the weights of a checkpoint.
+//! Loads what a plan needs: its device, its base model, and the weights of a checkpoint.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::objective::trained_parameters;
 use crate::state::{Stage, State, read_weights};
 use crate::{TrainError, cuda};
 
-/// The device of a plan.
+/// Opens the device of a plan.
 ///
 /// # Errors
 /// When the plan wants CUDA and there is none.
@@ -30,7 +30,7 @@ pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
     Ok(Checkpoint::open_with(folder, &plan.model.config_options())?)
 }
 
-/// The adapters of a plan, if it trains adapters.
+/// Returns the adapters of a plan, if it trains adapters.
 pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
     match plan.method {
         Method::Lora { rank, alpha, rslora } => Some(LoraConfig { rank: rank as usize, alpha, rslora }),
@@ -38,11 +38,11 @@ pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
     }
 }
 
-/// Loads the text model of the base and makes trainable what the plan trains. `progress(done, total)` is
-/// called after each layer.
+/// Loads the text model of the base and makes the parameters trainable that the plan trains. `progress(done,
+/// total)` is called after each layer.
 ///
 /// # Errors
-/// When the base is not what its config says.
+/// When the base does not match its config.
 pub(crate) fn text_model(
     plan: &Plan,
     base: &Checkpoint,
@@ -60,17 +60,17 @@ pub(crate) fn text_model(
 /// Loads the MTP head of the base, if there is one and the plan keeps it.
 ///
 /// # Errors
-/// When the base is not what its config says.
+/// When the base does not match its config.
 pub(crate) fn mtp_head(plan: &Plan, base: &Checkpoint, device: &Device) -> Result<Option<Mtp>, TrainError> {
     let is_wanted = plan.mtp != MtpChoice::None && base.has_mtp();
     Ok(if is_wanted { Some(Mtp::load(base, device)?) } else { None })
 }
 
-/// Reads the weights of a checkpoint into the text model, and into the head if the checkpoint is of its
-/// stage.
+/// Reads the weights of a checkpoint into the text model, and into the head if the checkpoint belongs to the
+/// head's stage.
 ///
 /// # Errors
-/// When the checkpoint does not hold exactly what is trained.
+/// When the checkpoint does not contain exactly the trained parameters.
 pub(crate) fn restore(
     folder: &Path,
     state: &State,

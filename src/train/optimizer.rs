@@ -18,8 +18,8 @@ pub(crate) struct Optimizer {
 pub(crate) type Visit<'a> = dyn FnMut(&mut dyn FnMut(&mut Param)) + 'a;
 
 impl Optimizer {
-    /// Takes one step, counted from 1, with the gradients of the mean loss. The norm that it returns may
-    /// still be on the device's queue. A step whose norm is not finite changes nothing.
+    /// Takes one step, counted from 1, with the gradients of the mean loss. The returned norm may still be in
+    /// the device's queue. A step whose norm is not finite changes nothing.
     ///
     /// # Errors
     /// When a trainable parameter has no gradient.

@@ -1,8 +1,8 @@
-//! Writes what a run leaves for use: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `draft-tokens.pt` and
+//! Writes the outputs of a run: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `draft-tokens.pt` and
 //! `SERVE.md`.
 //!
 //! Enters: a trained model, its heads and the base. Leaves: folders that were loaded again and compared
-//! before they replaced older ones. Knows nothing of the loop.
+//! before they replaced older ones. It must not know the loop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ use crate::session::read_plan;
 use crate::state::{Stage, State};
 use crate::{TrainError, draft_vocab, load};
 
-/// Prompts of the eval set on which acceptance is measured.
+/// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
 
 /// The MTP head before and after training.
 pub(crate) struct Heads {
-    /// The base's, where another was trained from it.
+    /// The base's head, if the served one was trained from it.
     pub(crate) before: Option<Mtp>,
-    /// The one to serve.
+    /// The head to serve.
     pub(crate) last: Option<Mtp>,
-    /// The token ids to draft from, where the plan restricts them.
+    /// The token ids to draft from, if the plan restricts them.
     pub(crate) among: Option<Vec<u32>>,
 }
 
 impl Heads {
-    /// The restricted ids, where there is a head to draft from them.
+    /// Returns the restricted ids, if there is a head to draft from them.
     fn draft_ids(&self) -> Option<&[u32]> {
         self.among.as_deref().filter(|_| self.last.is_some())
     }
@@ -46,21 +46,21 @@ pub(crate) struct Outputs {
     pub(crate) warnings: Vec<String>,
 }
 
-/// An export: what is written from, and where.
+/// The inputs of an export and its folder.
 pub(crate) struct Export<'a> {
-    /// `outputs/` or a folder below it. What an earlier export left there is replaced.
+    /// `outputs/` or a folder below it. The files of an earlier export there are replaced.
     pub(crate) folder: &'a Path,
     pub(crate) plan: &'a Plan,
     pub(crate) base: &'a Checkpoint,
-    /// Without it no drafts are measured.
+    /// The eval set, whose prompts are needed to measure drafts.
     pub(crate) eval_set: Option<&'a EvalSet>,
 }
 
 impl Export<'_> {
-    /// Writes everything. `record` is called with what happened, in words.
+    /// Writes all outputs. `record` is called with a description of each result.
     ///
     /// # Errors
-    /// When a file cannot be written, or a written model does not compute what the model in memory does.
+    /// When a file cannot be written, or a written model does not compute the same as the model in memory.
     pub(crate) fn write(
         &self,
         model: &mut Model,
@@ -123,7 +123,7 @@ impl Export<'_> {
         record: &mut dyn FnMut(String),
     ) -> Result<PathBuf, TrainError> {
         let path = self.folder.join(name);
-        // An earlier export is removed only when the new one has passed its checks.
+        // An earlier export is removed only after the new one has passed its checks.
         let unchecked = self.folder.join(format!("{name}.new"));
         remove(&unchecked)?;
         let keep_mtp = self.plan.mtp != MtpChoice::None;
@@ -136,7 +136,7 @@ impl Export<'_> {
         Ok(path)
     }
 
-    /// Measures the drafts of the base's head, of the head to serve, and of that head with the restricted
+    /// Measures the drafts of the base's head, of the head to serve, and of the latter with the restricted
     /// vocabulary.
     fn measure_heads(
         &self,
@@ -195,17 +195,17 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     };
     let among = draft_vocab::for_run(&plan, &train_tokens(run), &base)?;
     let heads = Heads { before, last: head, among };
-    // Only prompts are read of the eval set, so the objective does not matter.
+    // Only prompts are read from the eval set, so the objective does not matter.
     let group_size = NextToken.examples_per_group();
     let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
-    // The best weights do not replace the last: they get a folder of their own.
+    // The best weights do not replace the last ones but get a folder of their own.
     let folder = if best { run.outputs().join("best") } else { run.outputs() };
     let export = Export { folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
     Ok(export.write(&mut model, &heads, &mut |_| ())?.paths)
 }
 
-/// Tokens spread over the vocabulary. Their logits are compared between the model in memory and the one on
-/// disk.
+/// Returns tokens spread over the vocabulary, whose logits are compared between the model in memory and the
+/// written one.
 fn probe(base: &Checkpoint) -> PackedSequence {
     let vocabulary = base.config().vocab_size;
     let ids: Vec<u32> = (0..32).map(|i| ((i * 7919 + 13) % vocabulary) as u32).collect();

@@ -1,5 +1,4 @@
-//! A run's training from outside: one call makes one attempt, which ends with one event whatever happened in
-//! it.
+//! The training of a run from outside: one call makes one attempt, which always ends with one event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -18,44 +17,44 @@ use crate::{TileFile, TrainError};
 /// How an attempt ended, for the caller.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finished {
-    /// Completed; or stopped, on request or because memory ran out.
+    /// Completed, or stopped by a request or because memory ran out.
     pub outcome: Outcome,
-    /// Optimizer steps of the text model done so far, in all attempts together.
+    /// The number of optimizer steps of the text model done so far, in all attempts together.
     pub steps: u64,
     /// Mean loss per trained token of the last step, nats.
     pub final_loss: Option<f64>,
     /// Mean loss per trained token of the eval set at the last evaluation, nats.
     pub eval_loss: Option<f64>,
-    /// Folders and files written for use.
+    /// The folders and files that were written.
     pub outputs: Vec<PathBuf>,
 }
 
-/// The resources that the machine offers a run, beyond its plan.
+/// The resources of the machine for a run, in addition to its plan.
 #[derive(Debug, Clone, Default)]
 pub struct TrainOptions {
-    /// Bytes of memory to be left to others; without it, as many as the plan's rule says.
+    /// The memory to leave to other processes, in bytes; `None` uses the plan's rule.
     pub reserve_bytes: Option<u64>,
     /// The self-tests before the first run on a CUDA device.
     pub before_first_run: Option<BeforeFirstRun>,
-    /// Where the tiles of matrix products on a CUDA device are remembered; without it none are measured.
+    /// The file of measured tiles of matrix products on a CUDA device; `None` measures none.
     pub tiles: Option<TileFile>,
 }
 
 /// Trains the run of a folder: from the start, or from its newest intact checkpoint.
 ///
-/// Takes the run's lease, writes all events and ends them with `run_finished`, also when it fails. A request
-/// in `control/` or `stop` ends it after a checkpoint; so does memory that runs out.
+/// Takes the run's lease and writes all events, the last of which is `run_finished`, even after a failure. A
+/// request in `control/`, `stop`, or low memory ends the training after a checkpoint.
 ///
 /// # Errors
-/// [`TrainError`]; its message is in the last event too.
+/// [`TrainError`]. Its message is in the last event too.
 pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
     train_with(run, stop, &TrainOptions::default())
 }
 
-/// Trains as [`train`] does, with these options.
+/// Like [`train`], with these options.
 ///
 /// # Errors
-/// As [`train`].
+/// The same as for [`train`].
 pub fn train_with(run: &RunDir, stop: &AtomicBool, options: &TrainOptions) -> Result<Finished, TrainError> {
     train_for(&NextToken, run, stop, options)
 }
@@ -72,8 +71,8 @@ pub(crate) fn train_for(
     let number = session.events.attempt();
     let mut result =
         catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
-    // Whatever ended the attempt, a checkpoint that is being written is finished and recorded before the last
-    // event.
+    // A checkpoint that is being written is finished and recorded before the last event, even after a
+    // failure.
     if let Err(error) = catch_device_failure(run, number, || session.wait_for_checkpoint())
         && result.is_ok()
     {
@@ -106,7 +105,7 @@ pub(crate) fn train_for(
     result.map(|_| finished)
 }
 
-/// Runs `f` and turns a failure of the GPU, which its runtime reports by a panic, into an error. Any other
+/// Runs `f` and converts a failure of the GPU, which its runtime reports by a panic, into an error. Any other
 /// panic is a bug and continues.
 fn catch_device_failure<T>(
     run: &RunDir,
@@ -116,9 +115,10 @@ fn catch_device_failure<T>(
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
         let message = payload.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
-        // The first panic of the device's thread is the cause; the one that reaches this thread often says
-        // only that the other is gone.
-        let what = sparktune_telemetry::heard().or_else(|| sparktune_telemetry::device_failure(message));
+        // The first panic of the device's thread is the cause; the one that reaches this thread often only
+        // says that the device's thread has ended.
+        let what =
+            sparktune_telemetry::recorded_failure().or_else(|| sparktune_telemetry::device_failure(message));
         match what {
             Some(what) => Err(TrainError::Device { what, details: run.crash_report(attempt) }),
             None => resume_unwind(payload),

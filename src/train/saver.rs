@@ -1,8 +1,8 @@
-//! Writes checkpoints while training continues: on a thread of its own, one at a time.
+//! Writes checkpoints while training continues, on a separate thread, one at a time.
 //!
-//! Enters: a [`Snapshot`], which keeps the numbers of one step from being changed. Leaves: whether it was
-//! committed, for the thread that waits. `sparktune_plan::memory::copies_beside_checkpoint` says what an
-//! update costs that comes before that.
+//! Enters: a [`Snapshot`], which protects the numbers of one step from changes. Leaves: whether it was
+//! committed, for the thread that waits. `sparktune_plan::memory::copies_beside_checkpoint` describes the
+//! cost of an update that comes before that.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -19,10 +19,10 @@ use crate::TrainError;
 use crate::snapshot::Snapshot;
 use crate::steps::milliseconds;
 
-/// The thread that writes checkpoints. There is only one for the whole attempt, because on a device each
-/// thread has a stream and buffers of its own.
+/// The thread that writes checkpoints. There is only one for the whole attempt, because each thread has its
+/// own stream and buffers on a device.
 pub(crate) struct Saver {
-    /// Dropped to end the thread.
+    /// The channel to the thread. Dropping it ends the thread.
     snapshots: Option<Sender<Snapshot>>,
     outcomes: Receiver<Result<(), TrainError>>,
     thread: Option<JoinHandle<()>>,
@@ -30,10 +30,10 @@ pub(crate) struct Saver {
 }
 
 impl Saver {
-    /// Starts the thread, which calls `save` with every snapshot that it is given.
+    /// Starts the thread, which calls `save` with every snapshot.
     ///
     /// # Errors
-    /// When the system has no thread for it.
+    /// When the system cannot start a thread.
     pub(crate) fn start(
         mut save: impl FnMut(Snapshot) -> Result<(), TrainError> + Send + 'static,
     ) -> io::Result<Self> {
@@ -48,22 +48,23 @@ impl Saver {
         Ok(Self { snapshots: Some(snapshots), outcomes, thread: Some(thread), is_busy: false })
     }
 
-    /// Whether a checkpoint was handed over whose outcome [`Self::outcome`] has not returned yet.
+    /// Returns whether a checkpoint is being written, or its outcome was not returned by [`Self::outcome`]
+    /// yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Hands over a snapshot. The saver must not be busy.
+    /// Passes a snapshot to the thread. The saver must not be busy.
     pub(crate) fn save(&mut self, snapshot: Snapshot) {
         debug_assert!(!self.is_busy, "one checkpoint at a time");
         let snapshots = self.snapshots.as_ref().expect("is there until this is dropped");
-        // Where the thread is gone, `outcome` finds out why.
+        // If the thread is gone, `outcome` finds the cause.
         let _ = snapshots.send(snapshot);
         self.is_busy = true;
     }
 
-    /// Returns, once, how the checkpoint being written ended; `None` when there is none or it does not end
-    /// within `timeout`. Its snapshot has been dropped by then.
+    /// Returns the outcome of the checkpoint being written, once; `None` when there is none or it does not
+    /// end within `timeout`. Its snapshot has been dropped by then.
     ///
     /// # Panics
     /// With the panic of the thread.
@@ -90,7 +91,7 @@ impl Drop for Saver {
     fn drop(&mut self) {
         self.snapshots = None;
         if let Some(thread) = self.thread.take() {
-            // Whether it panicked no longer matters: the run is ending for another reason.
+            // The result is ignored, because the run is already ending for another reason.
             let _ = thread.join();
         }
     }
@@ -101,7 +102,7 @@ pub(crate) struct Committer {
     checkpoints: Checkpoints,
     lease: Arc<Lease>,
     events: Arc<EventWriter>,
-    /// The number of checkpoints to keep besides the best.
+    /// The number of checkpoints to keep in addition to the best.
     keep: usize,
 }
 
@@ -110,10 +111,10 @@ impl Committer {
         Self { checkpoints: Checkpoints::new(run), lease, events, keep }
     }
 
-    /// Commits a checkpoint, trying twice, and records it; then deletes old ones.
+    /// Commits a checkpoint, with a second try after a failure, and records it; then deletes old ones.
     ///
     /// # Errors
-    /// When the second try failed too.
+    /// When the second try fails too.
     pub(crate) fn commit(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
         let started = Instant::now();
         let (step, best, best_step) =
@@ -131,7 +132,7 @@ impl Committer {
                 retried?
             }
         };
-        // Frees the copies of the weights before the slow part of cleaning up.
+        // Frees the copies of the weights before the slow deletion of old checkpoints.
         drop(snapshot);
         self.events.emit(Kind::CheckpointCommitted(CheckpointCommitted {
             step,
@@ -220,7 +221,7 @@ mod tests {
         let events = Arc::new(EventWriter::open(&lease).unwrap());
         let mut committer = Committer::new(&run, lease, events, 1);
         committer.commit(snapshot()).unwrap();
-        // A file where the folder should be: nobody can write there, not even root.
+        // A file in place of the folder makes writing fail even for root.
         std::fs::remove_dir_all(run.checkpoints()).unwrap();
         std::fs::write(run.checkpoints(), "").unwrap();
         let error = committer.commit(snapshot()).unwrap_err();

@@ -1,7 +1,8 @@
-//! Whether training is exact on a device: packing changes nothing, and gradients are slopes.
+//! Tests whether training is exact on a device: packing must not change results, and gradients must match
+//! slopes of the loss.
 //!
-//! Both are tested in the number formats of evaluations and outputs, bf16 on a GPU, also where a run trains
-//! with fp8: the gradients of fp8 are not the slopes of its loss. The tests take seconds. They come before
+//! Both are tested in the number formats of evaluations and outputs, bf16 on a GPU, even if a run trains with
+//! fp8, because the gradients of fp8 are not the slopes of its loss. The tests take seconds. They come before
 //! the first run on a CUDA device, where they also compile and launch the kernels that the run will use.
 
 use std::fs::{self, OpenOptions};
@@ -19,22 +20,22 @@ use crate::steps::is_host;
 /// A property of training on a device, measured.
 #[derive(Debug, Clone)]
 pub struct SelfTest {
-    /// The compared quantity, in two or three words.
+    /// The name of the compared quantity, in two or three words.
     pub name: &'static str,
     /// The result in a sentence with its numbers.
     pub found: String,
-    /// Whether it is within its limit.
+    /// Whether the result is within its limit.
     pub passed: bool,
 }
 
-/// What the arithmetic of a device allows. The CPU computes in f32, other devices in bf16 with f32 sums.
+/// The limits for the arithmetic of a device. The CPU computes in f32, other devices in bf16 with f32 sums.
 struct Limits {
-    /// Largest difference of logits, relative to the largest logit.
+    /// The largest allowed difference of logits, relative to the largest logit.
     logits: f32,
-    /// Largest relative difference between a gradient and the slope measured along it.
+    /// The largest allowed relative difference between a gradient and the measured slope along it.
     slope: f64,
-    /// Relative change of the loss by which the slope is measured: far above the noise, and small enough to
-    /// stay on the slope.
+    /// The relative change of the loss over which the slope is measured: far above the noise, and small
+    /// enough for the loss to be linear.
     step: f64,
 }
 
@@ -77,9 +78,9 @@ pub fn self_test(checkpoint: &Path, device: &Device) -> Result<Vec<SelfTest>, Tr
 pub struct BeforeFirstRun {
     /// The checkpoint folder of a tiny model to test with.
     pub model: PathBuf,
-    /// Device, driver, compiler and build, in one line.
+    /// The device, driver, compiler and build, in one line.
     pub on: String,
-    /// The file that remembers where the tests passed, one `on` a line.
+    /// The file that stores where the tests passed, one `on` per line.
     pub passed: PathBuf,
 }
 
@@ -117,7 +118,7 @@ impl BeforeFirstRun {
     }
 }
 
-/// Ids spread over the vocabulary, different ones for each example.
+/// Returns ids spread over the vocabulary, different ones for each example.
 fn example(model: &Model, number: usize, length: usize) -> Vec<u32> {
     let vocabulary = model.config().vocab_size;
     (0..length).map(|t| ((t * 7919 + number * 104_729 + t * t * 31) % vocabulary) as u32).collect()
@@ -127,8 +128,8 @@ fn logits(model: &Model, row: &PackedSequence) -> Vec<f32> {
     model.logits(model.hidden(row))
 }
 
-/// The largest difference between the logits of packed examples and those of each example alone, relative to
-/// the largest logit. NaN counts as the largest difference of all.
+/// Returns the largest difference between the logits of packed examples and those of each example alone,
+/// relative to the largest logit. NaN counts as an infinite difference.
 fn packed_equals_alone(model: &Model) -> f32 {
     let examples: Vec<Vec<u32>> =
         [5, 70, 1, 33].iter().enumerate().map(|(i, length)| example(model, i, *length)).collect();
@@ -145,8 +146,8 @@ fn packed_equals_alone(model: &Model) -> f32 {
     differences.fold(0.0, |most, x| if x <= most { most } else { x }) / largest
 }
 
-/// The relative difference between the norm of the gradient and the slope of the loss along it, over all
-/// parameters at once.
+/// Returns the relative difference between the norm of the gradient and the slope of the loss along it, over
+/// all parameters at once.
 fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
     let row = PackedSequence::single(&example(model, 9, 64));
     let scale = 1.0 / row.target_tokens() as f64;
@@ -155,8 +156,8 @@ fn gradient_is_slope(model: &mut Model, step: f64) -> f64 {
     model.loss_and_gradients(&row, scale, false, &mut gradients);
     let norm = Clip::new(&gradients.all(), 1.0).norm();
     let step = step * model.loss_sum(&row).nats() * scale / norm;
-    // Returns the loss after a step along the gradient, and the change that the gradient predicts for the
-    // numbers as they really moved: a bf16 number moves by whole units in its last place.
+    // Returns the loss after a step along the gradient, and the predicted change for the actual change of the
+    // numbers: a bf16 number changes in whole units of its last place.
     let mut walk = |by: f64| {
         let mut expected = 0.0;
         model.visit_mut(&mut |param| {

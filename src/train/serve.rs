@@ -1,4 +1,4 @@
-//! `SERVE.md`: how to serve a trained model, and what its MTP head gains.
+//! Writes `SERVE.md`: how to serve a trained model, and the gain from its MTP head.
 
 use std::fmt::Write;
 
@@ -6,26 +6,26 @@ use sparktune_base::units::{bytes, count, percent};
 use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
-/// The longest draft that is measured.
+/// The longest draft length that is measured.
 const LONGEST_DRAFT: usize = 4;
-/// Tokens generated for each prompt when acceptance is measured.
+/// The number of tokens generated for each prompt when acceptance is measured.
 const TOKENS: usize = 32;
 
-/// How much drafting reads from memory, in parameters.
+/// The amount of memory that drafting reads, in parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Reading {
-    /// Read for one drafted token: the MTP head, and the rows of the output head that its hidden state is
-    /// compared with.
+    /// Read for one drafted token: the MTP head, and the rows of the output head from which the token is
+    /// chosen.
     draft: f64,
     /// Read in one pass of the model, which verifies a whole draft.
     pass: f64,
 }
 
 impl Reading {
-    /// With drafts chosen among `rows` rows of the output head.
+    /// Computes the amounts for drafts chosen from `rows` rows of the output head.
     fn from_config(config: &ModelConfig, rows: usize) -> Self {
         let table = config.vocab_size as f64 * config.hidden_size as f64;
-        // An embedding that is not the output head as well is read only in the rows of a pass's tokens.
+        // Of an embedding that is not the output head, only the rows of a pass's tokens are read.
         let embedding = if config.tie_word_embeddings { 0.0 } else { table };
         Self {
             draft: config.mtp_parameters() as f64 + rows as f64 * config.hidden_size as f64,
@@ -33,32 +33,32 @@ impl Reading {
         }
     }
 
-    /// The cost of a drafted token as a share of a pass.
+    /// Returns the cost of a drafted token as a share of a pass.
     fn share(self) -> f64 {
         self.draft / self.pass
     }
 
-    /// The speed-up over no drafts when `accepted` of `length` drafted tokens are accepted in a pass, and
-    /// time is bytes read.
+    /// Returns the speed-up over plain decoding when `accepted` of `length` drafted tokens are accepted per
+    /// pass and the time is proportional to the bytes read.
     fn speedup(self, length: usize, accepted: f64) -> f64 {
         (1.0 + accepted) / (1.0 + length as f64 * self.share())
     }
 
-    /// The speed-up with every drafted token accepted.
+    /// Returns the speed-up if every drafted token is accepted.
     fn bound(self, length: usize) -> f64 {
         self.speedup(length, length as f64)
     }
 }
 
-/// How many drafted tokens of a head are accepted on some prompts, and what that gains.
+/// The number of drafted tokens of a head that are accepted on some prompts, and the gain.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadReport {
-    /// Mean number of drafted tokens accepted in a pass, for draft lengths 1, 2, ….
+    /// The mean number of drafted tokens accepted per pass, for draft lengths 1, 2, ….
     accepted: Vec<f64>,
     reading: Reading,
     /// The number of token ids it drafted from.
     rows: usize,
-    /// Every speculative text equalled plain greedy decoding.
+    /// Whether every speculative text equalled plain greedy decoding.
     pub(crate) equal_to_greedy: bool,
     prompts: usize,
 }
@@ -106,7 +106,7 @@ impl HeadReport {
         Some(Self { accepted, reading, rows, equal_to_greedy, prompts: prompts.len() })
     }
 
-    /// The estimated speed-up of serving with drafts of `length` tokens over none.
+    /// Returns the estimated speed-up of serving with drafts of `length` tokens over plain decoding.
     fn speedup(&self, length: usize) -> f64 {
         match length {
             0 => 1.0,
@@ -114,7 +114,7 @@ impl HeadReport {
         }
     }
 
-    /// The draft length with the best estimate; 0 where drafting gains nothing.
+    /// Returns the draft length with the best estimate, or 0 if drafting gains nothing.
     fn recommended(&self) -> usize {
         if !self.equal_to_greedy {
             return 0;
@@ -122,7 +122,7 @@ impl HeadReport {
         (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
     }
 
-    /// In one line, for the log.
+    /// Formats the report in one line, for the log.
     pub(crate) fn in_a_line(&self) -> String {
         let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
         format!(
@@ -136,19 +136,19 @@ impl HeadReport {
     }
 }
 
-/// The input of the page.
+/// The contents of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
     /// The folder of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
     pub(crate) has_adapter: bool,
-    /// The output head is the embedding.
+    /// Whether the output head is the embedding.
     pub(crate) is_tied: bool,
     pub(crate) before: Option<HeadReport>,
     pub(crate) last: Option<HeadReport>,
-    /// As `last`, drafting from the ids of the plan's draft vocabulary.
+    /// Like `last`, with drafts limited to the ids of the plan's draft vocabulary.
     pub(crate) trimmed: Option<HeadReport>,
-    /// These ids are in a file beside the page.
+    /// Whether these ids are in a file next to the page.
     pub(crate) has_draft_tokens: bool,
 }
 
@@ -241,12 +241,12 @@ fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Opt
     table
 }
 
-/// The number of token ids that a head drafted from, in words.
+/// Describes the number of token ids that a head drafted from.
 fn tokens(report: &HeadReport) -> String {
     format!("{} tokens", count(report.rows as u64))
 }
 
-/// A table of what a pass and a drafted token read, and how much can be gained at most.
+/// Returns a table of the memory read by a pass and by a drafted token, and of the largest possible gain.
 fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
     let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
@@ -272,7 +272,7 @@ fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     table
 }
 
-/// Says which servers can draft from the list of token ids, and how.
+/// Describes which servers can draft from the list of token ids, and how.
 fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> String {
     let mut page = String::from(
         "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent trained tokens of the data and the special ones, as a list that `torch.load` reads. Drafts are only proposals: the text stays what the model itself would write. The head \

@@ -1,7 +1,6 @@
-//! One attempt of a run as the trainer holds it: lease, events, requests, checkpoints being written, and the
-//! machine's state.
+//! The resources of one attempt: lease, events, requests, checkpoints being written, and the machine's state.
 //!
-//! Everything that leaves the loop goes through here into the run folder. Knows nothing of objectives or
+//! Everything that leaves the loop goes through here into the run folder. It must not know objectives or
 //! steps.
 
 use std::sync::Arc;
@@ -35,20 +34,20 @@ pub(crate) struct Session<'a> {
     /// The requests that the checkpoint being written answers, and its step.
     answering: Option<(ControlRequests, u64)>,
     inbox: ControlInbox,
-    /// Set by signal handlers.
+    /// A flag that signal handlers set.
     stop: &'a AtomicBool,
     sampler: Sampler,
     sampled_at: Option<Instant>,
-    /// The most that [`memory_bytes`](Self::memory_bytes) has returned.
+    /// The largest value that [`memory_bytes`](Self::memory_bytes) has returned.
     most_bytes: Option<u64>,
     drift: DriftWatch,
-    /// Missing only where the system had no thread for it.
+    /// The memory guard; `None` only if the system could not start a thread.
     guard: Option<MemoryGuard>,
 }
 
 impl<'a> Session<'a> {
-    /// Takes the lease of a run and opens its next attempt. `reserve_bytes` of memory are left to others;
-    /// without it, as much as the plan's rule says.
+    /// Takes the lease of a run and opens its next attempt. `reserve_bytes` of memory are left to other
+    /// processes; `None` uses the plan's rule.
     pub(crate) fn open(
         run: &'a RunDir,
         stop: &'a AtomicBool,
@@ -120,8 +119,8 @@ impl<'a> Session<'a> {
         warnings.into_iter().for_each(|warning| self.events.emit(Kind::Warning(warning)));
     }
 
-    /// The memory that training on `device` takes now, counted as the plan predicts it: of the process on the
-    /// CPU, what is reserved on a GPU, and both together where they share memory.
+    /// Returns the memory in bytes that training on `device` takes now, counted as in the plan's prediction:
+    /// the process on the CPU, the reserved memory on a GPU, and the sum of both if they share memory.
     pub(crate) fn memory_bytes(&mut self, device: &Device) -> Option<u64> {
         let process = rss_bytes();
         let bytes = match reserved_bytes(device) {
@@ -133,8 +132,8 @@ impl<'a> Session<'a> {
         bytes
     }
 
-    /// The peak of [`memory_bytes`](Self::memory_bytes) so far. The system knows a process's peak at any
-    /// time; a device is asked after each step.
+    /// Returns the peak of [`memory_bytes`](Self::memory_bytes) so far. The system reports a process's peak
+    /// at any time; a device is queried after each step.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         match self.plan.device {
             DeviceKind::Cpu => peak_rss_bytes(),
@@ -142,7 +141,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Describes the device and the number formats it trains in.
+    /// Describes the device and its number formats in training.
     pub(crate) fn describe_device(&self) -> String {
         match self.plan.device {
             DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
@@ -153,13 +152,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Why the run must end at once, even in the middle of a step: memory runs out.
+    /// Returns the reason why the run must end at once, even in the middle of a step, because memory runs
+    /// out.
     pub(crate) fn out_of_memory(&self) -> Option<String> {
         self.guard.as_ref().and_then(MemoryGuard::must_stop)
     }
 
-    /// Returns what was asked since the last call, except for requests that the checkpoint being written
-    /// already answers.
+    /// Returns the requests since the last call, except those that the checkpoint being written already
+    /// answers.
     pub(crate) fn poll_requests(&self) -> ControlRequests {
         let mut polled =
             ControlRequests { signal: self.stop.swap(false, Ordering::SeqCst), ..ControlRequests::default() };
@@ -176,15 +176,16 @@ impl<'a> Session<'a> {
         polled
     }
 
-    /// Whether the next [`poll_requests`](Self::poll_requests) will stop the run.
+    /// Returns whether the next [`poll_requests`](Self::poll_requests) will stop the run.
     pub(crate) fn is_stop_requested(&self) -> bool {
         let polled = self.poll_requests();
-        // Requests stay in the inbox until they are acknowledged, but a signal is reported only once.
+        // Requests stay in the inbox until they are acknowledged, but a signal is reported only once, so it
+        // is stored again.
         self.stop.fetch_or(polled.signal, Ordering::SeqCst);
         polled.stops()
     }
 
-    /// Records that everything in `answered` was done, at `step`.
+    /// Records that all requests in `answered` were carried out at `step`.
     pub(crate) fn acknowledge(&self, answered: ControlRequests, step: u64) {
         let record = |id: &str, action: Action| {
             let action = action.as_str().to_owned();
@@ -204,11 +205,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has a checkpoint written in the background, which answers `requests`. Waits for the checkpoint before
-    /// it.
+    /// Starts to write a checkpoint in the background, which answers `requests`. First waits for the previous
+    /// checkpoint.
     ///
     /// # Errors
-    /// When the checkpoint before it could not be written.
+    /// When the previous checkpoint could not be written.
     pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
         self.wait_for_checkpoint()?;
         self.answering = Some((requests, snapshot.state.checkpoint_step()));
@@ -236,8 +237,8 @@ impl<'a> Session<'a> {
         self.poll_saver(Duration::ZERO)
     }
 
-    /// Must be called before each update of the weights: waits for the checkpoint being written where memory
-    /// does not hold its copies and an update at the same time.
+    /// Must be called before each update of the weights. Waits for the checkpoint being written if memory
+    /// does not suffice for its copies and an update at the same time.
     ///
     /// # Errors
     /// When the checkpoint could not be written.
@@ -256,13 +257,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The part of this machine's memory that the plan leaves to others.
+/// Returns the bytes of this machine's memory that the plan leaves to other processes.
 fn default_reserve_bytes(plan: &Plan, sampler: &mut Sampler) -> u64 {
     let memory = sampler.memory();
     system_reserve(memory.total_bytes, memory.unified && plan.device == DeviceKind::Cuda)
 }
 
-/// Starts the thread that watches memory for as long as the attempt goes on.
+/// Starts the thread that watches memory during the attempt.
 fn start_memory_guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<MemoryGuard> {
     let log = events.clone();
     let warn = move |message| log.emit(Kind::Warning(Warning { message, step: None }));

@@ -1,8 +1,8 @@
-//! The content of a checkpoint as it was between two steps, and how it is written.
+//! The content of a checkpoint between two steps, and its writing.
 //!
-//! Taking a snapshot copies nothing: its tensors share their numbers with the model and the optimizer. An
-//! update while it lives leaves these numbers alone and writes to copies (`adamw::update`);
-//! [`Saver`](crate::saver::Saver) says what that costs.
+//! Taking a snapshot copies nothing: its tensors share their numbers with the model and the optimizer. While
+//! it exists, an update leaves these numbers unchanged and writes to copies (`adamw::update`);
+//! [`Saver`](crate::saver::Saver) describes the cost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,21 +18,22 @@ use crate::TrainError;
 use crate::optimizer::Optimizer;
 use crate::state::{OPTIMIZER, STATE, State, WEIGHTS};
 
-/// The bytes of a tensor that are fetched at a time, at least one row of it: an embedding takes gigabytes.
+/// The number of bytes of a tensor that are fetched at a time, but at least one row: an embedding takes
+/// gigabytes.
 const PIECE: usize = 64 << 20;
 
 /// State, weights and moments after one step.
 pub(crate) struct Snapshot {
     pub(crate) state: State,
-    /// It belongs to the lowest eval loss so far.
+    /// Whether it belongs to the lowest eval loss so far.
     pub(crate) best: bool,
-    /// By name, f32 outside autodiff, as are the moments.
+    /// The weights by name, f32 outside autodiff, as are the moments.
     weights: BTreeMap<String, Tensor<2>>,
     moments: BTreeMap<String, Tensor<2>>,
 }
 
 impl Snapshot {
-    /// Takes parameters, optimizer and state as they are now.
+    /// Takes a snapshot of parameters, optimizer and state.
     ///
     /// # Panics
     /// When the device failed.
@@ -49,13 +50,13 @@ impl Snapshot {
             .iter()
             .flat_map(|(name, (m, v))| [(format!("m.{name}"), m.clone()), (format!("v.{name}"), v.clone())]);
         let snapshot = Self { state: state.clone(), best, weights, moments: moments.collect() };
-        // Another thread reads the numbers, on its own stream. cubecl makes that stream wait for the
-        // allocation of a buffer, but not for kernels that have changed it since.
+        // Another thread reads the numbers on its own stream. cubecl makes that stream wait for the
+        // allocation of a buffer, but not for kernels that have changed the buffer since.
         device.sync().expect("the device finishes its work");
         snapshot
     }
 
-    /// Writes it into the folder of an uncommitted checkpoint, on any thread.
+    /// Writes the snapshot into the folder of an uncommitted checkpoint. Any thread may call this.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(&self.state).expect("plain fields serialise");
         let path = folder.join(STATE);
@@ -108,7 +109,7 @@ mod tests {
     use crate::saver::Saver;
     use crate::state::{read_optimizer, read_weights};
 
-    /// Numbers that bf16 does not have.
+    /// Returns numbers that bf16 cannot represent.
     fn numbers(seed: usize, rows: usize, columns: usize) -> Vec<f32> {
         (0..rows * columns).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5).collect()
     }
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn the_file_is_the_one_that_the_crate_writes() {
         let folder = tempfile::tempdir().unwrap();
-        // One of them is larger than a piece, in rows that do not divide it.
+        // One of the tensors is larger than a piece, with rows that do not divide it.
         let shapes = [("b", 3, 5), ("a.x", 1, 7), ("wide", 700, (PIECE / 4 / 600) | 1)];
         let all: Vec<(&str, Vec<f32>, [usize; 2])> = shapes
             .iter()
@@ -183,7 +184,7 @@ mod tests {
             }
         }
 
-        /// All weights and moments, on the host.
+        /// Returns all weights and moments, on the host.
         fn numbers(&self) -> Vec<Vec<f32>> {
             let host = |tensor: &Tensor<2>| tensor.to_data().try_to_vec::<f32>().unwrap();
             let weights = self.params.iter().map(Param::to_vec);
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Holds up the writer until training has taken more steps, several times: a thread that has read this
+    /// Delays the writer until training has taken more steps, several times. A thread that has read this
     /// training's memory before must not find older or newer numbers there.
     fn training_goes_on_beside_the_writer(device: &Device) {
         let folder = tempfile::tempdir().unwrap();
@@ -231,7 +232,7 @@ mod tests {
             );
             go.send(()).unwrap();
             let outcome = loop {
-                // Puts more work on the device's queue while the snapshot is read.
+                // This puts more work into the device's queue while the snapshot is read.
                 training.step(device);
                 if let Some(outcome) = saver.outcome(Duration::from_millis(1)) {
                     break outcome;

@@ -1,7 +1,6 @@
-//! The loop of one stage: optimizer steps, and between them whatever is due.
+//! The loop of one stage: optimizer steps, and the actions that are due between them.
 //!
-//! What a step is stands in `steps`, what is due after one in `due`, and how a batch becomes a loss in
-//! `objective`.
+//! `steps` defines a step, `due` the actions after one, and `objective` the loss of a batch.
 
 use std::time::Instant;
 
@@ -18,32 +17,32 @@ use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
 use crate::{TrainError, fp8_loss};
 
-/// A stage and what it works with.
+/// A stage and its resources.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {
     pub(crate) session: &'a mut Session<'run>,
     pub(crate) steps: Steps<'a, O>,
     pub(crate) eval_set: Option<&'a EvalSet>,
-    /// Where measured tiles are remembered; `None` where none are to be measured.
+    /// The file of measured tiles; `None` if none are measured.
     pub(crate) tiles: Option<&'a TileFile>,
 }
 
 /// How a stage ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StageOutcome {
-    /// All steps are done, or the loss on the eval set stopped getting better.
+    /// All steps are done, or the loss on the eval set no longer improves.
     Done,
-    /// The run must stop. A checkpoint holds every step that was done.
+    /// The run must stop. A checkpoint contains every step that was done.
     Stopped {
-        /// That memory ran out; `None` where somebody asked for the stop.
+        /// The reason if memory ran out; `None` if the user requested the stop.
         reason: Option<String>,
     },
 }
 
 impl<O: Objective> StageLoop<'_, '_, O> {
-    /// Trains from where the state stands to the end of the stage, or until the run must stop.
+    /// Trains from the current state to the end of the stage, or until the run must stop.
     ///
     /// # Errors
-    /// When a step was not sound, an example is damaged, or a checkpoint cannot be written.
+    /// When a step has values that are not finite, an example is damaged, or a checkpoint cannot be written.
     pub(crate) fn run(mut self) -> Result<StageOutcome, TrainError> {
         let intervals = Intervals::from_plan(&self.session.plan, self.steps.total());
         let is_host = is_host(self.steps.trainee.model().device());
@@ -60,7 +59,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             self.measure_new_tiles()?;
 
             let mut due = Due::by_schedule(&intervals, self.steps.state.step, saved_at.elapsed());
-            // Whatever is due builds on this step being sound. The host has computed it already.
+            // All actions rely on a valid step. The host has computed the step already.
             if is_host || due.is_anything() {
                 self.steps.settle(self.session)?;
             }
@@ -70,7 +69,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             if let Some(end) = due.end {
                 self.end(end)?;
             }
-            // An evaluation may take minutes: what was asked meanwhile is answered by the same checkpoint.
+            // An evaluation may take minutes; requests in the meantime are answered with the same checkpoint.
             let requests = self.session.poll_requests();
             let reason = requests.out_of_memory.clone();
             due = due.with_requests(&requests);
@@ -82,7 +81,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             if due.stop || due.end.is_some() {
                 self.session.wait_for_checkpoint()?;
             }
-            // Also after the last step: what follows, the head or the export, is left to the resumed run.
+            // This holds even after the last step: the head or the export is then left to the resumed run.
             if due.stop {
                 return Ok(StageOutcome::Stopped { reason });
             }
@@ -103,11 +102,11 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         Ok(())
     }
 
-    /// Measures the products that the step in flight computed in estimated tiles, which only the first step
-    /// of a stage does.
+    /// Measures the products that the step in flight computed in estimated tiles. Only the first step of a
+    /// stage has such products.
     fn measure_new_tiles(&mut self) -> Result<(), TrainError> {
         let Some(tiles) = self.tiles else { return Ok(()) };
-        // After the last step nobody would use them.
+        // After the last step, no product would use them.
         if !self.steps.is_in_flight() || self.steps.is_last_done() {
             return Ok(());
         }
@@ -130,12 +129,12 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         let is_best = steps.state.record_eval(loss);
         let model = steps.trainee.model();
         eval_set.record_samples(session, model, step);
-        // For the peak: an evaluation may take more memory than a step.
+        // The peak is updated here, because an evaluation may take more memory than a step.
         session.memory_bytes(model.device());
         Ok(Evaluated { is_best, without_gain: steps.state.evals_without_gain })
     }
 
-    /// Notes that the stage is complete, before the checkpoint that says so.
+    /// Records that the stage is complete, before the checkpoint that contains this.
     fn end(&mut self, end: StageEnd) -> Result<(), TrainError> {
         if end == StageEnd::EarlyStop {
             let evaluations = self.steps.state.evals_without_gain;
@@ -159,7 +158,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         fp8_loss::record(session, *objective, trainee, batches, *eval_set, state.checkpoint_step())
     }
 
-    /// Stops because memory ran out in the middle of a step, with every step before it in a checkpoint.
+    /// Stops because memory ran out in the middle of a step, with all previous steps in a checkpoint.
     fn give_up(mut self, has_unsaved_steps: bool) -> Result<StageOutcome, TrainError> {
         let requests = self.session.poll_requests();
         let reason = requests.out_of_memory.clone();
@@ -173,7 +172,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         Ok(StageOutcome::Stopped { reason })
     }
 
-    /// Has everything trained so far written as a checkpoint, which answers `requests`. No step may be in
+    /// Starts to write everything trained so far as a checkpoint, which answers `requests`. No step may be in
     /// flight.
     fn save(&mut self, is_best: bool, requests: ControlRequests) -> Result<(), TrainError> {
         let Steps { trainee, state, optimizer, .. } = &mut self.steps;

@@ -1,7 +1,7 @@
-//! The content of a checkpoint: trained weights, optimizer, and the few numbers that the loop continues from.
+//! The content of a checkpoint: trained weights, optimizer, and the numbers that the loop continues from.
 //!
-//! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues on the same
-//! bits; `state.json` holds the rest. This module reads them; a [`Snapshot`](crate::snapshot::Snapshot)
+//! `weights.safetensors` and `optimizer.safetensors` are f32, so that a resumed run continues with the same
+//! bits; `state.json` contains the rest. This module reads them; a [`Snapshot`](crate::snapshot::Snapshot)
 //! writes them.
 
 use std::fs;
@@ -19,7 +19,7 @@ pub(crate) const WEIGHTS: &str = "weights.safetensors";
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const STATE: &str = "state.json";
 
-/// Which part of the job is being trained.
+/// The part of the run that is being trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
@@ -39,28 +39,28 @@ impl Stage {
     }
 }
 
-/// Where the loop stands. Floats are stored as bits, so that no comparison after a resume depends on decimal
-/// rounding.
+/// The position of the loop. Floats are stored as bits, so that no comparison after a resume depends on
+/// decimal rounding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) stage: Stage,
-    /// Steps done in this stage.
+    /// The number of steps done in this stage.
     pub(crate) step: u64,
-    /// Steps of the main stage that were trained, fewer than planned after an early stop.
+    /// The number of steps trained in the main stage, which is smaller than planned after an early stop.
     pub(crate) main_steps: u64,
-    /// The text model is finished, as planned or by an early stop.
+    /// Whether the text model is finished, as planned or by an early stop.
     pub(crate) main_done: bool,
     last_loss: Option<u64>,
     last_eval: Option<u64>,
     best_eval: Option<u64>,
-    /// Step of the checkpoint that belongs to the best eval loss.
+    /// The step of the checkpoint with the best eval loss.
     pub(crate) best_step: Option<u64>,
-    /// Evaluations in a row without a better loss.
+    /// The number of consecutive evaluations without a better loss.
     pub(crate) evals_without_gain: u32,
 }
 
 impl State {
-    /// The state before the first step.
+    /// Returns the state before the first step.
     pub(crate) fn start() -> Self {
         Self {
             stage: Stage::Main,
@@ -87,7 +87,7 @@ impl State {
         self.last_eval.map(f64::from_bits)
     }
 
-    /// Records the loss of an evaluation; returns whether it is the lowest so far.
+    /// Records the loss of an evaluation. Returns whether it is the lowest so far.
     pub(crate) fn record_eval(&mut self, loss: f64) -> bool {
         self.last_eval = Some(loss.to_bits());
         let better = self.best_eval.map(f64::from_bits).is_none_or(|best| loss < best);
@@ -100,7 +100,7 @@ impl State {
         better
     }
 
-    /// The number in the name of a checkpoint's folder: steps of both stages together.
+    /// Returns the number in the name of a checkpoint's folder: the steps of both stages together.
     pub(crate) fn checkpoint_step(&self) -> u64 {
         match self.stage {
             Stage::Main => self.step,
@@ -116,8 +116,8 @@ impl State {
     }
 }
 
-/// Reads the weights of a checkpoint into the parameters of the same names, of which there must be
-/// `expected`.
+/// Reads the weights of a checkpoint into the parameters of the same names. There must be exactly `expected`
+/// of them.
 pub(crate) fn read_weights(
     folder: &Path,
     expected: usize,
@@ -170,7 +170,8 @@ pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer
     Ok(optimizer)
 }
 
-/// Opens a file of a committed checkpoint, which is never in memory a second time.
+/// Opens a file of a committed checkpoint. Its pages are dropped after use, so that it is not in memory
+/// twice.
 fn open(path: &Path) -> Result<WeightFile, TrainError> {
     WeightFile::open(path).map_err(TrainError::io(path))
 }

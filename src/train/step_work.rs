@@ -1,10 +1,10 @@
-//! What a training step asks of a CUDA device, op by op, and how long it takes if each op reaches a share of
-//! its floor.
+//! The work of a training step on a CUDA device, op by op, and its duration if each op reaches a share of its
+//! floor (the shortest time that the hardware allows).
 //!
 //! Enters: a model's config and how it is trained. Leaves: [`Part`]s, whose launches
-//! `sparktune_kernels::work` counted, and their serial sum. Which linear layers and norms a layer has, its
-//! family's table says; the ops of a mixer are listed here in the order of its code. Arithmetic, nothing is
-//! measured.
+//! `sparktune_kernels::work` counted, and their serial sum. The family's table defines the linear layers and
+//! norms of a layer; the ops of a mixer are listed here in the order of its code. This is arithmetic only; it
+//! must not measure anything.
 
 use serde_json::{Value, json};
 use sparktune_kernels::work::{self, Ceilings, Launch, Work};
@@ -13,73 +13,74 @@ use sparktune_plan::cost::PUBLISHED;
 use sparktune_plan::products::{PACK, RANK, shapes};
 use sparktune_plan::{MethodKind, ModelConfig};
 
-/// The machine that speeds are promised for, in the table of published rates.
+/// The device that speeds are promised for, by its name in the table of published rates.
 pub const PROMISED_FOR: &str = "GB10";
 
-/// Seconds that lie between two launches at least, where shares are assumed; a guess.
+/// The assumed shortest gap between two launches in seconds; a guess.
 pub const GAP_S: f64 = 2e-6;
 
-/// How a step is made.
+/// The parameters of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// What is trained.
+    /// The trained parameters: adapters or everything.
     pub method: MethodKind,
-    /// Of the adapters; 0 for full.
+    /// The rank of the adapters; 0 for full fine-tuning.
     pub rank: usize,
-    /// Of a pack.
+    /// The number of tokens in a pack.
     pub tokens: usize,
-    /// Tokens of each example.
+    /// The number of tokens in each example.
     pub length: f64,
-    /// Share of the tokens that are targets.
+    /// The share of the tokens that are targets.
     pub target_share: f64,
-    /// Packs of an optimizer step.
+    /// The number of packs per optimizer step.
     pub packs: usize,
-    /// Packs that pass through the model together.
+    /// The number of packs per micro-batch.
     pub micro_batch_packs: usize,
 }
 
 impl Step {
-    /// Tokens of an optimizer step.
+    /// Returns the number of tokens in an optimizer step.
     pub fn tokens_of_all(&self) -> usize {
         self.tokens * self.packs
     }
 }
 
-/// Calls of one pass of an op at the same sizes.
+/// The calls of one pass of an op with the same sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// The op, with `backward` behind it where it is that.
+    /// The name of the op, followed by `backward` for its backward pass.
     pub op: String,
-    /// The row of `bench --gpu kernels` whose share of its floor counts for this op.
+    /// The row of `bench --gpu kernels` whose measured share of the floor applies to this op.
     pub measured_as: String,
-    /// Calls in an optimizer step.
+    /// The number of calls per optimizer step.
     pub calls: usize,
-    /// Of one call.
+    /// The launches of one call.
     pub launches: Vec<Launch>,
-    /// Share of its floor that the op is assumed to reach.
+    /// The assumed share of its floor that the op reaches.
     pub share: f64,
 }
 
 impl Part {
-    /// Seconds of all calls where each launch takes its floor over `share`, and a gap.
+    /// Returns the duration of all calls in seconds, if each launch takes its floor divided by `share`, plus
+    /// a gap.
     pub fn seconds(&self, ceilings: Ceilings, share: f64, gap_s: f64) -> f64 {
         self.calls as f64 * (ceilings.floors_s(&self.launches) / share + gap_s * self.launches.len() as f64)
     }
 }
 
-/// Shares of their floors that ops are assumed to reach until a run has measured them. All are guesses; the
-/// reasons are of paper.
+/// The assumed shares of their floors that ops reach, until a run has measured them. All are guesses with
+/// theoretical reasons.
 mod share {
-    /// Large products: of the rate that the vendor's library reaches, which the ceiling is. NOTES.md counts
-    /// 18 to 27 % of the issue slots and half of the shared memory's rate.
+    /// Large products, relative to the rate of the vendor's library, which is the ceiling. NOTES.md counts 18
+    /// to 27 % of the issue slots and half of the shared memory's rate.
     pub(super) const PRODUCT: f64 = 0.9;
-    /// Small ones wait for memory, in few blocks.
+    /// Small products, which wait for memory in few blocks.
     pub(super) const ADAPTER: f64 = 0.8;
-    /// NOTES.md, "Packed attention".
+    /// Attention; see NOTES.md, "Packed attention".
     pub(super) const ATTENTION: [f64; 2] = [0.75, 0.7];
-    /// 32 to 64 blocks walk 84 steps, and wait for memory and barriers in each.
+    /// The delta rule: 32 to 64 blocks take 84 steps, and wait for memory and barriers in each.
     pub(super) const DELTA_RULE: f64 = 0.65;
-    /// One pass over large matrices, as a copy.
+    /// One pass over large matrices, like a copy.
     pub(super) const STREAM: f64 = 0.9;
 }
 
@@ -104,13 +105,13 @@ impl Parts {
     }
 }
 
-/// The ops of an optimizer step without recompute, in the order of the model.
+/// Returns the ops of an optimizer step without recompute, in the order of the model.
 pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     let mut parts = Parts { parts: Vec::new() };
     let micro_batches = step.packs.div_ceil(step.micro_batch_packs);
     let tokens = step.tokens * step.micro_batch_packs.min(step.packs);
     let (hidden, trained) = (config.hidden_size, step.method == MethodKind::Full);
-    // The gradient of a matrix is written by the first micro-batch and added to by those behind it.
+    // The first micro-batch writes the gradient of a matrix; later ones add to it.
     let in_turn = [(1, false), (micro_batches - 1, true)];
 
     for (layer, layers) in config.layer_kinds() {
@@ -141,7 +142,7 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
                 parts.add("gelu_mul", calls, work::gelu_mul(tokens, width), share::STREAM)
             }
         }
-        // All but the model's first add what was computed before to the residual stream.
+        // All norms except the model's first one also add the previous result to the residual stream.
         let norms = |places: [Place; 2]| layer.norms().filter(|norm| places.contains(&norm.place)).count();
         let of_sum = work::add_rms_norm(tokens, hidden);
         let before = norms([Place::BeforeMixer, Place::BeforeMlp]) * calls;
@@ -151,7 +152,7 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     }
 
     parts.add("rms_norm", micro_batches, work::rms_norm(tokens, hidden), share::STREAM);
-    // No more ids than tokens: an upper bound.
+    // There are at most as many distinct ids as tokens; this is an upper bound.
     let table = work::embedding(tokens, hidden, tokens.min(config.vocab_size), trained);
     parts.add("embedding", micro_batches, table, share::STREAM);
     let targets = ((tokens as f64 * step.target_share) as usize).max(1);
@@ -166,12 +167,12 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     parts.parts
 }
 
-/// The widths of what these linear layers compute.
+/// Returns the output widths of these linear layers.
 fn outputs_of(group: &[&LinearSpec]) -> Vec<usize> {
     group.iter().map(|linear| linear.output).collect()
 }
 
-/// The ops between the projections of a layer.
+/// Adds the ops between the projections of a layer.
 fn mixer(parts: &mut Parts, layer: &LayerSpec, calls: usize, tokens: usize, length: f64) {
     match &layer.mixer {
         MixerSpec::GatedDeltaNet(delta) => {
@@ -185,7 +186,7 @@ fn mixer(parts: &mut Parts, layer: &LayerSpec, calls: usize, tokens: usize, leng
         }
         MixerSpec::Attention(of) => {
             let (heads, kv_heads, d) = (of.num_attention_heads, of.num_key_value_heads, of.head_dim);
-            // An example without a window in which tokens see as many tokens.
+            // This is the length of an example without a window in which tokens attend to as many tokens.
             let length = 2.0 * of.mean_context(length);
             let attention = work::packed_attention(tokens, length, heads, kv_heads, d);
             parts.add_as("packed_attention", "packed_attention", calls, attention, share::ATTENTION);
@@ -230,17 +231,17 @@ fn optimizer(parts: &mut Parts, config: &ModelConfig, step: &Step) {
 /// A step of a model of the catalog.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
-    /// Size, method and whatever is not as `bench --gpu steps` has it.
+    /// The size, the method, and everything that differs from `bench --gpu steps`.
     pub name: String,
-    /// Size of the model.
+    /// The size of the model.
     pub size: &'static str,
-    /// How it is made.
+    /// The parameters of the step.
     pub step: Step,
-    /// What it consists of.
+    /// The ops of the step.
     pub parts: Vec<Part>,
 }
 
-/// Published rates of [`PROMISED_FOR`].
+/// Returns the published rates of [`PROMISED_FOR`].
 pub fn promised_for() -> Ceilings {
     let known = PUBLISHED.iter().find(|(name, ..)| *name == PROMISED_FOR);
     let (_, flops_per_s, bytes_per_s) = *known.expect("it is in the table");
@@ -248,8 +249,8 @@ pub fn promised_for() -> Ceilings {
 }
 
 impl Predicted {
-    /// One document of a pack's length, as `bench --gpu steps` trains on: one pack a step, all tokens
-    /// targets.
+    /// Predicts the step that `bench --gpu steps` measures: one pack of a single document per step, with all
+    /// tokens as targets.
     fn as_measured(size: &'static str, config: &ModelConfig, method: MethodKind) -> Self {
         let rank = if method == MethodKind::Lora { RANK } else { 0 };
         let (tokens, length) = (PACK, PACK as f64);
@@ -257,7 +258,7 @@ impl Predicted {
         Self { name: format!("{size} {method}"), size, step, parts: parts(config, &step) }
     }
 
-    /// The batch of the Qwen3.5 recipe, 16 packs, of which so many pass together.
+    /// Predicts a step with the batch of the Qwen3.5 recipe, 16 packs, with this many per micro-batch.
     fn as_trained(&self, config: &ModelConfig, micro_batch_packs: usize, target_share: f64) -> Self {
         let step = Step { packs: 16, micro_batch_packs, target_share, ..self.step };
         let targets = if target_share < 1.0 { ", half of the tokens targets" } else { "" };
@@ -265,7 +266,7 @@ impl Predicted {
         Self { name, parts: parts(config, &step), step, ..*self }
     }
 
-    /// Tokens per second at the floors of all launches, and at the shares that are assumed with gaps between
+    /// Returns tokens per second at the floors of all launches, and at the assumed shares with gaps between
     /// launches.
     pub fn tokens_per_s(&self, ceilings: Ceilings) -> [f64; 2] {
         let floors: f64 = self.parts.iter().map(|part| part.seconds(ceilings, 1.0, 0.0)).sum();
@@ -273,7 +274,7 @@ impl Predicted {
         [floors, assumed].map(|seconds| self.step.tokens_of_all() as f64 / seconds)
     }
 
-    /// As a row of `bench --gpu model`; `tests/gpu/README.md` says what its fields mean.
+    /// Returns the prediction as a row of `bench --gpu model`; `tests/gpu/README.md` describes the fields.
     pub fn row(&self) -> Value {
         let Ceilings { bytes_per_s, flops_per_s } = promised_for();
         let [floors, assumed] = self.tokens_per_s(promised_for());
@@ -299,7 +300,7 @@ impl Predicted {
     }
 }
 
-/// The steps whose speed is predicted, those that `bench --gpu steps` measures first for each size and
+/// Returns the predicted steps, which are those that `bench --gpu steps` measures first for each size and
 /// method.
 pub fn predictions() -> Vec<Predicted> {
     let mut predictions = Vec::new();
@@ -314,7 +315,7 @@ pub fn predictions() -> Vec<Predicted> {
                 .flat_map(|packs| [1.0, 0.5].map(|share| measured.as_trained(config, *packs, share)))
                 .collect();
             predictions.push(measured);
-            // Nothing is promised for the smaller size.
+            // The smaller size has no published target.
             predictions.extend(trained.into_iter().filter(|_| wanted == "2B"));
         }
     }
@@ -346,26 +347,28 @@ mod tests {
                 let plan = Counted::from_config(&config).training_flops(&how) * PACK as f64;
                 let of_part = |part: &Part| part.calls as f64 * work::flops(&part.launches);
                 let here: f64 = parts(&config, &step).iter().map(of_part).sum();
-                // Attention's backward forms eight products for five: most in the smallest model.
+                // The backward pass of attention computes eight products instead of five, which matters most
+                // in the smallest model.
                 assert!((0.0..0.06).contains(&(here / plan - 1.0)), "{size} {method}: {here:e} and {plan:e}");
             }
         }
     }
 
-    /// What the floors allow on GB10, and what is left of it: the figures of NOTES.md, "A step, predicted".
+    /// The floors on GB10 and the margin below them, with the figures of NOTES.md, "A step, predicted".
     #[test]
     fn the_promised_speeds_of_the_2b_are_within_the_floors_and_say_what_they_ask_of_the_kernels() {
         let of = |name: &str| named(name).tokens_per_s(promised_for()).map(|speed| speed.round() as u32);
         let lora = of("2B lora, 16 packs a step, 1 together");
         let half = of("2B lora, 16 packs a step, 1 together, half of the tokens targets");
         assert!(lora[0] >= 6300 && half[0] >= 6300, "{lora:?} {half:?}");
-        // With all tokens targets the kernels would have to reach 94 % of their floors, which is not assumed.
+        // If all tokens were targets, the kernels would have to reach 94 % of their floors, which is not
+        // assumed.
         assert!(lora[1] < 6300, "{lora:?}");
         let full = of("2B full, 16 packs a step, 4 together");
         let half = of("2B full, 16 packs a step, 4 together, half of the tokens targets");
         assert!(full[0] >= 5000 && half[0] >= 5000 && half[1] >= 5000, "{full:?} {half:?}");
-        // AdamW moves 64 GB a step: with a single pack to share it the floors themselves are below what is
-        // promised.
+        // AdamW moves 64 GB per step: with only one pack per step, the floors themselves are below the
+        // target.
         assert!(of("2B full")[0] < 5000);
     }
 

@@ -1,9 +1,9 @@
-//! Optimizer steps one at a time, without a run folder: for measuring, and for comparing them with another
-//! program's.
+//! Optimizer steps one at a time, without a run folder, for measurements and for comparisons with other
+//! programs.
 //!
 //! Enters: a plan, or a model and the settings of its optimizer. Leaves: losses. The objective, the
-//! optimizer, the schedule and the choice of packs are those of a run; what a run adds to them (events,
-//! checkpoints, evaluation) is left out.
+//! optimizer, the schedule and the choice of packs are those of a run. It must not know events, checkpoints
+//! or evaluation.
 
 use std::path::Path;
 
@@ -24,16 +24,15 @@ pub struct Stepper {
     trainee: TextModel,
     optimizer: Optimizer,
     settings: OptimizerPlan,
-    /// Steps done.
+    /// The number of steps done.
     step: u64,
 }
 
-/// The packs that the first `steps` optimizer steps of this plan train on, taken from a token file; epochs
-/// follow each other until there are enough. Steps that a run skips, because no token of them carries loss,
-/// are left out.
+/// Returns the packs of the first `steps` optimizer steps of this plan, read from a token file over as many
+/// epochs as necessary. Steps without a trained token, which a run skips, are left out.
 ///
 /// # Errors
-/// A token file that cannot be read, or that does not belong to the model.
+/// When the token file cannot be read or does not belong to the model.
 pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<PackedSequence>>, TrainError> {
     let vocabulary = base(plan)?.config().vocab_size;
     let examples = || Examples::open(tokens, vocabulary, NextToken.examples_per_group());
@@ -51,49 +50,49 @@ pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<Pac
 }
 
 impl Stepper {
-    /// The plan's model on the plan's device, with fresh adapters where it trains adapters.
+    /// Loads the plan's model on the plan's device, with new adapters if the plan trains adapters.
     ///
     /// # Errors
-    /// A model or a device that is not there.
+    /// When the model or the device does not exist.
     pub fn from_plan(plan: &Plan) -> Result<Self, TrainError> {
         let model = text_model(plan, &base(plan)?, &device(plan)?, &mut |_, _| ())?;
         let trainee = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
         Ok(Self { trainee, optimizer: Optimizer::default(), settings: plan.optimizer, step: 0 })
     }
 
-    /// This model, of which what is trainable is trained. With `recompute` layers are computed again in the
+    /// Trains the trainable parameters of this model. With `recompute`, layers are computed again in the
     /// backward pass.
     pub fn from_model(model: Model, settings: OptimizerPlan, recompute: bool) -> Self {
         let trainee = TextModel { model, recompute, fp8: false };
         Self { trainee, optimizer: Optimizer::default(), settings, step: 0 }
     }
 
-    /// The model as it stands.
+    /// Returns the model in its current state.
     pub fn model(&self) -> &Model {
         &self.trainee.model
     }
 
-    /// The model, without what its training keeps.
+    /// Returns the model and drops the state of its training.
     pub fn into_model(self) -> Model {
         self.trainee.model
     }
 
-    /// The learning rate that the schedule of a run of so many steps has for the next step.
+    /// Returns the learning rate of the next step, in the schedule of a run with this many steps.
     pub fn next_learning_rate(&self, total_steps: u64) -> f64 {
         learning_rate(&self.settings, self.step, total_steps)
     }
 
-    /// How many numbers are trained.
+    /// Returns the number of trained parameters.
     pub fn trained_parameters(&self) -> u64 {
         let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
         trained_parameters(&self.trainee.model).iter().map(|param| count(param.shape())).sum()
     }
 
-    /// Writes the plan's adapters as they stand into an existing folder, in PEFT's format. A plan without
-    /// adapters writes nothing.
+    /// Writes the plan's adapters in their current state into an existing folder, in PEFT's format. Does
+    /// nothing for a plan without adapters.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// When a file cannot be written.
     pub fn save_adapter(&mut self, plan: &Plan, folder: &Path) -> Result<(), TrainError> {
         let Some(config) = lora(plan) else { return Ok(()) };
         let base = base(plan)?;
@@ -101,13 +100,13 @@ impl Stepper {
         Ok(self.trainee.model.save_lora(folder, config, &base, &name)?)
     }
 
-    /// `scale · Σ losses` of a pack, with the gradients of all trained parameters added up. On a device that
-    /// works by itself neither may be known yet when this returns.
+    /// Returns `scale · Σ losses` of a pack, and adds the gradients of all trained parameters. On an
+    /// asynchronous device neither may be computed yet when this returns.
     pub fn loss_and_gradients(&self, row: &PackedSequence, scale: f64, gradients: &mut Gradients) -> Loss {
         NextToken.loss_and_gradients(&self.trainee, row, scale, gradients)
     }
 
-    /// Updates the parameters by gradients of the mean loss.
+    /// Updates the parameters with the gradients of the mean loss.
     ///
     /// # Errors
     /// When a trained parameter has no gradient.
@@ -117,12 +116,12 @@ impl Stepper {
         optimizer.step(settings, learning_rate, *step, gradients, &mut |f| trainee.visit_mut(f))
     }
 
-    /// One optimizer step on packs of which some token carries loss: the mean loss per trained token before
-    /// the update, in one part for each pack. On a device that works by itself they may not be known yet
-    /// when this returns.
+    /// Takes one optimizer step on packs that contain a trained token. Returns the mean loss per trained
+    /// token before the update, as one summand per pack. On an asynchronous device they may not be computed
+    /// yet when this returns.
     ///
     /// # Errors
-    /// As [`Self::update`].
+    /// The same as for [`Self::update`].
     pub fn step(&mut self, rows: &[PackedSequence], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
         let trained_tokens: usize = rows.iter().map(|row| NextToken.loss_terms(row)).sum();
         let scale = 1.0 / trained_tokens as f64;

@@ -1,9 +1,9 @@
-//! The optimizer steps of a stage: each is put on the device's queue, and settled when the device has
-//! computed it.
+//! The optimizer steps of a stage. Each one is queued on the device, and settled when the device has computed
+//! it.
 //!
-//! A device that works asynchronously is given the next step before the last one is settled, so that it never
-//! waits for the host. At most one step is in flight. Its loss is looked at only when it is settled, and with
-//! it whether the step was sound.
+//! An asynchronous device gets the next step before the last one is settled, so that it never waits for the
+//! host. At most one step is in flight. Its loss, and whether it is finite, is only read when the step is
+//! settled.
 
 use std::time::Instant;
 
@@ -21,26 +21,26 @@ use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
 
-/// A trainee, how it is trained, and the step in flight.
+/// A trainee, its training settings, and the step in flight.
 pub(crate) struct Steps<'a, O: Objective> {
     pub(crate) objective: &'a O,
     pub(crate) trainee: &'a mut O::Trainee,
-    /// Where the stage stands. A step in flight counts as done.
+    /// The position in the stage. A step in flight counts as done.
     pub(crate) state: &'a mut State,
     pub(crate) optimizer: &'a mut Optimizer,
     pub(crate) batches: Batches,
     settings: OptimizerPlan,
     in_flight: Option<InFlight>,
-    /// When the last step was settled.
+    /// The time when the last step was settled.
     settled_at: Instant,
 }
 
 /// The result of queueing a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Queued {
-    /// It counts as done, also where it had nothing to learn from.
+    /// The step counts as done, even if it had no trained tokens.
     Step,
-    /// Memory ran out in the middle of it: weights, optimizer and state are those of the step before.
+    /// Memory ran out during the step; weights, optimizer and state are those of the previous step.
     OutOfMemory,
 }
 
@@ -49,14 +49,14 @@ struct InFlight {
     started: Instant,
     step: u64,
     epoch: f64,
-    /// One for each micro-batch, already divided by the terms of the step.
+    /// The losses, one per micro-batch, already divided by the number of terms of the step.
     losses: Vec<Loss>,
     clip: Clip,
     learning_rate: f64,
     trained_tokens: u64,
     tokens: u64,
     data_ms: f64,
-    /// Known only where the host does the work itself.
+    /// The duration of the optimizer, which is only known if the host does the work itself.
     optimizer_ms: Option<f64>,
 }
 
@@ -73,7 +73,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         Self { objective, trainee, state, optimizer, batches, settings, in_flight: None, settled_at }
     }
 
-    /// Steps of the stage.
+    /// Returns the number of steps in the stage.
     pub(crate) fn total(&self) -> u64 {
         self.batches.total_steps()
     }
@@ -86,15 +86,15 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.in_flight.is_some()
     }
 
-    /// Puts the step after `state.step` on the device's queue, then settles the step before.
+    /// Queues the step after `state.step` on the device, then settles the previous step.
     ///
     /// # Errors
-    /// When the step before was not sound, an example is damaged, a parameter has no gradient, or a
-    /// checkpoint that had to be waited for could not be written.
+    /// When the previous step has values that are not finite, an example is damaged, a parameter has no
+    /// gradient, or a checkpoint that this had to wait for could not be written.
     pub(crate) fn queue_next(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
         let previous = self.in_flight.take();
         let queued = self.queue(session);
-        // The step before speaks first: where both fail, its failure is the cause.
+        // The previous step is checked first: if both fail, its failure is the cause.
         self.settle_step(session, previous)?;
         queued
     }
@@ -147,18 +147,19 @@ impl<'a, O: Objective> Steps<'a, O> {
         Ok(Queued::Step)
     }
 
-    /// The losses of the micro-batches, and the sum of their gradients; `None` when memory runs out.
+    /// Returns the losses of the micro-batches and the sum of their gradients, or `None` when memory runs
+    /// out.
     fn losses_and_gradients(
         &self,
         session: &Session,
         batch: &Batch,
         terms: usize,
     ) -> Option<(Vec<Loss>, Gradients)> {
-        // By the terms of the whole step, so that a term weighs the same in every micro-batch.
+        // Divided by the terms of the whole step, so that a term has the same weight in every micro-batch.
         let scale = 1.0 / terms as f64;
         let (mut losses, mut gradients) = (Vec::with_capacity(batch.sequences.len()), Gradients::default());
         for sequence in &batch.sequences {
-            // A step may take half a minute, and a machine whose memory runs out does not last that long.
+            // A step may take half a minute, which is too long for a machine whose memory runs out.
             if session.out_of_memory().is_some() {
                 return None;
             }
@@ -172,7 +173,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let step = settling.step;
         let loss: f64 = settling.losses.iter().map(Loss::nats).sum();
         if !loss.is_finite() && O::Trainee::STAGE == Stage::Main {
-            // The curve shows where it broke.
+            // The event shows in the curve where the loss became invalid.
             session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
         }
         TrainError::require_finite("loss", loss, step)?;
@@ -186,7 +187,8 @@ impl<'a, O: Objective> Steps<'a, O> {
     }
 
     fn record_step(&mut self, session: &mut Session, settled: &InFlight, loss: f64, grad_norm: f64) {
-        // A step is queued while the one before is still computed, so its own time begins where that ended.
+        // A step is queued while the previous one is still computed, so its own time begins when that one
+        // ended.
         let step_ms = milliseconds(settled.started.max(self.settled_at));
         self.state.main_steps = settled.step;
         self.state.set_last_loss(loss);
@@ -208,10 +210,10 @@ impl<'a, O: Objective> Steps<'a, O> {
         });
     }
 
-    /// Records a step of the head. As a step event it would break the text model's curve. Progress shows that
-    /// the trainer is alive; the loss appears in words, about ten times.
+    /// Records a step of the head. As a step event it would corrupt the text model's curve. Progress events
+    /// show that the trainer is alive; the loss is recorded in words, about ten times.
     fn record_head_step(&self, session: &mut Session, step: u64, loss: f64) {
-        // For the peak: the head's activations count as well.
+        // The peak is updated here, because the head's activations count as well.
         session.memory_bytes(self.trainee.model().device());
         let total = self.total();
         if step == 1 || step == total || step.is_multiple_of((total / 10).max(1)) {
@@ -221,13 +223,13 @@ impl<'a, O: Objective> Steps<'a, O> {
     }
 }
 
-/// Whether a device computes on the calling thread, so that everything it was given is done when the call
-/// returns.
+/// Returns whether a device computes on the calling thread, so that all its work is done when a call returns.
 pub(crate) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
 }
 
-/// Milliseconds since an instant, to the microsecond: more digits are noise and make a log longer.
+/// Returns the milliseconds since an instant, rounded to microseconds: more digits are noise and make a log
+/// longer.
 pub(crate) fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_micros() as f64 / 1e3
 }

@@ -1,10 +1,10 @@
-//! Which tile each matrix product of a run is computed in: measured on the device, once for each GPU, driver
-//! and build.
+//! Chooses the tile of each matrix product of a run by measuring on the device, once for each GPU, driver and
+//! build.
 //!
-//! The first step of a stage runs with the tiles that are known, and the kernels note which products had
-//! none. Before the second step those products are timed, one after the other, on numbers of their own.
-//! Nothing of the run enters or leaves, and no tile changes a bit of a result, so a run goes the same way
-//! with and without measuring. Without CUDA there is nothing to measure.
+//! The first step of a stage runs with the known tiles, and the kernels record the products that have none.
+//! Before the second step those products are timed, one after the other, on separate numbers. Measuring
+//! neither reads nor changes the run, and no tile changes a bit of a result, so a run is the same with and
+//! without it. Without CUDA there is nothing to measure.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -19,20 +19,20 @@ use crate::session::Session;
 /// The last line of a file while tiles are being measured.
 const UNFINISHED: &str = "measuring\n";
 
-/// The file that remembers tiles. Its first line names device, driver, compiler and build; each further line
-/// is a product.
+/// The file of measured tiles. Its first line names device, driver, compiler and build; each further line is
+/// a product.
 #[derive(Debug, Clone)]
 pub struct TileFile {
-    /// Device, driver, compiler and build, in one line.
+    /// The device, driver, compiler and build, in one line.
     pub on: String,
     /// Its path.
     pub path: PathBuf,
 }
 
 impl TileFile {
-    /// Uses the tiles of the file if it was written on this device and is intact. Returns whether more may be
-    /// measured: not after a measurement that never finished, because measuring itself may have ended that
-    /// run.
+    /// Loads the tiles of the file if it was written on this device and is intact. Returns whether more may
+    /// be measured. This is false after a measurement that never finished, because the measurement itself may
+    /// have ended that run.
     pub(crate) fn read(&self, session: &Session) -> bool {
         let path = self.path.display();
         let warn_unusable =
@@ -68,8 +68,8 @@ impl TileFile {
         true
     }
 
-    /// Measures the tiles of `products` on the device and writes all that are known then. A requested stop
-    /// ends it after the current product.
+    /// Measures the tiles of `products` on the device and writes all known tiles. A requested stop ends it
+    /// after the current product.
     pub(crate) fn measure(&self, session: &Session, device: &Device, products: &[Problem]) {
         let total = products.len() as u64;
         session.phase(
@@ -77,7 +77,7 @@ impl TileFile {
             format!("timing {total} matrix products in several tiles each, once on {}", self.on),
         );
         self.write(session, UNFINISHED);
-        // The buffers of the step before make room for the operands, and later the operands for the next
+        // The buffers of the previous step make room for the operands, and later the operands for the next
         // step.
         device.memory_cleanup();
         let (mut measured, mut improved) = (0, 0);
@@ -98,7 +98,7 @@ impl TileFile {
 
     fn write(&self, session: &Session, last_line: &str) {
         let text = format!("{}\n{}{last_line}", self.on, learned());
-        // Renamed into place, because another run may read or write the file at the same time.
+        // The file is renamed into place, because another run may read or write it at the same time.
         let partial = self.path.with_extension(std::process::id().to_string());
         let written = private_file()
             .create(true)

@@ -1,4 +1,4 @@
-//! Downloads on a terminal as one bar for each file, elsewhere as lines.
+//! Shows downloads: one bar for each file on a terminal, plain lines elsewhere.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -11,8 +11,8 @@ use sparktune_base::units::{bytes, counted};
 
 use crate::output::stderr_can_redraw;
 
-/// Bars where standard error is a terminal, lines on standard error where it is not. `cancel` is set by
-/// whoever handles Ctrl-C.
+/// Returns bars if standard error is a terminal, otherwise lines on standard error. The Ctrl-C handler sets
+/// `cancel`.
 pub(crate) fn for_terminal(cancel: Arc<AtomicBool>) -> Box<dyn DownloadProgress + Send> {
     if stderr_can_redraw() {
         Box::new(Bars::new(cancel))
@@ -30,7 +30,7 @@ pub(crate) struct Bars {
 }
 
 impl Bars {
-    /// Draws nothing until the first event.
+    /// Creates bars that draw nothing until the first event.
     pub(crate) fn new(cancel: Arc<AtomicBool>) -> Self {
         Self { screen: MultiProgress::new(), bars: Mutex::default(), cancel }
     }
@@ -50,7 +50,7 @@ impl Bars {
 
 impl DownloadProgress for Bars {
     fn on(&self, event: Event<'_>) {
-        // A terminal that is gone is no reason to stop a download.
+        // A closed terminal must not stop a download.
         let say = |line: String| drop(self.screen.println(line));
         match event {
             Event::Begin { .. } | Event::Waiting { .. } | Event::Retry { .. } => {
@@ -75,7 +75,7 @@ impl DownloadProgress for Bars {
     }
 }
 
-/// Plain lines: start and end of each file, each tenth of it, and every fault.
+/// Plain lines: the start and end of each file, every tenth of it, and every error.
 pub(crate) struct Lines<W> {
     out: Mutex<W>,
     files: Mutex<HashMap<String, (u64, u64)>>,
@@ -83,7 +83,8 @@ pub(crate) struct Lines<W> {
 }
 
 impl<W: Write + Send> Lines<W> {
-    /// Writes to `out`; a failing `out` is ignored, as a closed terminal must not stop a download.
+    /// Creates lines written to `out`. Write errors are ignored, because a closed terminal must not stop a
+    /// download.
     pub(crate) fn new(out: W, cancel: Arc<AtomicBool>) -> Self {
         Self { out: Mutex::new(out), files: Mutex::default(), cancel }
     }
@@ -147,7 +148,7 @@ fn tail(name: &str, width: usize) -> String {
     if name.len() <= width { name.into() } else { format!("…{}", &name[name.len() + 1 - width..]) }
 }
 
-/// A display that another thread left in a panic is still a display.
+/// Locks the display. A panic in another thread does not make it unusable.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

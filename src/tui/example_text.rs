@@ -1,13 +1,13 @@
-//! An example as the model will see it, as lines of text: what is trained is named in front, without colour
-//! or cursor.
+//! Renders an example as the model will see it, as lines of text. A label in front says which text is
+//! trained, without colours or cursor movement.
 
 use sparktune_base::escape::escape;
 use sparktune_data::Rendering;
 
 use crate::wrap::wrap;
 
-/// The example in lines of about `width` columns: `context | …` and `trained | …` wherever that changes. What
-/// would move the cursor is spelled out, line breaks are obeyed.
+/// Returns the example in lines of about `width` columns, with `context | …` or `trained | …` wherever that
+/// changes. Characters that would move the cursor are escaped; line breaks are kept.
 pub fn example_lines(example: &Rendering, width: usize) -> Vec<String> {
     let mut stretches: Vec<(bool, String)> = Vec::new();
     for span in &example.spans {

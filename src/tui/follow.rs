@@ -1,4 +1,4 @@
-//! Prints a run's events as they come, until the caller says enough.
+//! Prints a run's events as they arrive, until the caller ends it.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::plain::{event_line, how_it_stands};
 // Four times a second: quick enough for a person, light enough for SSH and many watchers.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The form of the lines.
+/// The format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// One line for people per event.
+    /// One readable line per event.
     Plain,
-    /// The events themselves, unknown kinds and fields included.
+    /// The events themselves as JSON, including unknown kinds and fields.
     Json,
 }
 
-/// Why following ended.
+/// The reason why following ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// The caller said enough, with the run in this state; the view holds every event.
+    /// The caller ended it. The view holds every event.
     Enough {
-        /// The state at the last look.
+        /// The run's state when it was last checked.
         liveness: Liveness,
         /// The whole run.
         view: Box<RunView>,
     },
-    /// Whoever read our output went away, which is success.
+    /// The reader of the output closed it, which counts as success.
     PipeClosed,
 }
 
@@ -55,13 +55,14 @@ impl From<Error> for Failure {
     }
 }
 
-/// Prints the events from attempt `first` on (1: all of them), those so far and then new ones, to `out`;
-/// oddities of the files, and in the end how the run stands, go to `notes` (standard error). At each end of
-/// the log `go_on` is asked with the run's state: `watch` answers [`Liveness::is_live`]; a launcher, whether
-/// its trainer process still lives. After the last no, what was logged meanwhile is still printed.
+/// Prints the events from attempt `first` on (1 prints all of them) to `out`, first the existing ones and
+/// then new ones. Problems found in the files, and finally the run's state, go to `notes` (standard error).
+/// At each end of the log, `go_on` is called with the run's state: `watch` returns [`Liveness::is_live`]; a
+/// launcher returns whether its trainer process is alive. When `go_on` returns false, everything logged until
+/// then is still printed.
 ///
 /// # Errors
-/// [`Error`]; a closed pipe is none.
+/// [`Error`] if the run cannot be read or the lines cannot be written. A closed pipe is not an error.
 pub fn follow(
     run: &RunDir,
     output: Output,
@@ -74,7 +75,8 @@ pub fn follow(
     let mut view = RunView::default();
     let mut stalled = false;
     loop {
-        // Looked at before reading: whatever is logged before a trainer lets go is then read below.
+        // The state is checked before reading, so everything logged before a trainer releases its lease is
+        // read below.
         let liveness = view.liveness(run)?;
         let more = go_on(liveness);
         match print_new(&mut tailer, &mut view, output, first, out, notes) {
@@ -82,7 +84,7 @@ pub fn follow(
             printed => printed?,
         }
         if !more {
-            // The state as of the events just printed: the view knows the outcome only now.
+            // The view has learnt the outcome from the events just printed, so the state is computed again.
             let liveness = view.liveness(run)?;
             note(notes, &how_it_stands(run, liveness, &view));
             return Ok(Ended::Enough { liveness, view: Box::new(view) });
@@ -128,7 +130,7 @@ fn print_new(
     }
 }
 
-/// A note that cannot be shown ends nothing.
+/// Writes a note. A write error is ignored, because notes must not end the program.
 fn note(notes: &mut impl Write, line: &str) {
     let _ = writeln!(notes, "{line}");
 }
@@ -159,7 +161,7 @@ mod tests {
         let ended = follow(&run, Output::Plain, 1, &mut out, &mut notes, |liveness| {
             if let Some((lease, writer)) = trainer.take() {
                 assert_eq!(liveness, Liveness::Running);
-                // The trainer's last words and its end fall between this look and the next reading.
+                // The trainer's last events and its end fall between this check and the next read.
                 writer.emit(warning("last words"));
                 writer.emit(Kind::RunFinished(RunFinished {
                     outcome: Outcome::Completed,

@@ -1,4 +1,4 @@
-//! What people see on a terminal: full screens, plain questions and lines, and a page for a browser.
+//! The user interfaces: full screens, plain questions and lines for a terminal, and a page for a browser.
 //!
 //! | module | what it shows |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`runs_list`] | all runs of a folder |
 //! | [`report`] | one run as a self-contained HTML page |
 //! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
-//! | [`screens`], [`screen`] | which full screen is shown when, and what they share |
+//! | [`screens`], [`screen`] | the order of the full screens, and what they share |
 //! | [`output`], [`progress`] | standard output, standard error, and progress on it |
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which

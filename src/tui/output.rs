@@ -1,4 +1,4 @@
-//! Standard output for results, standard error for everything else that is said.
+//! Prints results to standard output and everything else to standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::{escape, escape_json};
 
-/// Prints a result. A reader that went away comes back as [`io::ErrorKind::BrokenPipe`].
+/// Prints a result. If the reader has closed the pipe, the error is [`io::ErrorKind::BrokenPipe`].
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -16,7 +16,7 @@ pub fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Prints one JSON value on a line of its own, with nothing in it that a terminal would obey.
+/// Prints one JSON value on a line of its own. Characters that could control a terminal are escaped.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -25,8 +25,8 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", escape_json(&json)))
 }
 
-/// Writes a note to standard error. Names in it may come from anywhere and are escaped; its line breaks stay.
-/// A closed standard error is no reason to stop.
+/// Writes a note to standard error. Control characters are escaped, because names in a note are untrusted;
+/// line breaks are kept. Write errors are ignored.
 pub fn note(text: &str) {
     let lines: Vec<_> = text.split('\n').map(escape).collect();
     let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
@@ -41,18 +41,18 @@ pub fn report(failure: &Failure) -> Exit {
     failure.exit
 }
 
-/// Whether a person can be asked, at least line by line.
+/// Returns whether a user can answer questions, at least line by line.
 pub fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Whether standard error is a terminal that can redraw a line, as progress bars and prompts do.
+/// Returns whether standard error is a terminal that can redraw a line, as progress bars and prompts do.
 pub fn stderr_can_redraw() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stderr().is_terminal() && !is_dumb
 }
 
-/// Returns the columns of standard output, where it is a terminal that knows them.
+/// Returns the number of columns if standard output is a terminal that reports it.
 pub fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.into())

@@ -1,4 +1,4 @@
-//! One line per event, and one sentence about how a run stands.
+//! Formats each event as one line, and the state of a run as one sentence.
 
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::shell::run_argument;
@@ -15,17 +15,17 @@ use sparktune_runlog::{
 
 use crate::state::outcome_word;
 
-/// Characters of a generation that are shown; the log has all of it.
+/// The largest number of characters shown of a generation; the log has all of it.
 const SAMPLE_CHARS: usize = 300;
 
-/// The event as one line without a newline. `view` has the event applied; it supplies totals, averages and
-/// time left.
+/// Formats the event as one line without a newline. `view`, to which the event was already applied, supplies
+/// totals, averages and the remaining time.
 pub fn event_line(event: &Event, view: &RunView) -> String {
     let (kind, words) = event_words(event, view);
     format!("{} UTC {kind:<10} {words}", clock(event.time_us))
 }
 
-/// The event's kind in one word, and what it says, escaped.
+/// Returns the event's kind in one word and its content as text, escaped.
 pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, String) {
     let (kind, parts) = match &event.kind {
         Kind::RunStarted(started) => ("start", run_started(event.attempt, started)),
@@ -187,7 +187,7 @@ fn run_finished(finished: &RunFinished) -> Vec<String> {
     parts
 }
 
-/// Returns a finding about the machine as lines of text. `mark` stands before what was found; `width` is that
+/// Formats a finding about the machine as lines of text. `mark` precedes what was found, and `width` is that
 /// of the first column.
 pub fn finding_text(finding: &Finding, mark: &str, width: usize) -> String {
     let Finding { what, found, advice, severity } = finding;
@@ -198,13 +198,13 @@ pub fn finding_text(finding: &Finding, mark: &str, width: usize) -> String {
     format!("{what:width$}  {mark}{}\n{advice}", escape(found))
 }
 
-/// One sentence: how the run stands and what to do next.
+/// Describes in one sentence the state of the run and the next step for the user.
 pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
     format!("{}: {}", escape(&run.name()), standing(&run_argument(run), liveness, view))
 }
 
-/// As [`how_it_stands`] without the name. `run` is what `sparktune resume` takes, fit for a shell and a
-/// terminal.
+/// Like [`how_it_stands`], without the name. `run` is the argument for `sparktune resume`, quoted for a shell
+/// and escaped for a terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
     let program = program_name();

@@ -1,4 +1,4 @@
-//! How far downloading and reading the data have come: bars on a terminal, lines elsewhere.
+//! Shows the progress of downloads and of reading data: bars on a terminal, lines elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub struct OnStderr {
 }
 
 impl OnStderr {
-    /// `cancel` becomes true when the user wants to stop.
+    /// Creates a listener. Its user sets `cancel` to stop the work.
     pub fn new(cancel: Arc<AtomicBool>) -> Self {
         Self { downloads: downloads::for_terminal(cancel.clone()), reading: Reading::new(cancel) }
     }
@@ -51,10 +51,10 @@ impl DataProgress for OnStderr {
     }
 }
 
-/// Shows how far reading the data has come, and passes Ctrl-C on.
+/// Shows the progress of reading the data, and forwards Ctrl-C.
 struct Reading {
     bar: Option<Mutex<(Option<Phase>, ProgressBar)>>,
-    /// The phase and tenth that were noted last, where there is no bar.
+    /// The phase and the tenth that were printed last, where there is no bar.
     noted: AtomicU64,
     cancel: Arc<AtomicBool>,
 }

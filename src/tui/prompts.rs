@@ -17,7 +17,7 @@ use sparktune_base::escape::escape;
 
 use crate::output::{columns, note, stderr_can_redraw};
 
-/// Choices shown at a time.
+/// The number of choices that are visible at once.
 const PAGE: usize = 12;
 
 /// Asks questions on standard error and reads the answers from the terminal.
@@ -28,8 +28,8 @@ pub struct Prompter {
 }
 
 impl Prompter {
-    /// Uses what the terminal is capable of. `interrupted` becomes true with Ctrl-C, where the terminal turns
-    /// it into a signal.
+    /// Uses the capabilities of the terminal. A signal handler sets `interrupted` on Ctrl-C where the
+    /// terminal turns it into a signal.
     pub fn new(interrupted: Arc<AtomicBool>) -> Self {
         Self { can_redraw: stderr_can_redraw(), interrupted }
     }
@@ -39,7 +39,7 @@ impl Prompter {
     /// # Errors
     /// The question was declined.
     pub fn choose(&self, question: &str, choices: &[String], default: usize) -> Result<usize, Failure> {
-        // A choice that wraps is hard to tell from two. Two columns are the cursor's.
+        // A choice that wraps would look like two. The cursor takes two columns.
         let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
         let fitting = |choice: &String| escape(choice).chars().take(room).collect();
         let choices: Vec<String> = choices.iter().map(fitting).collect();
@@ -110,7 +110,7 @@ impl Prompter {
     }
 
     /// Prints the question, reads a line, and asks again until `check` accepts it. An empty line takes
-    /// `default`; the end of the input declines.
+    /// `default`; the end of the input declines the question.
     fn line(
         &self,
         question: &str,
@@ -131,8 +131,8 @@ impl Prompter {
         }
     }
 
-    /// Reads a line of standard input; `None` at its end, and after Ctrl-C, which a plain read would not
-    /// notice.
+    /// Reads a line of standard input. Returns `None` at its end and after Ctrl-C, which a plain read would
+    /// not notice.
     fn read_line(&self) -> Option<String> {
         const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let stdin = io::stdin();
@@ -147,7 +147,7 @@ impl Prompter {
                 Ok(_) => {}
                 Err(_) => return None,
             }
-            // One byte at a time, because what follows the line belongs to the next question.
+            // The line is read byte by byte, because everything after it belongs to the next question.
             let mut byte = [0];
             match rustix::io::read(&stdin, &mut byte) {
                 Ok(0) if line.is_empty() => return None,
@@ -175,7 +175,7 @@ fn declined(error: InquireError) -> Failure {
 #[derive(Clone, Default)]
 struct Paths;
 
-/// Returns the completions of a path being typed. A folder that cannot be read offers none.
+/// Returns the completions of a path being typed, or none if its folder cannot be read.
 fn suggestions(typed: &str) -> Vec<String> {
     let (folder, beginning) = split_typed(typed);
     let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -186,7 +186,8 @@ fn suggestions(typed: &str) -> Vec<String> {
 
 impl Autocomplete for Paths {
     fn get_suggestions(&mut self, typed: &str) -> Result<Vec<String>, CustomUserError> {
-        // Names are untrusted; one that could control the terminal is not offered, and can still be typed.
+        // Names are untrusted. A name that could control the terminal is not suggested but can still be
+        // typed.
         Ok(suggestions(typed).into_iter().filter(|path| escape(path) == path.as_str()).collect())
     }
 

@@ -1,4 +1,4 @@
-//! `sparktune runs`: one row per run.
+//! The table of `sparktune runs`, one row per run.
 
 use std::path::{Path, PathBuf};
 
@@ -15,40 +15,40 @@ use crate::state::State;
 pub struct RunRow {
     /// The run's name.
     pub name: String,
-    /// Its folder. In JSON, bytes that are no UTF-8 are U+FFFD.
+    /// The run's folder. In JSON, bytes that are not UTF-8 become U+FFFD.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// Its state, unless it could not be read.
+    /// The run's state, or `None` if it could not be read.
     #[serde(flatten)]
     pub liveness: Option<Liveness>,
-    /// Why it could not be read.
+    /// The reason why it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Steps done.
+    /// The number of steps done.
     pub step: Option<u64>,
-    /// Steps of the whole run.
+    /// The number of steps of the whole run.
     pub total_steps: Option<u64>,
-    /// Moving average of the training loss.
+    /// The moving average of the training loss, in nats.
     pub loss_nats: Option<f64>,
-    /// Microseconds since the Unix epoch.
+    /// The time of the last event, in microseconds since the Unix epoch.
     pub last_event_us: Option<u64>,
-    /// Bytes of its files.
+    /// The size of its files in bytes.
     pub size_bytes: u64,
 }
 
-/// One name that is not UTF-8 must not cost the whole list.
+/// Serialises a path as text. A name that is not UTF-8 must not make the whole list fail.
 fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
 impl RunRow {
-    /// Looks at a run. One that cannot be read is a row that says so, not an error: the others are still
-    /// wanted.
+    /// Reads the row of a run. A run that cannot be read becomes a row that says so instead of an error,
+    /// because the other rows are still wanted.
     pub fn read(run: &RunDir) -> Self {
         Self::of(run, &glance(run))
     }
 
-    /// The row of what a glance showed.
+    /// Makes the row from the result of [`glance`].
     pub(crate) fn of(run: &RunDir, seen: &Result<(Liveness, RunView)>) -> Self {
         let row = RunRow {
             name: run.name(),
@@ -75,16 +75,17 @@ impl RunRow {
     }
 }
 
-/// How a run stands, and its beginning and end.
+/// Reads the state of a run, and only the beginning and the end of its log.
 ///
 /// # Errors
-/// A folder or file that cannot be read.
+/// A folder or file cannot be read.
 pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
     let view = RunView::glance(run)?;
     Ok((view.liveness(run)?, view))
 }
 
-/// The table, newline-terminated; `now_us` makes ages out of times. Problems follow below it.
+/// Formats the table, ending in a newline. Ages are computed from `now_us`, the current time in microseconds
+/// since the Unix epoch. Problems are listed below the table.
 pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     let mut cells = vec![["NAME", "STATE", "STEP", "LOSS", "LAST EVENT", "SIZE"].map(str::to_owned)];
     for row in rows {

@@ -1,6 +1,6 @@
-//! Opens full screens one after the other, and carries out what was chosen on them.
+//! Opens full screens one after the other, and carries out the chosen actions.
 //!
-//! Enters: answers, or a folder of runs. Leaves: how the wizard ended; everything else is done by then.
+//! Enters: answers, or a folder of runs. Leaves: how the wizard ended; everything else is done here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,22 +22,22 @@ use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use crate::wizard::backend::Backend;
 use crate::wizard::{Outcome, Setup, Wizard};
 
-/// The terminal as a screen, until dropped.
+/// The terminal as a full screen, until it is dropped.
 pub struct Screens {
     terminal: Terminal,
     theme: Theme,
-    /// A signal asks the process to end.
+    /// A flag that a signal sets to end the process.
     quit: Arc<AtomicBool>,
 }
 
 /// How a wizard ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WizardEnd {
-    /// It started this run; the dashboard was shown and left.
+    /// It started this run; the dashboard was shown and closed.
     Started(RunDir),
-    /// It was left, and its answers are kept for the next one.
+    /// The user left, and the answers are kept for the next wizard.
     DraftKept,
-    /// It was left, and there was nothing to keep.
+    /// The user left, and there were no answers to keep.
     Left,
 }
 
@@ -64,16 +64,16 @@ impl Screens {
         Ok(run(&mut self.terminal, &self.theme, &self.quit, app)?)
     }
 
-    /// Shows the dashboard of a run, until it is left.
+    /// Shows the dashboard of a run until the user leaves it.
     ///
     /// # Errors
     /// The terminal cannot be used.
     pub fn dashboard(&mut self, run: &RunDir) -> Result<Left, Failure> {
-        let beside = run.path().parent().map(RunsRoot::new);
-        self.show(&mut Dashboard::open(run.clone(), beside))
+        let siblings = run.path().parent().map(RunsRoot::new);
+        self.show(&mut Dashboard::open(run.clone(), siblings))
     }
 
-    /// Shows the list of runs, and carries out what is chosen there.
+    /// Shows the list of runs, and carries out the chosen actions.
     ///
     /// # Errors
     /// The terminal cannot be used.
@@ -110,7 +110,7 @@ impl Screens {
         }
     }
 
-    /// Shows the wizard; when it has started a run, the dashboard of that run.
+    /// Shows the wizard, and if it has started a run, the dashboard of that run.
     ///
     /// # Errors
     /// The terminal cannot be used.
@@ -137,7 +137,7 @@ impl Screens {
     }
 }
 
-/// The list of runs, with messages about what takes a while.
+/// The list of runs, with messages about slow actions.
 struct ListWithMessages {
     list: RunsList,
     messages: Receiver<String>,
@@ -147,8 +147,8 @@ impl App for ListWithMessages {
     fn update(&mut self, input: Input) -> Next {
         let is_tick = input == Input::Tick;
         let next = self.list.update(input);
-        // Not after a key: its own message could not be read, and a message taken while leaving would be
-        // lost.
+        // Messages are not taken after a key, whose own message could not be read, nor while leaving, when
+        // they would be lost.
         if !is_tick || next == Next::Leave {
             return next;
         }
@@ -174,7 +174,7 @@ fn export(program: Program, run: RunDir, messages: Sender<String>) {
             Ok(()) => format!("{name}: the outputs were written again"),
             Err(failure) => format!("{name}: {failure}"),
         };
-        // The list may have been left; the outputs are there all the same.
+        // The list may have been closed; the outputs are written anyway.
         let _ = messages.send(escape(&message).into_owned());
     });
 }

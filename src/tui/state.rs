@@ -1,29 +1,29 @@
-//! How a run stands, in a word, a sign and a role: the same in every table and on every screen.
+//! The state of a run as a word, a glyph and a role, the same in every table and on every screen.
 
 use sparktune_runlog::{Liveness, Outcome};
 
 use crate::screen::{Role, Theme};
 
-/// A state as it is shown. No role stands without its word.
+/// A state for display. Its role is never shown without its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     /// A word or two.
     pub word: &'static str,
-    /// Its meaning.
+    /// The role of its colour.
     pub role: Role,
-    /// The sign, and the one for terminals without Unicode.
+    /// The glyph, and the one for terminals without Unicode.
     glyph: (&'static str, &'static str),
 }
 
 impl State {
-    /// Nothing is known yet.
+    /// The state while nothing is known yet.
     pub(crate) const READING: Self = Self::new("reading", ("◌", "."), Role::Dim);
 
     const fn new(word: &'static str, glyph: (&'static str, &'static str), role: Role) -> Self {
         Self { word, role, glyph }
     }
 
-    /// The state of a run; `None` of one that cannot be read.
+    /// Returns the state of a run; `None` stands for one that cannot be read.
     pub(crate) fn of(liveness: Option<Liveness>) -> Self {
         match liveness {
             None => Self::new("unreadable", ("▲", "!"), Role::Bad),
@@ -43,13 +43,13 @@ impl State {
         }
     }
 
-    /// `● running`
-    pub(crate) fn said(self, theme: &Theme) -> String {
+    /// Returns the glyph and the word: `● running`.
+    pub(crate) fn label(self, theme: &Theme) -> String {
         format!("{} {}", theme.glyph(self.glyph.0, self.glyph.1), self.word)
     }
 }
 
-/// How a run ended, in a word.
+/// Returns the outcome of a run as a word.
 pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Completed => "completed",

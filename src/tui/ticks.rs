@@ -1,11 +1,10 @@
-//! Which round values are written beside an axis: 1, 2 and 5 times a power of ten, on the terminal as in the
-//! report.
+//! Chooses round values for axes: 1, 2 and 5 times a power of ten, on the terminal and in the report.
 
-/// The distance of about `most` ticks between two finite values: the smallest 1, 2 or 5 times a power of ten
-/// that is not too small; 1 where there is none.
+/// Returns the distance of about `most` ticks between two finite values: the smallest sufficient 1, 2 or 5
+/// times a power of ten, or 1 if there is none.
 pub(crate) fn step(lo: f64, hi: f64, most: usize) -> f64 {
     let most = most.max(1) as f64;
-    // Divided before they are subtracted: the distance of two finite numbers need not be finite.
+    // They are divided before the subtraction, because the difference of two finite numbers may overflow.
     let least = hi / most - lo / most;
     let decade = 10_f64.powi(least.log10().floor() as i32);
     [1.0, 2.0, 5.0, 10.0]
@@ -15,15 +14,15 @@ pub(crate) fn step(lo: f64, hi: f64, most: usize) -> f64 {
         .unwrap_or(1.0)
 }
 
-/// The multiples of `step` from `lo` to `hi`, ascending, at most a hundred.
+/// Returns the multiples of `step` from `lo` to `hi`, ascending, at most a hundred.
 pub(crate) fn multiples(lo: f64, hi: f64, step: f64) -> Vec<f64> {
     let (first, last) = ((lo / step - 1e-9).ceil(), (hi / step + 1e-9).floor());
     let n = (last - first).clamp(-1.0, 100.0) as i64;
-    // Adding 0 makes 0 of -0.
+    // Adding 0 turns -0 into 0.
     (0..=n).map(|i| (first + i as f64) * step + 0.0).filter(|tick| tick.is_finite()).collect()
 }
 
-/// 1, 2 and 5 of each decade between two values above 0, or fewer, about `most`.
+/// Returns about `most` values between two positive values: 1, 2 and 5 of each decade, or fewer.
 pub(crate) fn decades(lo: f64, hi: f64, most: usize) -> Vec<f64> {
     let (first, last) = (lo.log10().floor() as i32, hi.log10().ceil() as i32);
     let inside = |tick: &f64| (lo * (1.0 - 1e-9)..=hi * (1.0 + 1e-9)).contains(tick);
@@ -40,7 +39,7 @@ pub(crate) fn decades(lo: f64, hi: f64, most: usize) -> Vec<f64> {
     (first..=last).step_by(every).map(|decade| 10_f64.powi(decade)).filter(inside).collect()
 }
 
-/// Round steps from `from` to `to`, ascending, at most `most`, and their distance.
+/// Returns at most `most` round steps from `from` to `to`, ascending, and their distance.
 pub(crate) fn step_ticks(from: u64, to: u64, most: usize) -> (Vec<u64>, u64) {
     let span = u128::from(to.saturating_sub(from));
     let least = span.div_ceil(most.max(1) as u128).max(1);

@@ -1,10 +1,10 @@
-//! Text in lines of a given width, counted in the columns a terminal gives it.
+//! Wraps text into lines of a given width in terminal columns.
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// The text in lines of at most `width` columns, broken at spaces. A word wider than a line is broken after
-/// `/` and `-`, and anywhere where that is not enough. For escaped text, which has no line breaks of its own.
+/// Wraps the text into lines of at most `width` columns at spaces. A word wider than a line is broken after
+/// `/` and `-`, or anywhere if necessary. The text must be escaped, so that it has no line breaks.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = vec![String::new()];
@@ -40,13 +40,13 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The text in at most `width` columns; what is cut off is told by `…`.
+/// Cuts the text to `width` columns and marks the cut with `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     cut_to(text, width, 0, "…")
 }
 
-/// The text in at most `width` columns, `dots` for what is cut off. The last `end` characters stay, where
-/// they leave room for a beginning.
+/// Cuts the text to `width` columns and replaces the cut part by `dots`. The last `end` characters are kept
+/// if there is room for a beginning too.
 pub(crate) fn cut_to(text: &str, width: usize, end: usize, dots: &str) -> String {
     if text.width() <= width {
         return text.to_owned();

@@ -140,9 +140,9 @@ fn a_peer_whose_losses_are_others_ends_with_exit_code_70() {
 fn a_peer_that_trains_something_else_or_dies_is_named_with_what_to_do() {
     let place = Place::new();
     let fewer = format!(r#"{ITSELF} | sed -u 's/"trained_parameters":/"trained_parameters":9/'"#);
-    let said = lossless(&place, &fewer, &["--method", "lora"]).exits(2).err;
-    assert!(said.contains("not the same training"), "{said}");
-    let said = lossless(&place, "echo no torch here >&2; exit 1", &["--method", "lora"]).exits(2).err;
-    assert!(said.contains("ended before the first step") && said.contains("no torch here"), "{said}");
-    assert!(said.contains("/python") && said.contains("--peers"), "{said}");
+    let stderr = lossless(&place, &fewer, &["--method", "lora"]).exits(2).err;
+    assert!(stderr.contains("not the same training"), "{stderr}");
+    let stderr = lossless(&place, "echo no torch here >&2; exit 1", &["--method", "lora"]).exits(2).err;
+    assert!(stderr.contains("ended before the first step") && stderr.contains("no torch here"), "{stderr}");
+    assert!(stderr.contains("/python") && stderr.contains("--peers"), "{stderr}");
 }

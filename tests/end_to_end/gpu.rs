@@ -38,8 +38,8 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
         "0.01",
     ];
     train.arg("--model").arg(checkpoint()).args(few).env("SPARKTUNE_SAMPLE_COUNT", "0");
-    let said = done(&mut train).exits(0);
-    let run = said.run_dir();
+    let result = done(&mut train).exits(0);
+    let run = result.run_dir();
     let events = events(&run);
     let phases: Vec<&Value> = events.iter().filter(|event| event["kind"] == "phase").collect();
     assert!(phases.iter().any(|phase| phase["phase"] == "self-test"), "{phases:#?}");

@@ -115,6 +115,6 @@ fn a_model_that_is_not_there_names_the_fix() {
     let (place, hub) = (Place::new(), Hub::open());
     place.chats(4);
     let mut command = place.command(["plan", "--model", "org/none", "--data", "train.jsonl"]);
-    let said = done(command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_OFFLINE", "0")).exits(2);
-    assert!(said.err.contains("org/none") && said.err.contains("HF_TOKEN"), "{}", said.err);
+    let result = done(command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_OFFLINE", "0")).exits(2);
+    assert!(result.err.contains("org/none") && result.err.contains("HF_TOKEN"), "{}", result.err);
 }

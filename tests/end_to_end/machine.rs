@@ -7,9 +7,9 @@ use crate::sparktune::Place;
 #[test]
 fn doctor_names_the_machine_and_its_self_tests_pass() {
     let place = Place::new();
-    let said = place.sparktune(["doctor"]).exits(0);
+    let result = place.sparktune(["doctor"]).exits(0);
     for line in ["memory", "disk", "NVIDIA driver", "trains on"] {
-        assert!(said.out.lines().any(|l| l.starts_with(line)), "{line} is not in\n{}", said.out);
+        assert!(result.out.lines().any(|l| l.starts_with(line)), "{line} is not in\n{}", result.out);
     }
     let findings = place.sparktune(["doctor", "--json"]).exits(0).last();
     for finding in findings.as_array().unwrap() {

@@ -11,14 +11,18 @@ fn plan(place: &Place, more: &[&str]) -> crate::sparktune::Done {
 fn explain_gives_each_value_its_origin_and_reason() {
     let place = Place::new();
     place.chats(40);
-    let said = plan(&place, &["--explain", "--rank", "16", "--preset", "quick"]).exits(0);
+    let result = plan(&place, &["--explain", "--rank", "16", "--preset", "quick"]).exits(0);
     let row = |key: &str| {
-        said.out.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {}", said.out))
+        result
+            .out
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap_or_else(|| panic!("{key}: {}", result.out))
     };
     assert!(row("method.rank").contains("16") && row("method.rank").contains("flag"));
     assert!(row("duration.epochs").contains("preset"));
     assert!(row("optimizer.learning_rate").contains("built-in"));
-    assert!(said.out.contains("memory ") && said.out.contains("pack length"), "{}", said.out);
+    assert!(result.out.contains("memory ") && result.out.contains("pack length"), "{}", result.out);
 }
 
 #[test]
@@ -48,8 +52,8 @@ fn json_is_the_plan_that_a_run_would_have() {
 fn a_dry_run_starts_nothing() {
     let place = Place::new();
     place.chats(40);
-    let said = done(&mut place.train(&["--dry-run"])).exits(0);
-    assert_eq!(said.last()["method"]["kind"], "lora");
+    let result = done(&mut place.train(&["--dry-run"])).exits(0);
+    assert_eq!(result.last()["method"]["kind"], "lora");
     let left: Vec<_> =
         std::fs::read_dir(place.join("runs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, [".tokens"], "only the token cache");
@@ -72,8 +76,8 @@ fn a_dry_run_needs_no_weights() {
         std::fs::copy(checkpoint().join(file), place.join("model").join(file)).unwrap();
     }
     place.write("model/model.safetensors", "");
-    let said = place.sparktune(["plan", "--model", "./model", "--data", "train.jsonl", "--json"]).exits(0);
-    assert_eq!(said.last()["device"], "cpu");
+    let result = place.sparktune(["plan", "--model", "./model", "--data", "train.jsonl", "--json"]).exits(0);
+    assert_eq!(result.last()["device"], "cpu");
 }
 
 #[test]
@@ -101,8 +105,12 @@ fn data_is_tokenised_once_for_any_number_of_plans() {
 fn refused_data_has_no_plan() {
     let place = Place::new();
     place.write("train.jsonl", "{oops\n{oops\n");
-    let said = plan(&place, &[]).exits(3);
-    assert!(said.err.contains("rejected.jsonl") && said.err.contains("sparktune check"), "{}", said.err);
+    let result = plan(&place, &[]).exits(3);
+    assert!(
+        result.err.contains("rejected.jsonl") && result.err.contains("sparktune check"),
+        "{}",
+        result.err
+    );
 }
 
 #[test]
@@ -113,8 +121,8 @@ fn a_device_that_is_not_there_ends_with_4() {
     }
     let place = Place::new();
     place.chats(40);
-    let said = plan(&place, &["--device", "cuda"]).exits(4);
-    assert!(said.err.contains("--device") && said.err.contains("doctor"), "{}", said.err);
+    let result = plan(&place, &["--device", "cuda"]).exits(4);
+    assert!(result.err.contains("--device") && result.err.contains("doctor"), "{}", result.err);
 }
 
 #[test]

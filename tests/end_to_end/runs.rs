@@ -61,9 +61,9 @@ fn stop_waits_for_the_checkpoint_and_the_launcher_says_stopped() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
     assert_eq!(state(&place), "running");
-    let said = place.sparktune(["stop", "--json"]).exits(0);
-    assert_eq!(said.last()["outcome"], "stopped");
-    assert!(said.err.contains("the trainer ends after step"), "{}", said.err);
+    let result = place.sparktune(["stop", "--json"]).exits(0);
+    assert_eq!(result.last()["outcome"], "stopped");
+    assert!(result.err.contains("the trainer ends after step"), "{}", result.err);
     let launcher = end(child).exits(5);
     assert_eq!(launcher.last()["outcome"], "stopped");
     assert_eq!(state(&place), "finished stopped");
@@ -77,9 +77,9 @@ fn sigterm_at_the_launcher_is_a_stop_that_resume_continues_to_the_end() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "500"]);
     signal(&child, "TERM");
-    let said = end(child).exits(5);
-    let stopped_at = said.last()["steps"].as_u64().unwrap();
-    assert!(stopped_at < 500 && said.err.contains("stopping"), "{}", said.err);
+    let result = end(child).exits(5);
+    let stopped_at = result.last()["steps"].as_u64().unwrap();
+    assert!(stopped_at < 500 && result.err.contains("stopping"), "{}", result.err);
     let resumed = place.sparktune(["resume", "--json"]).exits(0);
     assert_eq!(
         (resumed.last()["outcome"].as_str(), resumed.last()["steps"].as_u64()),
@@ -195,9 +195,9 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     place.chats(40);
     let flags = ["--rank", "2", "--max-steps", "3", "--mtp", "none"];
     let run = done(&mut place.train(&flags)).exits(0).run_dir();
-    let said = place.sparktune(["report"]).exits(0);
+    let result = place.sparktune(["report"]).exits(0);
     let page = run.canonicalize().unwrap().join("report.html");
-    assert_eq!(Path::new(said.out.trim_end()), page);
+    assert_eq!(Path::new(result.out.trim_end()), page);
     assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     // So is all the rest: checkpoints, outputs and the data say what was learnt from.
     let open = Command::new("find").arg(&run).args(["-perm", "/077"]).output().unwrap();
@@ -227,8 +227,8 @@ fn export_writes_the_same_outputs_again() {
     let merged = || std::fs::read(run.join("outputs/merged/model.safetensors")).unwrap();
     let before = merged();
     std::fs::remove_dir_all(run.join("outputs/merged")).unwrap();
-    let said = place.sparktune(["export", "latest", "--json"]).exits(0).last();
-    assert!(said["outputs"].as_array().unwrap().len() >= 2, "{said}");
+    let result = place.sparktune(["export", "latest", "--json"]).exits(0).last();
+    assert!(result["outputs"].as_array().unwrap().len() >= 2, "{result}");
     assert!(merged() == before);
 }
 
@@ -236,7 +236,7 @@ fn export_writes_the_same_outputs_again() {
 fn without_any_run_the_next_step_is_named() {
     let place = Place::new();
     for command in ["watch", "resume", "stop"] {
-        let said = place.sparktune([command]).exits(2);
-        assert!(said.err.contains("sparktune train"), "{}", said.err);
+        let result = place.sparktune([command]).exits(2);
+        assert!(result.err.contains("sparktune train"), "{}", result.err);
     }
 }

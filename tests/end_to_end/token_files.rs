@@ -48,10 +48,10 @@ fn a_flipped_bit_is_named_and_the_rest_can_be_saved() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     place.write("t.qubgpu", &bytes);
-    let said = place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(3);
-    assert!(said.out.contains("defect") && said.out.contains("example"), "{}", said.out);
-    assert!(said.out.contains("saved 19 examples"), "{}", said.out);
+    let result = place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(3);
+    assert!(result.out.contains("defect") && result.out.contains("example"), "{}", result.out);
+    assert!(result.out.contains("saved 19 examples"), "{}", result.out);
     place.sparktune(["verify", "saved.qubgpu"]).exits(0);
-    let said = place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(3);
-    assert!(said.err.contains("t.qubgpu") && !place.join("out.jsonl").exists(), "{}", said.err);
+    let result = place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(3);
+    assert!(result.err.contains("t.qubgpu") && !place.join("out.jsonl").exists(), "{}", result.err);
 }

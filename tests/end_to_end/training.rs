@@ -37,8 +37,8 @@ fn changed(base: &Path, output: &Path) -> Vec<String> {
 fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_them() {
     let place = Place::new();
     place.chats(40);
-    let said = done(&mut place.train(&["--rank", "4", "--max-steps", "4", "--save-steps", "2"])).exits(0);
-    let last = said.last();
+    let result = done(&mut place.train(&["--rank", "4", "--max-steps", "4", "--save-steps", "2"])).exits(0);
+    let last = result.last();
     assert_eq!((last["outcome"].as_str(), last["steps"].as_u64()), (Some("completed"), Some(4)));
     assert!(
         last["final_loss"].as_f64().unwrap() > 0.0 && last["eval_loss"].as_f64().unwrap() > 0.0,
@@ -50,7 +50,7 @@ fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_
     let names: Vec<_> = outputs.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["adapter", "merged", "merged-mtp", "SERVE.md"]);
 
-    let run = said.run_dir();
+    let run = result.run_dir();
     let adapter = tensors(&run.join("outputs/adapter/adapter_model.safetensors"));
     assert!(
         adapter.keys().all(|name| name.contains("lora_A") || name.contains("lora_B")),
@@ -82,7 +82,7 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
         done(&mut place.train(&[&flags, more].concat())).exits(0)
     };
     let (whole, trimmed) = (run(&[]), run(&["--draft-vocab", "100"]));
-    let output = |said: &crate::sparktune::Done, file: &str| said.run_dir().join("outputs").join(file);
+    let output = |result: &crate::sparktune::Done, file: &str| result.run_dir().join("outputs").join(file);
     for folder in ["merged", "merged-mtp"] {
         assert!(files(&output(&whole, folder)) == files(&output(&trimmed, folder)), "{folder} differs");
     }
@@ -93,12 +93,14 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
     let page = std::fs::read_to_string(output(&trimmed, "SERVE.md")).unwrap();
     assert!(page.contains("| trained head, 100 tokens | estimated speed-up |"), "{page}");
     assert!(page.contains("prompts: yes") && page.contains("`draft-tokens.pt`"), "{page}");
-    let told = |said: &crate::sparktune::Done, words: &str| {
-        events(&said.run_dir())
+    let has_logged = |result: &crate::sparktune::Done, words: &str| {
+        events(&result.run_dir())
             .iter()
             .any(|event| event["detail"].as_str().is_some_and(|d| d.contains(words)))
     };
-    assert!(told(&trimmed, "a draft from 100 tokens") && !told(&whole, "a draft from 100 tokens"));
+    assert!(
+        has_logged(&trimmed, "a draft from 100 tokens") && !has_logged(&whole, "a draft from 100 tokens")
+    );
 
     let refused = done(&mut place.train(&["--draft-vocab", "100000"])).exits(2);
     assert!(
@@ -124,8 +126,8 @@ fn full_training_changes_every_text_tensor_and_its_loss_falls() {
         "--save-steps",
         "50",
     ];
-    let said = done(&mut place.train(&flags)).exits(0);
-    let run = said.run_dir();
+    let result = done(&mut place.train(&flags)).exits(0);
+    let run = result.run_dir();
     let losses: Vec<f64> = crate::sparktune::losses(&run).into_iter().map(|(_, _, loss)| loss).collect();
     assert_eq!(losses.len(), 20);
     assert!(losses[19] < losses[0] - 0.5, "{losses:?}");
@@ -140,8 +142,8 @@ fn the_same_command_gives_the_same_bytes() {
     let place = Place::new();
     place.chats(40);
     let outputs = || {
-        let said = done(&mut place.train(&["--rank", "4", "--max-steps", "3", "--seed", "7"])).exits(0);
-        files(&said.run_dir().join("outputs/merged"))
+        let result = done(&mut place.train(&["--rank", "4", "--max-steps", "3", "--seed", "7"])).exits(0);
+        files(&result.run_dir().join("outputs/merged"))
     };
     assert!(outputs() == outputs(), "two runs of one plan differ");
 }
@@ -150,11 +152,11 @@ fn the_same_command_gives_the_same_bytes() {
 fn events_are_json_lines_with_json_and_lines_for_people_without() {
     let place = Place::new();
     place.chats(40);
-    let said = done(&mut place.train(&["--rank", "2", "--max-steps", "2", "--mtp", "none"])).exits(0);
-    let lines: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let result = done(&mut place.train(&["--rank", "2", "--max-steps", "2", "--mtp", "none"])).exits(0);
+    let lines: Vec<Value> = result.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines[0]["kind"], "run_started");
     assert_eq!(lines[lines.len() - 2]["kind"], "run_finished");
-    assert_eq!(events(&said.run_dir()).len() + 1, lines.len(), "every event, then the summary");
+    assert_eq!(events(&result.run_dir()).len() + 1, lines.len(), "every event, then the summary");
 
     let model = checkpoint();
     let flags = [
@@ -169,11 +171,15 @@ fn events_are_json_lines_with_json_and_lines_for_people_without() {
         "--mtp",
         "none",
     ];
-    let said = done(place.command(flags).arg("--model").arg(model)).exits(0);
-    assert!(said.out.lines().any(|line| line.contains(" step ") && line.contains("loss ")), "{}", said.out);
-    assert!(said.out.lines().last().unwrap().contains("finished"), "{}", said.out);
-    assert!(!said.out.contains('\u{1b}'));
-    assert!(said.err.contains("SERVE.md"), "{}", said.err);
+    let result = done(place.command(flags).arg("--model").arg(model)).exits(0);
+    assert!(
+        result.out.lines().any(|line| line.contains(" step ") && line.contains("loss ")),
+        "{}",
+        result.out
+    );
+    assert!(result.out.lines().last().unwrap().contains("finished"), "{}", result.out);
+    assert!(!result.out.contains('\u{1b}'));
+    assert!(result.err.contains("SERVE.md"), "{}", result.err);
 }
 
 #[test]
@@ -189,10 +195,10 @@ fn a_finished_run_tells_the_next_plan_how_fast_this_machine_is() {
 fn the_run_folder_says_what_it_was_made_from() {
     let place = Place::new();
     place.chats(40);
-    let said =
+    let result =
         done(&mut place.train(&["--rank", "4", "--max-steps", "1", "--mtp", "none", "--name", "first try"]))
             .exits(0);
-    let run = said.run_dir();
+    let run = result.run_dir();
     assert!(run.file_name().unwrap().to_str().unwrap().contains("-first-try-lora-"), "{run:?}");
     let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
     assert!(plan.contains("rank = 4") && plan.contains("train.jsonl"), "{plan}");
@@ -219,9 +225,9 @@ fn rejected_lines_below_the_limit_are_kept_with_the_run() {
 fn the_demo_is_a_preset_that_takes_every_flag() {
     let place = Place::new();
     let flags = ["--demo", "--json", "--max-steps", "2", "--mtp", "none", "--rank", "2"];
-    let said = done(place.command(flags).env("SPARKTUNE_SAMPLE_COUNT", "0")).exits(0);
-    assert_eq!(said.last()["steps"], 2);
-    let run = said.run_dir();
+    let result = done(place.command(flags).env("SPARKTUNE_SAMPLE_COUNT", "0")).exits(0);
+    assert_eq!(result.last()["steps"], 2);
+    let run = result.run_dir();
     assert!(
         run.starts_with(place.path().canonicalize().unwrap())
             && run.to_str().unwrap().contains("-demo-lora-"),

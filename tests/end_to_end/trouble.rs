@@ -36,12 +36,12 @@ fn continues_from_the_one_before(damage: impl Fn(&Path)) {
     let (reference, run) = finished(&place);
     let checkpoint = newest(&run);
     damage(&checkpoint);
-    let said = place.sparktune(["resume", "./copy", "--json"]).exits(0);
+    let result = place.sparktune(["resume", "./copy", "--json"]).exits(0);
     let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
     let warned = events(&run)
         .into_iter()
         .any(|event| event["kind"] == "warning" && event["message"].as_str().unwrap().contains(&name));
-    assert!(warned, "no warning names {name}: {}", said.out);
+    assert!(warned, "no warning names {name}: {}", result.out);
     let started = events(&run).into_iter().find(|event| event["kind"] == "run_started").unwrap();
     assert_eq!(started["resumed_from_step"], 4, "{started}");
     assert!(
@@ -119,13 +119,13 @@ fn a_full_disk_ends_with_4_and_loses_nothing() {
     let Some(mount) = Mount::new(place.join("small"), 8 * 1024) else { return };
     let run = mount.0.join("run");
     fresh_copy(&reference, &run);
-    let said = resume(&place, &run).exits(4);
-    let all = format!("{}{}", said.out, said.err);
+    let result = resume(&place, &run).exits(4);
+    let all = format!("{}{}", result.out, result.err);
     assert!(all.contains("disk full") || all.contains("No space left"), "{all}");
-    assert_ne!(said.last()["outcome"], "completed");
+    assert_ne!(result.last()["outcome"], "completed");
     mount.make("size=64m");
-    let said = resume(&place, &run).exits(0);
-    assert_eq!(said.last()["outcome"], "completed");
+    let result = resume(&place, &run).exits(0);
+    assert_eq!(result.last()["outcome"], "completed");
     let started: Vec<_> = events(&run).into_iter().filter(|event| event["kind"] == "run_started").collect();
     assert!(
         started.last().unwrap()["resumed_from_step"].as_u64().unwrap() >= 1,
@@ -145,11 +145,15 @@ fn a_read_only_folder_is_named_and_left_as_it_is() {
     assert!(Command::new("cp").arg("-r").arg(&run).arg(mount.0.join("run")).status().unwrap().success());
     let before = files(&mount.0);
     mount.make("ro");
-    let said = resume(&place, &mount.0.join("run"));
-    assert!(said.code != Some(0) && said.err.contains("read-only"), "{said:?}");
+    let result = resume(&place, &mount.0.join("run"));
+    assert!(result.code != Some(0) && result.err.contains("read-only"), "{result:?}");
     let flags = [&FLAGS[..], &["--runs-dir", "fixed/runs"]].concat();
-    let said = done(&mut place.train(&flags)).exits(2);
-    assert!(said.err.contains("fixed/runs") && said.err.to_lowercase().contains("read-only"), "{}", said.err);
+    let result = done(&mut place.train(&flags)).exits(2);
+    assert!(
+        result.err.contains("fixed/runs") && result.err.to_lowercase().contains("read-only"),
+        "{}",
+        result.err
+    );
     assert!(files(&mount.0) == before);
     mount.make("rw");
     resume(&place, &mount.0.join("run")).exits(0);

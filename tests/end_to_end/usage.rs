@@ -6,22 +6,22 @@ use crate::sparktune::{Place, checkpoint, done};
 
 #[test]
 fn the_bare_name_says_what_to_type_and_is_no_success() {
-    let said = Place::new().sparktune::<&str>([]).exits(2);
+    let result = Place::new().sparktune::<&str>([]).exits(2);
     assert!(
-        said.out.is_empty() && said.err.contains("sparktune --demo") && said.err.contains("check"),
+        result.out.is_empty() && result.err.contains("sparktune --demo") && result.err.contains("check"),
         "{}",
-        said.err
+        result.err
     );
 }
 
 #[test]
 fn hints_name_the_program_as_the_user_called_it() {
     let place = Place::new();
-    let said = |called_as: Option<&str>, arguments: &[&str]| {
+    let result = |called_as: Option<&str>, arguments: &[&str]| {
         let mut command = place.command(arguments);
         called_as.map(|name| command.env("SPARKTUNE_COMMAND", name));
-        let said = done(&mut command);
-        (said.code, said.out + &said.err)
+        let result = done(&mut command);
+        (result.code, result.out + &result.err)
     };
     for (arguments, code, hint) in [
         (&[][..], 2, "NAME --demo"),
@@ -32,7 +32,7 @@ fn hints_name_the_program_as_the_user_called_it() {
         (&["runs"], 0, "`NAME train` starts one"),
     ] {
         for name in ["./run.sh", "./run.sh --docker", r"/my\ folder/run.sh"] {
-            let (found, text) = said(Some(name), arguments);
+            let (found, text) = result(Some(name), arguments);
             assert!(
                 found == Some(code) && text.contains(&hint.replace("NAME", name)),
                 "{arguments:?}:\n{text}"
@@ -40,7 +40,7 @@ fn hints_name_the_program_as_the_user_called_it() {
             assert!(!text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
         }
         for unusable in [None, Some(""), Some("\u{1b}[2J")] {
-            let text = said(unusable, arguments).1;
+            let text = result(unusable, arguments).1;
             assert!(text.contains(&hint.replace("NAME", "sparktune")), "{arguments:?}:\n{text}");
         }
     }
@@ -48,7 +48,7 @@ fn hints_name_the_program_as_the_user_called_it() {
 
 #[test]
 fn help_lists_every_command_and_the_exit_codes() {
-    let said = Place::new().sparktune(["--help"]).exits(0);
+    let result = Place::new().sparktune(["--help"]).exits(0);
     for word in [
         "check",
         "plan",
@@ -68,37 +68,37 @@ fn help_lists_every_command_and_the_exit_codes() {
         "--demo",
         "Exit codes",
     ] {
-        assert!(said.out.contains(word), "{word} is not in\n{}", said.out);
+        assert!(result.out.contains(word), "{word} is not in\n{}", result.out);
     }
-    assert!(!said.out.contains("\n  trainer"), "the trainer is nobody's command");
+    assert!(!result.out.contains("\n  trainer"), "the trainer is nobody's command");
 }
 
 #[test]
 fn a_wrong_flag_or_value_names_itself_and_ends_with_2() {
     let place = Place::new();
-    let said = place.sparktune(["train", "--modle", "x"]).exits(2);
-    assert!(said.err.contains("--model"), "the nearest flag is named: {}", said.err);
-    let said = place.sparktune(["train", "--method", "magic"]).exits(2);
-    assert!(said.err.contains("lora, full"), "{}", said.err);
-    let said = place.sparktune(["train", "--warmup-ratio", "3"]).exits(2);
-    assert!(said.err.contains("--warmup-ratio") && said.err.contains("from 0 to 0.9"), "{}", said.err);
-    let said = place.sparktune(["train", "--preset", "defualt", "--model", "x", "--data", "y"]).exits(2);
-    assert!(said.err.contains("default, quick, recipe, demo"), "{}", said.err);
+    let result = place.sparktune(["train", "--modle", "x"]).exits(2);
+    assert!(result.err.contains("--model"), "the nearest flag is named: {}", result.err);
+    let result = place.sparktune(["train", "--method", "magic"]).exits(2);
+    assert!(result.err.contains("lora, full"), "{}", result.err);
+    let result = place.sparktune(["train", "--warmup-ratio", "3"]).exits(2);
+    assert!(result.err.contains("--warmup-ratio") && result.err.contains("from 0 to 0.9"), "{}", result.err);
+    let result = place.sparktune(["train", "--preset", "defualt", "--model", "x", "--data", "y"]).exits(2);
+    assert!(result.err.contains("default, quick, recipe, demo"), "{}", result.err);
 }
 
 #[test]
 fn every_missing_answer_is_named_with_its_flag_and_nobody_is_asked() {
     let place = Place::new();
     for args in [&["train", "--non-interactive"][..], &["--non-interactive"], &["plan"], &["train"]] {
-        let said = place.sparktune(args).exits(2);
-        assert!(said.err.contains("--model") && said.err.contains("--data"), "{}", said.err);
+        let result = place.sparktune(args).exits(2);
+        assert!(result.err.contains("--model") && result.err.contains("--data"), "{}", result.err);
     }
 }
 
 #[test]
 fn with_json_a_failure_before_there_is_a_run_is_an_object_too() {
-    let said = Place::new().sparktune(["--non-interactive", "--json"]).exits(2);
-    let last = said.last();
+    let result = Place::new().sparktune(["--non-interactive", "--json"]).exits(2);
+    let last = result.last();
     assert_eq!(last["outcome"], "failed");
     assert!(last["run_dir"].is_null() && last["error"].as_str().unwrap().contains("--model"), "{last}");
     for field in ["steps", "final_loss", "eval_loss", "outputs"] {
@@ -109,8 +109,8 @@ fn with_json_a_failure_before_there_is_a_run_is_an_object_too() {
 #[test]
 fn a_mistyped_variable_is_not_passed_over() {
     let place = Place::new();
-    let said = done(place.command(["runs"]).env("SPARKTUNE_RUNS_DIRR", "x")).exits(2);
-    assert!(said.err.contains("SPARKTUNE_RUNS_DIR"), "{}", said.err);
+    let result = done(place.command(["runs"]).env("SPARKTUNE_RUNS_DIRR", "x")).exits(2);
+    assert!(result.err.contains("SPARKTUNE_RUNS_DIR"), "{}", result.err);
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn a_settings_file_is_read_and_a_flag_overrules_it() {
     let place = Place::new();
     std::fs::create_dir_all(place.join(".config/sparktune")).unwrap();
     place.write(".config/sparktune/settings.toml", "runs_dir = \"mine\"\n");
-    let said = place.sparktune(["runs"]).exits(0);
-    assert!(said.err.contains("mine"), "{}", said.err);
-    let said = place.sparktune(["runs", "--runs-dir", "other"]).exits(0);
-    assert!(said.err.contains("other"), "{}", said.err);
+    let result = place.sparktune(["runs"]).exits(0);
+    assert!(result.err.contains("mine"), "{}", result.err);
+    let result = place.sparktune(["runs", "--runs-dir", "other"]).exits(0);
+    assert!(result.err.contains("other"), "{}", result.err);
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn a_reader_that_goes_away_is_success() {
 fn global_flags_are_accepted_by_commands_that_never_ask() {
     let place = Place::new();
     for args in [&["resume", "--non-interactive"][..], &["--non-interactive", "--json", "resume"]] {
-        let said = place.sparktune(args).exits(2);
-        assert!(said.err.contains("no runs") || said.err.contains("no run"), "{}", said.err);
+        let result = place.sparktune(args).exits(2);
+        assert!(result.err.contains("no runs") || result.err.contains("no run"), "{}", result.err);
     }
     let listed = place.sparktune(["--json", "runs", "--plain", "--non-interactive"]).exits(0);
     assert!(listed.last().as_array().unwrap().is_empty());
@@ -157,9 +157,9 @@ fn completed_by_bash(place: &Place, words: &[&str]) -> Vec<String> {
     let mut bash = Command::new("bash");
     bash.args(["-c", script, "bash"]).args(words).current_dir(place.path()).env_clear();
     bash.envs([("PATH", "/usr/bin:/bin"), ("SPARKTUNE", env!("CARGO_BIN_EXE_sparktune"))]);
-    let said = done(bash.env("HOME", place.path())).exits(0);
-    assert!(said.err.is_empty(), "{}", said.err);
-    said.out.lines().map(str::to_owned).collect()
+    let result = done(bash.env("HOME", place.path())).exits(0);
+    assert!(result.err.is_empty(), "{}", result.err);
+    result.out.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn bash_completes_commands_words_presets_runs_and_files() {
 fn completions_are_printed_for_every_shell() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {
-        let said = place.sparktune(["completions", shell]).exits(0);
-        assert!(said.out.contains("sparktune") && said.out.contains("complete --"), "{shell}");
+        let result = place.sparktune(["completions", shell]).exits(0);
+        assert!(result.out.contains("sparktune") && result.out.contains("complete --"), "{shell}");
     }
 }
 
@@ -197,8 +197,8 @@ fn a_model_that_cannot_be_trained_is_refused_from_its_config_alone() {
     place.chats(4);
     std::fs::create_dir(place.join("gpt2")).unwrap();
     place.write("gpt2/config.json", r#"{"model_type": "gpt2"}"#);
-    let said = place.sparktune(["plan", "--model", "./gpt2", "--data", "train.jsonl"]).exits(2);
-    assert!(said.err.contains("gpt2"), "{}", said.err);
+    let result = place.sparktune(["plan", "--model", "./gpt2", "--data", "train.jsonl"]).exits(2);
+    assert!(result.err.contains("gpt2"), "{}", result.err);
 }
 
 #[test]
@@ -207,6 +207,6 @@ fn a_token_is_never_printed() {
     place.chats(4);
     let model = checkpoint();
     let mut command = place.command(["plan", "--data", "train.jsonl", "--explain"]);
-    let said = done(command.arg("--model").arg(model).env("HF_TOKEN", "hf_secretsecretsecret")).exits(0);
-    assert!(!said.out.contains("secret") && !said.err.contains("secret"));
+    let result = done(command.arg("--model").arg(model).env("HF_TOKEN", "hf_secretsecretsecret")).exits(0);
+    assert!(!result.out.contains("secret") && !result.err.contains("secret"));
 }

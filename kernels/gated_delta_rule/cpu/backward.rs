@@ -1,4 +1,5 @@
-//! Backward: one sweep forwards over the chunks of a segment for the states, one backwards for the gradients.
+//! The backward pass: one sweep forwards over the chunks of a segment for the states, one backwards for the
+//! gradients.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use super::matrix::Matrix;
 use super::task::Task;
 use super::{Inputs, OutputGradients};
 
-/// Where one task's gradients go; per token, the pieces of its group.
+/// The destinations of one task's gradients, with the slices of its group for each token.
 pub(super) struct Results<'a> {
     /// `[dk]`
     pub(super) d_q: Vec<&'a mut [f32]>,

@@ -1,4 +1,5 @@
-//! One chunk of one head: what forward and backward both compute from the inputs and the incoming state.
+//! One chunk of one head: the values that forward and backward both compute from the inputs and the incoming
+//! state.
 
 use std::iter;
 use std::ops::Range;
@@ -16,7 +17,7 @@ pub(super) const CHUNK: usize = 64;
 /// One number per row of a chunk.
 pub(super) type PerRow = [f32; CHUNK];
 
-/// A log decay below this is as good as it: the factor is 0 in fp32. Keeps -inf out of differences.
+/// The log decay below which the factor is 0 in fp32. Clamping keeps -inf out of differences.
 const LOWEST_LOG_DECAY: f32 = -200.0;
 
 /// The chunks of a segment.
@@ -60,7 +61,7 @@ impl Keys {
         }
     }
 
-    /// Loads `K` and `K Kᵀ`: enough to write to the state.
+    /// Loads `K` and `K Kᵀ`, which suffice for writing to the state.
     pub(super) fn load_keys(&mut self, arch: Arch, inputs: &Inputs<'_>, head: usize, tokens: Range<usize>) {
         self.rows = padded(tokens.len());
         let raw = tokens.map(|t| inputs.k(t, head));
@@ -70,7 +71,8 @@ impl Keys {
         multiply(arch, &mut self.kk, Write::Set, self.k.top(self.rows), k_transposed, Shape::LowerOut);
     }
 
-    /// Loads `Q` and `Q Kᵀ` too: enough to read from it. After [`Keys::load_keys`] for the same tokens.
+    /// Loads `Q` and `Q Kᵀ` too, which are needed for reading the state. Must follow [`Keys::load_keys`] for
+    /// the same tokens.
     pub(super) fn load_queries(
         &mut self,
         arch: Arch,
@@ -92,7 +94,7 @@ impl Keys {
     }
 }
 
-/// `to_i = factor raw_i / norm(raw_i)`, zero rows up to `rows`.
+/// Loads `to_i = factor raw_i / norm(raw_i)`, and zero rows up to `rows`.
 fn load_unit_rows<'a>(
     arch: Arch,
     to: &mut Matrix,
@@ -131,8 +133,8 @@ pub(super) struct Decay {
 
 impl Decay {
     fn load(&mut self, arch: Arch, g: impl Iterator<Item = f32>, rows: usize) {
-        // B in two floats per row, since B_i - B_j has to be right to the last bits of g, however low B has
-        // sunk.
+        // B is stored in two floats per row, because B_i - B_j must be exact to the last bits of g even for a
+        // very negative B.
         let (mut high, mut low) = ([0.0; CHUNK], [0.0; CHUNK]);
         let mut sum = 0.0_f64;
         let mut g = g.map(|g| if g < LOWEST_LOG_DECAY { LOWEST_LOG_DECAY } else { g });
@@ -162,8 +164,8 @@ impl Decay {
     }
 }
 
-/// What one value head adds to its [`Keys`]: gates, couplings, and the solution of the chunk's triangular
-/// system.
+/// The values of one value head in addition to its [`Keys`]: gates, couplings, and the solution of the
+/// chunk's triangular system.
 pub(super) struct Values {
     pub(super) beta: PerRow,
     pub(super) decay: Decay,
@@ -194,7 +196,7 @@ impl Values {
         }
     }
 
-    /// Gates, `Z` and `X` of the chunk `tokens` of value head `head`, given the incoming `state`.
+    /// Computes gates, `Z` and `X` of the chunk `tokens` of value head `head`, given the incoming `state`.
     pub(super) fn load(
         &mut self,
         arch: Arch,
@@ -243,12 +245,12 @@ impl Values {
         Solve { coupling, beta: &self.beta, errors: d_writes, writes: d_errors }.backwards(arch);
     }
 
-    /// `P`, for a chunk whose queries are loaded.
+    /// Computes `P` for a chunk whose queries are loaded.
     pub(super) fn load_attention(&mut self, arch: Arch, keys: &Keys) {
         decayed(arch, &mut self.attention, &keys.qk, &self.decay.between, keys.rows, Diagonal::Included);
     }
 
-    /// `S ← exp(B_last) S + Kᵀ diag(exit) X`
+    /// Updates the state: `S ← exp(B_last) S + Kᵀ diag(exit) X`.
     pub(super) fn advance(&self, arch: Arch, keys: &Keys, state: &mut Matrix) {
         scale(arch, state, self.decay.whole);
         multiply(
@@ -268,8 +270,8 @@ enum Diagonal {
     Excluded,
 }
 
-/// `out = lower(scores ⊙ decay)`. Selects instead of multiplying by 0: above the diagonal the scores are
-/// whatever was there.
+/// Computes `out = lower(scores ⊙ decay)`. It selects instead of multiplying by 0, because the scores above
+/// the diagonal are undefined.
 fn decayed(arch: Arch, out: &mut Matrix, scores: &Matrix, decay: &Matrix, rows: usize, diagonal: Diagonal) {
     arch.dispatch(
         #[inline(always)]

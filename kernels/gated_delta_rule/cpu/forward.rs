@@ -1,4 +1,4 @@
-//! Forward: one sweep over the chunks of a segment.
+//! The forward pass: one sweep over the chunks of a segment.
 
 use pulp::Arch;
 
@@ -8,7 +8,7 @@ use super::matrix::{Matrix, Shape, Write, multiply};
 use super::rows::scale_rows;
 use super::task::Task;
 
-/// Where one task's results go.
+/// The destinations of one task's results.
 pub(super) struct Results<'a> {
     /// per token the outputs of the group's value heads, `[r, dv]`
     pub(super) out: Vec<&'a mut [f32]>,
@@ -71,7 +71,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// `O = diag(entry) Q S + P X`
+/// Computes `O = diag(entry) Q S + P X`.
 fn read(arch: Arch, keys: &Keys, values: &Values, state: &Matrix, out: &mut Matrix) {
     let rows = keys.rows;
     multiply(arch, out, Write::Set, keys.q.top(rows), state.all(), Shape::Full);

@@ -1,7 +1,6 @@
 //! The gradients of one chunk: of one value head, and of the key head that its group shares.
 //!
-//! Each step is one or two lines of the derivation in the header of the module above, under the names used
-//! there.
+//! Each step is one or two lines of the derivation in the header of the parent module, with the same names.
 
 use std::iter;
 
@@ -12,7 +11,7 @@ use super::chunk::{CHUNK, Keys, PerRow, Values};
 use super::matrix::{LANES, Matrix, Shape, View, Write, multiply, transpose};
 use super::rows::{dot, inverse_norm_gradient, row_dots, scale, scale_rows, scale_rows_into, total};
 
-/// A chunk of one value head as the forward pass left it.
+/// The values of a chunk of one value head after the forward pass.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk<'a> {
     pub(super) arch: Arch,
@@ -22,7 +21,7 @@ pub(super) struct Chunk<'a> {
     pub(super) state: View<'a>,
 }
 
-/// Gradients of one chunk and value head, with what it takes to get there.
+/// The gradients of one chunk and value head, with intermediate values.
 pub(super) struct ValueGradients {
     /// `dO [C, dv]`, to be loaded by the caller
     pub(super) d_out: Matrix,
@@ -69,8 +68,8 @@ impl ValueGradients {
         }
     }
 
-    /// From `d_out` and `d_state`, the gradient of the outgoing state, to all gradients but that of the
-    /// incoming state; adds to `sums`.
+    /// Computes all gradients except that of the incoming state from `d_out` and `d_state`, the gradient of
+    /// the outgoing state. Adds to `sums`.
     pub(super) fn compute(&mut self, chunk: Chunk<'_>, d_state: &Matrix, sums: &mut KeyGradients) {
         let Chunk { arch, keys, values, state } = chunk;
         self.flow = Flow::default();
@@ -83,7 +82,7 @@ impl ValueGradients {
         self.d_g = self.flow.d_g(keys.rows);
     }
 
-    /// `dS = γ dS' + Qᵀ E dO - Kᵀ E dZ`, in place. After [`ValueGradients::compute`].
+    /// Computes `dS = γ dS' + Qᵀ E dO - Kᵀ E dZ` in place. Must follow [`ValueGradients::compute`].
     pub(super) fn retreat(&self, chunk: Chunk<'_>, d_state: &mut Matrix) {
         let Chunk { arch, keys, values, .. } = chunk;
         let rows = keys.rows;
@@ -118,7 +117,8 @@ impl ValueGradients {
         values.solve_gradient(arch, rows, &mut self.d_writes, &mut self.d_errors);
     }
 
-    /// `dP = lower(dO Xᵀ)`, `dN = -strictly_lower(dZ Xᵀ)`, and from there to the scores and the decay.
+    /// Computes `dP = lower(dO Xᵀ)` and `dN = -strictly_lower(dZ Xᵀ)`, and propagates them to the scores and
+    /// the decay.
     fn between(&mut self, chunk: Chunk<'_>, sums: &mut KeyGradients) {
         let Chunk { arch, keys, values, .. } = chunk;
         let rows = keys.rows;
@@ -131,7 +131,7 @@ impl ValueGradients {
         arch.dispatch(
             #[inline(always)]
             || {
-                // passing[j]: what flows from row j to row i and the rows below it
+                // passing[j] is the flow from row j to row i and the rows below it.
                 let mut passing = [0.0; CHUNK];
                 for i in (0..rows).rev() {
                     let decay = per_row(&values.decay.between, i);
@@ -139,7 +139,7 @@ impl ValueGradients {
                     let (d_attention, d_coupling) = (per_row(d_attention, i), per_row(d_coupling, i));
                     let (d_qk, d_kk) = (sums.d_qk.row_mut(i), sums.d_kk.row_mut(i));
                     for j in 0..CHUNK {
-                        // Selected, since above the diagonal there is whatever was there.
+                        // Selected, because values above the diagonal are undefined.
                         let d_attention = if j <= i { d_attention[j] } else { 0.0 };
                         let d_coupling = if j < i { -d_coupling[j] } else { 0.0 };
                         let decay = if j <= i { decay[j] } else { 0.0 };
@@ -186,7 +186,7 @@ impl ValueGradients {
     }
 }
 
-/// Gradients of a chunk's [`Keys`], summed over the value heads of the group in their order.
+/// The gradients of a chunk's [`Keys`], summed over the value heads of the group in their order.
 pub(super) struct KeyGradients {
     /// `dQ [C, dk]`
     pub(super) d_q: Matrix,
@@ -211,7 +211,7 @@ impl KeyGradients {
         }
     }
 
-    /// From the scores to q and k, and from there through the normalisation.
+    /// Propagates the gradients from the scores to q and k, and through the normalisation.
     pub(super) fn finish(&mut self, arch: Arch, keys: &Keys, query_scale: f32) {
         let rows = keys.rows;
         let (d_qk, d_kk) = (self.d_qk.corner(rows, rows), self.d_kk.corner(rows, rows));
@@ -233,7 +233,7 @@ impl KeyGradients {
     }
 }
 
-/// Through what the log decays act: (factor times its gradient), by the way that the factor belongs to.
+/// The products of the decay factors and their gradients, by the path of each factor.
 struct Flow {
     /// from the incoming state to row i
     entering: PerRow,
@@ -252,7 +252,8 @@ impl Default for Flow {
 }
 
 impl Flow {
-    /// `g_l` acts on all that passes from before row l to row l or later.
+    /// Returns the gradient of each `g_l`, which affects everything that passes from rows before l to row l
+    /// or later.
     fn d_g(&self, rows: usize) -> PerRow {
         let mut d_g = self.between;
         let mut leaving_before = self.through_chunk;
@@ -269,7 +270,7 @@ impl Flow {
     }
 }
 
-/// `sum_i += sign term_i` and `flow_i += sign term_i · along_i`
+/// Computes `sum_i += sign term_i` and `flow_i += sign term_i · along_i`.
 fn absorb(arch: Arch, sum: &mut Matrix, sign: f32, term: &Matrix, along: &Matrix, flow: &mut [f32]) {
     arch.dispatch(
         #[inline(always)]
@@ -296,7 +297,7 @@ fn per_row(matrix: &Matrix, i: usize) -> &PerRow {
     matrix.row(i).first_chunk().expect("square matrices have CHUNK columns")
 }
 
-/// The sum of `row[..count]`, in an order that does not depend on `count`.
+/// Returns the sum of `row[..count]`, in an order that does not depend on `count`.
 #[inline(always)]
 fn sum_of_first(row: &PerRow, count: usize) -> f32 {
     let mut sums = [0.0; LANES];

@@ -1,8 +1,8 @@
-//! Small dense matrices for one chunk: storage, and a product made for sizes of 16 to 128.
+//! Small dense matrices for one chunk: storage, and a product for sizes of 16 to 128.
 //!
 //! Every matrix lives in the first- or second-level cache, so nothing is packed: a tile of the result stays
 //! in registers while one element of the left operand is broadcast against vectors of a row of the right one.
-//! The left operand may therefore be read transposed at no cost, the right one may not. Rows are padded to
+//! Therefore the left operand can be read transposed at no cost, but not the right one. Rows are padded to
 //! [`LANES`] floats and start on a cache line; row and column counts are multiples of [`LANES`], so there are
 //! no edge cases. Padding holds zeros and stays zero under every operation of the delta rule.
 
@@ -35,12 +35,13 @@ impl Matrix {
     pub(super) fn zeros(rows: usize, cols: usize) -> Self {
         let (rows, stride) = (padded(rows), padded(cols));
         let store = vec![0.0_f32; rows * stride + LANES];
-        // Loads across two cache lines cost double. An alignment that cannot be had (Miri) only costs time.
+        // Loads across two cache lines cost double. If this alignment is not possible (Miri), it only costs
+        // time.
         let start = store.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
         Self { store, start, rows, stride }
     }
 
-    /// Grows to at least `rows`; what was in it is lost.
+    /// Grows the matrix to at least `rows`; the contents are lost.
     pub(super) fn ensure_rows(&mut self, rows: usize) {
         if self.rows < rows {
             *self = Self::zeros(rows, self.stride);
@@ -103,7 +104,7 @@ impl Matrix {
         }
     }
 
-    /// Copies `row` to row `i` and clears the padding behind it.
+    /// Copies `row` to row `i` and clears the padding after it.
     #[inline(always)]
     pub(super) fn load_row(&mut self, i: usize, row: &[f32]) {
         let (values, padding) = self.row_mut(i).split_at_mut(row.len());
@@ -133,7 +134,7 @@ impl Matrix {
     }
 }
 
-/// A borrowed matrix, possibly to be read transposed.
+/// A borrowed matrix, which may be read transposed.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     floats: &'a [f32],
@@ -177,7 +178,7 @@ pub(super) enum Write {
     Sub,
 }
 
-/// Which part of a product is known to vanish or is not wanted. Known zeros of the left operand must be
+/// The part of a product that is known to be zero or is not needed. Known zeros of the left operand must be
 /// stored as zeros.
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
@@ -186,7 +187,7 @@ pub(super) enum Shape {
     LowerLeft,
     /// `a[i, k] = 0` for `k < i`
     UpperLeft,
-    /// Only `out[i, j]` with `j <= i` is wanted; what lies above may be written or left as it was.
+    /// Only `out[i, j]` with `j <= i` is needed; values above the diagonal may or may not be written.
     LowerOut,
 }
 
@@ -267,7 +268,7 @@ struct Right<'a, S: Simd> {
     stride: usize,
 }
 
-/// `NR` vectors of columns of a panel, in as many tiles as the registers ask for.
+/// Computes `NR` vectors of columns of a panel, in as many tiles as the number of registers requires.
 #[inline(always)]
 fn tiles<S: Simd, const NR: usize>(
     simd: S,

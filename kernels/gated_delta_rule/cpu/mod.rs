@@ -1,8 +1,8 @@
 //! The gated delta rule on the CPU: chunked forward and backward, threaded, in fp32.
 //!
-//! Owns the arithmetic over plain slices. Enter the convolved `qkv`, the log decay `g`, the gate `beta` and
-//! the borders of the packed segments; leave outputs, final states and gradients. Knows nothing of tensors,
-//! devices or automatic differentiation.
+//! Owns the arithmetic over plain slices. Enters: the convolved `qkv`, the log decay `g`, the gate `beta` and
+//! the boundaries of the packed segments. Leaves: outputs, final states and gradients. It must not know
+//! tensors, devices or automatic differentiation.
 //!
 //! Shapes: `T` tokens of all segments, `Nk`/`Nv` key/value heads, `r = Nv / Nk`, `dk`/`dv` their sizes, `C`
 //! rows of a chunk (64, fewer in the last chunk of a segment). Value head `m` reads key head `m / r`.
@@ -56,9 +56,8 @@
 //! dS = γ dS' + Qᵀ E dO - Kᵀ E dZ
 //! ```
 //!
-//! (`dQ` and `dK` still with respect to the normalised rows.)//!
-//! The scores `K Kᵀ` and `Q Kᵀ` belong to the key head, so `dP ⊙ Γ` and `dN ⊙ Γ` are summed over its value
-//! heads before they are multiplied.
+//! (`dQ` and `dK` still with respect to the normalised rows.)//! The scores `K Kᵀ` and `Q Kᵀ` belong to the
+//! key head, so `dP ⊙ Γ` and `dN ⊙ Γ` are summed over its value heads before they are multiplied.
 //!
 //! Every decay factor is the exponential of a sum of `g`, so `dg_l` is the sum of (factor times its gradient)
 //! over the factors that contain `g_l`, that is over all that flows from before row `l` to row `l` or later:
@@ -76,8 +75,8 @@
 //!
 //! # Parallelism
 //!
-//! One task per segment and key head; no sum crosses tasks. A packed segment gives the same bits as alone, on
-//! any number of threads.
+//! One task per segment and key head; no sum crosses tasks. A packed segment gives the same bits as a
+//! separate one, on any number of threads.
 
 mod backward;
 mod chunk;
@@ -137,7 +136,7 @@ impl Dims {
         0..self.value_heads / self.key_heads
     }
 
-    /// Where the values of a member of the group lie in the group's piece of a row.
+    /// Returns the range of a member's values within the group's part of a row.
     fn value_range(self, member: usize) -> Range<usize> {
         member * self.value_dim..(member + 1) * self.value_dim
     }
@@ -197,7 +196,7 @@ impl<'a> Inputs<'a> {
         (self.cu_seqlens.len() - 1) * self.dims.value_heads * self.dims.state_len()
     }
 
-    /// The number of tokens, once the shapes agree.
+    /// Checks the shapes and returns the number of tokens.
     fn checked_tokens(&self) -> usize {
         let Self { dims, cu_seqlens, .. } = *self;
         assert!(
@@ -222,17 +221,18 @@ fn check_states(inputs: &Inputs<'_>, len: Option<usize>) {
 /// Chunked forward. `out` is `[T, Nv, dv]`, `final_state` `[segments, Nv, dk, dv]`; both are overwritten.
 ///
 /// # Panics
-/// If a slice does not have the length that dimensions and borders ask for.
+/// If the length of a slice does not match the dimensions and boundaries.
 pub(super) fn forward(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
     forward_tasks(inputs, out, final_state)
         .into_par_iter()
         .for_each_init(|| Forward::new(inputs), |forward, (task, results)| forward.run(&task, results));
 }
 
-/// The same, one token at a time: the readable specification, and the faster way for a few tokens (decoding).
+/// Like [`forward`], one token at a time. This is the readable specification, and faster for a few tokens
+/// (decoding).
 ///
 /// # Panics
-/// If a slice does not have the length that dimensions and borders ask for.
+/// If the length of a slice does not match the dimensions and boundaries.
 pub(super) fn recurrent(inputs: Inputs<'_>, out: &mut [f32], final_state: Option<&mut [f32]>) {
     forward_tasks(inputs, out, final_state)
         .into_par_iter()
@@ -255,7 +255,7 @@ fn forward_tasks<'a>(
     tasks(dims, cu_seqlens).zip(results).collect()
 }
 
-/// Gradients that come from above.
+/// The gradients of the outputs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputGradients<'a> {
     /// `[T, Nv, dv]`
@@ -264,7 +264,7 @@ pub(super) struct OutputGradients<'a> {
     pub final_state: Option<&'a [f32]>,
 }
 
-/// Gradients to be filled; overwritten, not added to.
+/// The gradients of the inputs, which are overwritten.
 #[derive(Debug)]
 pub(super) struct InputGradients<'a> {
     /// `[T, 2·Nk·dk + Nv·dv]`, with respect to the rows before normalisation
@@ -281,7 +281,7 @@ pub(super) struct InputGradients<'a> {
 /// segment and key head at a time per thread (`[chunks, r, dk, dv]`).
 ///
 /// # Panics
-/// If a slice does not have the length that dimensions and borders ask for.
+/// If the length of a slice does not match the dimensions and boundaries.
 pub(super) fn backward(inputs: Inputs<'_>, above: OutputGradients<'_>, gradients: InputGradients<'_>) {
     let (dims, cu_seqlens) = (inputs.dims, inputs.cu_seqlens);
     let tokens = inputs.checked_tokens();

@@ -1,4 +1,4 @@
-//! One token at a time: the rule as it is written down, for decoding and as the specification of the chunked
+//! The rule one token at a time, as in its definition: for decoding, and as the specification of the chunked
 //! form.
 
 use std::iter;
@@ -10,7 +10,7 @@ use super::forward::Results;
 use super::rows::L2_NORM_EPS;
 use super::task::Task;
 
-/// Runs one task; all value heads of the group, one after the other.
+/// Runs one task, with all value heads of the group in sequence.
 pub(super) fn run(inputs: &Inputs<'_>, task: &Task, mut results: Results<'_>) {
     let (arch, dims) = (Arch::new(), inputs.dims);
     for member in dims.group() {
@@ -40,7 +40,7 @@ fn unit(x: &[f32], scale: f32) -> Vec<f32> {
     x.iter().map(|x| x / norm * scale).collect()
 }
 
-/// Decays the state `[dk, dv]`, corrects what it predicts for `k` towards `v`, reads it with `q`.
+/// Decays the state `[dk, dv]`, corrects its prediction for `k` towards `v`, and reads it with `q`.
 #[inline(always)]
 fn step(state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], g: f32, beta: f32, out: &mut [f32]) {
     let decay = g.exp();

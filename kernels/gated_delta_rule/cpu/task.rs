@@ -1,7 +1,7 @@
 //! The unit of parallel work: one segment of one key head with the value heads that share it.
 //!
 //! Nothing is summed across tasks, so results depend neither on the number of threads nor on their timing.
-//! Every task owns its pieces of the result rows; [`deal`] hands them out.
+//! Every task owns its parts of the result rows, which [`deal`] distributes.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ fn segments(cu_seqlens: &[u32]) -> impl Iterator<Item = Range<usize>> {
     cu_seqlens.array_windows().map(|&[start, end]| start as usize..end as usize)
 }
 
-/// Cuts each token's row into one piece per key head and gives each task the pieces of its tokens.
+/// Splits each token's row into one part per key head and gives each task the parts of its tokens.
 pub(super) fn deal<'a>(
     rows: impl IntoIterator<Item = &'a mut [f32]>,
     dims: Dims,
@@ -63,7 +63,7 @@ pub(super) fn deal<'a>(
     hands.into_iter()
 }
 
-/// Each task's piece of a `[segments, Nv, dk, dv]` tensor, or nothing for each.
+/// Returns each task's part of a `[segments, Nv, dk, dv]` tensor, or `None` for each.
 pub(super) fn deal_states(
     states: Option<&mut [f32]>,
     dims: Dims,

@@ -1,4 +1,4 @@
-//! The triangular system inside a chunk, forwards and (for the gradient) backwards.
+//! Solves the triangular system inside a chunk, forwards and (for the gradient) backwards.
 //!
 //! With `N` strictly lower triangular and `D = diag(beta)`, solves for the prediction errors `Z` and the
 //! writes `X = D Z`:
@@ -8,9 +8,9 @@
 //! backwards  dX = Y' - Nᵀ dZ       row i needs the rows below it,   dZ = D dX
 //! ```
 //!
-//! Both have the shape `error = start - coupling · (D error)`, with the coupling `N` or `Nᵀ`. Blocks of
-//! [`PANEL`] rows: what earlier blocks contribute is one panel of a product, the rest is substituted in
-//! registers.
+//! Both have the shape `error = start - coupling · (D error)`, with the coupling `N` or `Nᵀ`. The rows are
+//! processed in blocks of [`PANEL`]: the contribution of earlier blocks is one panel of a product, the rest
+//! is substituted in registers.
 
 use std::iter;
 

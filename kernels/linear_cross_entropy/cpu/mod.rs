@@ -1,10 +1,10 @@
 //! Head and cross-entropy on the CPU, fp32: losses and gradients without the logits `[R, V]`.
 //!
-//! The vocabulary passes by in tiles under a running maximum and sum per row, as keys do in flash attention:
+//! The vocabulary is processed in tiles with a running maximum and sum per row, like keys in flash attention:
 //! the gradient of a hidden row is the softmax-weighted mean of the head's rows less the target's row, so
 //! `d_hidden` grows along with the sum and a frozen head costs its two products and nothing else. `d_weight`
-//! needs the finished softmax and a second walk: tiles that fit into `TILE_BYTES` are still there, the others
-//! are computed again.
+//! needs the finished softmax and a second pass: tiles that fit into `TILE_BYTES` are kept, the others are
+//! computed again.
 //!
 //! Memory beyond the arguments: one tile (2 MiB), with `d_weight` up to `TILE_BYTES` (56 MiB); a few MiB of
 //! packing inside `gemm`. Tiles, products and row sums have one fixed order: the same bits on any number of
@@ -18,22 +18,23 @@ use rayon::prelude::*;
 use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
 use crate::simd;
 
-/// Rows that go through the head together: the head's weights are read from memory once for all of them.
+/// The number of rows in one product with the head, whose weights are then read from memory once for all of
+/// them.
 const ROWS: usize = 512;
-/// Vocabulary entries of a tile.
+/// The number of vocabulary entries in a tile.
 const WIDTH: usize = 1024;
-/// For the exponentials of the tiles that a second walk over the vocabulary will find again.
+/// The memory for the exponentials of tiles that the second pass over the vocabulary uses again, in bytes.
 const TILE_BYTES: usize = 56 << 20;
-/// Rows of one softmax task.
+/// The number of rows in one softmax task.
 const TASK_ROWS: usize = 16;
 
-/// Σ over r of −ln softmax(hidden_r · weightᵀ) at the target of r, in nats.
+/// Returns Σ over r of −ln softmax(hidden_r · weightᵀ) at the target of r, in nats.
 ///
 /// `hidden` is `[R, h]`: the rows that have a target. `weight` is `[v, h]`, `targets` `[R]`, below `v`.
 /// `losses` `[R]`, where given, gets the single terms.
 ///
 /// # Panics
-/// When a slice has not the length its shape says, or a target is not below `v`.
+/// When the length of a slice does not match its shape, or a target is not below `v`.
 pub(super) fn forward(
     hidden: &[f32],
     weight: &[f32],
@@ -45,11 +46,11 @@ pub(super) fn forward(
     run(Head { weight, h, v }, hidden, targets, None, None, losses)
 }
 
-/// As `forward`; also replaces `d_hidden` `[R, h]` by the gradient of the sum, and adds the head's gradient
+/// Like `forward`; also replaces `d_hidden` `[R, h]` by the gradient of the sum, and adds the head's gradient
 /// to `d_weight` `[v, h]`, where given.
 ///
 /// # Panics
-/// As `forward`.
+/// The same as for `forward`.
 #[expect(
     clippy::too_many_arguments,
     reason = "the op as in its formula; the tensor op above has the named fields"
@@ -112,7 +113,7 @@ fn run(
     total
 }
 
-/// Softmax of one row as far as the vocabulary has passed.
+/// The softmax of one row over the part of the vocabulary so far.
 #[derive(Clone, Copy)]
 struct Softmax {
     max: f32,
@@ -130,7 +131,7 @@ impl Softmax {
     }
 }
 
-/// Room for tiles of the vocabulary, `[rows, width]` each.
+/// Memory for tiles of the vocabulary, `[rows, width]` each.
 struct Tiles {
     rooms: Vec<Vec<f32>>,
     /// The maxima that a tile's exponentials refer to, `[rows]` per tile.
@@ -143,12 +144,12 @@ impl Tiles {
         Self { rooms: rooms(rows * WIDTH), maxima: rooms(rows) }
     }
 
-    /// The last room is the one that the tiles without their own share.
+    /// Returns the index of a tile's memory. The last one is shared by the tiles without their own.
     fn room(&self, tile: usize) -> usize {
         tile.min(self.rooms.len() - 1)
     }
 
-    /// Whether `tile` of `count` is still there after all have passed.
+    /// Returns whether `tile` of `count` is still in memory after the first pass.
     fn is_kept(&self, tile: usize, count: usize) -> bool {
         tile + 1 < self.rooms.len() || count <= self.rooms.len()
     }
@@ -164,7 +165,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Softmax of each row; `d_hidden`, where given, is finished.
+/// Computes the softmax of each row, and completes `d_hidden` if given.
 fn first_walk(
     head: Head<'_>,
     hidden: &[f32],
@@ -175,7 +176,7 @@ fn first_walk(
     let (rows, h) = (targets.len(), head.h);
     let x = Matrix::new(hidden, rows, h, h);
     let mut softmax = vec![Softmax::EMPTY; rows];
-    // A tile reports by how much each row of d_hidden shrinks as the maximum moves.
+    // Each tile returns the factor by which each row of d_hidden shrinks when the maximum changes.
     let mut shrink = vec![0.0; rows];
     for (tile, begin, weight) in head.tiles() {
         let width = weight.rows();
@@ -227,8 +228,8 @@ fn first_walk(
     softmax
 }
 
-/// Takes one more stretch of logits into the softmax and leaves exp(logit − maximum) in their place. Returns
-/// the factor that brings what was summed before to the new maximum.
+/// Adds more logits to the softmax and replaces them by exp(logit − maximum). Returns the factor that adapts
+/// the previous sums to the new maximum.
 #[inline(always)]
 fn advance(softmax: &mut Softmax, logits: &mut [f32]) -> f32 {
     let tile_max = simd::max(logits);
@@ -242,7 +243,7 @@ fn advance(softmax: &mut Softmax, logits: &mut [f32]) -> f32 {
     shrink
 }
 
-/// d_weight += (softmax − one-hot)ᵀ hidden.
+/// Computes d_weight += (softmax − one-hot)ᵀ hidden.
 fn second_walk(
     head: Head<'_>,
     hidden: &[f32],

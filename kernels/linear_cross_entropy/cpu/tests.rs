@@ -1,4 +1,4 @@
-//! Against the definition in f64, through tiles that are kept and tiles that are computed again.
+//! Compares with the definition in f64, with tiles that are kept and tiles that are computed again.
 
 use super::*;
 
@@ -36,7 +36,7 @@ impl Case {
         Self { hidden, weight: numbers(v * h, 2), targets, h, v }
     }
 
-    /// Gradients go into buffers of NaN, or of ones where they are to be added.
+    /// Gradients go into buffers of NaN, or of ones if they are to be added.
     fn run(&self) -> Results {
         let mut d_hidden = vec![f32::NAN; self.hidden.len()];
         let mut d_weight = vec![1.0; self.weight.len()];

@@ -2,9 +2,9 @@
 //! block).
 //!
 //! A segment is cut into chunks; the task (query chunk i, key chunk j, key/value head) adds to dq of chunk i
-//! and to dk, dv of chunk j. Tasks with the same distance i − j share no chunk. So the distances are worked
-//! off one after the other, each in parallel: no task ever waits for a lock, no partial sum needs memory, and
-//! the order of the additions is fixed.
+//! and to dk, dv of chunk j. Tasks with the same distance i − j share no chunk. Therefore the distances are
+//! processed in sequence, each in parallel: no task waits for a lock, no partial sum needs memory, and the
+//! order of the additions is fixed.
 
 use rayon::prelude::*;
 
@@ -12,7 +12,7 @@ use super::{Attention, Dims, segments, tokens};
 use crate::matmul::{Matrix, MatrixMut, Threads, Tiled, Write, matmul};
 use crate::simd;
 
-/// Queries and keys of a task. The two blocks of scores are 100 KiB each.
+/// The number of queries and keys of a task. The two blocks of scores have 100 KiB each.
 const CHUNK: usize = 160;
 
 /// Gradients of `forward` for the gradient `d_out` `[T, N, D]` of its output; `out` and `lse` are what it
@@ -76,7 +76,8 @@ pub(crate) fn backward(
     }
 }
 
-/// Σ_d out·d_out per token and head, `[T, N]`: what the softmax subtracts from every d_score of a query.
+/// Returns Σ_d out·d_out per token and head, `[T, N]`, which the softmax subtracts from every d_score of a
+/// query.
 fn row_dots(dims: Dims, out: &[f32], d_out: &[f32]) -> Vec<f32> {
     let mut delta = vec![0.0; out.len() / dims.head_dim];
     let rows = CHUNK * dims.heads;
@@ -140,8 +141,8 @@ impl Pass<'_> {
         let kv_at = (task.start + task.key) * kv_stride + task.kv_head * d;
         let k = Matrix::new(&self.x.k[kv_at..], keys, d, kv_stride);
         let v = Matrix::new(&self.x.v[kv_at..], keys, d, kv_stride);
-        // Distance 0 comes first and meets every chunk once: it replaces, so nothing has to be cleared
-        // before.
+        // Distance 0 comes first and includes every chunk once. It replaces values, so nothing has to be
+        // cleared before.
         let diagonal = task.query == task.key;
         let heads = task.kv_head * dims.group()..(task.kv_head + 1) * dims.group();
         for head in heads.clone() {
@@ -157,8 +158,8 @@ impl Pass<'_> {
             );
             let p = Matrix::new(p, queries, keys, keys);
             let ds = Matrix::new(ds, queries, keys, keys);
-            // SAFETY: of the tasks that run together (one distance), this one alone has this query chunk of
-            // its heads and this key chunk of its key/value head.
+            // SAFETY: among the tasks of one distance, which run together, only this one has this query chunk
+            // of its heads and this key chunk of its key/value head.
             #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
             let (dq, dk, dv) = unsafe {
                 (

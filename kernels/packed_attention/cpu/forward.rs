@@ -1,5 +1,5 @@
-//! Forward: one task per (segment, query block, head) walks over the keys with a running maximum and sum per
-//! query.
+//! The forward pass: one task per (segment, query block, head) iterates over the keys with a running maximum
+//! and sum per query.
 
 use rayon::prelude::*;
 
@@ -9,8 +9,8 @@ use crate::simd;
 
 /// Queries of a task.
 const QUERY_BLOCK: usize = 128;
-/// Keys of a step. With the queries' 128: 128 KiB of scores, which leaves most of a 1 MiB L2 for q, k, v and
-/// the output.
+/// The number of keys in a step. With 128 queries this gives 128 KiB of scores, which leaves most of a 1 MiB
+/// L2 cache for q, k, v and the output.
 const KEY_BLOCK: usize = 256;
 
 /// Attention of a packed row: causal, and never across a border of `cu_seqlens` (`[0, …, T]`).
@@ -108,7 +108,7 @@ fn run(
         attend(x, block, head, scratch);
         for r in 0..block.rows {
             let (row, d) = (block.row + r, dims.head_dim);
-            // SAFETY: this task alone has these rows of this head.
+            // SAFETY: only this task has these rows of this head.
             #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
             let target = unsafe { out.slice(row * dims.q_stride() + head * d, d) };
             let inverse = 1.0 / scratch.sum[r];
@@ -125,7 +125,7 @@ fn run(
     });
 }
 
-/// The scratch memory of a task, kept from task to task.
+/// The scratch memory of a task, reused by the next task.
 #[derive(Default)]
 struct Scratch {
     /// Scores of the step, then their exponentials, `[rows, keys]`.
@@ -168,8 +168,8 @@ fn attend(x: &Attention<'_>, block: QueryBlock, head: usize, scratch: &mut Scrat
     }
 }
 
-/// Scores → exp(score − new maximum), zero where the key is not visible; sum and weighted values move to the
-/// new maximum.
+/// Replaces scores by exp(score − new maximum), or zero where the key is not visible, and adapts sum and
+/// weighted values to the new maximum.
 #[inline(always)]
 fn exponentiate(x: &Attention<'_>, scratch: &mut Scratch, position: usize, begin: usize, width: usize) {
     let d = x.dims.head_dim;

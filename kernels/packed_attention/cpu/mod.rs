@@ -1,11 +1,11 @@
 //! Packed causal grouped-query attention on the CPU, fp32, forward and backward, without ever holding a T×T
 //! matrix.
 //!
-//! Owns the arithmetic on plain slices; knows nothing of tensors or autodiff. Scores exist only as blocks
+//! Owns the arithmetic on plain slices. It must not know tensors or autodiff. Scores exist only as blocks
 //! that stay in the L2 cache of one core (online softmax: Milakov & Gimelshein 2018, Rabe & Staats 2021,
-//! FlashAttention-2 by Dao 2023). The work is cut into tasks by position inside a segment, never by thread
-//! count or by place in the row. Hence the results have the same bits on any number of threads, and a segment
-//! gets the same bits packed among others as alone.
+//! FlashAttention-2 by Dao 2023). The work is divided into tasks by position inside a segment, never by
+//! thread count or by position in the row. Therefore the results have the same bits on any number of threads,
+//! and a segment gets the same bits packed with others as alone.
 //!
 //! Shapes: T tokens, N query heads, G key/value heads, D head size; query head n reads key/value head n /
 //! (N/G).
@@ -48,7 +48,7 @@ impl Dims {
     }
 }
 
-/// What both passes read: queries and keys after norm and RoPE, and who sees whom.
+/// The inputs of both passes: queries and keys after norm and RoPE, and the visible range.
 struct Attention<'a> {
     dims: Dims,
     /// Factor on q·k.
@@ -64,20 +64,22 @@ struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// Positions of the keys that the query at `position` sees, both counted from the start of the segment.
+    /// Returns the positions of the keys that the query at `position` attends to, both counted from the start
+    /// of the segment.
     fn visible(&self, position: usize) -> Range<usize> {
         let end = position + 1;
         self.sliding_window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
-    /// The part of a score row over keys `begin .. begin + width` that the query at `position` sees.
+    /// Returns the part of a score row over keys `begin .. begin + width` that the query at `position`
+    /// attends to.
     fn visible_part(&self, position: usize, begin: usize, width: usize) -> Range<usize> {
         let Range { start, end } = self.visible(position);
         let start = start.saturating_sub(begin).min(width);
         start..end.saturating_sub(begin).clamp(start, width)
     }
 
-    /// Holds the slices against the shapes, for `queries` queries over `keys` keys.
+    /// Checks the slices against the shapes, for `queries` queries over `keys` keys.
     fn check(&self, queries: usize, keys: usize) {
         let Dims { heads, kv_heads, .. } = self.dims;
         assert!(
@@ -91,7 +93,7 @@ impl Attention<'_> {
     }
 }
 
-/// T, from the borders of the segments.
+/// Returns T, from the boundaries of the segments.
 fn tokens(cu_seqlens: &[usize]) -> usize {
     assert!(
         cu_seqlens.first().is_none_or(|&first| first == 0) && cu_seqlens.is_sorted(),
@@ -100,7 +102,7 @@ fn tokens(cu_seqlens: &[usize]) -> usize {
     cu_seqlens.last().copied().unwrap_or(0)
 }
 
-/// (first token, length) of each segment.
+/// Returns (first token, length) of each segment.
 fn segments(cu_seqlens: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     cu_seqlens.windows(2).map(|border| (border[0], border[1] - border[0]))
 }

@@ -1,4 +1,5 @@
-//! Against the definition of attention in f64, whose gradients are themselves checked by central differences.
+//! Compares with the definition of attention in f64, whose gradients are themselves checked by central
+//! differences.
 
 use super::*;
 
@@ -65,8 +66,8 @@ impl Case {
         self.cu_seqlens[self.cu_seqlens.len() - 1]
     }
 
-    /// Runs both passes into buffers full of NaN, so that whatever is left unwritten or read before being
-    /// written shows.
+    /// Runs both passes into buffers full of NaN, which reveal values that are not written, or read before
+    /// they are written.
     fn run(&self) -> Results {
         let nan = |n| vec![f32::NAN; n];
         let mut r = Results {
@@ -100,7 +101,7 @@ impl Case {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| self.run())
     }
 
-    /// The segment `index` alone.
+    /// Returns the segment `index` alone.
     fn alone(&self, index: usize) -> Self {
         let tokens = self.cu_seqlens[index]..self.cu_seqlens[index + 1];
         let part = |data: &[f32]| {
@@ -141,8 +142,8 @@ impl Case {
     }
 }
 
-/// Largest difference over the largest value, or over 0.1 where all are smaller (gradients that cancel). NaN
-/// counts as infinite.
+/// Returns the largest difference divided by the largest value, or by 0.1 if all are smaller (gradients that
+/// cancel). NaN counts as infinite.
 fn relative_error(got: &[f32], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(0.1, |a: f64, b| a.max(b.abs()));

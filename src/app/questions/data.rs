@@ -1,4 +1,4 @@
-//! On which data: the path, and what can be done about data that was read.
+//! The question for the data: the path, and the actions for data that was read.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub const PATH_HELP: &str = ".jsonl, also .gz and .zst; a folder stands for all 
 /// Checks the path of training data as typed, and returns it.
 ///
 /// # Errors
-/// The problem.
+/// The problem with the path.
 pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     let typed = typed.trim();
     if typed.is_empty() {
@@ -28,9 +28,9 @@ pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
 /// The actions for data that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataAction {
-    /// Go on with it.
+    /// Continue with this data.
     Accept,
-    /// Leave the rejected lines out, however many they are.
+    /// Leave out the rejected lines, however many there are.
     AcceptTheRest,
     /// Show the rejected lines.
     ShowRejected,
@@ -38,14 +38,14 @@ pub enum DataAction {
     ShowExamples,
     /// Switch whether the inserted empty think block is trained.
     SwitchThink,
-    /// Read the lines as another format.
+    /// Read the lines in another format.
     ReadAs,
     /// Choose other data.
     Other,
 }
 
 impl DataAction {
-    /// Its name in an interface.
+    /// Returns its label in an interface.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Accept => "use this data",
@@ -59,8 +59,8 @@ impl DataAction {
     }
 }
 
-/// Returns what can be done about data with this report, the default first. `has_think_block`: the model's
-/// template inserts an empty think block.
+/// Returns the actions for data with this report, the default first. `has_think_block` says whether the
+/// model's template inserts an empty think block.
 pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec<DataAction> {
     use DataAction as A;
     let has_examples = report.examples > 0;
@@ -76,7 +76,7 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
     offered.into_iter().filter(|(_, is_offered)| *is_offered).map(|(action, _)| action).collect()
 }
 
-/// Returns the other answer to whether the inserted empty think block is trained.
+/// Returns the opposite choice of whether the inserted empty think block is trained.
 pub fn other_think(answers: &Answers) -> Think {
     match think(answers) {
         Think::Train => Think::Skip,
@@ -84,7 +84,7 @@ pub fn other_think(answers: &Answers) -> Think {
     }
 }
 
-/// Returns the position of the format that applies now among [`DataFormat::ALL`].
+/// Returns the position of the current format among [`DataFormat::ALL`].
 pub fn format_position(answers: &Answers) -> usize {
     let now = answers.format.as_ref().map_or(DataFormat::Auto, |answer| answer.value);
     DataFormat::ALL.iter().position(|format| *format == now).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Each question once: its text, its choices with a note on each, the default, and what is accepted as an
-//! answer.
+//! The questions, each defined once: its text, its choices with a note on each, the default, and the accepted
+//! answers.
 //!
 //! Interfaces differ in how they show a question, never in what it asks.
 

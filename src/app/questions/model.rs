@@ -1,4 +1,4 @@
-//! Which model is trained: one of the catalog, with what each would be like here, the demo, or any other.
+//! The question for the model: one of the catalog with its outlook on this machine, the demo, or any other.
 
 use sparktune_plan::{
     Architecture, Catalog, CatalogModel, DataFacts, MachineFacts, Outlook, Outlooks, Rates,
@@ -6,10 +6,10 @@ use sparktune_plan::{
 
 use crate::model::ModelFound;
 
-/// The choice of a model that is not in the catalog.
+/// The label of the choice of a model that is not in the catalog.
 pub const OTHER: &str = "other: an id or a folder";
 
-/// Which models can be chosen by [`OTHER`].
+/// Describes which models can be chosen by [`OTHER`].
 pub fn other_about() -> String {
     let families: Vec<&str> = Architecture::ALL.iter().map(|family| family.word()).collect();
     format!(
@@ -19,32 +19,32 @@ pub fn other_about() -> String {
     )
 }
 
-/// The choice of the demo.
+/// The label of the choice of the demo.
 pub const DEMO: &str = "fill in the demo: a tiny model and its data, about half a minute";
 
-/// A model with what it would be like on this machine.
+/// A model with its outlook on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
-    /// Its Hugging Face id, or its folder.
+    /// The Hugging Face id, or the folder.
     pub name: String,
-    /// Its entry in the catalog, where it has one.
+    /// The entry in the catalog, if it has one.
     pub catalog: Option<&'static CatalogModel>,
-    /// Whether it fits, how long its packs can be, and how fast it trains.
+    /// Whether it fits, the possible pack lengths, and the speed of training.
     pub outlook: Outlook,
 }
 
-/// The models to choose from. The default has none: nothing is known of the machine yet.
+/// The models to choose from. The default value has none, for a machine that is not known yet.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelQuestion {
-    /// The catalog in its order, then the model that was looked up, where it is another one.
+    /// The catalog in its order, then the model that was looked up, if it is another one.
     pub offers: Vec<Offer>,
-    /// For which data the outlooks hold, in words.
+    /// The data that the outlooks are for, in words.
     pub data: String,
     has_gpu: bool,
 }
 
 impl ModelQuestion {
-    /// Works out what each model would be like. `data` is assumed where it is not known; `found` is a model
+    /// Computes the outlook of each model. Ordinary data is assumed if `data` is `None`; `found` is a model
     /// that was looked up.
     pub fn new(
         machine: &MachineFacts,
@@ -71,13 +71,13 @@ impl ModelQuestion {
         }
     }
 
-    /// Returns what a model would be like here, where that is known.
+    /// Returns the outlook of a model here, if it is known.
     pub fn outlook(&self, name: &str) -> Option<&Outlook> {
         self.offers.iter().find(|offer| offer.name == name).map(|offer| &offer.outlook)
     }
 
-    /// Returns the id of the model to take by default: the recommended one where there is a GPU that it fits,
-    /// else the first that fits, else the first.
+    /// Returns the id of the default model: the recommended one if it fits on a GPU, otherwise the first that
+    /// fits, otherwise the first.
     pub fn recommended(&self) -> Option<&'static str> {
         let fits = |id: &str| self.outlook(id).is_some_and(|outlook| outlook.lora.fits());
         let ids = || Catalog::shipped().models.iter().map(|model| model.id.as_str());
@@ -91,16 +91,16 @@ impl ModelQuestion {
 /// Checks an id or a folder as typed.
 ///
 /// # Errors
-/// The problem.
+/// The problem with the name.
 pub fn check_name(typed: &str) -> Result<(), String> {
     if typed.trim().is_empty() { Err("an id or a folder is needed".into()) } else { Ok(()) }
 }
 
-/// A model whose family was never tested here. It is trained only if the user confirms that.
+/// A model of an untested family. It is trained only if the user confirms this.
 pub struct UnknownFamily<'a> {
-    /// The model.
+    /// The name of the model.
     pub name: &'a str,
-    /// Its family, by its config.
+    /// Its family, from its config.
     pub family: &'a str,
     /// The known family that it would be treated as.
     pub treated_as: Architecture,
@@ -118,7 +118,7 @@ impl UnknownFamily<'_> {
         )
     }
 
-    /// Returns the choice of training it anyway.
+    /// Returns the label of the choice to train it anyway.
     pub fn train_anyway(&self) -> String {
         format!("train it as {} anyway", self.treated_as)
     }

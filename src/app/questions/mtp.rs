@@ -5,18 +5,18 @@ use sparktune_plan::{Mtp, Setting};
 
 use crate::planner::Planner;
 
-/// The choices about the MTP head of a model that has one.
+/// The choices for the MTP head of a model that has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MtpQuestion {
-    /// The kind of head.
+    /// A description of the head.
     pub explanation: String,
     /// The choices in their order.
     pub choices: Vec<MtpChoice>,
-    /// The one that the plan chooses by itself.
+    /// The choice that the plan recommends.
     pub recommended: Option<Mtp>,
 }
 
-/// One choice about the MTP head.
+/// One choice for the MTP head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MtpChoice {
     /// The answer.
@@ -26,29 +26,29 @@ pub struct MtpChoice {
 }
 
 impl MtpChoice {
-    /// Returns what it costs in one line, or that it cannot be chosen.
+    /// Returns the cost in one line, or that it cannot be chosen.
     pub fn cost_in_words(&self) -> &str {
         self.cost.as_deref().unwrap_or("not possible")
     }
 
-    /// Returns what it is good for, or why it cannot be chosen.
+    /// Returns the benefit, or why it cannot be chosen.
     pub fn note(&self) -> &str {
         self.cost.as_ref().err().map_or(self.value.benefit(), String::as_str)
     }
 }
 
-/// The setting that the question answers.
+/// Returns the setting that the question answers.
 pub fn setting() -> &'static Setting {
     Setting::of("mtp").expect("the table has the MTP head")
 }
 
 impl MtpQuestion {
-    /// Works out what each choice costs; `None` while the facts are not known.
+    /// Computes the cost of each choice. Returns `None` while the facts are not known.
     pub fn new(planner: &Planner) -> Option<Self> {
         let parameter_count = planner.facts()?.model.mtp_parameters();
         let choice = |value: &Mtp| {
             let plan = planner.plan_with(setting(), Some(value.word()))?;
-            // Two bytes a parameter: the head is written in bf16.
+            // The head is written in bf16, two bytes per parameter.
             let cost = |seconds| value.cost(seconds, parameter_count * 2);
             let cost = plan.map(|plan| cost(plan.advice.and_then(|advice| advice.time.mtp_s)));
             Some(MtpChoice { value: *value, cost: cost.map_err(|problem| problem.text) })

@@ -1,27 +1,27 @@
-//! The questions that stand between nothing and a run, in their order.
+//! The questions before a run, in their order.
 
-/// A question. Every interface asks them in this order; full screens show each on a page of its own.
+/// A question. Every interface asks them in this order; full screens show each one on a page of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Page {
-    /// What this machine is. Nothing is answered here but "go on".
+    /// The facts about this machine. The user only continues.
     Machine,
-    /// Which model is trained.
+    /// The model to train.
     Model,
-    /// On which data.
+    /// The data to train on.
     Data,
-    /// How it is trained.
+    /// The settings of the training.
     Plan,
-    /// How the MTP head is treated, for models that have one.
+    /// The treatment of the MTP head, for models that have one.
     Mtp,
     /// Whether to start.
     Review,
 }
 
 impl Page {
-    /// All of them in order.
+    /// All questions in order.
     pub const ALL: [Self; 6] = [Self::Machine, Self::Model, Self::Data, Self::Plan, Self::Mtp, Self::Review];
 
-    /// Its name on screens and in drafts.
+    /// Returns its name on screens and in drafts.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -33,12 +33,12 @@ impl Page {
         }
     }
 
-    /// The page of this name.
+    /// Returns the page of this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|page| page.word() == word)
     }
 
-    /// Its question.
+    /// Returns the text of the question.
     pub const fn question(self) -> &'static str {
         match self {
             Self::Machine => "Your machine",
@@ -50,7 +50,7 @@ impl Page {
         }
     }
 
-    /// The page so many steps on; `None` before the first and after the last.
+    /// Returns the page `by` steps ahead; `None` before the first and after the last.
     pub fn step(self, by: isize) -> Option<Self> {
         let at = Self::ALL.iter().position(|page| *page == self)?;
         Self::ALL.get(at.checked_add_signed(by)?).copied()

@@ -1,4 +1,4 @@
-//! How it is trained, and whether to start: what can be done about a plan, and about presets.
+//! The question about the plan and whether to start: the actions for a plan and for presets.
 
 use sparktune_plan::presets;
 
@@ -11,7 +11,7 @@ pub enum PlanAction {
     Change,
     /// Show every value with its reason.
     Explain,
-    /// Show the command line that does the same.
+    /// Show the equivalent command line.
     CommandLine,
     /// Load a preset.
     LoadPreset,
@@ -36,7 +36,7 @@ impl PlanAction {
         Self::OtherData,
     ];
 
-    /// Its name in an interface.
+    /// Returns its label in an interface.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Start => "start: download what is missing, then train",
@@ -51,17 +51,17 @@ impl PlanAction {
     }
 }
 
-/// The contents of a saved preset.
+/// Describes the contents of a saved preset.
 pub const PRESET_ABOUT: &str =
     "Keeps your own values and those of your files and the preset; model and data are left out.";
 
-/// The question that is asked when a preset of the same name exists.
+/// The question when a preset of the same name exists.
 pub const PRESET_EXISTS: &str = "A preset of this name exists.";
 
 /// Checks the name of a preset as typed.
 ///
 /// # Errors
-/// Checks a name.
+/// The reason why the name is not allowed.
 pub fn check_preset_name(typed: &str) -> Result<(), String> {
     presets::check_name(typed.trim()).map_err(|error| error.to_string())
 }

@@ -39,7 +39,7 @@ const GRADIENT: f64 = 2e-2;
 const FP8: f64 = 6e-2;
 /// The FLOPs that one comparison may take on the CPU: an op that takes more is compared with fewer tokens.
 const CPU_FLOPS: f64 = 4e10;
-/// How long an op is timed each way.
+/// The duration of measuring each direction of an op.
 const PACE: Pace = Pace { queue_s: 0.03, times: 5 };
 
 /// Sizes of a model and of a row, by their Hugging Face names.
@@ -121,7 +121,7 @@ struct Timed<O, const N: usize, const M: usize> {
     tokens: usize,
     /// The types that the inputs have in training.
     dtypes: [DType; N],
-    /// Which gradients are asked for.
+    /// The gradients that are computed.
     wanted: [bool; N],
     /// FLOPs that both passes cannot do without; those of `work` where the kernels do no others.
     useful_flops: Option<[f64; 2]>,
@@ -136,7 +136,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         self.useful_flops.unwrap_or([forward, backward].map(|launches| work::flops(launches)))
     }
 
-    /// How many tokens the CPU can be asked for.
+    /// Returns the number of tokens that the CPU can compute in acceptable time.
     fn compared_tokens(&self) -> usize {
         let share = CPU_FLOPS / self.flops().iter().sum::<f64>().max(CPU_FLOPS);
         let tokens = (share * self.tokens as f64) as usize;
@@ -151,7 +151,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         let (values, saved) = Op::forward(&op, inputs.clone().map(on_host), self.wanted);
         let values = values.map(Tensor::from_primitive::<Flex>);
         let (found, found_saved) = OnCuda::forward(&op, self.upload(meter, inputs), self.wanted);
-        // Not a number is the worst.
+        // NaN counts as the largest error.
         let worse = |worst: f64, error: f64| if error <= worst { worst } else { error };
         let distances = found
             .iter()
@@ -263,7 +263,7 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         self.case_within([VALUE, GRADIENT], name, shape)
     }
 
-    /// Where values and gradients may be further from the CPU's.
+    /// Adds a case whose values and gradients may differ more from the CPU's.
     fn case_within(self, tolerances: [f64; 2], name: &'static str, shape: String) -> Case
     where
         O: 'static,
@@ -278,8 +278,8 @@ fn random(seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     scaled(1.0, seed, rows, columns)
 }
 
-/// The same times `by`, cut to what bf16 has. Large weights are made this way: tensor operations on them
-/// would take long.
+/// The same numbers times `by`, truncated to bf16. Large weights are generated this way, because tensor
+/// operations on them would take long.
 fn scaled(by: f32, seed: u64, rows: usize, columns: usize) -> Tensor<2> {
     random_through(seed, rows, columns, |x| f32::from_bits((x * by).to_bits() & 0xFFFF_0000))
 }
@@ -309,7 +309,7 @@ fn mixers(shape: Shape) -> Vec<Case> {
     let (key_heads, value_heads, d) =
         (shape.linear_num_key_heads, shape.linear_num_value_heads, shape.linear_head_dim);
     let dims = gated_delta_rule::Dims { key_heads, value_heads, key_dim: d, value_dim: d };
-    // As src/plan/cost.rs counts.
+    // The same count as in src/plan/cost.rs.
     let flops = tokens as f64 * value_heads as f64 * (64.0 * 10.0 * d as f64 + 6.0 * (d * d) as f64);
     let rule = Timed {
         kind: Kind::Usual,
@@ -359,8 +359,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3: beside bf16's
-/// floor, for which the time of rounding counts too.
+/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3. The latter are
+/// compared with the floor of bf16, and include the time of rounding.
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let with_adapter = {
@@ -535,7 +535,7 @@ fn usual<O: Op<N, M>, const N: usize, const M: usize>(
     Timed { kind: Kind::Usual, tokens, dtypes, wanted: [true; N], useful_flops: None, work, make }
 }
 
-/// What follows the backward pass, on the weights of one linear.
+/// The ops after the backward pass, on the weights of one linear.
 fn optimizer(shape: Shape) -> Vec<Case> {
     let Shape { hidden_size, intermediate_size, .. } = shape;
     let size = [intermediate_size, hidden_size];

@@ -13,11 +13,11 @@ use sparktune_train::stepper::Stepper;
 use super::steps::{SETTINGS, prepared, tiny_config};
 use crate::model::random_ids;
 
-/// Where the emulated device writes a line for each launch.
+/// The variable with the file into which the emulated device writes a line for each launch.
 const TRACE: &str = "EMULATED_CUDA_TRACE";
 
-/// Of one row forward and backward, of one more of the same step, and of the update: launches of our kernels,
-/// and of burn's.
+/// The launches of our kernels and of burn's: for one row forward and backward, for one more row of the same
+/// step, and for the update.
 type Step = [[usize; 2]; 3];
 
 #[test]
@@ -38,16 +38,16 @@ fn a_step_launches_as_many_kernels_as_it_did() {
         .env(TRACE, folder.path().join("trace"))
         .output()
         .unwrap();
-    let [said, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(child.status.success(), "{said}{by_name}");
-    let Some((_, json)) = said.split_once("counted: ") else {
-        assert!(said.contains("skipped: "), "{said}");
+    let [stdout, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success(), "{stdout}{by_name}");
+    let Some((_, json)) = stdout.split_once("counted: ") else {
+        assert!(stdout.contains("skipped: "), "{stdout}");
         eprintln!("skipped: a real device does not tell its launches");
         return;
     };
     let [lora, full]: [Step; 2] = serde_json::from_str(json.lines().next().unwrap()).unwrap();
-    // Four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients of gates,
-    // for there are four heads.
+    // There are four layers, three of them with the delta rule. Of burn's launches twelve pad the gradients
+    // of gates, because there are four heads.
     assert_eq!(lora, [[232, 16], [232, 16], [125, 0]], "LoRA: {by_name}");
     assert_eq!(full, [[179, 17], [203, 20], [111, 0]], "full: {by_name}");
 }
@@ -86,7 +86,7 @@ fn counted() {
             });
             [rows[0], rows[1], update]
         };
-        // In the first step moments are made.
+        // The first step creates the moments.
         step(1);
         step(2)
     });
@@ -97,13 +97,13 @@ fn counted() {
     }
 }
 
-/// Names of the kernels launched so far.
+/// Returns the names of the kernels launched so far.
 fn names(trace: &std::path::Path) -> Vec<String> {
     let text = std::fs::read_to_string(trace).unwrap_or_default();
     text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Kernels that burn generates end in a hash.
+/// Returns whether burn generated the kernel; such names end in a hash.
 fn is_burns(name: &str) -> bool {
     name.rsplit_once('_')
         .is_some_and(|(_, end)| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_hexdigit()))

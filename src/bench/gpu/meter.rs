@@ -36,12 +36,12 @@ pub(super) struct Measured {
     pub(super) note: String,
 }
 
-/// How long calls are timed.
+/// The duration of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Pace {
     /// About as many seconds of calls are queued before the device is waited for.
     pub(super) queue_s: f64,
-    /// How often this is repeated; the median counts.
+    /// The number of repetitions, whose median counts.
     pub(super) times: usize,
 }
 
@@ -56,7 +56,8 @@ pub(super) struct Meter {
 const PLACES_BYTES: usize = 256 << 20;
 
 impl Meter {
-    /// With `is_tiny` the sizes are for trying this out: one call is timed, and the times mean nothing.
+    /// Creates a meter. With `is_tiny` the sizes are only for trying this out: one call is timed, and the
+    /// times mean nothing.
     pub(super) fn new(device: Device, is_tiny: bool) -> Self {
         Self { device, is_tiny }
     }
@@ -66,7 +67,7 @@ impl Meter {
         self.device.sync().expect("the device does what was queued");
     }
 
-    /// Gives the memory of finished measurements back.
+    /// Frees the memory of finished measurements.
     pub(super) fn clean(&self) {
         self.wait();
         self.device.memory_cleanup();
@@ -97,7 +98,7 @@ impl Meter {
         median((0..pace.times).map(|_| once(calls)))
     }
 
-    /// How many copies of inputs of so many bytes are used in turn.
+    /// Returns the number of copies of inputs of this size that are used in turn.
     pub(super) fn places(&self, bytes: f64) -> usize {
         if self.is_tiny { 1 } else { (PLACES_BYTES as f64 / bytes.max(1.0)).ceil().clamp(1.0, 8.0) as usize }
     }
@@ -114,7 +115,7 @@ impl Meter {
         let block = into_tensor(self.upload(random(1, rows, 1 << 13), DType::BF16));
         let (from, rows) = (primitive(block.repeat_dim(0, times)), rows * times);
         let bytes = 2.0 * bytes(&from);
-        // What was copied is compared as bf16 numbers on the host, a part of it.
+        // A part of the copy is compared as bf16 numbers on the host.
         let part = |x: CudaTensor| into_tensor(x).narrow(0, rows - 32, 32).into_data();
         let equal = part(copy(&from)) == part(from.clone());
         Measured {

@@ -1,8 +1,8 @@
 //! Measures on a CUDA device, in sections of rows, each reported as soon as it is known. `tests/gpu/rows.py`
-//! says what the fields of a row mean.
+//! describes the fields of a row.
 //!
-//! A measurement that fails is a row that says so, and the next one is tried; a measurement for which no time
-//! is left is a row too. This module must not know files: the caller writes the rows.
+//! A failed measurement becomes a row with the error, and the next one is tried; a measurement for which no
+//! time is left becomes a row too. This module must not know files: the caller writes the rows.
 
 mod cases;
 mod meter;
@@ -23,13 +23,14 @@ use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
 
-/// The sizes whose kernels and training steps are measured, the one the speeds are promised for first.
+/// The model sizes whose kernels and training steps are measured, starting with the one that speeds are
+/// promised for.
 const SIZES: [&str; 2] = ["2B", "0.8B"];
 
 /// One row: the measured values by field.
 pub type Row = Map<String, Value>;
 
-/// The time that a section may take. What it would not finish is left out, rather than cut off.
+/// The time limit of a section. Measurements that would exceed it are left out instead of being interrupted.
 struct Clock {
     ends: Option<Instant>,
     longest: Duration,
@@ -48,7 +49,7 @@ impl Clock {
 /// Measures on one device.
 pub struct Bench<'a> {
     device: Device,
-    /// The sizes are for trying this out; the times mean nothing.
+    /// Whether the sizes are only for trying this out, so that the times mean nothing.
     is_tiny: bool,
     clock: Clock,
     report: &'a mut dyn FnMut(Row),
@@ -65,7 +66,7 @@ impl<'a> Bench<'a> {
         is_tiny: bool,
         report: &'a mut dyn FnMut(Row),
     ) -> Result<Self, String> {
-        // A tenth is left for ending.
+        // A tenth is reserved for ending.
         let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
         let found =
             caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
@@ -77,8 +78,7 @@ impl<'a> Bench<'a> {
         Meter::new(self.device.clone(), self.is_tiny)
     }
 
-    /// Reports the rows of one measurement. `head` holds the fields that say which one it is, in case it
-    /// cannot be made.
+    /// Reports the rows of one measurement. `head` contains the fields that identify it, in case it fails.
     fn measure(&mut self, head: Row, measure: impl FnOnce() -> Vec<Row>) {
         let began = Instant::now();
         let rows = if self.clock.has_room() {
@@ -194,7 +194,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A row for people: its name, its time, its error, and its note.
+/// Formats a row for people: its name, its time, its error, and its note.
 pub fn line(row: &Row) -> String {
     let text = |field: &str| row.get(field).and_then(Value::as_str);
     let number = |field: &str| row.get(field).and_then(Value::as_f64);
@@ -214,7 +214,7 @@ pub fn line(row: &Row) -> String {
     format!("{}\n", words.join(", "))
 }
 
-/// The fields of a JSON object.
+/// Returns the fields of a JSON object.
 fn row(value: Value) -> Row {
     match value {
         Value::Object(fields) => fields,
@@ -227,7 +227,7 @@ fn with(mut row: Row, field: &str, value: impl Into<Value>) -> Row {
     row
 }
 
-/// The result of `f`, or the message that the device's runtime panicked with, in words.
+/// Returns the result of `f`, or the explanation of the panic of the device's runtime.
 fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = payload.downcast_ref::<String>().map(String::as_str);
@@ -236,7 +236,7 @@ fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// The row of a measured op, with its floor where the ceilings are known.
+/// Returns the row of a measured op, with its floor if the ceilings are known.
 fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
     let Measured { name, shape, error, tolerance, seconds, bytes, flops, work, note } = measured;
     let work: Vec<[f64; 2]> = work.iter().map(|launch| [launch.bytes, launch.flops]).collect();
@@ -256,7 +256,7 @@ fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
     }))
 }
 
-/// The cases of all sizes, op by op, each once.
+/// Returns the cases of all sizes, op by op, each once.
 fn all_cases(is_tiny: bool) -> Vec<Case> {
     let shapes: Vec<Shape> = if is_tiny {
         vec![kernel_shape(&steps::tiny_config(), 96, 8)]
@@ -275,7 +275,7 @@ fn all_cases(is_tiny: bool) -> Vec<Case> {
     }
 }
 
-/// The configs of these sizes.
+/// Returns the configs of these sizes.
 fn sized(sizes: &[&'static str]) -> Vec<(&'static str, ModelConfig)> {
     let all = shapes();
     sizes.iter().filter_map(|size| all.iter().find(|(name, _)| name == size).cloned()).collect()

@@ -9,7 +9,7 @@ use super::meter::{Meter, Pace, bytes};
 /// The largest allowed error of a sampled product: bf16 operands, sums in f32, the result rounded to bf16.
 pub(super) const TOLERANCE: f64 = 1e-2;
 
-/// How `A [m, k]` and `B [k, n]` of `C = A·B` lie in memory, row by row: N as they are, T transposed.
+/// The row-major layout of `A [m, k]` and `B [k, n]` of `C = A·B` in memory: N as they are, T transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// The forward pass, with weights as `[out, in]`.
@@ -68,7 +68,7 @@ pub(super) struct Operands {
 struct Operand {
     /// `[1, PERIOD]` on the host, as bf16 has them.
     numbers: Vec<f32>,
-    /// The same again and again.
+    /// The same numbers, repeated.
     stretch: CudaTensor,
 }
 
@@ -78,7 +78,7 @@ impl Operand {
         let least = if meter.is_tiny { 0 } else { 1 << 27 };
         let block = random(seed, 1, PERIOD).cast(DType::BF16).cast(DType::F32);
         let on_device = into_tensor(meter.upload(block.clone(), DType::BF16));
-        // Without the gaps that burn leaves behind rows of such a length.
+        // Without the padding that burn adds to rows of such a length.
         let stretch = primitive(on_device.repeat_dim(0, count.max(least).div_ceil(PERIOD)));
         let numbers = block.into_data().try_to_vec().expect("was cast to f32");
         Self { numbers, stretch }
@@ -102,7 +102,7 @@ impl Operand {
 }
 
 impl Operands {
-    /// For products whose operands have at most so many numbers.
+    /// Creates operands for products with at most this many numbers on each side.
     pub(super) fn new(meter: &Meter, left: usize, right: usize) -> Self {
         Self { left: Operand::new(meter, 1, left), right: Operand::new(meter, 2, right) }
     }
@@ -125,7 +125,7 @@ impl Operands {
             remember(&problem, tile);
             let found = sampled(run(0), [m, n]);
             let of_tile = self.error(layout, [m, n, k], &found);
-            // Not a number is the largest of all.
+            // NaN counts as the largest error.
             error = if error.is_nan() || of_tile <= error { error } else { of_tile };
             let first = in_first.get_or_insert_with(|| found.clone());
             differing += first.iter().zip(&found).filter(|(a, b)| a.2.to_bits() != b.2.to_bits()).count();

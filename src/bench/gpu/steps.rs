@@ -1,4 +1,4 @@
-//! Whole training steps: their losses beside the CPU's, their speed, their memory.
+//! Measures whole training steps: their losses compared with the CPU's, their speed, and their memory.
 
 use std::time::Instant;
 
@@ -19,11 +19,11 @@ use crate::median::median;
 use crate::model::random_ids;
 
 const METHODS: [MethodKind; 2] = [MethodKind::Lora, MethodKind::Full];
-/// Steps before the timed ones, and those.
+/// The number of steps before the timed ones, and below it of the timed ones.
 const WARM_UP: usize = 2;
 const TIMED: usize = 5;
 
-/// Settings of the optimizer.
+/// The settings of the optimizer.
 pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
     learning_rate: 1e-4,
     min_lr_ratio: 0.1,
@@ -35,8 +35,8 @@ pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
     clip_norm: 1.0,
 };
 
-/// A small Qwen3.5: every kind of layer, and heads as wide as the large ones'. Its weights have more digits
-/// than bf16, for from those that are bf16 numbers a small step would round back to where it began.
+/// A small Qwen3.5 with every kind of layer, and heads as wide as those of the large ones. Its weights have
+/// more digits than bf16; with bf16 numbers, rounding would undo a small step.
 const SMALL: &str = r#"{
     "model_type": "qwen3_5_text", "dtype": "float32", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512,
     "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256,
@@ -50,7 +50,7 @@ fn small_config() -> ModelConfig {
     ModelConfig::from_json(SMALL).expect("a config that is read in a test")
 }
 
-/// The same as small as the kernels take it.
+/// Returns the smallest config that the kernels support, with the same kinds of layers.
 pub(super) fn tiny_config() -> ModelConfig {
     let smaller = [
         ("\"vocab_size\": 4096", "\"vocab_size\": 160"),
@@ -65,8 +65,8 @@ pub(super) fn tiny_config() -> ModelConfig {
     ModelConfig::from_json(&text).expect("a config that is read in a test")
 }
 
-/// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and
-/// full.
+/// Compares losses of training steps on the device with those on the CPU, which the tests compare with
+/// transformers: LoRA and full fine-tuning.
 pub(super) fn curves(bench: &mut Bench) {
     let (config, tokens, steps) =
         if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
@@ -92,7 +92,7 @@ fn in_words<T>(result: Result<T, TrainError>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// `steps` losses, nats, on one row of three examples.
+/// Returns `steps` losses in nats, on one row of three examples.
 fn curve(
     config: &ModelConfig,
     device: &Device,
@@ -108,14 +108,14 @@ fn curve(
         MethodKind::Lora => (Some(16), 5e-4),
         MethodKind::Full => (None, 6e-5),
     };
-    // A large eps, so that a step follows the gradient: with the usual one the first steps follow its sign
-    // alone, also where it is less than bf16's noise.
+    // A large epsilon, so that a step follows the gradient. With the usual one the first steps follow only
+    // its sign, even where it is smaller than bf16's noise.
     let settings = OptimizerPlan { learning_rate, eps: 1e-2, ..SETTINGS };
     let mut stepper = Stepper::from_model(prepared(model, rank), settings, false);
     (0..steps).map(|_| loss(&mut stepper, &row, learning_rate)).collect()
 }
 
-/// Makes adapters of this rank trainable, with `alpha = 2 · rank`, or every parameter where there is no rank.
+/// Makes adapters of this rank trainable, with `alpha = 2 · rank`, or every parameter if there is no rank.
 pub(super) fn prepared(mut model: Model, rank: Option<usize>) -> Model {
     match rank {
         Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 2.0 * rank as f64, rslora: false }, 0),
@@ -124,18 +124,18 @@ pub(super) fn prepared(mut model: Model, rank: Option<usize>) -> Model {
     model
 }
 
-/// One optimizer step on one pack: its loss, nats.
+/// Takes one optimizer step on one pack and returns its loss in nats.
 fn loss(stepper: &mut Stepper, row: &Tokens, learning_rate: f64) -> Result<f64, TrainError> {
     let losses = stepper.step(std::slice::from_ref(row), learning_rate)?;
     Ok(losses.iter().map(Loss::nats).sum())
 }
 
-/// Speed, memory and parts of the steps of randomly initialised models.
+/// Measures speed, memory and parts of the steps of randomly initialised models.
 pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
     let (sizes, tokens, rank) =
         if bench.is_tiny { (vec![("tiny", tiny_config())], 72, 8) } else { (sized(&SIZES), PACK, RANK) };
     for (size, config) in sizes {
-        // Read once for both methods.
+        // Loaded once for both methods.
         let mut loaded = None;
         for method in METHODS {
             let rank = if method == MethodKind::Lora { rank } else { 0 };
@@ -175,7 +175,7 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
     }
 }
 
-/// The model of the method before without what that trained, or a new one.
+/// Returns the model of the previous method without its training state, or a new one.
 fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Result<Model, TrainError> {
     let model = match loaded {
         Some(mut model) => {
@@ -184,12 +184,12 @@ fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Res
         }
         None => Model::load(&Checkpoint::random(config.clone(), 7), device, &mut |_, _| ())?,
     };
-    // So that the peak is that of the steps.
+    // The peak is then that of the steps.
     device.memory_cleanup();
     Ok(model)
 }
 
-/// The settings of a plan for such steps.
+/// The settings of a plan for these steps.
 struct Planned {
     recompute: bool,
     fits: bool,
@@ -213,7 +213,7 @@ impl Planned {
         };
         let recompute = !memory(false).fits();
         let memory = memory(recompute);
-        // Useful work: what recompute does twice counts once.
+        // Useful work: recompute counts only once.
         let treatment =
             Treatment { method, rank, recompute: false, target_share: 1.0, context: tokens as f64 };
         Self {
@@ -225,7 +225,7 @@ impl Planned {
     }
 }
 
-/// The seconds until the device has done what `f` queued.
+/// Returns the seconds until the device has finished what `f` queued.
 fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
     let began = Instant::now();
     let result = f();
@@ -236,7 +236,7 @@ fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
 fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) -> Result<Row, TrainError> {
     let vocabulary = stepper.model().config().vocab_size;
     let mut seed = 0;
-    // Fresh tokens each time, one example, every token but the first a target.
+    // New tokens each time: one example, in which every token but the first is a target.
     let mut fresh = || {
         seed += 1;
         Tokens::single(&random_ids(seed, tokens, vocabulary))
@@ -246,13 +246,13 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
         let (row, data_s) = timed(device, &mut fresh);
         listen();
         let (stepped, step_s) = timed(device, || loss(stepper, &row, SETTINGS.learning_rate));
-        // As a run does after its first step.
+        // A run does the same after its first step.
         let products = missed();
         for product in &products {
             product.measure(device);
         }
         if !products.is_empty() {
-            // So that the peak is that of the steps.
+            // The peak is then that of the steps.
             device.memory_cleanup();
         }
         last_loss = stepped?;
@@ -262,7 +262,7 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
         }
     }
     let peak = reserved_bytes(device);
-    // A second time, for what is queued without a graph has not run before.
+    // A second time, because the launches without a graph have not run before.
     let input = fresh();
     let last = |f: &dyn Fn()| (0..2).map(|_| timed(device, f).1).fold(0.0, |_, seconds| seconds);
     let forward_s = last(&|| drop(stepper.model().loss_sum(&input)));
@@ -291,7 +291,7 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
 mod tests {
     use super::*;
 
-    /// It learns enough to be followed, and so little that the error of a gradient does not show.
+    /// It learns enough to be visible, and so little that errors of gradients do not show.
     #[test]
     fn the_small_model_learns_a_little_in_thirty_steps() {
         for method in METHODS {

@@ -1,4 +1,4 @@
-//! A process that makes optimizer steps when it is asked to: our own stepper, or the peer.
+//! A process that takes optimizer steps on request: our own stepper, or the peer.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -111,13 +111,13 @@ pub(crate) struct Worker {
     answers: BufReader<ChildStdout>,
     /// Its standard error.
     log: File,
-    /// Steps that it was asked for.
+    /// The number of requested steps.
     asked: u64,
     /// Its description of itself.
     pub(crate) ready: Ready,
 }
 
-/// Which side of a comparison a process is.
+/// The side of a comparison.
 enum Side {
     Ours,
     Peer(PathBuf),
@@ -197,7 +197,8 @@ impl Worker {
 
     fn command(&mut self, command: &str) {
         let commands = self.commands.as_mut().expect("is there until the process is dropped");
-        // A process that cannot be written to has ended. Reading its answer tells that too, with the reason.
+        // A process that cannot be written to has ended. Reading its answer reports that too, with the
+        // reason.
         let _ = writeln!(commands, "{command}").and_then(|()| commands.flush());
     }
 
@@ -222,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// How the process ended that closed its end of the pipe. One that goes on without it is ended.
+    /// Returns how a process that closed its end of the pipe ended. If it is still running, it is killed.
     fn status(&mut self) -> String {
         let patience = Instant::now() + Duration::from_secs(10);
         while Instant::now() < patience {
@@ -241,7 +242,7 @@ impl Worker {
         self.failed(format!("answered {} with what was not asked for: {}", self.place(), shortened(&line)))
     }
 
-    /// Where in the work it is.
+    /// Describes its position in the work.
     fn place(&self) -> String {
         if self.asked == 0 { "before the first step".into() } else { format!("in step {}", self.asked) }
     }
@@ -271,7 +272,7 @@ impl Worker {
     }
 }
 
-/// How many lines of a failed process are shown.
+/// The number of lines shown of a failed process's output.
 const LAST_LINES: usize = 8;
 
 impl Drop for Worker {

@@ -1,10 +1,10 @@
-//! Packing: which examples share a row of the batch, in which order rows are trained, and the rows
-//! themselves.
+//! Packing decides which examples share a pack and in which order packs are trained, and builds the packs. In
+//! this module a pack is also called a row, because it is a row of the batch.
 //!
 //! [`Packing::epoch`] turns lengths into [`Packs`], one list of [`Piece`]s per row; [`Pack::build`] reads a
-//! row's tokens from the token file. Both depend on nothing but their arguments, and the random numbers are
-//! this module's own, so a resumed run, on any version of this program, sees the same rows in the same order.
-//! Nothing here knows of models or devices.
+//! row's tokens from the token file. Both depend only on their arguments, and the random numbers are this
+//! module's own, so that a resumed run trains on the same rows in the same order with any version of this
+//! program. It must not know models or devices.
 
 mod order;
 mod pack;
@@ -15,18 +15,18 @@ pub use pack::Pack;
 pub use rows::{Packs, Piece};
 use sparktune_base::choices::PackStrategy;
 
-/// A packing request that makes no sense.
+/// An invalid packing request.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum PackingError {
-    /// Rows without room.
+    /// The pack length is zero.
     #[error("pack length 0: no token fits; use the plan's pack length")]
     NoRoom,
-    /// Not a share.
+    /// The drop share is out of its range.
     #[error("drop share {0}: give a number from 0 (drop nothing) to below 1")]
     BadDropShare(f64),
 }
 
-/// Everything that decides the rows of every epoch.
+/// The parameters that determine the rows of every epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Packing {
     strategy: PackStrategy,
@@ -36,7 +36,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Rows of `pack_length` tokens.
+    /// Creates a packing with rows of `pack_length` tokens.
     pub fn new(strategy: PackStrategy, pack_length: u32, seed: u64) -> Result<Self, PackingError> {
         if pack_length == 0 {
             return Err(PackingError::NoRoom);
@@ -44,11 +44,11 @@ impl Packing {
         Ok(Self { strategy, pack_length, seed, drop_share: 0.0 })
     }
 
-    /// Leaves a random share of the examples out of each epoch, other ones in each: `--crc-drop`.
+    /// Leaves a random share of the examples out of each epoch, different ones each time: `--crc-drop`.
     ///
-    /// The Neural Datagram Protocol calls this CRC-drop and credits it to corrupted packets. No packet is
-    /// corrupt here: it is plain data dropout. Every epoch trains on about `1 − share` of the examples
-    /// and takes that much less time; whether the model gets better is for the eval loss to say.
+    /// The Neural Datagram Protocol calls this CRC-drop and credits it to corrupted packets. Here no packet
+    /// is corrupted; it is plain data dropout. Every epoch trains on about `1 − share` of the examples and
+    /// takes that much less time. The eval loss shows whether the model improves.
     pub fn with_drop(self, share: f64) -> Result<Self, PackingError> {
         if !(0.0..1.0).contains(&share) {
             return Err(PackingError::BadDropShare(share));
@@ -56,15 +56,15 @@ impl Packing {
         Ok(Self { drop_share: share, ..self })
     }
 
-    /// Tokens of a full row.
+    /// Returns the number of tokens of a full row.
     pub fn pack_length(&self) -> u32 {
         self.pack_length
     }
 
-    /// The rows of one epoch, counted from 0. `lengths[i]` is the number of tokens of example `i`; examples
-    /// of length 0 are in no row.
+    /// Returns the rows of one epoch, which is counted from 0. `lengths[i]` is the number of tokens of
+    /// example `i`; examples of length 0 are left out.
     ///
-    /// O(n log n) time; about 30 bytes per example.
+    /// It takes O(n log n) time and about 30 bytes per example.
     pub fn epoch(&self, lengths: &[u32], epoch: u64) -> Packs {
         let mut order = epoch_order(lengths.len(), self.seed, epoch);
         let dropped = dropped(self.drop_share, self.seed, epoch);

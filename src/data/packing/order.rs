@@ -1,11 +1,11 @@
-//! The random choices of an epoch, which never change: a resumed run must see the same batches.
+//! The random choices of an epoch. They never change, because a resumed run must see the same batches.
 //!
 //! Each sequence of random numbers starts at the first 8 bytes of BLAKE3 over purpose, seed and epoch. Golden
-//! values in the tests hold it in place.
+//! values in the tests ensure this.
 
 use sparktune_base::random::{GAMMA, SplitMix64, mix};
 
-/// The state that a sequence of this purpose starts at.
+/// Returns the initial state of a sequence for this purpose.
 fn state(purpose: &str, seed: u64, epoch: u64) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("sparktune packing v1");
     hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(purpose.as_bytes());
@@ -19,20 +19,21 @@ fn permutation(len: usize, state: u64) -> Vec<u32> {
     SplitMix64::new(state).permutation(len)
 }
 
-/// The examples `0..examples` in the random order of one epoch.
+/// Returns the examples `0..examples` in the random order of one epoch.
 pub fn epoch_order(examples: usize, seed: u64, epoch: u64) -> Vec<u32> {
     permutation(examples, state("examples", seed, epoch))
 }
 
-/// The order in which an epoch's rows are trained.
+/// Returns the order in which an epoch's rows are trained.
 pub(super) fn row_order(rows: usize, seed: u64, epoch: u64) -> Vec<u32> {
     permutation(rows, state("rows", seed, epoch))
 }
 
-/// Which examples `epoch` leaves out when `share` of all are. Independent for each example and epoch.
+/// Returns a predicate for the examples that `epoch` leaves out when `share` of all are dropped. The choices
+/// are independent for each example and epoch.
 pub fn dropped(share: f64, seed: u64, epoch: u64) -> impl Fn(u32) -> bool {
     let key = state("drop", seed, epoch);
-    // 53 bits are an f64's worth.
+    // An f64 represents 53 bits exactly.
     let below = share * (1u64 << 53) as f64;
     move |example| {
         let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(u64::from(example) + 1)));
@@ -62,7 +63,7 @@ mod tests {
             *counts.entry(epoch_order(4, 1, epoch)).or_insert(0u32) += 1;
         }
         assert_eq!(counts.len(), 24);
-        // 1000 expected, standard deviation 31: five of them either way.
+        // 1000 are expected with a standard deviation of 31; five of those are allowed on either side.
         assert!(counts.values().all(|count| (845..1155).contains(count)), "{counts:?}");
     }
 

@@ -1,24 +1,25 @@
-//! One row of the batch, read from the token file.
+//! One row of the batch (a pack), read from the token file.
 
 use super::Piece;
 use crate::token_file::{Mask, TokenFile, TokenFileError};
 
-/// One row: several pieces end to end, each a sequence of its own. Nothing is padded here.
+/// One row: several pieces end to end, each a sequence of its own. It is not padded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pack {
     /// Token ids, `[tokens]`.
     pub input_ids: Vec<u32>,
     /// Position of each token in its piece, from 0, `[tokens]`.
     pub position_ids: Vec<u32>,
-    /// Borders: piece `p` is tokens `cu_seqlens[p]..cu_seqlens[p + 1]`, `[pieces + 1]`.
+    /// Boundaries: piece `p` is tokens `cu_seqlens[p]..cu_seqlens[p + 1]`, `[pieces + 1]`.
     pub cu_seqlens: Vec<u32>,
-    /// `loss_mask[t]`: token `t` is a target, predicted from `t − 1`, `[tokens]`. The first token of a piece
-    /// never is.
+    /// `loss_mask[t]` is true if token `t` is a target, predicted from `t − 1`, `[tokens]`. The first token
+    /// of a piece is never a target.
     pub loss_mask: Vec<bool>,
 }
 
 impl Pack {
-    /// Reads the pieces of one row. A damaged packet is an error that names the example, at the latest here.
+    /// Reads the pieces of one row. A damaged packet is detected here at the latest, with an error that names
+    /// the example.
     pub fn build(file: &TokenFile, pieces: &[Piece]) -> Result<Self, TokenFileError> {
         let tokens = pieces.iter().map(|piece| piece.len as usize).sum();
         let mut pack = Self {
@@ -41,18 +42,18 @@ impl Pack {
         Ok(pack)
     }
 
-    /// Tokens in the row.
+    /// Returns the number of tokens in the row.
     pub fn tokens(&self) -> usize {
         self.input_ids.len()
     }
 
-    /// Targets in the row.
+    /// Returns the number of targets in the row.
     pub fn target_tokens(&self) -> usize {
         self.loss_mask.iter().filter(|&&target| target).count()
     }
 }
 
-/// Appends the mask of tokens `start..end`, a byte of eight at a time where it can.
+/// Appends the mask of tokens `start..end`, eight at a time where possible.
 fn extend_from_bits(out: &mut Vec<bool>, mask: Mask<'_>, start: usize, end: usize) {
     let whole = start.next_multiple_of(8).min(end);
     out.extend((start..whole).map(|t| mask.get(t)));

@@ -1,13 +1,13 @@
-//! The two ways to fill rows.
+//! The two packing algorithms.
 
 use sparktune_base::best_fit::best_fit;
 
-/// Part of an example, or all of it: tokens `start..start + len`.
+/// A part of an example, or all of it: tokens `start..start + len`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Piece {
-    /// Which example.
+    /// The index of the example.
     pub example: u32,
-    /// Its first token in this row.
+    /// The first token of the example that is in this row.
     pub start: u32,
     /// Number of tokens, at least 1.
     pub len: u32,
@@ -23,28 +23,28 @@ pub struct Packs {
 }
 
 impl Packs {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True when there is nothing to train on.
+    /// Returns whether there is nothing to train on.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The pieces of one row. Panics when `row` is past the end.
+    /// Returns the pieces of one row. Panics when `row` is out of range.
     pub fn row(&self, row: usize) -> &[Piece] {
         let start = if row == 0 { 0 } else { self.ends[row - 1] };
         &self.pieces[start..self.ends[row]]
     }
 
-    /// Row by row, in training order.
+    /// Returns the rows in training order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[Piece]> {
         (0..self.len()).map(|row| self.row(row))
     }
 
-    /// Tokens of a full row.
+    /// Returns the number of tokens of a full row.
     pub fn pack_length(&self) -> u32 {
         self.pack_length
     }
@@ -62,12 +62,13 @@ impl Packs {
     }
 }
 
-/// Lengths that differ by less than this part of a row count as equal when sorting, so that examples of about
-/// one length meet others in every epoch. Exact lengths would pair the same examples again and again.
+/// The number of length classes per row. Lengths in the same class count as equal when sorting, so that
+/// examples of similar length are combined differently in every epoch. Exact lengths would combine the same
+/// examples again and again.
 const LENGTH_CLASSES: u32 = 64;
 
-/// Whole examples, longest class first, each into the row with the least room that is enough; `order` decides
-/// among equals.
+/// Packs whole examples, longest class first, each into the row with the least sufficient room. `order`
+/// decides among equals.
 pub(super) fn best_fit_decreasing(lengths: &[u32], order: &[u32], pack_length: u32) -> Packs {
     let class = (pack_length / LENGTH_CLASSES).max(1);
     let mut examples = order.to_vec();
@@ -93,7 +94,7 @@ pub(super) fn best_fit_decreasing(lengths: &[u32], order: &[u32], pack_length: u
     Packs { pieces, ends, pack_length }
 }
 
-/// Examples in `order`, cut where a row is full. Only the last row may have room left.
+/// Packs examples in `order` and splits them where a row is full. Only the last row may have room left.
 pub(super) fn stream(lengths: &[u32], order: &[u32], pack_length: u32) -> Packs {
     let (mut pieces, mut ends) = (Vec::with_capacity(order.len()), Vec::new());
     let mut room = pack_length;

@@ -4,31 +4,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{Packing, Packs};
 
-/// Sizes of an epoch's rows.
+/// The sizes of an epoch's rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PackStats {
     /// Tokens of a full row.
     pub pack_length: u32,
-    /// Rows, so forward and backward passes.
+    /// Rows, each of which takes a forward and a backward pass.
     pub rows: u64,
-    /// Pieces in them: examples, plus one for each cut.
+    /// Pieces in the rows: the examples, plus one for each split.
     pub pieces: u64,
-    /// Tokens in them.
+    /// Tokens in the rows.
     pub tokens: u64,
-    /// Room left over in the rows: what padding to the pack length would add.
+    /// Unused room in the rows, which padding to the pack length would fill.
     pub padding_tokens: u64,
-    /// Tokens over room, from 0 to 1.
+    /// Tokens divided by room, from 0 to 1.
     pub fill: f64,
-    /// Σ len² over the pieces: what attention computes, but for a constant.
+    /// Σ len² over the pieces, which is proportional to the work of attention.
     pub sum_len_squared: u64,
     /// Tokens of the longest row.
     pub longest_row: u32,
-    /// Rows over the pack length: single examples that are longer.
+    /// Rows over the pack length, each with a single longer example.
     pub overlong_rows: u64,
 }
 
 impl PackStats {
-    /// The sizes of `packs`.
+    /// Returns the sizes of `packs`.
     pub fn of(packs: &Packs) -> Self {
         let mut stats =
             Self { pack_length: packs.pack_length(), rows: packs.len() as u64, ..Self::default() };
@@ -44,10 +44,11 @@ impl PackStats {
         stats.with_fill()
     }
 
-    /// The sizes that examples with these lengths would give: `histogram` is pairs of length and number of
-    /// examples.
+    /// Returns the sizes for examples with these lengths. `histogram` contains pairs of a length and a number
+    /// of examples.
     ///
-    /// Exact up to 200,000 examples. Beyond, a proportional sample is packed and its counts are scaled up.
+    /// The result is exact up to 200,000 examples. For more, a proportional sample is packed and its counts
+    /// are scaled up.
     pub fn of_histogram(packing: &Packing, histogram: &[(u32, u64)]) -> Self {
         const SAMPLE: u64 = 200_000;
         let examples: u64 = histogram.iter().map(|(_, count)| count).sum();

@@ -7,7 +7,7 @@ fn packing(strategy: PackStrategy, pack_length: u32, seed: u64) -> Packing {
     Packing::new(strategy, pack_length, seed).unwrap()
 }
 
-/// A token file whose every token is unlike every other.
+/// Writes a token file in which all tokens differ.
 fn token_file(lengths: &[u32]) -> (tempfile::TempDir, TokenFile) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.qubgpu");
@@ -25,7 +25,7 @@ fn token_file(lengths: &[u32]) -> (tempfile::TempDir, TokenFile) {
     (folder, file)
 }
 
-/// Tokens per example, each found exactly once.
+/// Asserts that each token of each example occurs exactly once.
 fn assert_every_token_once(packs: &Packs, lengths: &[u32]) {
     let mut seen: Vec<Vec<bool>> = lengths.iter().map(|&len| vec![false; len as usize]).collect();
     for piece in packs.iter().flatten() {
@@ -62,7 +62,7 @@ proptest! {
             prop_assert!(row.iter().all(|piece| piece.start == 0 && piece.len == lengths[piece.example as usize]));
             half_empty += u32::from(2 * row_tokens(row) <= pack_length);
         }
-        // Two such rows would have been one.
+        // Two such rows would have been combined.
         prop_assert!(half_empty <= 1);
     }
 
@@ -124,7 +124,7 @@ proptest! {
     }
 }
 
-/// Lengths like those of chats: log-normal, median about 400.
+/// Returns lengths like those of chats: log-normal with a median of about 400.
 fn chat_lengths(examples: u32) -> Vec<u32> {
     let uniform = |i: u32, salt: u32| {
         f64::from((i ^ salt).wrapping_mul(2_654_435_761).rotate_left(11).wrapping_mul(2_246_822_519) >> 8)

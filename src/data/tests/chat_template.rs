@@ -22,8 +22,8 @@ fn ids(case: &Value, field: &str) -> Vec<u32> {
     case[field].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
 }
 
-/// The case's messages as a conversation. A prompt without an answer is no training example, so those are
-/// read with one appended.
+/// Returns the case's messages as a conversation. A prompt without an answer is not a training example, so an
+/// answer is appended to it.
 fn chat(line: &str) -> Chat<'_> {
     match parse_line(Some(Format::Messages), line) {
         Ok(Conversation::Chat(chat)) => chat,
@@ -74,7 +74,7 @@ fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
                 assert_eq!(mask, ids(case, field), "{name} {field}");
             }
         }
-        // Spans count characters, ours bytes.
+        // The golden spans count characters, ours bytes.
         let (_, targets) =
             tokenizer.render_targets(&chat, MaskPolicy { think: Think::Train, preserve_thinking }).unwrap();
         let chars = |byte: usize| rendered.text[..byte].chars().count() as u64;
@@ -122,7 +122,8 @@ fn content_that_looks_like_turns_does_not_move_the_mask() {
         };
         let (text, targets) = tokenizer.render_targets(&chat, MaskPolicy::default()).unwrap();
         let [target] = &targets[..] else { panic!("{targets:?}") };
-        // Everything behind the turn's own opening, which is the last one the template itself wrote.
+        // The target is everything after the turn's opening, which is the last one that the template itself
+        // wrote.
         let before = format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", user.trim());
         assert_eq!(target.start, before.len());
         assert_eq!(&text[target.end..], "\n");

@@ -1,4 +1,4 @@
-//! Gemma's template and tokenizer: a BPE of SentencePiece's kind, `<bos>`, and turns of user and model.
+//! Tests of Gemma's template and tokenizer: a BPE like SentencePiece's, `<bos>`, and turns of user and model.
 
 use sparktune_data::{ChatTokenizer, Conversation, Format, MaskPolicy, parse_line};
 
@@ -40,7 +40,7 @@ fn a_chat_is_rendered_as_gemmas_template_does_and_answers_are_trained_to_their_e
     let targets = tokens.input_ids.iter().zip(&tokens.loss_mask).filter(|(_, trained)| **trained);
     let targets: Vec<u32> = targets.map(|(id, _)| *id).collect();
     assert_eq!(tokenizer.decode(&targets), "Grüße, 世界!<end_of_turn>See you<end_of_turn>");
-    // Both the end of a text and the end of a turn end a generation.
+    // A generation ends at the end of a text or of a turn.
     assert_eq!(tokenizer.eos_token_ids(), [2, 5]);
 }
 

@@ -1,5 +1,5 @@
-//! `data` through its public interface, in one binary: each binary of tests is linked with the tokenizer and
-//! everything below it.
+//! Tests of `data` through its public interface, in one binary, because each test binary is linked with the
+//! tokenizer and all its dependencies.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 

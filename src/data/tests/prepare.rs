@@ -1,4 +1,4 @@
-//! The whole way from lines to token files and report, and when it is taken again.
+//! Tests of the whole pipeline from lines to token files and report, and of its cache.
 
 use std::collections::HashMap;
 use std::fs;

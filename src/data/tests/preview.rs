@@ -1,4 +1,4 @@
-//! What a person is shown of the data before anything runs.
+//! Tests of the preview.
 
 use std::fs;
 use std::path::PathBuf;
@@ -98,7 +98,7 @@ fn the_first_the_middle_and_the_longest_are_shown_with_their_places_and_bad_line
     let options = PreviewOptions { limit: 5, max_text_bytes: 200, ..PreviewOptions::default() };
     let shown = show(&lines, &options);
     let places: Vec<(u64, Pick)> = shown.examples.iter().map(|e| (e.place.line, e.pick)).collect();
-    // 98 lines are examples; the one in the middle of them is line 52.
+    // 98 lines are examples; the one in the middle is line 52.
     let expected =
         [(1, Pick::First), (4, Pick::First), (5, Pick::First), (52, Pick::Middle), (78, Pick::Longest)];
     assert_eq!(places, expected);

@@ -1,4 +1,4 @@
-//! Reading files of every kind: what is accepted, what is rejected, and that nothing disappears in between.
+//! Tests of reading all kinds of files: which lines are accepted or rejected, and that none is lost.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ fn good(text: &str) -> String {
     GOOD.replace("\"q\"", &serde_json::to_string(text).unwrap())
 }
 
-/// Checks one file with this content; the report and the rejected lines.
+/// Checks one file with this content. Returns the report and the rejected lines.
 fn check_bytes(name: &str, bytes: &[u8]) -> Result<(Report, Vec<Rejected>), DataError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -42,7 +42,7 @@ fn compressed_files_read_like_plain_ones_whatever_their_name() {
     let (plain, plain_rejected) = check_bytes("a.jsonl", text.as_bytes()).unwrap();
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gz.write_all(text.as_bytes()).unwrap();
-    // Two gzip members in one file are one text.
+    // A file with two gzip members contains one text.
     let split = [&gz.finish().unwrap()[..], &{
         let mut second = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         second.write_all(GOOD.as_bytes()).unwrap();
@@ -189,7 +189,7 @@ fn reasoning_is_read_under_any_of_its_names() {
     assert_eq!(reasoning(r#""reasoning":"r","reasoning_content":null"#).as_deref(), Some("r"));
     assert_eq!(reasoning(r#""thinking":"r""#).as_deref(), Some("r"));
     assert_eq!(reasoning(r#""reasoning":{"effort":"high"}"#), None);
-    // Saying that there is none is not the same as not saying.
+    // An empty field is not the same as a missing one.
     assert_eq!(reasoning(r#""reasoning_content":"""#).as_deref(), Some(""));
 }
 
@@ -284,7 +284,7 @@ fn work_stops_when_asked_to() {
     assert!(matches!(check(&[path], &CheckOptions::default(), &Stop), Err(DataError::Cancelled)));
 }
 
-/// Bytes that are nearly data: pieces of valid lines, cut and mixed.
+/// Generates bytes that are almost data: pieces of valid lines, cut and mixed.
 fn nearly_data() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(GOOD.as_bytes().to_vec()),
@@ -355,7 +355,7 @@ fn the_list_of_rejected_lines_overwrites_nothing_but_an_earlier_list() {
     let first = fs::read_to_string(&list).unwrap();
     assert!(first.contains("\"line\":2"), "{first}");
 
-    // Checked as data, and after being corrected by hand: refused, and still there.
+    // A user's list is refused as data, and kept after being corrected by hand.
     check(std::slice::from_ref(&list), &options, &()).unwrap_err();
     assert_eq!(fs::read_to_string(&list).unwrap(), first);
     fs::write(&list, GOOD).unwrap();
@@ -363,7 +363,7 @@ fn the_list_of_rejected_lines_overwrites_nothing_but_an_earlier_list() {
     check(std::slice::from_ref(&data), &options, &()).unwrap_err();
     assert_eq!(fs::read_to_string(&list).unwrap(), GOOD);
 
-    // A list of an earlier check goes when nothing is rejected any more.
+    // The list of an earlier check is removed when no line is rejected any more.
     fs::write(&list, first).unwrap();
     fs::write(&data, GOOD).unwrap();
     check(std::slice::from_ref(&data), &options, &()).unwrap();

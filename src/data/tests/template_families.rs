@@ -1,5 +1,5 @@
-//! Masks for templates of other shapes than the golden one. Each test writes its own template beside the
-//! golden tokenizer.
+//! Tests of masks for templates with other structures than the golden one. Each test writes its own template
+//! next to the golden tokenizer.
 
 use serde_json::{Value, json};
 use sparktune_base::choices::Think;
@@ -18,7 +18,7 @@ fn with_template(template: &str) -> Result<ChatTokenizer, DataError> {
     ChatTokenizer::from_dir(folder.path())
 }
 
-/// The rendered text with targets in ⟦brackets⟧.
+/// Returns the rendered text with targets in ⟦brackets⟧.
 fn marked(tokenizer: &ChatTokenizer, line: &Value) -> Result<String, Rejection> {
     let line = line.to_string();
     let Conversation::Chat(chat) = parse_line(Some(Format::Messages), &line)? else { panic!("not a chat") };
@@ -99,7 +99,7 @@ const WITH_TOOLS: &str = "\
 fn tool_calls_and_reasoning_are_trained_and_tool_answers_are_not() {
     let tokenizer = with_template(WITH_TOOLS).unwrap();
     let call = |arguments: Value| json!([{ "type": "function", "function": { "name": "f", "arguments": arguments } }]);
-    // Arguments as an object, and as the string of JSON that OpenAI writes.
+    // Arguments are given as an object, and as a string of JSON like OpenAI's.
     for arguments in [json!({ "x": 1.5, "y": "<b>" }), json!("{\"x\": 1.5, \"y\": \"<b>\"}")] {
         let line = json!({ "tools": [{ "z": 1, "a": "<é>" }], "messages": [
             { "role": "user", "content": "u" },

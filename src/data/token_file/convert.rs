@@ -1,7 +1,7 @@
-//! Between token files and their exchange formats: v1 packets and JSON lines of token ids.
+//! Converts between token files and their exchange formats: v1 packets and JSON lines of token ids.
 //!
-//! What a format cannot hold is said in [`Conversion::notes`]; what could not be read stops the conversion
-//! unless the caller asks otherwise, and is listed then.
+//! Information that a format cannot represent is listed in [`Conversion::notes`]. Damaged input stops the
+//! conversion, unless the caller chooses to skip it; it is then listed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,48 +20,48 @@ use super::{Defect, Header, Origin, Part, Source, TokenFile, TokenFileError, Tok
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
-    /// v1 packets: tokens only.
+    /// v1 packets, which contain only tokens.
     V1,
-    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Nothing but the
-    /// header's hashes is lost.
+    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Only the
+    /// header's hashes are lost.
     JsonLines,
 }
 
-/// How damaged input is treated.
+/// The treatment of damaged input.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// End with the first defect, write nothing.
+    /// Stop at the first defect and write nothing.
     #[default]
     Stop,
-    /// Leave the damaged examples out and list them.
+    /// Leave out the damaged examples and list them.
     Skip,
 }
 
 /// Metadata that the input of [`pack_file`] does not contain.
 #[derive(Debug, Clone, Default)]
 pub struct PackFileOptions {
-    /// Hash of the tokenizer the ids belong to, if known; see [`Header::tokenizer`].
+    /// The hash of the tokenizer of the ids, if known; see [`Header::tokenizer`].
     pub tokenizer: Option<String>,
-    /// Hash of the chat template, if known.
+    /// The hash of the chat template, if known.
     pub template: Option<String>,
-    /// How damaged v1 input is treated.
+    /// The treatment of damaged v1 input.
     pub on_damage: OnDamage,
 }
 
 /// The result of a conversion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Conversion {
-    /// Examples written.
+    /// The number of examples written.
     pub examples: u64,
-    /// Their tokens.
+    /// The number of tokens in them.
     pub tokens: u64,
-    /// Their targets, as they stand in the output.
+    /// The number of targets in the output.
     pub target_tokens: u64,
-    /// Sentences on what the formats made of the data: masks assumed, masks lost.
+    /// Sentences about changes by the conversion: masks assumed, masks lost.
     pub notes: Vec<String>,
-    /// Damage that was left out, first 1,000.
+    /// The first 1,000 defects that were left out.
     pub left_out: Vec<Defect>,
-    /// All damage that was left out.
+    /// The number of all defects that were left out.
     pub left_out_count: u64,
 }
 
@@ -78,7 +78,7 @@ impl Conversion {
     }
 }
 
-/// Makes a v2 token file from v1 packets or from JSON lines of token ids; which of the two is seen from the
+/// Writes a v2 token file from v1 packets or from JSON lines of token ids, which are distinguished by their
 /// content.
 pub fn pack_file(
     input: &Path,
@@ -101,7 +101,7 @@ pub fn pack_file(
     }
 }
 
-/// Without a byte order mark and the white space around.
+/// Returns the text without a byte order mark and surrounding white space.
 fn json_text(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes).trim_ascii()
 }
@@ -114,7 +114,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Every token but the first: the mask of data that comes without one.
+/// Returns the mask for data without one: every token but the first.
 fn all_but_first(tokens: usize) -> Vec<bool> {
     let mut mask = vec![true; tokens];
     mask[..tokens.min(1)].fill(false);
@@ -178,8 +178,8 @@ fn finish(writer: TokenFileWriter, done: Conversion) -> Result<Conversion, Token
     })
 }
 
-/// One line of the JSON lines format. A field this program does not know is refused: it might be the mask
-/// under another name.
+/// One line of the JSON lines format. Unknown fields are refused, because one might be the mask under another
+/// name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonLine<'a> {
@@ -192,7 +192,7 @@ struct JsonLine<'a> {
     source_line: Option<u64>,
 }
 
-/// Written as 0 or 1, read from these or from true and false.
+/// Written as 0 or 1; true and false are accepted too.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(try_from = "BitText", into = "u8")]
 struct Bit(bool);
@@ -223,7 +223,7 @@ impl From<Bit> for u8 {
     }
 }
 
-/// Calls `each` with every non-blank line, parsed, and its number from 1.
+/// Calls `each` with every line that is not blank, parsed, and its number counted from 1.
 fn for_each_json_line(
     input: &Path,
     mut each: impl FnMut(u64, JsonLine<'_>) -> Result<(), TokenFileError>,
@@ -255,7 +255,7 @@ fn import_json_lines(
     output: &Path,
     options: &PackFileOptions,
 ) -> Result<Conversion, TokenFileError> {
-    // The header with the source names is written first, so they are gathered in a pass of their own.
+    // The header with the source names is written first, so the names are collected in a separate pass.
     let own_name = file_name(input);
     let mut places: HashMap<String, u32> = HashMap::new();
     let mut sources = Vec::new();
@@ -311,7 +311,7 @@ fn import_json_lines(
     finish(writer, done)
 }
 
-/// Writes a v2 token file in an exchange format. Nothing appears at `output` unless all of it could be
+/// Writes a v2 token file in an exchange format. The file `output` appears only if all of it could be
 /// written.
 pub fn unpack(
     input: &Path,

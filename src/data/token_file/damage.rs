@@ -1,10 +1,10 @@
-//! Names for damage: which part of a file, which example, which source line.
+//! Describes damage: the part of the file, the example, and the source line.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The part of a token file a defect lies in.
+/// The part of a token file that contains a defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -32,16 +32,16 @@ impl fmt::Display for Part {
     }
 }
 
-/// One place where a file is not what its writer wrote.
+/// A place where a file differs from what its writer wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Defect {
-    /// Where in the layout.
+    /// The part of the file.
     pub part: Part,
-    /// First byte of the damaged part.
+    /// The first byte of the damaged part.
     pub offset: u64,
-    /// The example hit, counted from 0, where one is.
+    /// The affected example, counted from 0, if there is one.
     pub example: Option<u64>,
-    /// Where that example came from, such as `train.jsonl:812`; safe to print.
+    /// The source of that example, such as `train.jsonl:812`, escaped for printing.
     pub origin: Option<String>,
     /// The problem.
     pub what: String,

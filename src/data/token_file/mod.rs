@@ -1,14 +1,13 @@
 //! Token files: tokenised examples on disk, written once and read by every epoch.
 //!
-//! Owns the two `.qubgpu` formats and what converts, checks and repairs them:
+//! Owns the two `.qubgpu` formats, and their conversion, verification and repair:
 //! - [`v2`]: our cache. Memory-mapped, aligned, checksummed byte by byte. Read by [`TokenFile`], written by
 //!   [`TokenFileWriter`].
 //! - [`v1`]: the packet format of the original Neural Datagram Protocol, for exchange only.
-//! - [`pack_file`], [`unpack`]: between v1, v2 and JSON lines. [`verify`]: every defect of a file, by name.
-//!   [`rebuild`]: the intact rest of one.
+//! - [`pack_file`], [`unpack`]: between v1, v2 and JSON lines. [`verify`] lists every defect of a file.
+//!   [`rebuild`] recovers the intact rest.
 //!
-//! What enters are token ids, loss masks and the place each example came from. Nothing here knows of text,
-//! templates or tensors.
+//! Enters: token ids, loss masks and the source of each example. It must not know text, templates or tensors.
 
 mod convert;
 mod damage;

@@ -1,8 +1,9 @@
-//! A file that appears under its name only when it is whole.
+//! A file that appears under its name only when it is complete.
 //!
-//! Bytes go to `<name>.partial` beside the target; `commit` makes them durable and renames. Killed at any
-//! instant, the target is either absent, or the previous file, or the new one. A leftover `.partial` of a
-//! killed process is overwritten by the next writer, and until then `rebuild` can recover what it holds.
+//! Bytes are written to `<name>.partial` in the same folder; `commit` makes them durable and renames the
+//! file. If the process is killed at any moment, the target is either missing, the previous file, or the new
+//! one. A leftover `.partial` of a killed process is overwritten by the next writer, and until then `rebuild`
+//! can recover its contents.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +21,7 @@ pub(super) struct PartialFile {
 }
 
 impl PartialFile {
-    /// Opens `<target>.<ending>`, exclusively: two writers of one target would interleave their bytes.
+    /// Opens `<target>.<ending>` exclusively, because two writers of one target would mix their bytes.
     pub(super) fn create(target: &Path, ending: &str) -> Result<Self, TokenFileError> {
         let mut name = target.file_name().unwrap_or_default().to_os_string();
         name.push(".");
@@ -37,7 +38,8 @@ impl PartialFile {
                 }
                 Err(TryLockError::Error(source)) => return Err(io(source)),
             }
-            // Between open and lock another writer may have ended and renamed this very file to its target.
+            // Between open and lock, another writer may have finished and renamed this very file to its
+            // target.
             let ours = file.metadata().map_err(io)?;
             if fs::metadata(&partial)
                 .is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino()))
@@ -52,7 +54,7 @@ impl PartialFile {
         &self.file
     }
 
-    /// The folder both names lie in.
+    /// Returns the folder of both names.
     pub(super) fn folder(&self) -> &Path {
         match self.target.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -60,7 +62,7 @@ impl PartialFile {
         }
     }
 
-    /// Durable first, visible second: fsync of the bytes, rename, fsync of the folder.
+    /// Makes the bytes durable (fsync), renames the file, and makes the name durable (fsync of the folder).
     pub(super) fn commit(mut self) -> Result<(), TokenFileError> {
         self.file.sync_all().map_err(TokenFileError::io(&self.partial))?;
         fs::rename(&self.partial, &self.target).map_err(TokenFileError::io(&self.target))?;
@@ -73,7 +75,7 @@ impl PartialFile {
 impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.committed {
-            // Nobody is left to tell: the error that brought us here is already on its way up.
+            // This error is ignored, because the one that caused the drop is already being returned.
             let _ = fs::remove_file(&self.partial);
         }
     }

@@ -1,8 +1,8 @@
-//! Reads a v2 token file in place: the packer gets slices of the mapped file, nothing is copied.
+//! Reads a v2 token file in place: callers get slices of the mapped file, and nothing is copied.
 //!
-//! [`TokenFile::open`] checks header, footer and index, and that all packets lie where the index says. The
-//! packets themselves are checked when [`TokenFile::example`] first touches each, at the speed of memory, so
-//! corruption stops a run at the example it hit and costs no pass of its own.
+//! [`TokenFile::open`] checks header, footer and index, and that all packets are at the positions in the
+//! index. Each packet is checked when [`TokenFile::example`] first reads it, at the speed of memory.
+//! Corruption therefore stops a run at the damaged example, without the cost of a separate pass.
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use super::v2::{
 };
 use super::{TokenFileError, v1};
 
-/// An open v2 token file. Shared between threads freely.
+/// An open v2 token file. Threads may share it.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -27,20 +27,20 @@ pub struct TokenFile {
     header: Header,
     footer: Footer,
     index: IndexLayout,
-    /// One bit per example: its packet's checksums were found right.
+    /// One bit per example, set when the checksums of its packet were verified.
     checked: Box<[AtomicU64]>,
 }
 
-/// One example, in place.
+/// One example, borrowed from the mapped file.
 #[derive(Debug, Clone, Copy)]
 pub struct Example<'a> {
     /// Token ids, `[len]`.
     pub tokens: &'a [u32],
-    /// Which of them are targets, `[len]`.
+    /// Which tokens are targets, `[len]`.
     pub mask: Mask<'a>,
 }
 
-/// Loss mask as bits: bit `t % 8` of byte `t / 8` is token `t`. Bits past the end are zero.
+/// The loss mask as bits: bit `t % 8` of byte `t / 8` is token `t`. Bits past the end are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mask<'a> {
     bits: &'a [u8],
@@ -52,65 +52,65 @@ impl<'a> Mask<'a> {
         Self { bits, len }
     }
 
-    /// Whether token `t` is a target. Panics when `t` is past the end.
+    /// Returns whether token `t` is a target. Panics when `t` is out of range.
     pub fn get(&self, t: usize) -> bool {
         assert!(t < self.len, "token {t} of {}", self.len);
         self.bits[t / 8] >> (t % 8) & 1 == 1
     }
 
-    /// Number of targets.
+    /// Returns the number of targets.
     pub fn count(&self) -> usize {
         self.bits.iter().map(|byte| byte.count_ones() as usize).sum()
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for no tokens.
+    /// Returns whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bits, eight tokens a byte.
+    /// Returns the bits, eight tokens per byte.
     pub fn bytes(&self) -> &'a [u8] {
         self.bits
     }
 
-    /// Token by token.
+    /// Returns whether each token is a target, in order.
     pub fn iter(&self) -> impl Iterator<Item = bool> + use<'a> {
         let Self { bits, len } = *self;
         (0..len).map(move |t| bits[t / 8] >> (t % 8) & 1 == 1)
     }
 }
 
-/// Maps a file for reading. `None` when it is empty.
+/// Maps a file for reading. Returns `None` when it is empty.
 pub(super) fn map(path: &Path) -> Result<Option<Mmap>, TokenFileError> {
     let file = File::open(path).map_err(TokenFileError::io(path))?;
     if file.metadata().map_err(TokenFileError::io(path))?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: token files appear by rename and are never changed in place by this program, so the mapped
-    // bytes stay as they are.
+    // SAFETY: token files appear by rename and this program never changes them in place, so the mapped bytes
+    // stay the same.
     #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     let map = unsafe { Mmap::map(&file) }.map_err(TokenFileError::io(path))?;
     Ok(Some(map))
 }
 
-/// Takes the pages of a range out of this process's memory; touched again, they come back from the file.
+/// Removes the pages of a range from this process's memory. They are read again from the file on access.
 pub(super) fn release(map: &Mmap, range: Range<usize>) {
-    // SAFETY: the mapping is shared and read-only, so dropped pages come back unchanged, under slices handed
-    // out too.
+    // SAFETY: the mapping is shared and read-only, so dropped pages come back unchanged, even under borrowed
+    // slices.
     #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
     let advised = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
-    // Advice only: where the system refuses it, more memory stays in use and nothing else changes.
+    // This is only advice: if the system refuses it, more memory stays in use and nothing else changes.
     drop(advised);
 }
 
 impl TokenFile {
-    /// Opens and checks everything but the packets. A file with any fault in header, footer or index is
-    /// refused, with the fault named.
+    /// Opens a file and checks everything but the packets. A file with a defect in header, footer or index is
+    /// refused with an error that names the defect.
     pub fn open(path: &Path) -> Result<Self, TokenFileError> {
         let truncated =
             |what: &str| TokenFileError::Truncated { path: path.to_path_buf(), what: what.into() };
@@ -150,8 +150,8 @@ impl TokenFile {
         Ok(file)
     }
 
-    /// Every offset handed out later rests on this: packets lie back to back from the header to the index,
-    /// with the stated lengths.
+    /// Checks the index, on which all offsets rely: packets are contiguous from the header to the index, with
+    /// the stated lengths.
     fn check_index(&self, packets_start: u64) -> Result<(), Defect> {
         let defect = |what: String| Defect::new(Part::Index, self.index.offset as usize, what);
         let bytes = &self.map[self.index.offset as usize..self.index.end as usize];
@@ -187,93 +187,94 @@ impl TokenFile {
         bytemuck::cast_slice(&self.map[start as usize..start as usize + 4 * self.len()])
     }
 
-    /// Where the file lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The sources of the file.
+    /// Returns the header, which describes the sources of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Number of examples; fits 32 bits.
+    /// Returns the number of examples, which fits into 32 bits.
     pub fn len(&self) -> usize {
         self.footer.examples as usize
     }
 
-    /// True for a file without examples.
+    /// Returns whether the file has no examples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Tokens of all examples.
+    /// Returns the number of tokens in all examples.
     pub fn total_tokens(&self) -> u64 {
         self.footer.total_tokens
     }
 
-    /// Targets of all examples.
+    /// Returns the number of targets in all examples.
     pub fn target_tokens(&self) -> u64 {
         self.footer.target_tokens
     }
 
-    /// The largest token id in the file, 0 when there is none. A model must have more embeddings than this.
+    /// Returns the largest token id in the file, or 0 when there is none. A model must have more embeddings
+    /// than this.
     pub fn max_token_id(&self) -> u32 {
         self.footer.max_token_id
     }
 
-    /// BLAKE3 of the file's content, as stored; names the data of a run. [`verify`](super::verify) recomputes
-    /// it.
+    /// Returns the stored BLAKE3 hash of the file's content, which identifies the data of a run.
+    /// [`verify`](super::verify) recomputes it.
     pub fn file_hash(&self) -> String {
         blake3::Hash::from_bytes(self.footer.file_hash).to_hex().to_string()
     }
 
-    /// Tokens per example, `[len]`.
+    /// Returns the number of tokens of each example, `[len]`.
     pub fn lengths(&self) -> &[u32] {
         self.column_u32(self.index.length)
     }
 
-    /// Targets per example, `[len]`.
+    /// Returns the number of targets of each example, `[len]`.
     pub fn target_counts(&self) -> &[u32] {
         self.column_u32(self.index.target_count)
     }
 
-    /// Byte offset of each packet, `[len]`; its tokens start 64 bytes later. For readers that copy straight
-    /// to a device.
+    /// Returns the byte offset of each packet, `[len]`, for readers that copy directly to a device. The
+    /// tokens start 64 bytes later.
     pub fn offsets(&self) -> &[u64] {
         self.column_u64(self.index.offset)
     }
 
-    /// Where example `i` came from. Panics when `i` is past the end, like all accessors by example.
+    /// Returns the source of example `i`. Panics when `i` is out of range, like all accessors by example.
     pub fn origin(&self, i: usize) -> Origin {
         Origin { file: self.column_u32(self.index.source_file)[i], line: self.source_line(i) }
     }
 
-    /// Source line of example `i`, from 1; 0 = unknown.
+    /// Returns the source line of example `i`, counted from 1; 0 means unknown.
     pub fn source_line(&self, i: usize) -> u64 {
         self.column_u64(self.index.source_line)[i]
     }
 
-    /// `train.jsonl:812`, safe to print.
+    /// Returns the source as text, `train.jsonl:812`, escaped for printing.
     pub fn origin_text(&self, i: usize) -> String {
         self.header.describe(self.origin(i))
     }
 
-    /// Tokens of example `i`, in place and unchecked; [`example`](Self::example) is the checked way.
+    /// Returns the tokens of example `i` without checking them; [`example`](Self::example) checks.
     pub fn tokens(&self, i: usize) -> &[u32] {
         let start = self.offsets()[i] as usize + PACKET_HEADER;
         bytemuck::cast_slice(&self.map[start..start + 4 * self.lengths()[i] as usize])
     }
 
-    /// Mask of example `i`, in place and unchecked.
+    /// Returns the mask of example `i` without checking it.
     pub fn mask(&self, i: usize) -> Mask<'_> {
         let len = self.lengths()[i] as usize;
         let start = self.offsets()[i] as usize + PACKET_HEADER + 4 * len;
         Mask { bits: &self.map[start..start + len.div_ceil(8)], len }
     }
 
-    /// Example `i`, in place. The first call for each example compares its packet with its checksums and with
-    /// the index.
+    /// Returns example `i`. The first call for each example compares its packet with the checksums and the
+    /// index.
     pub fn example(&self, i: usize) -> Result<Example<'_>, TokenFileError> {
         let (word, bit) = (&self.checked[i / 64], 1u64 << (i % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -283,8 +284,8 @@ impl TokenFile {
         Ok(Example { tokens: self.tokens(i), mask: self.mask(i) })
     }
 
-    /// Hands the memory of all examples read so far back to the system. For one who reads a file larger than
-    /// memory, every so often.
+    /// Returns the memory of all examples read so far to the system. Readers of a file larger than memory
+    /// call this regularly.
     pub fn release_pages(&self) {
         release(&self.map, 0..self.index.offset as usize);
     }
@@ -303,7 +304,7 @@ impl TokenFile {
     }
 }
 
-/// The index entry of one example.
+/// The entry of an example in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub length: u32,
@@ -311,7 +312,7 @@ pub(super) struct IndexEntry {
     pub origin: Origin,
 }
 
-/// What is wrong with `packet`, which should be number `example` as the index has it.
+/// Returns the defect of `packet`, which should be example number `example` according to the index.
 fn packet_fault(packet: &[u8], example: u64, entry: IndexEntry) -> Option<&'static str> {
     let Some(header) = PacketHeader::decode(packet) else {
         return Some("packet header does not match its checksum");
@@ -327,7 +328,8 @@ fn packet_fault(packet: &[u8], example: u64, entry: IndexEntry) -> Option<&'stat
     None
 }
 
-/// Whether the end is a v2 footer, whole or damaged: then this is a v2 file even if its start is unreadable.
+/// Returns whether the file ends with a v2 footer, intact or damaged. It is then a v2 file even if its start
+/// is unreadable.
 pub(super) fn has_footer(file: &[u8]) -> bool {
     !matches!(Footer::decode(file), Err(FooterFault::Absent))
 }

@@ -1,4 +1,4 @@
-//! Recovers what is intact in a damaged, cut or unfinished v2 file.
+//! Recovers the intact part of a damaged, truncated or unfinished v2 file.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -13,20 +13,19 @@ use super::{TokenFileError, TokenFileWriter};
 /// The result of [`rebuild`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rebuilt {
-    /// Examples in the new file, in their old order.
+    /// The number of examples in the new file, in their old order.
     pub recovered_examples: u64,
-    /// Their tokens.
+    /// The number of tokens in them.
     pub recovered_tokens: u64,
-    /// Whether the old header was readable. If not, the new one has no hashes and no source names, and no
-    /// cache check accepts it.
+    /// Whether the old header was readable. Otherwise the new one has no hashes and no source names, and
+    /// never counts as current.
     pub header_recovered: bool,
 }
 
-/// Writes all intact packets of a damaged, cut or unfinished v2 file into a new one, which passes
-/// [`verify`](super::verify). What was lost is in the report of [`verify`](super::verify) on the old file.
+/// Writes all intact packets of a damaged, truncated or unfinished v2 file into a new one, which passes
+/// [`verify`](super::verify). The report of [`verify`](super::verify) on the old file lists the lost packets.
 pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError> {
-    // Not while its writer still writes it; and no writer, ours included, may take the file over while it is
-    // read.
+    // The lock ensures that no writer is writing the file now, or takes it over while it is read.
     let lock = File::open(damaged).map_err(TokenFileError::io(damaged))?;
     match lock.try_lock_shared() {
         Ok(()) => {}

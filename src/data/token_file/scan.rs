@@ -1,14 +1,14 @@
-//! Packets found by their own marks, without an index: for files whose index is lost or not to be trusted.
+//! Finds packets without an index, for files whose index is lost or damaged.
 
 use super::reader::Mask;
 use super::v2::{ALIGN, PACKET_HEADER, PacketHeader};
 
-/// What was found at a place of the packet area.
+/// An item found in the packet area.
 pub(super) enum Found {
     Intact(usize, PacketHeader),
-    /// The packet header is right, so the packet's extent is known; its content is not.
+    /// The packet header is intact, so the extent of the packet is known, but its content is damaged.
     BadPayload(usize, PacketHeader),
-    /// Offset and bytes without a readable packet header.
+    /// The offset and length of bytes without a readable packet header.
     Gap(usize, usize),
 }
 
@@ -55,7 +55,7 @@ impl Iterator for Scan<'_> {
     }
 }
 
-/// Where the first intact packet header is; the end of the file when there is none.
+/// Returns the offset of the first intact packet header, or the end of the file when there is none.
 pub(super) fn first_packet(file: &[u8]) -> usize {
     (0..file.len())
         .step_by(ALIGN)
@@ -63,19 +63,19 @@ pub(super) fn first_packet(file: &[u8]) -> usize {
         .unwrap_or(file.len())
 }
 
-/// Tokens of an intact packet.
+/// Returns the tokens of an intact packet.
 pub(super) fn tokens_of<'a>(packet: &'a [u8], header: &PacketHeader) -> &'a [u32] {
     bytemuck::cast_slice(&packet[PACKET_HEADER..PACKET_HEADER + 4 * header.token_count as usize])
 }
 
-/// Mask of an intact packet.
+/// Returns the mask of an intact packet.
 pub(super) fn mask_of<'a>(packet: &'a [u8], header: &PacketHeader) -> Mask<'a> {
     let len = header.token_count as usize;
     let start = PACKET_HEADER + 4 * len;
     Mask::new(&packet[start..start + len.div_ceil(8)], len)
 }
 
-/// Faults that only a wrong writer makes: the checksums are right, the mask is not.
+/// Returns a defect that only a faulty writer can cause: the checksums are correct, but the mask is not.
 pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'static str> {
     let mask = mask_of(packet, header);
     if mask.count() != header.target_count as usize {

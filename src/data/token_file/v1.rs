@@ -1,4 +1,4 @@
-//! The `.qubgpu` v1 packet format of the Neural Datagram Protocol, for exchange with tools that speak it.
+//! The `.qubgpu` v1 packet format of the Neural Datagram Protocol, for exchange with tools that use it.
 //!
 //! ```text
 //!  0  1  0xAA
@@ -14,24 +14,25 @@
 //! no source line and no hash: on import every token but the first is a target, on export these are lost;
 //! [`pack_file`](super::pack_file) and [`unpack`](super::unpack) say so.
 //!
-//! The public description of the protocol (the README of github.com/qubitpage/qubgpu) says "CRC-16/CCITT" and
-//! neither which of the algorithms of that name nor which bytes it covers. The writer uses CRC-16/CCITT-FALSE
-//! (polynomial 0x1021, start 0xFFFF, not reflected) over everything before it. The reader recognises the
-//! other readings too: it takes the first one under which two packets in a row, or the last packet of a file,
-//! are right, and holds to it.
+//! The public description of the protocol (the README of github.com/qubitpage/qubgpu) says "CRC-16/CCITT",
+//! but not which of the algorithms of that name, nor which bytes it covers. The writer uses
+//! CRC-16/CCITT-FALSE (polynomial 0x1021, start 0xFFFF, not reflected) over everything before it. The reader
+//! also recognises the other interpretations: it uses the first one under which two packets in a row, or the
+//! last packet of a file, are correct.
 //!
-//! After damage the reader looks for the next 0xAA that starts a right packet, and says what it left out.
+//! After damage the reader searches for the next 0xAA that starts a correct packet, and reports the bytes in
+//! between.
 
 use std::fmt;
 use std::io::{self, Read};
 
 use crc::{CRC_16_IBM_3740, CRC_16_KERMIT, CRC_16_XMODEM, Crc};
 
-/// First byte of a packet.
+/// The first byte of a packet.
 pub const SYNC: u8 = 0xAA;
-/// TYP of a packet of token ids.
+/// The TYP of a packet of token ids.
 pub const TOKEN_IDS: u8 = 0x01;
-/// Tokens that fit one packet.
+/// The largest number of tokens in one packet.
 pub const MAX_TOKENS: usize = u16::MAX as usize / 4;
 const SRC_TEXT_CORPUS: u8 = 0x01;
 const DST_EMBEDDING: u8 = 0x01;
@@ -39,7 +40,7 @@ const HEADER: usize = 6;
 const CRC: usize = 2;
 const MAX_PACKET: usize = HEADER + u16::MAX as usize + CRC;
 
-/// Which CRC-16, over which bytes of a packet.
+/// A variant of CRC-16, and the bytes of a packet that it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Checksum {
     algorithm: Crc16,
@@ -71,7 +72,7 @@ impl Checksum {
         })
     }
 
-    /// The checksum of a packet given without its last two bytes.
+    /// Returns the checksum of a packet, given without its last two bytes.
     fn of(self, before: &[u8]) -> u16 {
         self.algorithm.of(match self.covers {
             Covers::AllBefore => before,
@@ -103,18 +104,18 @@ impl Crc16 {
 /// One intact packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its place among the intact packets, from 0.
+    /// The index among the intact packets, from 0.
     pub number: u64,
-    /// Its first byte in the file.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// TYP: what the payload is.
+    /// TYP: the encoding of the payload.
     pub kind: u8,
-    /// The payload as it lies in the file.
+    /// The payload as stored in the file.
     pub payload: Vec<u8>,
 }
 
 impl Packet {
-    /// The payload as token ids. `Err` says why it is none.
+    /// Returns the payload as token ids, or an error that says why it does not contain any.
     pub fn token_ids(&self) -> Result<Vec<u32>, String> {
         let (ids, rest) = self.payload.as_chunks::<4>();
         if !rest.is_empty() {
@@ -129,14 +130,14 @@ impl Packet {
     }
 }
 
-/// A stretch of bytes in which no right packet was found.
+/// A range of bytes without a correct packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damage {
-    /// Its first byte in the file.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// Its length.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Intact packets before it.
+    /// The number of intact packets before it.
     pub packets_before: u64,
 }
 
@@ -146,7 +147,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The parts of a file.
+/// A part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// An intact packet, of any kind.
@@ -155,26 +156,26 @@ pub enum Item {
     Damage(Damage),
 }
 
-/// Reads packets from a stream, or from bytes in memory, in constant memory whatever the bytes are.
+/// Reads packets from a stream, or from bytes in memory, in constant memory for any input.
 pub struct Reader<R> {
     input: R,
     window: Vec<u8>,
-    /// The unread part of `window`.
+    /// The start of the unread part of `window`.
     start: usize,
     end: usize,
     input_ended: bool,
-    /// File offset of `window[start]`.
+    /// The file offset of `window[start]`.
     offset: u64,
     packets: u64,
     checksum: Option<Checksum>,
-    /// Skipped bytes not yet reported.
+    /// The number of skipped bytes that were not reported yet.
     skipped: u64,
 }
 
 impl<R: Read> Reader<R> {
     const WINDOW: usize = 1 << 20;
 
-    /// Starts at a packet border, or anywhere in damage.
+    /// Creates a reader. The input may also start in the middle of a packet.
     pub fn new(input: R) -> Self {
         Self {
             input,
@@ -189,7 +190,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next packet or stretch of damage; `None` at the end. `Err` only when the input fails.
+    /// Returns the next packet or range of damage, or `None` at the end. `Err` only when the input fails.
     pub fn next_item(&mut self) -> io::Result<Option<Item>> {
         loop {
             self.fill()?;
@@ -233,7 +234,7 @@ impl<R: Read> Reader<R> {
         self.offset += bytes as u64;
     }
 
-    /// Keeps two whole packets in view, or all that is left.
+    /// Fills the window with two whole packets, or everything that is left.
     fn fill(&mut self) -> io::Result<()> {
         if self.end - self.start >= 2 * MAX_PACKET || self.input_ended {
             return Ok(());
@@ -254,13 +255,13 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Length of the right packet that starts at the first unread byte.
+    /// Returns the length of the correct packet that starts at the first unread byte.
     fn packet_here(&mut self) -> Option<usize> {
         let unread = &self.window[self.start..self.end];
         let len = framed_len(unread)?;
         let packet = &unread[..len];
-        // Out of step, 0xAA may be any byte: only what this program would use is worth a 16-bit checksum's
-        // word.
+        // While searching, 0xAA may be any byte, so a 16-bit checksum is trusted only for packets that this
+        // program would use.
         if self.skipped > 0 && !(packet[3] == TOKEN_IDS && (len - HEADER - CRC).is_multiple_of(4)) {
             return None;
         }
@@ -277,14 +278,14 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Length of the packet that the first bytes describe, when it is all there.
+/// Returns the length of the packet that the first bytes describe, if all of it is in the window.
 fn framed_len(bytes: &[u8]) -> Option<usize> {
     let [SYNC, _, _, _, high, low, ..] = *bytes else { return None };
     let len = HEADER + usize::from(u16::from_be_bytes([high, low])) + CRC;
     (len <= bytes.len()).then_some(len)
 }
 
-/// Whether `file` starts with v1 packets, or with damage and then packets.
+/// Returns whether `file` starts with v1 packets, or with damage and then packets.
 pub(super) fn looks_like(file: &[u8]) -> bool {
     let mut reader = Reader::new(&file[..file.len().min(1 << 20)]);
     loop {
@@ -296,16 +297,16 @@ pub(super) fn looks_like(file: &[u8]) -> bool {
     }
 }
 
-/// Why an example cannot be a packet.
+/// The reason why an example cannot be stored in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// More than [`MAX_TOKENS`].
+    /// It has more than [`MAX_TOKENS`] tokens.
     TooLong,
     /// This id does not fit a signed 32-bit number.
     TokenId(u32),
 }
 
-/// One example as a packet, appended to `out`.
+/// Appends one example as a packet to `out`.
 pub fn encode(tokens: &[u32], out: &mut Vec<u8>) -> Result<(), Unfit> {
     if tokens.len() > MAX_TOKENS {
         return Err(Unfit::TooLong);

@@ -1,8 +1,8 @@
-//! The `.qubgpu` v2 layout: what lies where, encoded and decoded. No file is opened here.
+//! Encodes and decodes the layout of `.qubgpu` v2. No file is opened here.
 //!
 //! All numbers are little-endian, all checksums CRC-32C, all hashes BLAKE3. Every part starts at a multiple
-//! of 64 bytes and is padded with zeros to one, and every byte of the file, padding too, is under exactly one
-//! checksum and under the file hash.
+//! of 64 bytes and is padded with zeros to such a multiple. Every byte of the file, including padding, is
+//! covered by exactly one checksum and by the file hash.
 //!
 //! ```text
 //! HEADER   at 0                                 PACKET   one per example, back to back after the header
@@ -34,11 +34,10 @@
 //!                                                124  4  crc of the 124 bytes before it
 //! ```
 //!
-//! A packet is complete in itself: it names its length, its place and its origin, so it can be sent, checked
-//! and trained without the rest of the file, and a scan in steps of 64 bytes finds all intact packets again
-//! when index and footer are lost. Index and footer hold nothing that such a scan cannot rebuild. Token pages
-//! start 64 bytes after a multiple of 64, so a reader that copies straight into device memory gets
-//! aligned pages.
+//! A packet is self-contained: it stores its length, its position and its origin, so it can be sent, checked
+//! and trained without the rest of the file, and a scan in steps of 64 bytes finds all intact packets when
+//! index and footer are lost. Such a scan can rebuild index and footer completely. Token pages start 64 bytes
+//! after a multiple of 64, so a reader that copies straight into device memory gets aligned pages.
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
@@ -52,11 +51,12 @@ pub(super) const FOOTER_MAGIC: [u8; 8] = *b"QUBEND2\n";
 pub(super) const VERSION: u32 = 2;
 pub(super) const PACKET_HEADER: usize = 64;
 pub(super) const FOOTER: usize = 128;
-/// Keeps a damaged length from asking for all memory; enough for about 100,000 source files.
+/// The largest header, so that a damaged length cannot cause a huge allocation. It suffices for about 100,000
+/// source files.
 pub(super) const MAX_HEADER: usize = 16 << 20;
 const HEADER_FIXED: usize = 24;
 
-// Tokens are handed out as `&[u32]` straight from the mapped file.
+// Tokens are returned as `&[u32]` directly from the mapped file.
 #[cfg(target_endian = "big")]
 compile_error!("token files are little-endian and read in place");
 
@@ -64,7 +64,7 @@ pub(super) const fn align_up(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN as u64)
 }
 
-/// Bytes of a packet with `tokens` tokens.
+/// Returns the size in bytes of a packet with `tokens` tokens.
 pub(super) const fn packet_len(tokens: u32) -> u64 {
     PACKET_HEADER as u64 + align_up(4 * tokens as u64 + tokens.div_ceil(8) as u64)
 }
@@ -77,43 +77,44 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What a token file was made from. A cached file is current exactly when its header equals the header it
-/// would get today.
+/// Describes the inputs of a token file. A cached file is current exactly when its header equals the header
+/// it would get now.
 ///
-/// Hashes are lower-case hex BLAKE3. `None` where the maker did not know, as after an import from v1.
+/// Hashes are lower-case hex BLAKE3. They are `None` if unknown, as after an import from v1.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Hash of the tokenizer.
+    /// The hash of the tokenizer.
     pub tokenizer: Option<String>,
-    /// Hash of the chat template.
+    /// The hash of the chat template.
     pub template: Option<String>,
-    /// Everything else that decides which tokens and which mask an example gets, as text: thinking policy,
-    /// split, limits. Kept whole instead of as a hash, so that a stale cache can say what changed.
+    /// Everything else that determines tokens and masks, as text: thinking policy, split, limits. It is
+    /// stored as text instead of a hash, so that an outdated cache can be explained.
     pub policy: String,
-    /// The source files, in the order that [`Origin::file`] counts.
+    /// The source files, in the order of [`Origin::file`].
     pub sources: Vec<Source>,
 }
 
 /// One source file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Its name as shown to people.
+    /// The name for display.
     pub name: String,
-    /// Hash of its bytes.
+    /// The hash of its bytes.
     pub blake3: Option<String>,
 }
 
-/// Where an example came from.
+/// The source of an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Place in [`Header::sources`].
+    /// The index in [`Header::sources`].
     pub file: u32,
-    /// Line in that file, from 1; 0 = unknown.
+    /// The line in that file, counted from 1; 0 means unknown.
     pub line: u64,
 }
 
 impl Header {
-    /// `train.jsonl:812`, with control characters escaped: file names are data.
+    /// Formats an origin as `train.jsonl:812`. Control characters are escaped, because file names are
+    /// untrusted.
     pub fn describe(&self, origin: Origin) -> String {
         let name = match self.sources.get(origin.file as usize) {
             Some(source) => escape(&source.name).into_owned(),
@@ -135,7 +136,7 @@ impl Header {
         block
     }
 
-    /// The header at the start of `file` and the length of its block.
+    /// Decodes the header at the start of `file`. Also returns the length of its block.
     pub(super) fn decode(file: &[u8]) -> Result<(Self, usize), HeaderFault> {
         let defect = |what: &str| HeaderFault::Damaged(Defect::new(Part::Header, 0, what));
         if file.len() < HEADER_FIXED {
@@ -171,7 +172,7 @@ pub(super) enum HeaderFault {
     Damaged(Defect),
 }
 
-/// Writes the checksum of all bytes before it into the last four.
+/// Writes the checksum of all previous bytes into the last four.
 fn seal(block: &mut [u8]) {
     let end = block.len() - 4;
     let crc = crc32c::crc32c(&block[..end]);
@@ -207,7 +208,7 @@ impl PacketHeader {
         block
     }
 
-    /// `None` unless `bytes` start with an intact packet header.
+    /// Decodes a packet header. Returns `None` unless `bytes` start with an intact one.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let block = bytes.get(..PACKET_HEADER)?;
         if block[..4] != PACKET_MAGIC || !is_sealed(block) {
@@ -257,15 +258,14 @@ impl Footer {
         block
     }
 
-    /// The footer at the end of `file`, with the sizes it states checked against each other and against the
-    /// file.
+    /// Decodes the footer at the end of `file`, and checks its sizes against each other and against the file.
     pub(super) fn decode(file: &[u8]) -> Result<Self, FooterFault> {
         let Some(at) = file.len().checked_sub(FOOTER) else { return Err(FooterFault::Absent) };
         let block = &file[at..];
         let defect = |what: &str| Err(FooterFault::Damaged(Defect::new(Part::Footer, at, what)));
         if !is_sealed(block) {
-            // Magic or length still in place: a footer was here and is damaged. Neither: the file ends
-            // elsewhere.
+            // If the magic or the length is intact, this is a damaged footer. Otherwise the file is
+            // truncated.
             let was_footer = block[..8] == FOOTER_MAGIC || u64_at(block, 8) == file.len() as u64;
             return if was_footer { defect("checksum does not match") } else { Err(FooterFault::Absent) };
         }
@@ -302,8 +302,8 @@ pub(super) enum FooterFault {
     Damaged(Defect),
 }
 
-/// Where the index columns of `examples` examples lie when the index starts at `start`. `None` when that
-/// overflows.
+/// The positions of the index columns of `examples` examples when the index starts at `start`. `None` if they
+/// overflow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IndexLayout {
     pub offset: u64,

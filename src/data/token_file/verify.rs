@@ -18,22 +18,22 @@ use super::{TokenFileError, v1};
 /// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// 1 or 2.
+    /// The version of the format, 1 or 2.
     pub format: u32,
-    /// Size of the file.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// Examples found intact.
+    /// The number of intact examples.
     pub intact_examples: u64,
-    /// Their tokens.
+    /// The number of tokens in them.
     pub intact_tokens: u64,
     /// Every defect in file order, up to [`VerifyReport::MAX_LISTED`].
     pub defects: Vec<Defect>,
-    /// Defects beyond those.
+    /// The number of further defects.
     pub defects_not_listed: u64,
 }
 
 impl VerifyReport {
-    /// More than a person reads; keeps the report of a destroyed file in bounds.
+    /// The largest number of listed defects, which limits the report of a destroyed file.
     pub const MAX_LISTED: usize = 10_000;
 
     fn new(format: u32, bytes: usize) -> Self {
@@ -47,7 +47,7 @@ impl VerifyReport {
         }
     }
 
-    /// Whether the file is exactly what its writer wrote.
+    /// Returns whether the file is exactly what its writer wrote.
     pub fn is_sound(&self) -> bool {
         self.defects.is_empty()
     }
@@ -66,11 +66,12 @@ impl VerifyReport {
     }
 }
 
-/// Reads the whole file once and lists every defect. `Err` only when it cannot be read or is no token file at
-/// all.
+/// Reads the whole file once and lists every defect. Returns `Err` only when the file cannot be read or is
+/// not a token file at all.
 ///
-/// In a v2 file every flipped bit is found. A v1 file has 16-bit checksums and no length of its own: damage
-/// passes with a chance of 1 in 65,536 per packet, and a file cut between two packets looks whole.
+/// In a v2 file every flipped bit is found. A v1 file has 16-bit checksums and does not store its length:
+/// damage is missed with a chance of 1 in 65,536 per packet, and a file truncated between two packets looks
+/// complete.
 pub fn verify(path: &Path) -> Result<VerifyReport, TokenFileError> {
     let Some(map) = map(path)? else {
         return Err(TokenFileError::Truncated { path: path.to_path_buf(), what: "the file is empty".into() });
@@ -204,8 +205,7 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
                 ));
             }
         }
-        // Index and footer should fill the rest exactly; if they do not, packets at the end are unreadable
-        // too.
+        // Index and footer should fill the rest exactly; otherwise packets at the end are unreadable too.
         None => {
             let rest = (map.len() - packets_end.min(map.len())) as u64;
             if IndexLayout::new(0, seen).map(|index| index.end + FOOTER as u64) != Some(rest) {
@@ -221,16 +221,16 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
     report
 }
 
-/// The walk over the packets, and what it has seen.
+/// The state of the pass over the packets.
 struct Walk<'a> {
     names: &'a Header,
     index: Option<&'a Index<'a>>,
-    /// The example expected next.
+    /// The number of the next expected example.
     next: u64,
-    /// Unreadable bytes came before: which example is next is a guess.
+    /// Whether unreadable bytes came before, so that the number of the next example is uncertain.
     after_gap: bool,
     counts: Counts,
-    /// End of the last packet whose place is known.
+    /// The end of the last packet whose position is known.
     end: usize,
     report: &'a mut VerifyReport,
 }
@@ -283,7 +283,8 @@ impl Walk<'_> {
         self.report.add(Defect::new(Part::Packet, offset, what).of_example(example, origin));
     }
 
-    /// Bytes in which no packet header is readable. A sound index still knows whose they were.
+    /// Reports bytes without a readable packet header. An intact index still says which examples they
+    /// contained.
     fn gap(&mut self, offset: usize, bytes: usize) {
         let end = offset + bytes;
         let first = self.next;
@@ -302,7 +303,7 @@ impl Walk<'_> {
     }
 }
 
-/// The sums of the footer, computed again.
+/// The sums in the footer, computed again.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     tokens: u64,
@@ -318,7 +319,7 @@ impl Counts {
     }
 }
 
-/// The index as bytes, readable even where its checksum fails.
+/// The index as bytes, which is readable even if its checksum is wrong.
 struct Index<'a> {
     file: &'a [u8],
     layout: IndexLayout,
@@ -338,7 +339,7 @@ impl<'a> Index<'a> {
         (self.layout.offset + 8 * example.min(self.examples)) as usize
     }
 
-    /// Offset and entry of an example. `None` past the end.
+    /// Returns the offset and the entry of an example, or `None` past the end.
     fn entry(&self, example: u64) -> Option<(u64, IndexEntry)> {
         (example < self.examples).then(|| {
             let narrow = |column: u64| u32_at(self.file, (column + 4 * example) as usize);
@@ -355,8 +356,8 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Hashes the file behind the walk and gives the pages back, so that a file larger than memory is read once
-/// and kept nowhere.
+/// Hashes the part of the file that was already read and releases its pages, so that a file larger than
+/// memory is read only once.
 struct HashedPass<'a> {
     map: &'a Mmap,
     hasher: blake3::Hasher,

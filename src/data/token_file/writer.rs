@@ -10,14 +10,14 @@ use super::v2::{
     ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PACKET_HEADER, PacketHeader, packet_len,
 };
 
-/// Writes one token file. The file appears under its name at [`finish`](Self::finish); dropped before, it
-/// leaves nothing behind. A process killed before leaves `<name>.partial`, from which
+/// Writes one token file. The file appears under its name at [`finish`](Self::finish); if the writer is
+/// dropped before, nothing is left. If the process is killed before, `<name>.partial` is left, from which
 /// [`rebuild`](super::rebuild) recovers every complete packet.
 pub struct TokenFileWriter {
     path: PathBuf,
     out: Sink,
     header: Header,
-    /// Index rows, on disk: ten million examples would take 280 MB here.
+    /// The rows of the index, kept on disk because ten million examples would take 280 MB of memory.
     rows: BufWriter<File>,
     packet: Vec<u8>,
     counts: Counts,
@@ -34,24 +34,24 @@ struct Counts {
 /// The result of [`TokenFileWriter::finish`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
-    /// Examples in the file.
+    /// The number of examples in the file.
     pub examples: u64,
-    /// Their tokens.
+    /// The number of tokens in them.
     pub total_tokens: u64,
-    /// Tokens that carry loss.
+    /// The number of tokens that contribute to the loss.
     pub target_tokens: u64,
-    /// Size of the file.
+    /// The size of the file in bytes.
     pub bytes: u64,
 }
 
 impl TokenFileWriter {
-    /// Starts the file that will appear at `path`. Fails when another process is writing it.
+    /// Starts a file that will appear at `path`. Fails when another process is writing it.
     pub fn create(path: &Path, header: Header) -> Result<Self, TokenFileError> {
         Self::create_beside(path, "partial", header)
     }
 
-    /// Like [`create`](Self::create), with another ending for the unfinished file: a rebuild reads what a
-    /// killed writer left under the usual one.
+    /// Like [`create`](Self::create), with another extension for the unfinished file, because a rebuild reads
+    /// the usual one that a killed writer left.
     pub(super) fn create_beside(path: &Path, ending: &str, header: Header) -> Result<Self, TokenFileError> {
         let block = header.encode();
         if block.len() > MAX_HEADER {
@@ -76,7 +76,7 @@ impl TokenFileWriter {
         Ok(writer)
     }
 
-    /// Appends one example. `loss_mask[t]` is true where token `t` is a target; the first token never is.
+    /// Appends one example. `loss_mask[t]` is true if token `t` is a target; the first token never is.
     pub fn push(
         &mut self,
         input_ids: &[u32],
@@ -141,12 +141,12 @@ impl TokenFileWriter {
         Ok(())
     }
 
-    /// Examples pushed so far.
+    /// Returns the number of examples pushed so far.
     pub fn examples(&self) -> u64 {
         self.counts.examples
     }
 
-    /// Writes index and footer, makes the file durable and gives it its name.
+    /// Writes index and footer, makes the file durable and renames it to its final name.
     pub fn finish(mut self) -> Result<Written, TokenFileError> {
         let bytes = self.write_end().map_err(TokenFileError::io(&self.path))?;
         self.out.partial.commit()?;
@@ -201,7 +201,7 @@ impl TokenFileWriter {
     }
 }
 
-/// One example's line of the index, as it waits on disk for [`TokenFileWriter::finish`].
+/// The index entry of one example, kept on disk until [`TokenFileWriter::finish`].
 struct Row {
     offset: u64,
     token_count: u32,
@@ -233,7 +233,7 @@ impl Row {
     }
 }
 
-/// Buffers, hashes and counts the bytes on their way to the partial file.
+/// Buffers, hashes and counts the bytes written to the partial file.
 struct Sink {
     partial: PartialFile,
     pending: Vec<u8>,
@@ -257,7 +257,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The hash of everything written so far.
+    /// Returns the hash of everything written so far.
     fn hash(&mut self) -> io::Result<[u8; 32]> {
         self.flush()?;
         Ok(*self.hasher.finalize().as_bytes())

@@ -1,4 +1,4 @@
-//! Where the token goes: to the hub's own origin, and into no text of any kind.
+//! Tests that the token is sent only to the hub's own origin, and never appears in any text.
 
 use std::sync::Mutex;
 

@@ -1,5 +1,6 @@
-//! The whole model on a CUDA device, or the emulated one, against the CPU, which the other tests hold against
-//! transformers: the same bf16 weights, f32 arithmetic there, bf16 activations with f32 sums here.
+//! Compares the whole model on a CUDA device, or the emulated one, with the CPU, which other tests compare
+//! with transformers. The bf16 weights are the same; the CPU computes in f32, the device has bf16 activations
+//! with f32 sums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,17 +13,17 @@ use super::others::FOLDERS;
 use super::{Golden, json, qwen35, relative, root};
 use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy};
 
-/// Relative difference of losses (`kernels/NOTES.md`, "Tolerances").
+/// The allowed relative difference of losses (`kernels/NOTES.md`, "Tolerances").
 const LOSS: f64 = 2e-3;
-/// Relative L2 of a gradient after bf16 activations in all layers of a small random model; single kernels are
-/// held to 2e-2.
+/// The allowed relative L2 error of a gradient after bf16 activations in all layers of a small random model.
+/// The limit for single kernels is 2e-2.
 const GRADIENT: f64 = 1.5e-1;
 const LOGITS: f64 = 2e-2;
-/// Cosine of the angle between all gradients of fp8 and those of bf16. This random model makes much of
-/// little: bf16 itself, with a sixteenth of the rounding, is up to [`GRADIENT`] from f32.
+/// The least cosine of the angle between all gradients of fp8 and those of bf16. This random model amplifies
+/// small differences: bf16 itself, with a sixteenth of the rounding, differs by up to [`GRADIENT`] from f32.
 const FP8_COSINE: f64 = 0.6;
-/// The same, between fp8 with and without recompute: one more rounding in each layer, which e4m3 makes
-/// larger.
+/// The allowed difference between fp8 with and without recompute, which adds one rounding per layer that e4m3
+/// amplifies.
 const FP8_RECOMPUTED: f64 = 1e-1;
 
 fn device() -> Option<Device> {
@@ -46,7 +47,7 @@ fn bits(gradients: &Gradients) -> Vec<Vec<u32>> {
     gradients.all().into_iter().map(|g| host(g.clone()).into_iter().map(f32::to_bits).collect()).collect()
 }
 
-/// Three examples in a row, one of them longer than a chunk of the delta rule.
+/// Returns a row of three examples, one of them longer than a chunk of the delta rule.
 fn packed_row(vocabulary: usize) -> PackedSequence {
     let ids: Vec<u32> = (0..130).map(|t| ((t * t * 31 + t * 7919 + 5) % vocabulary) as u32).collect();
     PackedSequence::new(&ids, &[0, 40, 43, 130], &ids.iter().map(|id| id % 3 > 0).collect::<Vec<_>>())
@@ -65,7 +66,7 @@ fn agree(what: &str, found: &Gradients, expected: &Gradients, names: impl Iterat
         let expected = expected.get(&name).unwrap_or_else(|| panic!("no gradient of {name} on the CPU"));
         let found = found.get(&name).unwrap_or_else(|| panic!("no gradient of {name} on the device"));
         let error = relative(&host(found.clone()), &host(expected.clone()));
-        // A bias of keys has no gradient at all, for softmax ignores it.
+        // A bias of keys has no gradient at all, because softmax ignores it.
         let norm = Clip::new(&[expected], 1.0).norm();
         assert!(error <= GRADIENT || norm < 1e-5, "{what}: gradient of {name} differs by {error:e}");
         compared += 1;
@@ -101,7 +102,7 @@ fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
         for recompute in [false, true, false] {
             let (loss, gradients) = loss_and_gradients(&on_device, &row, recompute);
             assert!((loss / expected_loss - 1.0).abs() <= LOSS, "loss {loss} for {expected_loss}");
-            // `B` starts at zero, so `A` has no gradient yet to compare.
+            // `B` starts at zero, so `A` has no gradient to compare yet.
             let names = trained_names(&on_host).into_iter().filter(|name| !name.contains("lora_A"));
             agree("text model", &gradients, &expected, names);
             if !recompute {
@@ -114,7 +115,7 @@ fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
     }
 }
 
-/// Random weights and activations lose more than those of a trained model.
+/// Random weights and activations lose more precision than those of a trained model.
 #[test]
 fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     let Some(device) = device() else { return };
@@ -129,7 +130,8 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     assert!(loss == again && bits(&same) == bits(&gradients), "other bits");
     let evaluated = rounding.loss_sum(&row).nats() / row.target_tokens() as f64;
     assert!((evaluated / loss - 1.0).abs() < 1e-6, "without gradients: {evaluated} for {loss}");
-    // All together: of some parameters of a random model little more than noise is left.
+    // All gradients are compared at once, because those of some parameters of a random model are almost only
+    // noise.
     let together =
         |gradients: &Gradients| gradients.all().into_iter().flat_map(|g| host(g.clone())).collect::<Vec<_>>();
     let (again, recomputed) = loss_and_gradients(&rounding, &row, true);
@@ -144,11 +146,11 @@ fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     assert!((FP8_COSINE..0.9999).contains(&cosine), "gradients point elsewhere: {cosine}");
 }
 
-/// Large, so that a step follows the gradient: with the usual one the first steps follow its sign alone, also
-/// where a random model's gradient is less than bf16's noise.
+/// A large epsilon, so that a step follows the gradient. With the usual one the first steps follow only its
+/// sign, even where a random model's gradient is smaller than bf16's noise.
 const EPS: f64 = 1e-2;
 
-/// `steps` losses of AdamW with clipping on one row.
+/// Returns the losses of `steps` steps of AdamW with clipping on one row.
 fn curve(model: &mut Model, row: &PackedSequence, steps: u64, learning_rate: f64) -> Vec<f64> {
     let mut moments: BTreeMap<String, Moments> = BTreeMap::new();
     let mut losses = Vec::new();
@@ -176,8 +178,7 @@ fn curve(model: &mut Model, row: &PackedSequence, steps: u64, learning_rate: f64
 #[test]
 fn thirty_steps_follow_the_curve_of_the_cpu() {
     let Some(device) = device() else { return };
-    // Weights with more digits than bf16 has: from those that are bf16 numbers a small step would round back
-    // to where it began.
+    // The weights have more digits than bf16. With bf16 numbers, rounding would undo a small step.
     let folder = qwen35().join("checkpoint");
     for adapters in [false, true] {
         let train = |device: &Device| {

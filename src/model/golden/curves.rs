@@ -1,4 +1,4 @@
-//! Twenty optimizer steps, as the trainer makes them.
+//! Compares twenty optimizer steps of the trainer's code with golden values.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ struct Batches {
 }
 
 impl Batches {
-    /// The micro-batches of a step, each one row of several examples.
+    /// Returns the micro-batches of a step, each one a row of several examples.
     fn step(&self, step: usize) -> Vec<PackedSequence> {
         let (ids, labels) = (self.golden.integers("input_ids"), self.golden.integers("labels"));
         let shape = self.golden.shape("input_ids");
@@ -114,7 +114,7 @@ fn lora_follows_the_curve_of_peft_and_merges_to_its_weights() {
         assert_eq!(config.scale(), expected["scaling"].as_f64().unwrap());
         assert_eq!(model.linears().len() as u64, expected["wrapped_linears"].as_u64().unwrap());
 
-        // The norms were taken on the first micro-batch alone.
+        // The golden norms were computed on the first micro-batch alone.
         let batches = Batches { golden: Golden::open("train_batches.safetensors") };
         let row = &batches.step(0)[0];
         let mut gradients = Gradients::default();

@@ -38,7 +38,7 @@ fn speculative_decoding_gives_the_same_tokens_and_the_acceptance_of_the_referenc
             if let Some(rounds) = rounds.as_array() {
                 let log: Vec<usize> =
                     rounds.iter().map(|round| round["accepted"].as_u64().unwrap() as usize).collect();
-                // The last pass may be cut short by the number of tokens asked for.
+                // The last pass may be truncated by the requested number of tokens.
                 let common = run.accepted.len().min(log.len()) - 1;
                 assert_eq!(run.accepted[..common], log[..common], "{folder}, draft length {draft_length}");
                 compared += 1;
@@ -59,7 +59,7 @@ fn drafts_from_some_of_the_vocabulary_change_what_is_kept_and_not_the_text() {
         let mtp = Mtp::load(&checkpoint, &Device::flex()).unwrap();
         let (prompt, expected) = (ids(&row["prompt"]), ids(&row["continuation"]));
         let every: Vec<u32> = (0..model.config().vocab_size as u32).collect();
-        // Every other token of the text, so that some drafts can be right and some cannot.
+        // Every other token of the text, so that some drafts can be accepted and others cannot.
         let mut half: Vec<u32> = expected.iter().copied().step_by(2).collect();
         half.sort_unstable();
         half.dedup();

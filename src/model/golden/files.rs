@@ -1,4 +1,4 @@
-//! Checkpoints and adapters on disk: what is read, written, refused.
+//! Tests of reading, writing and refusing checkpoints and adapters on disk.
 
 use std::path::Path;
 
@@ -37,7 +37,8 @@ fn every_tensor_of_the_reference_is_found_with_its_shape() {
 
 #[test]
 fn text_weights_under_wrapper_names_load_like_the_wrapper() {
-    // Layout C: what transformers writes when a wrapper checkpoint is loaded as a causal LM and saved again.
+    // Layout C is what transformers writes when a wrapper checkpoint is loaded as a causal LM and saved
+    // again.
     let wrapper = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let config: serde_json::Value = serde_json::from_str(wrapper.config_text()).unwrap();
@@ -143,7 +144,7 @@ fn an_adapter_survives_being_saved_and_loaded() {
     let mut second = model("checkpoint");
     assert_eq!(second.load_lora(dir.path()).unwrap(), config);
     assert_eq!(host(first.hidden(&probe())), host(second.hidden(&probe())));
-    // The same keys as peft writes.
+    // The keys are the same as those written by PEFT.
     let keys = |path: &Path| -> Vec<String> {
         let bytes = std::fs::read(path.join("adapter_model.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();

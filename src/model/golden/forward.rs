@@ -115,7 +115,8 @@ fn a_packed_row_gives_every_example_the_logits_it_has_alone() {
         let alone = PackedSequence::single(&ids[from..to]);
         let alone = model.logits(model.hidden(&alone));
         let error = difference(&logits[from * vocabulary..to * vocabulary], &alone);
-        // Not bit for bit: the blocking of a matrix product depends on the number of rows.
+        // They are not equal bit for bit, because the blocking of a matrix product depends on the number of
+        // rows.
         assert!(error <= 5e-5, "example at {from} differs from itself alone by {error:e}");
     }
 }

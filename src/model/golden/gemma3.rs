@@ -1,4 +1,5 @@
-//! Gemma 3 beyond its golden values: packs, decoding, adapters, and the text model inside a larger one.
+//! Tests of Gemma 3 beyond its golden values: packs, decoding, adapters, and the text model inside a larger
+//! one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use super::{GRADIENT, difference, host, relative, root};
 use crate::export::export;
 use crate::{Checkpoint, Gradients, LoraConfig, Model, ModelError, PackedSequence};
 
-/// The set's folder; says so where there is none.
+/// Returns the set's folder, or `None` with a message if it does not exist.
 fn folder() -> Option<PathBuf> {
     let folder = root().join("others/gemma3");
     if !folder.is_dir() {
@@ -29,7 +30,7 @@ fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * 37 + 11) % 256).collect()
 }
 
-/// Examples shorter than the window of 8, as long, and longer.
+/// The boundaries of examples shorter than the window of 8, as long, and longer.
 const BORDERS: [u32; 5] = [0, 3, 33, 41, 60];
 
 fn examples(ids: &[u32]) -> impl Iterator<Item = (usize, PackedSequence)> {
@@ -78,7 +79,8 @@ fn decoding_behind_the_window_gives_what_the_whole_sequence_gives() {
     assert!(difference(&whole, &stepped) < 1e-4);
 }
 
-/// The set's text model inside a larger one: `text` stands before its tensors, and `beside` are two more.
+/// Writes the set's text model inside a larger one: its tensors get the prefix `text`, and the two tensors
+/// `beside` are added.
 fn inside_a_larger_model(folder: &Path, text: &str, beside: [&str; 2]) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     let config: Value =
@@ -100,7 +102,7 @@ fn inside_a_larger_model(folder: &Path, text: &str, beside: [&str; 2]) -> tempfi
     to
 }
 
-/// The names before and since transformers 4.52.
+/// The names of transformers before and since 4.52.
 const LAYOUTS: [(&str, [&str; 2]); 2] = [
     (
         "language_model.model.",

@@ -4,7 +4,7 @@ use sparktune_kernels::adamw::Clip;
 use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
 use crate::{Checkpoint, Gradients, Model, Mtp, PackedSequence};
 
-/// Canonical name of a stored one.
+/// Returns the canonical name of a stored one.
 fn canonical(stored: &str) -> &str {
     stored.strip_prefix("model.language_model.").unwrap_or(stored)
 }
@@ -99,7 +99,7 @@ fn a_packed_row_has_the_loss_and_gradients_of_its_examples() {
         assert!((model.loss_sum(&alone).nats() - f64::from(sum)).abs() <= LOSS * targets.max(10.0));
         from += length;
     }
-    // The test would notice a missing reset: each known wrong way of packing gives another loss.
+    // The test would detect a missing reset: each known error in packing gives another loss.
     let loss = model.loss_sum(&row).nats() / row.target_tokens() as f64;
     for (name, wrong) in expected["wrong_variants"].as_object().unwrap() {
         let wrong = wrong["loss"].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! Parity with transformers and peft on the fixture sets (`tests/fixtures`, or the folder named by
+//! Compares with transformers and PEFT on the fixture sets (`tests/fixtures`, or the folder in
 //! `SPARKTUNE_FIXTURES`). Tolerances are those of `tests/README.md`.
 
 #[cfg(feature = "cuda")]
@@ -24,7 +24,7 @@ pub(crate) const LOSS: f64 = 1e-5;
 pub(crate) const GRADIENT: f64 = 1e-3;
 pub(crate) const CURVE: f64 = 1e-3;
 
-/// The fixture root: either it holds `qwen35/` and `others/`, or it is the qwen35 set itself.
+/// Returns the fixture root, which either contains `qwen35/` and `others/`, or is the qwen35 set itself.
 pub(crate) fn root() -> PathBuf {
     match std::env::var_os("SPARKTUNE_FIXTURES") {
         Some(dir) => PathBuf::from(dir),
@@ -98,7 +98,7 @@ impl Golden {
         self.tensors().tensor(name).is_ok()
     }
 
-    /// The `[rows, length]` batch `input_ids` and `labels` as one row of that many examples.
+    /// Returns the `[rows, length]` batch `input_ids` and `labels` as one row of that many examples.
     pub(crate) fn batch(&self) -> PackedSequence {
         let shape = self.shape("input_ids");
         labelled_row(&self.integers("input_ids"), &self.integers("labels"), &vec![shape[1]; shape[0]])
@@ -109,7 +109,8 @@ impl Golden {
     }
 }
 
-/// A row of `lengths` examples from unshifted labels (`-100` = no target), as transformers takes them.
+/// Returns a row of examples with these `lengths` from unshifted labels (`-100` = no target), the format of
+/// transformers.
 pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize]) -> PackedSequence {
     let mut borders = vec![0u32];
     for length in lengths {
@@ -123,7 +124,7 @@ pub(crate) fn labelled_row(input_ids: &[i64], labels: &[i64], lengths: &[usize])
     PackedSequence::new(&ids, &borders, &mask)
 }
 
-/// The name a parameter has in the wrapper checkpoint of the set.
+/// Returns the name of a parameter in the wrapper checkpoint of the set.
 pub(crate) fn stored_name(canonical: &str) -> String {
     Checkpoint::open(&qwen35().join("checkpoint")).unwrap().stored_name(canonical)
 }
@@ -132,13 +133,13 @@ pub(crate) fn host(tensor: Tensor<2>) -> Vec<f32> {
     tensor.inner().into_data().try_to_vec().unwrap()
 }
 
-/// Largest absolute difference.
+/// Returns the largest absolute difference.
 pub(crate) fn difference(got: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(got.len(), expected.len());
     got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Relative L2 distance.
+/// Returns the relative L2 distance.
 pub(crate) fn relative(got: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let square = |x: f32| f64::from(x) * f64::from(x);

@@ -1,4 +1,4 @@
-//! The other families: one set each, named after its folder.
+//! Tests of the other families, with one set per family.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn load(dir: &Path) -> Result<Model, ModelError> {
     Model::load(&Checkpoint::open(dir)?, &Device::flex(), &mut |_, _| ())
 }
 
-/// The folders of all families that are there, Qwen3.5 among them.
+/// Returns the existing folders of all families, including Qwen3.5.
 fn every_family() -> Vec<PathBuf> {
     let others = FOLDERS.into_iter().map(|name| root().join("others").join(name));
     others
@@ -29,7 +29,7 @@ fn every_family() -> Vec<PathBuf> {
         .collect()
 }
 
-/// A copy of a checkpoint folder of one weight file, with one tensor more.
+/// Copies a checkpoint folder with one weight file and adds one tensor.
 fn with_tensor(dir: &Path, name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(dir.join("config.json"), copy.path().join("config.json")).unwrap();
@@ -83,7 +83,8 @@ fn logits_loss_and_gradients_of_every_other_family_are_those_of_transformers() {
                 let gradient =
                     gradients.get(name).unwrap_or_else(|| panic!("{family}: no gradient of {name}"));
                 let (got, norm) = (Clip::new(&[gradient], 1.0).norm(), norm.as_f64().unwrap());
-                // A bias on k has no gradient at all (softmax ignores it): compare what is left absolutely.
+                // A bias on k has no gradient at all (softmax ignores it), so the remainder is compared
+                // absolutely.
                 assert!(
                     (got - norm).abs() <= GRADIENT * norm + 1e-6,
                     "{family}: gradient norm of {name}: {got} for {norm}"
@@ -148,7 +149,8 @@ fn a_tensor_that_no_part_of_the_model_uses_is_refused_in_every_family_and_carrie
 
 #[test]
 fn a_mistral_with_a_sliding_window_decodes_as_it_trains() {
-    // The golden set has no window: the same weights with one, a whole sequence against token by token.
+    // The golden set has no window, so the same weights with one are compared on a whole sequence and token
+    // by token.
     let dir = root().join("others/mistral");
     if !dir.is_dir() {
         println!("skipped: SPARKTUNE_FIXTURES has no folder `others/mistral`");
@@ -187,7 +189,7 @@ fn an_unknown_family_is_computed_as_said_and_refused_where_a_tensor_finds_no_pla
     assert!(Checkpoint::open(copy.path()).is_err());
 
     let computed_as = |family| {
-        // Without this the config alone would be refused for a Llama.
+        // Without this, the config alone would be refused for Llama.
         let ignored_fields = vec!["max_window_layers".to_owned()];
         let options = ConfigOptions { computed_as: Some(family), ignored_fields };
         let checkpoint = Checkpoint::open_with(copy.path(), &options).unwrap();
@@ -195,7 +197,7 @@ fn an_unknown_family_is_computed_as_said_and_refused_where_a_tensor_finds_no_pla
     };
     let hidden = |model: Model| host(model.hidden(&PackedSequence::single(&[1, 2, 3, 4])));
     assert_eq!(hidden(computed_as(Architecture::Qwen3).unwrap()), hidden(load(&dir).unwrap()));
-    // Without its norms of queries and keys it would be silently another model.
+    // Without its norms of queries and keys it would silently be another model.
     let error = computed_as(Architecture::Llama).unwrap_err().to_string();
     assert!(error.contains("q_norm.weight") || error.contains("k_norm.weight"), "{error}");
 }

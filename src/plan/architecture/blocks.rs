@@ -1,4 +1,4 @@
-//! The layers that more than one family builds: softmax attention and a gated MLP, in the layout of Llama.
+//! Layers that several families share: softmax attention and a gated MLP in the layout of Llama.
 
 use super::fields::{ConfigError, Fields};
 use super::rope::Rope;
@@ -6,7 +6,7 @@ use super::table::{
     Activation, AttentionSpec, LayerSpec, LinearSpec, MixerSpec, NormSpec, Part, Place, Reads, TensorSpec,
 };
 
-/// The sizes that every family's table starts from.
+/// The sizes that every family's table is built from.
 pub(crate) struct Sizes {
     pub(crate) hidden_size: usize,
     pub(crate) intermediate_size: usize,
@@ -41,50 +41,50 @@ impl Sizes {
     }
 }
 
-/// The channels of all heads, which a hostile config must not make overflow.
+/// Returns the number of channels of all heads, or an error if the sizes of a hostile config overflow.
 pub(super) fn channels(field: &str, heads: usize, width: usize) -> Result<usize, ConfigError> {
     let channels = heads.checked_mul(width).filter(|channels| *channels < 1 << 32);
     channels.ok_or_else(|| ConfigError::field(field, "gives all heads together 2^32 channels or more"))
 }
 
-/// Softmax attention, with whatever a family adds to that of Llama.
+/// Softmax attention with the features that families add to Llama's.
 #[derive(Clone)]
 pub(super) struct Attention {
     pub(super) rope: Rope,
     pub(super) sliding_window: Option<usize>,
-    /// q, k and v have biases.
+    /// Whether q, k and v have biases.
     pub(super) qkv_bias: bool,
-    /// The output projection has a bias.
+    /// Whether the output projection has a bias.
     pub(super) o_bias: bool,
-    /// Queries and keys are normalised per head.
+    /// Whether queries and keys are normalised per head.
     pub(super) qk_norm: bool,
-    /// The result is gated by a sigmoid that is computed in `q_proj`.
+    /// Whether the result is multiplied by the sigmoid of a gate that `q_proj` computes.
     pub(super) output_gate: bool,
-    /// Factor on the products of queries and keys; `head_dim^-1/2` where this is `None`.
+    /// The factor on the products of queries and keys; `None` means `head_dim^-1/2`.
     pub(super) scale: Option<f32>,
     /// The norms and the MLP around it.
     pub(super) styling: Styling,
 }
 
-/// How the norms and the MLP of a layer are made.
+/// The norms and the MLP of a layer.
 #[derive(Clone, Copy)]
 pub(super) struct Styling {
-    /// All norms of the layer multiply by `1 + weight`.
+    /// Whether all norms of the layer multiply by `1 + weight`.
     pub(super) zero_centred: bool,
-    /// Mixer and MLP have a norm after them too.
+    /// Whether the outputs of mixer and MLP are normalised as well.
     pub(super) norms_after: bool,
-    /// What the MLP's gate passes through.
+    /// The activation of the MLP's gate.
     pub(super) activation: Activation,
 }
 
 impl Styling {
-    /// That of Llama.
+    /// The norms and the MLP of Llama.
     pub(super) const PLAIN: Self =
         Self { zero_centred: false, norms_after: false, activation: Activation::Silu };
 }
 
 impl Attention {
-    /// That of Llama.
+    /// The attention of Llama.
     pub(super) const fn plain(rope: Rope) -> Self {
         Self {
             rope,
@@ -99,7 +99,7 @@ impl Attention {
     }
 }
 
-/// A layer with softmax attention.
+/// Builds a layer with softmax attention.
 pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
     let h = sizes.hidden_size;
     let q = sizes.num_attention_heads * sizes.head_dim;
@@ -115,7 +115,7 @@ pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
         mixer.push(norm("self_attn.q_norm", sizes.head_dim, with.styling.zero_centred, Place::Queries));
         mixer.push(norm("self_attn.k_norm", sizes.head_dim, with.styling.zero_centred, Place::Keys));
     }
-    // q before and after its norm, gate, output, gated output; k before and after its norm, v.
+    // Kept: q before and after its norm, gate, output and gated output; k before and after its norm, and v.
     let kept = 5 * q + 3 * kv;
     let spec = MixerSpec::Attention(AttentionSpec {
         num_attention_heads: sizes.num_attention_heads,
@@ -129,8 +129,8 @@ pub(super) fn attention_layer(sizes: &Sizes, with: &Attention) -> LayerSpec {
     layer(sizes, spec, mixer, kept, with.styling)
 }
 
-/// A layer of this mixer and a gated MLP, with a norm before each, and after each where the family has them.
-/// `kept`: numbers that the mixer keeps for its backward pass, for each token.
+/// Builds a layer of this mixer and a gated MLP, each with a norm before it, and after it if the family has
+/// those. `kept` is the number of values per token that the mixer keeps for its backward pass.
 pub(super) fn layer(
     sizes: &Sizes,
     mixer: MixerSpec,
@@ -144,7 +144,7 @@ pub(super) fn layer(
     let mut parts = vec![norm("input_layernorm", Place::BeforeMixer)];
     parts.extend(of_mixer);
     if norms_after {
-        // The name that other families have for the norm before the MLP.
+        // Other families use this name for the norm before the MLP.
         parts.push(norm("post_attention_layernorm", Place::AfterMixer));
         parts.push(norm("pre_feedforward_layernorm", Place::BeforeMlp));
     } else {
@@ -158,20 +158,21 @@ pub(super) fn layer(
     if norms_after {
         parts.push(norm("post_feedforward_layernorm", Place::AfterMlp));
     }
-    // Residual and normed input of mixer and MLP, and what the norms after them read; gate, up and their
-    // product.
+    // Kept: the residual and the normed input of mixer and MLP, the inputs of the norms after them, and gate,
+    // up and their product.
     let of_norms = if norms_after { 6 * h } else { 4 * h };
     let kept_per_token = of_norms + 3 * i + kept;
     LayerSpec { mixer, intermediate_size: i, activation, parts, kept_per_token }
 }
 
-/// The norm after the last layer.
+/// Returns the norm after the last layer.
 pub(super) fn final_norm(sizes: &Sizes, zero_centred: bool) -> NormSpec {
     NormSpec { path: "norm", width: sizes.hidden_size, zero_centred, place: Place::Decoder }
 }
 
-/// The window of each layer as Qwen2 and Qwen3 have it: `layer_types` says which layers have one, or else all
-/// from `max_window_layers` on do; none does without `use_sliding_window`.
+/// Returns the sliding window of each layer as in Qwen2 and Qwen3. `layer_types` lists the layers that have
+/// one; without it, these are all layers from `max_window_layers` on. No layer has one without
+/// `use_sliding_window`.
 pub(super) fn windows_by_layer(config: &Fields, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
     let window = if config.flag("use_sliding_window") { sliding_window(config)? } else { None };
     let listed = config.layer_types(layers, &[("full_attention", false), ("sliding_attention", true)])?;
@@ -180,7 +181,7 @@ pub(super) fn windows_by_layer(config: &Fields, layers: usize) -> Result<Vec<Opt
     Ok(windowed.into_iter().map(|windowed| window.filter(|_| windowed)).collect())
 }
 
-/// How many tokens a windowed layer sees, where the config says so.
+/// Returns the size of the sliding window in tokens, if the config has one.
 pub(super) fn sliding_window(config: &Fields) -> Result<Option<usize>, ConfigError> {
     config.get("sliding_window").map(|_| config.size("sliding_window")).transpose()
 }

@@ -1,54 +1,54 @@
-//! Reading the fields of a `config.json`, and refusing those that nobody here knows.
+//! Reads the fields of a `config.json` and refuses unknown ones.
 //!
-//! A field that is passed over in silence may change what the model computes: the training would then be that
-//! of another model. So each family lists the fields that it uses, those that are known to change nothing,
-//! and those that are known to change something that is not computed here. What is in none of the lists is
-//! refused too, unless its value turns it off.
+//! An ignored field may change what the model computes, and another model than the intended one would then be
+//! trained. Therefore each family lists the fields that it uses, those known to change nothing, and those
+//! known to require a computation that is not implemented here. Fields in none of the lists are refused too,
+//! unless their value turns them off.
 
 use serde_json::{Map, Value};
 
 use crate::choices::Architecture;
 
-/// Why a `config.json` cannot be trained. Each message says what is wrong, where, and what to do.
+/// The reasons why a `config.json` cannot be trained. Each message says what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not JSON, or not an object.
+    /// The file is not JSON, or not an object.
     #[error(
         "config.json is not a JSON object: {0}. Download the model again or point --model at a folder with a valid config.json"
     )]
     NotJson(String),
-    /// A field is missing, has the wrong type, or asks for what is not computed here.
+    /// A field is missing, has the wrong type, or requires a computation that is not implemented.
     #[error("config.json: `{field}` {problem}. This file does not describe a model sparktune can train")]
     Field {
-        /// Dotted name of the field.
+        /// The dotted name of the field.
         field: String,
-        /// The problem.
+        /// A description of the problem.
         problem: String,
     },
     /// Fields that the family's table does not know.
     #[error("{}", unknown_fields_text(.fields, *.family))]
     UnknownFields {
-        /// Their dotted names.
+        /// The dotted names of the fields.
         fields: Vec<String>,
-        /// The family that the model is computed as.
+        /// The family that the model is treated as.
         family: Architecture,
     },
-    /// The family is not one of ours.
+    /// The family is unknown.
     #[error(
         "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute the same as one of these, which only its authors' code can tell, name that family with --architecture", families = families()
     )]
     Unsupported(String),
-    /// A known family was to be computed as another one.
+    /// The user asked to treat a model of a known family as another family.
     #[error(
         "config.json: model_type `{found}` is known, and computing it as {asked} would be wrong. Omit --architecture"
     )]
     Contradicted {
-        /// The value in the config.
+        /// The `model_type` of the config.
         found: String,
-        /// The name that was asked for.
+        /// The family that the user asked for.
         asked: Architecture,
     },
-    /// Quantised weights.
+    /// The weights are quantised.
     #[error(
         "config.json: the weights are quantised ({0}) and cannot be trained as they are. Choose the bf16 repository of the same model"
     )]
@@ -56,7 +56,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A problem with one field.
+    /// Creates the error for a problem with one field.
     pub(crate) fn field(field: &str, problem: &str) -> Self {
         Self::Field { field: field.into(), problem: problem.into() }
     }
@@ -84,22 +84,23 @@ fn unknown_fields_text(fields: &[String], family: Architecture) -> String {
     )
 }
 
-/// How many unknown fields a message names.
+/// The largest number of unknown fields in a message.
 const SHOWN: usize = 8;
 
-/// The fields of a family's config by what they do here.
+/// The config fields of a family by how they are treated.
 pub(super) struct FieldLists {
-    /// Read by the family's table.
+    /// Fields that the family's table reads.
     pub(super) used: &'static [&'static str],
-    /// Known to change nothing in training.
+    /// Fields that are known not to affect training.
     pub(super) harmless: &'static [&'static str],
-    /// Known to ask for a computation that is not done here, unless their value turns it off.
+    /// Fields that are known to require a computation that is not implemented, unless their value turns it
+    /// off.
     pub(super) refused: &'static [&'static str],
-    /// Known beside `text_config`, where the text model is a part of a larger one.
+    /// Fields that are known to occur next to `text_config`, where the text model is a part of a larger one.
     pub(super) wrapper: &'static [&'static str],
 }
 
-/// Read for every family (`model_config`, [`Sizes`](super::Sizes), `rope`).
+/// Fields that are read for every family (by `model_config`, [`Sizes`](super::Sizes) and `rope`).
 const USED_BY_ALL: &[&str] = &[
     "model_type",
     "hidden_size",
@@ -116,14 +117,14 @@ const USED_BY_ALL: &[&str] = &[
     "torch_dtype",
 ];
 
-/// Known to change nothing, in any family.
+/// Fields that are known not to affect training in any family.
 ///
 /// The attributes of transformers' `PreTrainedConfig` (`configuration_utils.py`, versions 4.40 to 5.23),
-/// among them the generation settings that versions before 4.41 stored here; dropout, which is not part of
-/// what is computed at evaluation and is zero in all published configs of these families; and what converters
-/// and fine-tuning tools leave behind.
+/// among them the generation settings that versions before 4.41 stored here; dropout, which does not apply at
+/// evaluation and is zero in all published configs of these families; and the fields that converters and
+/// fine-tuning tools add.
 const HARMLESS_IN_ALL: &[&str] = &[
-    // PreTrainedConfig
+    // Attributes of PreTrainedConfig.
     "architectures",
     "transformers_version",
     "_name_or_path",
@@ -151,7 +152,7 @@ const HARMLESS_IN_ALL: &[&str] = &[
     "resid_pdrop",
     "embd_pdrop",
     "pretraining_tp",
-    // Tokens, labels and tasks
+    // Tokens, labels and tasks.
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
@@ -165,7 +166,7 @@ const HARMLESS_IN_ALL: &[&str] = &[
     "num_labels",
     "problem_type",
     "task_specific_params",
-    // Generation
+    // Generation settings.
     "begin_suppress_tokens",
     "bad_words_ids",
     "cache_implementation",
@@ -193,16 +194,16 @@ const HARMLESS_IN_ALL: &[&str] = &[
     "top_k",
     "top_p",
     "typical_p",
-    // Tools
+    // Fields written by tools.
     "transformers.js_config",
     "unsloth_fixed",
     "unsloth_version",
     "model_name",
 ];
 
-/// Known to ask for a computation that no family here has: experts; soft caps and multipliers; layers without
-/// positions; parallel residuals; clipped, normed, low-rank or pruned projections; layers that differ from
-/// one another; encoders.
+/// Fields that are known to require a computation that no family here has: experts; soft caps and
+/// multipliers; layers without positions; parallel residuals; clipped, normed, low-rank or pruned
+/// projections; layers that differ from one another; encoders.
 const REFUSED_IN_ALL: &[&str] = &[
     "num_experts",
     "num_local_experts",
@@ -233,14 +234,14 @@ const REFUSED_IN_ALL: &[&str] = &[
     "rope_interleaved",
 ];
 
-/// Known beside `text_config` in every family.
+/// Fields that are known to occur next to `text_config` in every family.
 const WRAPPER_OF_ALL: &[&str] = &["text_config", "vision_config"];
 
 impl FieldLists {
-    /// Looks at every field of a config, and of the wrapper around it.
+    /// Checks every field of a config and of the wrapper around it.
     ///
     /// # Errors
-    /// A field that asks for what is not computed here, or is not known, and is not `ignored`.
+    /// A field requires a computation that is not implemented, or is unknown, and is not in `ignored`.
     pub(super) fn check(
         &self,
         config: &Fields,
@@ -248,7 +249,7 @@ impl FieldLists {
         ignored: &[String],
         family: Architecture,
     ) -> Result<(), ConfigError> {
-        // What a family has a use for may be listed as refused in all others.
+        // A field that one family uses may be listed as refused for all others.
         let used = |name: &str| self.used.contains(&name);
         let refused =
             |name: &str| self.refused.contains(&name) || (REFUSED_IN_ALL.contains(&name) && !used(name));
@@ -276,7 +277,7 @@ impl FieldLists {
         for outer in ["rope_parameters", "rope_scaling"] {
             for (name, value) in config.map(outer).into_iter().flatten().filter(asks) {
                 let path = format!("{outer}.{}", shortened(name));
-                // The parameters of a kind of layer, which lie one level deeper.
+                // The parameters of one kind of layer are nested one level deeper.
                 let of_kind = value.as_object().filter(|_| used(&path));
                 let strange = |(name, _): &(&String, &Value)| !super::rope::INNER.contains(&name.as_str());
                 match of_kind {
@@ -293,12 +294,12 @@ impl FieldLists {
     }
 }
 
-/// A name as it is shown; that of a hostile config may be of any length.
+/// Shortens a name for messages, because a hostile config may contain names of any length.
 fn shortened(name: &str) -> String {
     name.chars().take(64).collect()
 }
 
-/// Whether a value turns off whatever its field is about.
+/// Returns whether a value turns its field off.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -310,12 +311,12 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// Whether a value changes nothing as a factor.
+/// Returns whether a value has no effect as a factor.
 fn is_neutral_factor(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 
-/// A JSON object whose fields are read by name. A `null` reads as a field that is not there.
+/// A JSON object whose fields are read by name. A `null` counts as a missing field.
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
 }
@@ -342,8 +343,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn optional_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
-        // 2^32 bounds every product of two sizes below u64, so that a hostile config cannot overflow later
-        // sums.
+        // The limit of 2^32 keeps every product of two sizes below u64, so that the sizes of a hostile config
+        // cannot overflow later sums.
         self.get(field)
             .map(|value| match value.as_u64() {
                 Some(n) if n < 1 << 32 => Ok(n as usize),
@@ -369,7 +370,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Refuses a text field that is there and has none of these values.
+    /// Refuses a text field that exists and has none of the allowed values.
     pub(super) fn expect(&self, field: &str, allowed: &[&str]) -> Result<(), ConfigError> {
         match self.text(field) {
             Some(found) if !allowed.contains(&found) => {
@@ -380,7 +381,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The type of each layer, where they are listed.
+    /// Returns the type of each layer, if the config lists them.
     pub(super) fn layer_types<T: Copy>(
         &self,
         num_hidden_layers: usize,

@@ -1,13 +1,14 @@
-//! Gemma 3, the text model: five layers with a sliding window, then one that sees everything, each with norms
+//! Gemma 3, the text model: five layers with a sliding window, then one with full attention, each with norms
 //! before and after attention and MLP.
 //!
-//! Differences from Llama: GELU in place of silu, zero-centred norms, norms of queries and keys, another
-//! rotation for the layers with a window, a scale of the scores that the config names, and embeddings that
-//! are multiplied by the root of their width. The models from 4B on have a vision tower, which is carried
+//! Differences from Llama: GELU instead of SiLU, zero-centred norms, norms of queries and keys, a separate
+//! RoPE for the layers with a window, a scale of the scores from the config, and embeddings that are
+//! multiplied by the square root of their width. The models from 4B on have a vision tower, which is carried
 //! over.
 //!
 //! Source of the fields: transformers 5.23, `models/gemma3/configuration_gemma3.py`, and the published
-//! configs. Those leave out what has the value of the class, so that the defaults are part of the table.
+//! configs. The published configs leave out fields with the default value of the class, so those defaults are
+//! part of the table.
 
 use super::blocks::{Attention, Styling, attention_layer, final_norm};
 use super::fields::FieldLists;
@@ -39,7 +40,7 @@ pub(super) const FAMILY: Family = Family {
             "sliding_window_pattern",
         ],
         harmless: &[],
-        // EmbeddingGemma's: tokens that see the future.
+        // Only EmbeddingGemma has this field: its tokens attend to later tokens.
         refused: &["use_bidirectional_attention"],
         wrapper: &[
             "boi_token_id",
@@ -51,7 +52,7 @@ pub(super) const FAMILY: Family = Family {
             "mm_tokens_per_image",
         ],
     },
-    // The vision tower and what projects its output, as transformers named them before and since 4.52.
+    // The vision tower and its projection, with the names that transformers used before and since 4.52.
     carried: &[
         "vision_tower.",
         "multi_modal_projector.",
@@ -61,7 +62,7 @@ pub(super) const FAMILY: Family = Family {
     decoder,
 };
 
-/// One layer in so many sees everything, where the config does not list them.
+/// The number of layers per layer with full attention, if the config does not list them.
 const PATTERN: usize = 6;
 
 fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
@@ -93,7 +94,7 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     })
 }
 
-/// Whether each layer has a window: as listed, or else all but every sixth.
+/// Returns whether each layer has a window, as listed in the config, otherwise all layers but every sixth.
 fn windowed(config: &Fields, layers: usize) -> Result<Vec<bool>, ConfigError> {
     if let Some(listed) =
         config.layer_types(layers, &[("full_attention", false), ("sliding_attention", true)])?
@@ -108,15 +109,15 @@ fn windowed(config: &Fields, layers: usize) -> Result<Vec<bool>, ConfigError> {
     Ok((1..=layers).map(|layer| !layer.is_multiple_of(pattern)).collect())
 }
 
-/// The rotation of layers that see everything, and that of layers with a window.
+/// Returns the RoPE of layers with full attention, and that of layers with a window.
 ///
-/// Files of transformers 5 have both in `rope_parameters`. In older ones `rope_theta` and `rope_scaling` are
-/// those of the first, and `rope_local_base_freq` is the base of the second.
+/// Files of transformers 5 have both in `rope_parameters`. In older ones `rope_theta` and `rope_scaling`
+/// describe the first, and `rope_local_base_freq` is the base of the second.
 fn ropes(config: &Fields, head_dim: usize) -> Result<[Rope; 2], ConfigError> {
     let bases = [("rope_theta", 1_000_000.0), ("rope_local_base_freq", 10_000.0)];
     let [full_theta, sliding_theta] = bases.map(|(field, default)| config.float(field, default));
     let full = ("full_attention", "rope_scaling", full_theta?);
-    // No field of an older file scales the positions of layers with a window.
+    // Older files have no field that scales the positions of layers with a window.
     let sliding = ("sliding_attention", "", sliding_theta?);
     let read = |(kind, older, theta): (&str, &str, f64)| {
         let parameters = match config.map("rope_parameters") {
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!((full.num_attention_heads, full.num_key_value_heads, full.head_dim), (8, 4, 256));
         assert_eq!((config.vocab_size, config.max_position_embeddings), (262_208, 131_072));
         assert!(config.tie_word_embeddings);
-        // Positions are stretched where a layer sees everything, and only there.
+        // Only layers with full attention scale their positions.
         assert_eq!(full.rope.scaling, RopeScaling::Linear(8.0));
         assert_eq!(attention(&config.layers[0]).rope.scaling, RopeScaling::None);
         assert_eq!(attention(&config.layers[0]).sliding_window, Some(1024));
@@ -234,7 +235,8 @@ mod tests {
             ]
         );
         assert!(config.layers[0].norms().chain([&config.norm]).all(|norm| norm.zero_centred));
-        // Two more numbers of every channel are kept than by a layer of Llama: what the norms after read.
+        // Two more values per channel are kept than by a layer of Llama: the inputs of the norms after mixer
+        // and MLP.
         assert_eq!(config.layers[0].kept_per_token, 6 * 640 + 3 * 2048 + 5 * 1024 + 3 * 256);
     }
 
@@ -246,10 +248,10 @@ mod tests {
             word in "[a-z_]{1,12}",
         ) {
             let (field, value) = [
-                // Gemma 2's.
+                // A field of Gemma 2.
                 ("final_logit_softcapping", json!(number)),
                 ("attn_logit_softcapping", json!(number)),
-                // EmbeddingGemma's.
+                // A field of EmbeddingGemma.
                 ("use_bidirectional_attention", json!(true)),
                 ("hidden_activation", json!(word)),
                 ("query_pre_attn_scalar", json!(-number.abs())),

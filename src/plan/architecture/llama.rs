@@ -1,7 +1,7 @@
-//! Llama 2, 3, 3.1 and 3.2 (text), and what others published in their layout.
+//! Llama 2, 3, 3.1 and 3.2 (text), and other models published in the same layout.
 //!
 //! Source of the fields: transformers 5.23, `models/llama/configuration_llama.py`, and the published configs,
-//! those of SmolLM2 among them.
+//! including those of SmolLM2.
 
 use super::blocks::{Attention, attention_layer, final_norm};
 use super::fields::FieldLists;

@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     fields: FieldLists {
         used: &["hidden_act", "sliding_window"],
         harmless: &[],
-        // Ministral's: layers with and without a window.
+        // Ministral has layers with and without a window.
         refused: &["attention_bias", "layer_types"],
         wrapper: &[],
     },

@@ -1,9 +1,10 @@
-//! One table for each model family: which tensors a layer has, what it computes, what its config may say.
+//! One table for each model family: the tensors of a layer, its computation, and the allowed fields of its
+//! config.
 //!
 //! Enters: the fields of a `config.json`. Leaves: a [`DecoderSpec`], from which everything that depends on
 //! the layers of a model is derived, here and in the crates above. To add a family, add its variant to
 //! [`Architecture`], write its table in a file of its own, and name it in `Architecture::family` below, the
-//! only place where families are told apart.
+//! only place that distinguishes families.
 
 mod blocks;
 mod fields;
@@ -31,26 +32,26 @@ use crate::choices::Architecture;
 
 /// The facts about one model family.
 pub(crate) struct Family {
-    /// Its names in the field `model_type`.
+    /// The values of the field `model_type` that name this family.
     model_types: &'static [&'static str],
-    /// What fields that are not there mean, as JSON: the defaults of the class in transformers, where
-    /// published configs rely on them.
+    /// The values of missing fields, as JSON: the defaults of the class in transformers, as far as published
+    /// configs rely on them.
     defaults: &'static [(&'static str, &'static str)],
     /// The fields of its config.
     fields: FieldLists,
-    /// Beginnings of the names of tensors that a checkpoint of this family may hold beside the text model.
-    /// They are carried over into exports and not trained.
+    /// The prefixes of the names of tensors that a checkpoint of this family may hold in addition to the text
+    /// model. They are carried over into exports and not trained.
     carried: &'static [&'static str],
-    /// Its table, for a model of these sizes.
+    /// Builds its table for a model of these sizes.
     decoder: fn(&Sizes, &Fields) -> Result<DecoderSpec, ConfigError>,
 }
 
 impl Architecture {
-    /// The families that a model of an unknown one may be like: that with fields of its own first; of the
-    /// others, whose fields are all alike, the plainest.
+    /// The families suggested for a model of an unknown family: first the one with fields of its own, then
+    /// the plainest of the others, whose fields are all the same.
     pub(crate) const LIKELY: [Self; 2] = [Self::Qwen35, Self::Llama];
 
-    /// The table of this family.
+    /// Returns the table of this family.
     const fn family(self) -> &'static Family {
         match self {
             Self::Qwen35 => &qwen3_5::FAMILY,
@@ -62,12 +63,12 @@ impl Architecture {
         }
     }
 
-    /// The family of this `model_type`.
+    /// Returns the family with this `model_type`.
     pub(crate) fn of_model_type(model_type: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|family| family.family().model_types.contains(&model_type))
     }
 
-    /// The fields of a config, those that are left out included where the family has a default for them.
+    /// Returns the fields of a config, completed by the family's defaults.
     pub(crate) fn with_defaults(self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
         for (field, default) in self.family().defaults {
@@ -79,10 +80,10 @@ impl Architecture {
         config
     }
 
-    /// Refuses fields that the family's table has no use for and that are not known to change nothing.
+    /// Refuses fields that the family's table does not use and that are not known to be harmless.
     ///
     /// # Errors
-    /// Names the fields.
+    /// [`ConfigError`] names the fields.
     pub(crate) fn check_fields(
         self,
         config: &Fields,
@@ -92,18 +93,18 @@ impl Architecture {
         self.family().fields.check(config, wrapper, ignored, self)
     }
 
-    /// The layers of a model of this family.
+    /// Builds the layers of a model of this family.
     ///
     /// # Errors
-    /// A field that is missing, or asks for what is not computed here.
+    /// A field is missing, or requires a computation that is not implemented.
     pub(crate) fn decoder(self, sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
         (self.family().decoder)(sizes, config)
     }
 
-    /// Whether a checkpoint of this family may hold a tensor of this stored name beside its text model: one
-    /// that is carried over into exports, or one that nothing needs.
+    /// Returns whether a checkpoint of this family may hold a tensor of this stored name in addition to its
+    /// text model: one that is carried over into exports, or one that is not needed.
     pub fn carries(self, stored_name: &str) -> bool {
-        // Old exports stored the rotary frequencies, which follow from the config.
+        // Old exports stored the rotary frequencies, which can be computed from the config.
         stored_name.ends_with("rotary_emb.inv_freq")
             || self.family().carried.iter().any(|beginning| stored_name.starts_with(beginning))
     }

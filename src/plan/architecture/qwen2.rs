@@ -12,7 +12,7 @@ pub(super) const FAMILY: Family = Family {
     fields: FieldLists {
         used: &["hidden_act", "layer_types", "max_window_layers", "sliding_window", "use_sliding_window"],
         harmless: &[
-            // There are biases in any case; one on o_proj would be a tensor that is not known.
+            // Biases on q, k and v exist in any case; one on o_proj would be an unknown tensor.
             "attention_bias",
         ],
         refused: &["use_mrope"],

@@ -2,7 +2,7 @@
 //! attention.
 //!
 //! Source of the fields: transformers 5.23, `models/qwen3_5/configuration_qwen3_5.py`, and the published
-//! configs, which hold more.
+//! configs, which have more fields.
 
 use super::blocks::{Attention, Styling, attention_layer, channels, final_norm, layer, linear, norm, tensor};
 use super::fields::FieldLists;
@@ -30,12 +30,13 @@ pub(super) const FAMILY: Family = Family {
             "output_gate_type",
         ],
         harmless: &[
-            // The state of the delta rule is f32 here in any case.
+            // The state of the delta rule is always f32 here.
             "mamba_ssm_dtype",
-            // Which part of a position rotates which frequency: all parts are equal for text.
+            // These fields assign frequencies to the parts of a multimodal position, which are all equal for
+            // text.
             "mrope_interleaved",
             "mrope_section",
-            // Repeats `rope_parameters` in some copies of the 27B.
+            // Some copies of the 27B repeat `rope_parameters` here.
             "rope_type",
         ],
         refused: &["mlp_only_layers", "mtp_use_dedicated_embeddings"],
@@ -47,8 +48,8 @@ pub(super) const FAMILY: Family = Family {
             "vision_start_token_id",
         ],
     },
-    // The vision tower; the MTP head, which not every checkpoint whose config declares it has, and the other
-    // way round.
+    // The vision tower, and the MTP head. A checkpoint may lack a head that its config declares, and the
+    // reverse.
     carried: &["model.visual.", "visual.", "mtp."],
     decoder,
 };
@@ -63,7 +64,7 @@ enum Kind {
 
 fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     config.expect("hidden_act", &["silu"])?;
-    // The gate of the delta rule's output; that of full attention is a sigmoid in any case (SPEC.md 1.3).
+    // This is the gate of the delta rule's output; that of full attention is always a sigmoid (SPEC.md 1.3).
     config.expect("output_gate_type", &["swish", "silu"])?;
     if config.get("attn_output_gate").is_some_and(|gate| gate.as_bool() != Some(true)) {
         return Err(ConfigError::field("attn_output_gate", "is not true, only gated attention is supported"));
@@ -93,7 +94,8 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     Ok(DecoderSpec { mtp, ..DecoderSpec::plain(layers, final_norm(sizes, STYLING.zero_centred)) })
 }
 
-/// As listed; without a list every `full_attention_interval`-th layer has full attention (SPEC.md 1.3).
+/// Returns the kind of each layer, as listed in the config. Without a list, every
+/// `full_attention_interval`-th layer has full attention (SPEC.md 1.3).
 fn kinds(config: &Fields, layers: usize) -> Result<Vec<Kind>, ConfigError> {
     let known = [("linear_attention", Kind::Linear), ("full_attention", Kind::Full)];
     if let Some(listed) = config.layer_types(layers, &known)? {
@@ -123,7 +125,7 @@ fn delta_net(config: &Fields) -> Result<DeltaNetSpec, ConfigError> {
     Ok(delta)
 }
 
-/// A layer with a gated DeltaNet (SPEC.md 2.4).
+/// Builds a layer with a gated DeltaNet (SPEC.md 2.4).
 fn delta_layer(sizes: &Sizes, delta: &DeltaNetSpec) -> LayerSpec {
     let (h, heads) = (sizes.hidden_size, delta.num_value_heads);
     let mixer = vec![
@@ -135,15 +137,15 @@ fn delta_layer(sizes: &Sizes, delta: &DeltaNetSpec) -> LayerSpec {
         tensor("linear_attn.conv1d.weight", &[delta.conv_dim(), 1, delta.conv_kernel_dim]),
         tensor("linear_attn.A_log", &[heads]),
         tensor("linear_attn.dt_bias", &[heads]),
-        // The one norm that multiplies by its weight itself (SPEC.md 2.1).
+        // This is the only norm that multiplies by the weight itself (SPEC.md 2.1).
         norm("linear_attn.norm", delta.value_head_dim, false, Place::DeltaOutput),
     ];
-    // Before and after the convolution; z, the rule's output, the gated norm's output.
+    // Kept: the input and output of the convolution, z, the rule's output, and the output of the gated norm.
     let kept = 2 * delta.conv_dim() + 3 * delta.value_dim();
     layer(sizes, MixerSpec::GatedDeltaNet(delta.clone()), mixer, kept, STYLING)
 }
 
-/// The head that predicts the token after next (SPEC.md 2.7).
+/// Builds the head that predicts the token after next (SPEC.md 2.7).
 fn mtp_head(sizes: &Sizes, layer: LayerSpec) -> MtpSpec {
     let h = sizes.hidden_size;
     let norm = |path| NormSpec { path, width: h, zero_centred: STYLING.zero_centred, place: Place::Decoder };

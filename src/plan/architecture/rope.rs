@@ -4,47 +4,47 @@ use serde_json::{Map, Value};
 
 use super::fields::{ConfigError, Fields};
 
-/// How positions rotate the queries and keys of a layer.
+/// The rotation of a layer's queries and keys by their positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Base of the geometric series of frequencies.
+    /// The base of the geometric series of frequencies.
     pub theta: f64,
-    /// How many leading dimensions of each head are rotated (even, at most `head_dim`).
+    /// The number of leading dimensions of each head that are rotated (even, at most `head_dim`).
     pub rotary_dim: usize,
-    /// How the frequencies are rescaled for longer contexts.
+    /// The scaling of the frequencies for longer contexts.
     pub scaling: RopeScaling,
 }
 
-/// A change of the frequencies, which `rope_type` names.
+/// A scaling of the frequencies, selected by `rope_type`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum RopeScaling {
-    /// `default`: the frequencies stay as they are.
+    /// `default`: the frequencies are not scaled.
     #[default]
     None,
-    /// `linear`: all are divided by this factor.
+    /// `linear`: all frequencies are divided by this factor.
     Linear(f64),
-    /// `llama3`: Llama 3.1's.
+    /// `llama3`: the scaling of Llama 3.1.
     Llama3(Llama3Scaling),
 }
 
 /// `rope_scaling` of type `llama3`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Llama3Scaling {
-    /// Long wavelengths are stretched by this factor.
+    /// The factor by which long wavelengths are stretched.
     pub factor: f64,
-    /// Wavelengths over `original / low_freq_factor` are stretched in full.
+    /// Wavelengths over `original / low_freq_factor` are stretched by the whole factor.
     pub low_freq_factor: f64,
-    /// Wavelengths under `original / high_freq_factor` stay as they are.
+    /// Wavelengths under `original / high_freq_factor` are not changed.
     pub high_freq_factor: f64,
-    /// Context length that the model was first trained with.
+    /// The context length of the original training, in tokens.
     pub original_max_position_embeddings: f64,
 }
 
-/// The fields of a config that [`Rope::read`] looks at.
+/// The config fields that [`Rope::read`] uses.
 pub(super) const USED: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"];
 
-/// The fields inside `rope_parameters` and `rope_scaling` that are looked at, and those that name the
-/// sections of multimodal positions, which are all equal for text (SPEC.md 2.3).
+/// The fields inside `rope_parameters` and `rope_scaling` that are used, and those that name the sections of
+/// multimodal positions, which are all equal for text (SPEC.md 2.3).
 pub(super) const INNER: &[&str] = &[
     "rope_theta",
     "rope_type",
@@ -59,10 +59,10 @@ pub(super) const INNER: &[&str] = &[
 ];
 
 impl Rope {
-    /// Reads the rotation that all attention layers of a model share. `rotated` is the share of each head
-    /// that is rotated where the config does not say.
+    /// Reads the RoPE that all attention layers of a model share. `rotated` is the default for the share of
+    /// each head that is rotated.
     pub(super) fn read(config: &Fields, head_dim: usize, rotated: f64) -> Result<Self, ConfigError> {
-        // Newer files keep everything in `rope_parameters`; older ones have `rope_theta` beside
+        // Newer files have everything in `rope_parameters`; older ones have `rope_theta` next to
         // `rope_scaling`.
         let parameters = config.map("rope_parameters").or_else(|| config.map("rope_scaling"));
         let theta = config.float("rope_theta", 10_000.0)?;
@@ -70,7 +70,7 @@ impl Rope {
         Self::from_parameters(parameters, theta, rotated, head_dim)
     }
 
-    /// Reads a rotation from its own parameters. `theta` and `rotated` are what holds where they do not say.
+    /// Reads a RoPE from its own parameters. `theta` and `rotated` are the defaults.
     pub(super) fn from_parameters(
         parameters: Option<&Map<String, Value>>,
         theta: f64,

@@ -1,36 +1,37 @@
-//! The vocabulary of the family tables: what a decoder layer computes and which tensors it holds.
+//! The types of the family tables: the computation of a decoder layer and its tensors.
 //!
 //! Whatever depends on the layers of a model is derived from these values: loading, adapter targets, which
 //! linear layers are computed together, export checks, memory, FLOPs, launches, and the products that are
-//! benchmarked. Pure data; knows neither `config.json` nor tensors with numbers in them.
+//! benchmarked. Pure data; it must not know `config.json` or the contents of tensors.
 
 use super::rope::Rope;
 
 /// The layers of a decoder, as its family builds them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderSpec {
-    /// One entry a layer, first layer first.
+    /// One entry per layer, first layer first.
     pub layers: Vec<LayerSpec>,
     /// The norm after the last layer.
     pub norm: NormSpec,
-    /// Embeddings are multiplied by this number, rounded to the type of their table.
+    /// The factor that embeddings are multiplied by, rounded to the type of their table.
     pub embedding_scale: Option<f64>,
-    /// How one multi-token-prediction head is built, where the family has such heads.
+    /// The structure of one multi-token-prediction head, if the family has such heads.
     pub mtp: Option<MtpSpec>,
 }
 
 /// One decoder layer: a mixer and a gated MLP, each with its norms and a residual connection around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
-    /// How tokens exchange information.
+    /// The part of the layer in which tokens exchange information.
     pub mixer: MixerSpec,
     /// Width inside the MLP.
     pub intermediate_size: usize,
-    /// What the MLP's gate passes through.
+    /// The activation of the MLP's gate.
     pub activation: Activation,
     /// Every tensor of the layer, in the order of the forward pass.
     pub parts: Vec<Part>,
-    /// Numbers that the forward pass keeps for the backward pass, for each token, without those of adapters.
+    /// The number of values per token that the forward pass keeps for the backward pass, without those of
+    /// adapters.
     pub kept_per_token: usize,
 }
 
@@ -48,9 +49,9 @@ pub enum Activation {
 pub enum Part {
     /// The weight of an RMSNorm.
     Norm(NormSpec),
-    /// A linear layer, which may carry an adapter.
+    /// A linear layer, to which an adapter can be attached.
     Linear(LinearSpec),
-    /// Anything else.
+    /// Any other tensor.
     Tensor(TensorSpec),
 }
 
@@ -72,17 +73,19 @@ pub struct AttentionSpec {
     pub num_key_value_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Factor on the products of queries and keys.
+    /// The factor on the products of queries and keys.
     pub scale: f32,
-    /// How positions rotate queries and keys.
+    /// The RoPE of queries and keys.
     pub rope: Rope,
-    /// A token sees at most this many tokens, itself included; all before it where this is `None`.
+    /// The number of tokens that a token attends to at most, including itself; `None` means all previous
+    /// tokens.
     pub sliding_window: Option<usize>,
-    /// The result is gated by a sigmoid, whose input is computed in `q_proj` beside each head's queries.
+    /// Whether the result is multiplied by the sigmoid of a gate, which `q_proj` computes along with each
+    /// head's queries.
     pub output_gate: bool,
 }
 
-/// Shape of a gated DeltaNet.
+/// The shape of a gated DeltaNet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaNetSpec {
     /// Query and key heads.
@@ -100,19 +103,20 @@ pub struct DeltaNetSpec {
 /// A linear layer `y = x Wᵀ (+ bias)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinearSpec {
-    /// Module path below the layer: `self_attn.q_proj`.
+    /// The module path relative to the layer: `self_attn.q_proj`.
     pub path: &'static str,
-    /// Width of `y`: rows of the weight.
+    /// The width of `y`, which is the number of rows of the weight.
     pub output: usize,
-    /// Width of `x`: columns of the weight.
+    /// The width of `x`, which is the number of columns of the weight.
     pub input: usize,
     /// Whether it has a bias.
     pub has_bias: bool,
-    /// The input that these linears share.
+    /// The input, which several linear layers may share.
     pub reads: Reads,
 }
 
-/// The activation that a linear layer reads. Those of a layer that read the same one are computed together.
+/// The activation that a linear layer reads. Linear layers of a layer that read the same activation are
+/// computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// The normed input of the mixer.
@@ -128,11 +132,11 @@ pub enum Reads {
 /// An RMSNorm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NormSpec {
-    /// Module path below the layer, or below the decoder: `input_layernorm`.
+    /// The module path relative to the layer or the decoder: `input_layernorm`.
     pub path: &'static str,
-    /// How many numbers it normalises together.
+    /// The number of values that are normalised together.
     pub width: usize,
-    /// Multiplies by `1 + weight` instead of by `weight`.
+    /// Whether it multiplies by `1 + weight` instead of `weight`.
     pub zero_centred: bool,
     /// The input of the norm.
     pub place: Place,
@@ -143,42 +147,42 @@ pub struct NormSpec {
 pub enum Place {
     /// The residual stream before the mixer.
     BeforeMixer,
-    /// What the mixer adds to the residual stream.
+    /// The mixer's contribution to the residual stream.
     AfterMixer,
     /// The residual stream before the MLP.
     BeforeMlp,
-    /// What the MLP adds to the residual stream.
+    /// The MLP's contribution to the residual stream.
     AfterMlp,
     /// Each head's queries.
     Queries,
     /// Each head's keys.
     Keys,
-    /// Each head of what a gated DeltaNet has computed.
+    /// Each head's output of a gated DeltaNet.
     DeltaOutput,
-    /// The residual stream after the last layer, and whatever an MTP head normalises.
+    /// The residual stream after the last layer, and the inputs of all norms of an MTP head.
     Decoder,
 }
 
-/// A tensor by name and shape.
+/// The name and shape of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name below the layer, the MTP head, or the decoder: `linear_attn.A_log`.
+    /// The name relative to the layer, the MTP head or the decoder: `linear_attn.A_log`.
     pub name: String,
     /// Shape in the checkpoint.
     pub shape: Vec<usize>,
-    /// Untrained numbers lie around one instead of around zero: the weight of a norm that is not
+    /// Whether untrained values are close to one instead of zero, as in the weight of a norm that is not
     /// zero-centred.
     pub around_one: bool,
 }
 
-/// A multi-token-prediction head: one more decoder layer, and what joins its two inputs. All names are below
-/// `mtp`. The head has neither an embedding nor an output head of its own.
+/// A multi-token-prediction head: one more decoder layer, and the tensors that join its two inputs. All names
+/// start with `mtp`. The head has neither an embedding nor an output head of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MtpSpec {
     /// The decoder layer, at `layers.0`.
     pub layer: LayerSpec,
-    /// Projects the embedding of the next token and the hidden state, concatenated, to the width of the
-    /// layer.
+    /// The projection of the embedding of the next token and the hidden state, concatenated, to the width of
+    /// the layer.
     pub projection: TensorSpec,
     /// Norm of the embedding of the next token.
     pub embedding_norm: NormSpec,
@@ -189,14 +193,14 @@ pub struct MtpSpec {
 }
 
 impl DecoderSpec {
-    /// A decoder of these layers, with nothing else that only some families have.
+    /// Creates a decoder of these layers without the features that only some families have.
     pub(super) const fn plain(layers: Vec<LayerSpec>, norm: NormSpec) -> Self {
         Self { layers, norm, embedding_scale: None, mtp: None }
     }
 }
 
 impl LayerSpec {
-    /// The linear layers, in forward order.
+    /// Returns the linear layers in forward order.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         self.parts.iter().filter_map(|part| match part {
             Part::Linear(linear) => Some(linear),
@@ -204,13 +208,13 @@ impl LayerSpec {
         })
     }
 
-    /// The linear layers in groups that read the same input, in forward order.
+    /// Returns the linear layers in groups that read the same input, in forward order.
     pub fn input_groups(&self) -> Vec<Vec<&LinearSpec>> {
         let linears: Vec<&LinearSpec> = self.linears().collect();
         linears.chunk_by(|one, next| one.reads == next.reads).map(<[_]>::to_vec).collect()
     }
 
-    /// The norms, in forward order.
+    /// Returns the norms in forward order.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         self.parts.iter().filter_map(|part| match part {
             Part::Norm(norm) => Some(norm),
@@ -218,12 +222,12 @@ impl LayerSpec {
         })
     }
 
-    /// The norm at a place, where there is one.
+    /// Returns the norm at a place, if there is one.
     pub fn norm(&self, place: Place) -> Option<&NormSpec> {
         self.norms().find(|norm| norm.place == place)
     }
 
-    /// Every tensor, named below the layer, in the order of the forward pass.
+    /// Returns every tensor, named relative to the layer, in the order of the forward pass.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         self.parts
             .iter()
@@ -236,19 +240,20 @@ impl LayerSpec {
             .collect()
     }
 
-    /// Numbers in all its tensors.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         parameters(&self.tensors())
     }
 
-    /// Numbers that the forward pass keeps for the backward pass, for each token, with adapters of this rank.
+    /// Returns the number of values per token that the forward pass keeps for the backward pass, with
+    /// adapters of this rank.
     pub fn kept_with_adapters(&self, rank: usize) -> usize {
         self.kept_per_token + rank * self.linears().count()
     }
 }
 
 impl MtpSpec {
-    /// Every tensor by its name in the checkpoint.
+    /// Returns every tensor with its name in the checkpoint.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let mut tensors =
             vec![self.projection.clone(), self.embedding_norm.weight(), self.hidden_norm.weight()];
@@ -259,10 +264,12 @@ impl MtpSpec {
 }
 
 impl AttentionSpec {
-    /// How many tokens a token sees, itself included, on average over an example of `length` tokens.
+    /// Returns the average number of tokens that a token attends to, including itself, in an example of
+    /// `length` tokens.
     pub fn mean_context(&self, length: f64) -> f64 {
         match self.sliding_window.map(|window| window as f64) {
-            // The first tokens see half the window on average, all behind them the whole of it.
+            // Tokens within the first window attend to half of it on average, all later ones to the whole
+            // window.
             Some(window) if window < length => window - window * window / (2.0 * length),
             Some(_) | None => length / 2.0,
         }
@@ -270,41 +277,41 @@ impl AttentionSpec {
 }
 
 impl DeltaNetSpec {
-    /// Channels of all query heads, and of all key heads.
+    /// Returns the number of channels of all query heads, which is also that of all key heads.
     pub fn key_dim(&self) -> usize {
         self.num_key_heads * self.key_head_dim
     }
 
-    /// Channels of all value heads.
+    /// Returns the number of channels of all value heads.
     pub fn value_dim(&self) -> usize {
         self.num_value_heads * self.value_head_dim
     }
 
-    /// Channels that pass the convolution: queries, keys and values.
+    /// Returns the number of channels that pass through the convolution: queries, keys and values.
     pub fn conv_dim(&self) -> usize {
         2 * self.key_dim() + self.value_dim()
     }
 }
 
 impl LinearSpec {
-    /// The last part of the path: `q_proj`.
+    /// Returns the last part of the path: `q_proj`.
     pub fn name(&self) -> &'static str {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// Its weight.
+    /// Returns its weight.
     pub fn weight(&self) -> TensorSpec {
         TensorSpec::new(format!("{}.weight", self.path), &[self.output, self.input])
     }
 
-    /// Its bias, where it has one.
+    /// Returns its bias, if it has one.
     pub fn bias(&self) -> Option<TensorSpec> {
         self.has_bias.then(|| TensorSpec::new(format!("{}.bias", self.path), &[self.output]))
     }
 }
 
 impl NormSpec {
-    /// Its one tensor.
+    /// Returns its weight.
     pub fn weight(&self) -> TensorSpec {
         let around_one = !self.zero_centred;
         TensorSpec { around_one, ..TensorSpec::new(format!("{}.weight", self.path), &[self.width]) }
@@ -312,25 +319,25 @@ impl NormSpec {
 }
 
 impl TensorSpec {
-    /// A tensor whose untrained numbers lie around zero.
+    /// Creates a tensor whose untrained values are close to zero.
     pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
         Self { name: name.into(), shape: shape.to_vec(), around_one: false }
     }
 
-    /// The same tensor, named below a module.
+    /// Returns the same tensor with its name relative to the parent of `module`.
     #[must_use]
     pub fn below(self, module: &str) -> Self {
         Self { name: format!("{module}.{}", self.name), ..self }
     }
 
-    /// How many numbers it holds.
+    /// Returns the number of values.
     pub fn parameters(&self) -> u64 {
-        // Sizes of a hostile config must not overflow.
+        // The sizes of a hostile config must not overflow.
         self.shape.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64))
     }
 }
 
-/// Numbers in all of these tensors.
+/// Returns the number of values in all of these tensors.
 pub fn parameters(tensors: &[TensorSpec]) -> u64 {
     tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.parameters()))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model_config::{ConfigOptions, ModelConfig};
 
-/// The configs of `published/` by file name, each with the number of parameters that its text model has.
+/// Returns the configs of `published/` by file name, each with the number of parameters of its text model.
 fn published() -> Vec<(String, Value, u64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("architecture/published");
     let mut cases: Vec<_> = std::fs::read_dir(folder)
@@ -26,7 +26,7 @@ fn read(config: &Value) -> Result<ModelConfig, ConfigError> {
     ModelConfig::from_json(&config.to_string())
 }
 
-/// The object that holds the text model's fields.
+/// Returns the object that holds the text model's fields.
 fn text(config: &mut Value) -> &mut Value {
     if config.get("text_config").is_some() { &mut config["text_config"] } else { config }
 }
@@ -84,7 +84,7 @@ fn a_field_that_asks_for_another_computation_is_refused_in_every_family() {
             assert!(error.contains(field), "{name}: {error}");
         }
         let mut config = config.clone();
-        // As a factor, one changes nothing.
+        // A factor of one has no effect.
         text(&mut config)["residual_multiplier"] = json!(1.0);
         assert!(read(&config).is_ok(), "{name}");
     }
@@ -185,7 +185,8 @@ fn a_gate_or_an_activation_that_is_not_computed_is_refused() {
     }
 }
 
-/// The tables as text, a line for each tensor of one layer of each kind: a change of a table shows here.
+/// The tables as text, one line for each tensor of one layer of each kind. A change of a table is visible
+/// here.
 #[test]
 fn the_layers_of_qwen3_5_are_these() {
     let (_, config, _) = published().into_iter().find(|(name, ..)| name == "qwen3.5-27b").unwrap();
@@ -233,8 +234,8 @@ fn the_layers_of_qwen3_5_are_these() {
     );
     // SPEC.md 1.2: 851 tensors, 3 of them outside the layers.
     assert_eq!(config.tensors().len(), 851);
-    // Adapters on 8 and 7 linear layers add their inner vectors to what is kept (4 H + 3 I and the mixer's
-    // own).
+    // Adapters on 8 and 7 linear layers add their inner vectors to the values that are kept (4 H + 3 I and
+    // those of the mixer).
     assert_eq!(kinds[0].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 2 * 10240 + 3 * 6144);
     assert_eq!(kinds[0].0.kept_with_adapters(128) - kinds[0].0.kept_with_adapters(0), 8 * 128);
     assert_eq!(kinds[1].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 5 * 6144 + 3 * 1024);

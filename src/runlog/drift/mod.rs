@@ -15,27 +15,28 @@ use sparktune_base::program_name;
 
 use crate::event::{DeviceSample, Step, Warning};
 
-/// Steps that an attempt needs to find its speed: kernels are chosen and memory is laid out.
+/// The number of steps at the start of an attempt that are not measured, because kernels are chosen and
+/// memory is allocated.
 const WARM_UP_STEPS: u64 = 3;
-/// Time of the steps that make one bin. Eight bins, a minute, make a stretch.
+/// The duration of the steps in one bin, in milliseconds. Eight bins, a minute, make a stretch.
 const BIN_MS: f64 = 7_500.0;
 const BINS: usize = 8;
-/// Slow: every bin of the stretch below this share of the attempt's own speed. Over: every one above the
-/// other.
+/// The thresholds as shares of the attempt's own speed: it is slow when every bin of a stretch is below the
+/// first, and normal again when every bin is above the second.
 const SLOW_RATE: f64 = 0.70;
 const WELL_RATE: f64 = 0.85;
-/// The same for the clock, as a share of the GPU's highest.
+/// The same thresholds for the clock, as shares of the GPU's highest clock.
 const SLOW_CLOCK: f64 = 0.50;
 const WELL_CLOCK: f64 = 0.60;
-/// Readings of a stretch span at least this time, and are at least this many.
+/// The shortest time, and below it the smallest number of samples, of a stretch.
 const CLOCK_US: u64 = 60_000_000;
 const CLOCK_READINGS: u32 = 4;
-/// Readings further apart than this do not belong to one stretch.
+/// The distance in time above which samples do not belong to one stretch.
 const APART_US: u64 = 300_000_000;
-/// A GPU that is less busy lowers its clock by right.
+/// The utilisation below which a GPU lowers its clock for good reason.
 const BUSY_PERCENT: u32 = 50;
 
-/// Watches one attempt for a machine that has become slow.
+/// Detects when the machine becomes slow during an attempt.
 #[derive(Debug, Clone, Default)]
 pub struct DriftWatch {
     rate: Rate,
@@ -45,12 +46,12 @@ pub struct DriftWatch {
 }
 
 impl DriftWatch {
-    /// A watch at the beginning of an attempt.
+    /// Creates a watch at the beginning of an attempt.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a step that was just logged.
+    /// Takes a step that was just logged. Returns a warning if there is one.
     pub fn step(&mut self, step: &Step) -> Option<Warning> {
         self.last_step = Some(step.step);
         let step_ms = step.step_ms.filter(|ms| ms.is_finite() && *ms > 0.0)?;
@@ -58,7 +59,7 @@ impl DriftWatch {
         self.judge()
     }
 
-    /// Takes a reading of the machine that was just logged, at this time.
+    /// Takes a sample of the machine that was just logged at this time. Returns a warning if there is one.
     pub fn reading(&mut self, sample: &DeviceSample, time_us: u64) -> Option<Warning> {
         let gpu = sample.gpus.first()?;
         let (mhz, max_mhz) = gpu.sm_clock_mhz.zip(gpu.sm_clock_max_mhz)?;
@@ -119,13 +120,13 @@ impl DriftWatch {
     }
 }
 
-/// Tokens per second of the steps, held against the attempt's own.
+/// The speed of the steps in tokens per second, compared with the best of the same attempt.
 #[derive(Debug, Clone, Default)]
 struct Rate {
     steps: u64,
     bin_tokens: u64,
     bin_ms: f64,
-    /// Speeds of the newest bins.
+    /// The speeds of the newest bins.
     bins: VecDeque<f64>,
     /// The best median of a stretch so far.
     own: Option<f64>,
@@ -160,7 +161,7 @@ impl Rate {
         };
     }
 
-    /// Median of the newest stretch, once there is one.
+    /// Returns the median of the newest stretch, once it is complete.
     fn recent(&self) -> Option<f64> {
         let mut bins: Vec<f64> = self.bins.iter().copied().collect();
         bins.sort_by(f64::total_cmp);
@@ -183,11 +184,11 @@ impl Reading {
     }
 }
 
-/// The clock while busy: how long it has been on the other side of what the verdict says.
+/// The clock of the busy GPU, and how long it has contradicted the current verdict.
 #[derive(Debug, Clone, Default)]
 struct Clock {
     last: Option<Reading>,
-    /// First reading of a stretch that speaks for slow, or for well, and how many there are.
+    /// The time of the first sample that contradicts the verdict, and the number of such samples.
     since: Option<(u64, u32)>,
     slow: bool,
     slow_since_us: u64,
@@ -214,7 +215,7 @@ impl Clock {
     }
 }
 
-/// `1,234`
+/// Formats a number as `1,234`.
 fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut grouped = String::new();

@@ -1,15 +1,16 @@
-//! Recorded stretches as a person would tell them, and what the watch says to them.
+//! Tests with recordings in a readable form, and the warnings for them.
 
 use super::*;
 use crate::event::GpuSample;
 
-/// Plays stretches, one a line: `minutes, seconds per step, tokens/s, noise in percent, MHz of max, busy
-/// percent`; `-` where nobody measured. Beside the steps there is a reading every ten seconds. `eval` is a
-/// minute of readings without steps. Returns what was warned of, with the minute.
+/// Plays a recording with one stretch per line: `minutes, seconds per step, tokens/s, noise in percent, MHz
+/// of max, busy percent`; `-` stands for values that were not measured. In addition to the steps there is a
+/// sample every ten seconds. `eval` is a minute of samples without steps. Returns the warnings with their
+/// minute.
 fn play(recording: &str) -> Vec<(u64, String)> {
     let mut watch = DriftWatch::new();
     let (mut time_s, mut read_at, mut n) = (0.0, 0.0, 0_u64);
-    let mut said = Vec::new();
+    let mut warned = Vec::new();
     for line in recording.trim().lines() {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let (minutes, seconds, rate, noise, clock, busy) = match fields[..] {
@@ -30,7 +31,7 @@ fn play(recording: &str) -> Vec<(u64, String)> {
             time_s += seconds;
             if let Some(rate) = rate {
                 n += 1;
-                // Even in the interval, the same each time.
+                // Uniform in the interval, and the same on every call.
                 let random = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1 << 24) as f64;
                 let rate = rate * (1.0 + noise / 100.0 * (2.0 * random - 1.0));
                 let step = Step {
@@ -39,7 +40,7 @@ fn play(recording: &str) -> Vec<(u64, String)> {
                     step_ms: Some(seconds * 1e3),
                     ..Step::default()
                 };
-                said.extend(watch.step(&step).map(|w| (time_s as u64 / 60, w.message)));
+                warned.extend(watch.step(&step).map(|w| (time_s as u64 / 60, w.message)));
             }
             while read_at < time_s {
                 read_at += 10.0;
@@ -51,11 +52,11 @@ fn play(recording: &str) -> Vec<(u64, String)> {
                 };
                 let sample = DeviceSample { gpus: vec![gpu], ..DeviceSample::default() };
                 let warning = watch.reading(&sample, (read_at * 1e6) as u64);
-                said.extend(warning.map(|w| (time_s as u64 / 60, w.message)));
+                warned.extend(warning.map(|w| (time_s as u64 / 60, w.message)));
             }
         }
     }
-    said
+    warned
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn a_healthy_run_with_noise_evaluations_and_a_slow_beginning_is_silent() {
 
 #[test]
 fn the_slow_state_is_one_warning_with_its_figures_and_its_end_another() {
-    let said = play(
+    let warned = play(
         "
         10, 4, 3400, 10, 2396 of 2400, 97
         40, 11, 1200, 10, 812 of 2400, 96
@@ -90,8 +91,8 @@ fn the_slow_state_is_one_warning_with_its_figures_and_its_end_another() {
         20, 4, 3400, 10, 2396 of 2400, 97
         ",
     );
-    let [(began, slow), (ended, well)] = &said[..] else { panic!("{said:?}") };
-    assert!((11..=12).contains(began) && (62..=64).contains(ended), "{said:?}");
+    let [(began, slow), (ended, well)] = &warned[..] else { panic!("{warned:?}") };
+    assert!((11..=12).contains(began) && (62..=64).contains(ended), "{warned:?}");
     assert!(slow.contains("SM clock 812 MHz of 2,400 for 60 s while 96 % busy"), "{slow}");
     assert!(slow.contains("tokens/s, was 3,4") && slow.contains("nvidia-smi -q -d PERFORMANCE"), "{slow}");
     assert!(well.contains("SM clock 2,396 MHz of 2,400"), "{well}");
@@ -99,15 +100,15 @@ fn the_slow_state_is_one_warning_with_its_figures_and_its_end_another() {
 
 #[test]
 fn a_run_that_begins_in_the_slow_state_is_told_by_its_clock() {
-    let said = play("30, 11, 1200, 10, 812 of 2400, 96");
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].0 <= 2 && said[0].1.contains("SM clock 812 MHz of 2,400"), "{said:?}");
+    let warned = play("30, 11, 1200, 10, 812 of 2400, 96");
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].0 <= 2 && warned[0].1.contains("SM clock 812 MHz of 2,400"), "{warned:?}");
 }
 
 #[test]
 fn speed_alone_is_a_sign_where_nobody_measures_a_clock() {
-    let said = play("10, 4, 400, 10, -, -\n10, 9, 180, 10, -, -\n10, 4, 400, 10, -, -");
-    let [(_, slow), (_, well)] = &said[..] else { panic!("{said:?}") };
+    let warned = play("10, 4, 400, 10, -, -\n10, 9, 180, 10, -, -\n10, 4, 400, 10, -, -");
+    let [(_, slow), (_, well)] = &warned[..] else { panic!("{warned:?}") };
     assert!(slow.starts_with("training has become slow: 1") && slow.contains("tokens/s, was 4"), "{slow}");
     assert!(well.starts_with("the machine is back at its speed: 3") || well.contains("speed: 4"), "{well}");
 }

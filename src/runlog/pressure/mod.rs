@@ -1,45 +1,47 @@
-//! Is memory about to run out under a run? Where CPU and GPU share it, that does not end in one killed
-//! process: the machine swaps, every program waits for every other, and nobody can log in any more. So a run
-//! that is not ended by then ends itself, while there is room left to write a checkpoint.
+//! Detects that memory is about to run out during a run. If CPU and GPU share memory, the kernel does not
+//! simply kill one process: the machine swaps, all programs wait, and logging in becomes impossible.
+//! Therefore the run ends itself while there is still memory to write a checkpoint.
 //!
-//! Enters: readings of memory, twice a second or so, and the reserve that the plan leaves alone. Leaves: a
-//! warning when memory has become tight and one when it is roomy again, and at most once the verdict that the
-//! run must stop, with the figures. Pure; the times are those of the readings.
+//! Enters: readings of memory, about twice a second, and the plan's reserve. Leaves: a warning when memory
+//! has become tight and a note when it is sufficient again, and at most once the verdict that the run must
+//! stop, with the figures. Pure; the times are those of the readings.
 //!
-//! One bad reading is no sign but at the very end: an optimizer step or a checkpoint takes memory for a
-//! moment. What nobody measured is no sign either.
+//! A single bad reading counts only at the very end, because an optimizer step or a checkpoint takes memory
+//! for a moment. Values that were not measured do not count.
 
 use sparktune_base::units;
 
-/// Shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`], and
-/// when it stops at once. The reserve counts the program itself and its driver, so most of it is in use in a
-/// run that fits exactly.
+/// The shares of the reserve that are left when memory is tight, when the run stops after [`CRITICAL_US`],
+/// and when it stops at once. The reserve includes the program itself and its driver, so a run that fits
+/// exactly uses most of it.
 const TIGHT: f64 = 0.75;
 const CRITICAL: f64 = 0.375;
 const LAST: f64 = 0.125;
-/// Roomy again: more than this share, with hardly any waiting, for a minute.
+/// The share of the reserve above which memory is sufficient again, with hardly any waiting, for a minute.
 const ROOMY: f64 = 1.0;
 const ROOMY_US: u64 = 60_000_000;
 const TIGHT_US: u64 = 5_000_000;
 const CRITICAL_US: u64 = 2_000_000;
-/// All programs waited for memory for this share of the last 10 s, while it is tight.
+/// The share of the last 10 s in which all programs waited for memory, in percent, that counts while memory
+/// is tight.
 const STALLED_PERCENT: f64 = 10.0;
 const STALLED_US: u64 = 5_000_000;
-/// Some program waited, which is worth a word however much memory is left.
+/// The share of the last 10 s in which some program waited, in percent, that causes a warning independent of
+/// free memory.
 const WAITING_PERCENT: f64 = 25.0;
 const WAITING_US: u64 = 10_000_000;
 const CALM_PERCENT: f64 = 5.0;
-/// Swap in use has grown by this share of the reserve, while memory is tight.
+/// The growth of swap in use, as a share of the reserve, that counts while memory is tight.
 const SWAPPED: f64 = 0.5;
 
-/// One reading of memory; absent means that nobody could measure it.
+/// One reading of memory. Values that could not be measured are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MemoryReading {
-    /// Physical memory, or the container's limit where that is lower.
+    /// The physical memory, or the container's limit if that is lower, in bytes.
     pub total_bytes: u64,
     /// Memory that can still be allocated without swapping, under that limit.
     pub available_bytes: u64,
-    /// CPU and GPU share this memory.
+    /// Whether CPU and GPU share this memory.
     pub unified: bool,
     /// Swap in use.
     pub swap_used_bytes: Option<u64>,
@@ -51,27 +53,27 @@ pub struct MemoryReading {
     pub own_bytes: Option<u64>,
 }
 
-/// Another program that holds memory.
+/// Another program that uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryUser {
-    /// Its name. Text from outside: escape it for a terminal.
+    /// The name, which is untrusted and has to be escaped for a terminal.
     pub name: String,
-    /// Its process.
+    /// The process id.
     pub pid: u32,
-    /// Its resident memory.
+    /// The resident memory in bytes.
     pub bytes: u64,
 }
 
-/// The action that a reading calls for.
+/// The action that a reading requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relief {
-    /// Say this, and go on.
+    /// Log this warning and continue.
     Warn(String),
-    /// Commit a checkpoint and end, for this reason.
+    /// Commit a checkpoint and end the run for this reason.
     Stop(String),
 }
 
-/// Watches one attempt for memory that runs out.
+/// Watches the memory of one attempt.
 #[derive(Debug, Clone, Default)]
 pub struct PressureWatch {
     reserve: f64,
@@ -82,22 +84,22 @@ pub struct PressureWatch {
     swapped: Since,
     waiting: Since,
     roomy: Since,
-    /// Lowest swap in use so far.
+    /// The lowest swap in use so far.
     swap_bytes: Option<u64>,
     warned: bool,
     stopped: bool,
 }
 
 impl PressureWatch {
-    /// A watch at the beginning of an attempt. `reserve_bytes` is what the plan leaves alone, `lighter` the
+    /// Creates a watch at the beginning of an attempt. `reserve_bytes` is the plan's reserve; `lighter` lists
     /// settings with which a new run would need less memory.
     pub fn new(reserve_bytes: u64, lighter: Vec<String>) -> Self {
         let reserve = reserve_bytes as f64;
         PressureWatch { reserve, lighter, ..PressureWatch::default() }
     }
 
-    /// Takes a reading of this time. `largest` finds the largest other program; it is asked only where the
-    /// answer is said.
+    /// Takes a reading of this time. `largest` finds the largest other program and is only called when the
+    /// result contains it.
     pub fn reading(
         &mut self,
         reading: &MemoryReading,
@@ -156,7 +158,7 @@ impl PressureWatch {
         None
     }
 
-    /// The figures, in words.
+    /// Describes the figures.
     fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
         let reserve = units::bytes(self.reserve as u64);
         let mut words = format!(
@@ -194,12 +196,12 @@ impl PressureWatch {
     }
 }
 
-/// Since when something holds.
+/// The time since which a condition holds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Since(Option<u64>);
 
 impl Since {
-    /// For how long it has held, microseconds; nothing where it does not.
+    /// Returns for how long the condition has held in microseconds, or `None` if it does not hold.
     fn held(&mut self, holds: bool, time_us: u64) -> Option<u64> {
         self.0 = holds.then(|| self.0.unwrap_or(time_us));
         self.0.map(|since| time_us.saturating_sub(since))

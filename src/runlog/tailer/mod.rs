@@ -1,10 +1,9 @@
 //! Reads the events of a run in order while they are being written, across attempts.
 //!
-//! Only newline-terminated lines are events; what follows the last newline stays pending until its end
-//! arrives or a later attempt shows that it never will. Each event is delivered once, even when a file
-//! shrinks or is replaced and has to be read again. One poll is bounded in events and in time, so that a
-//! screen stays alive while it catches up with a million steps; memory is bounded too, whatever is in the
-//! file.
+//! Only newline-terminated lines are events; an incomplete last line stays pending until its end arrives or a
+//! later attempt shows that it never will. Each event is delivered once, even when a file shrinks or is
+//! replaced and has to be read again. One poll is bounded in events and in time, so that a screen stays
+//! responsive while it reads a million steps. Memory is bounded too, for files of any content.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,20 +16,20 @@ use memchr::{memchr_iter, memrchr};
 
 use crate::error::{Doing, Error, Result};
 use crate::event::{EVENT_VERSION, Event, Unreadable};
-use crate::lines::{self, Said};
+use crate::lines::{self, ParsedLine};
 use crate::notice::Notice;
 use crate::run_dir::RunDir;
 
 const CHUNK: usize = 4 * 1024 * 1024;
-/// A longer line is no event of ours; it is skipped rather than held in memory.
+/// The length above which a line cannot be an event and is skipped instead of being held in memory.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// Bound of one poll. A screen that opens a long log polls until [`Polled::at_end`] and draws in between.
+/// The limit of one poll. A screen that opens a long log polls until [`Polled::at_end`] and draws in between.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// Lines looked at.
+    /// The number of lines.
     pub lines: usize,
-    /// Time spent; checked after each few megabytes.
+    /// The time, which is checked after every few megabytes.
     pub time: Duration,
 }
 
@@ -41,7 +40,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// For callers that want all there is and have nothing else to do.
+    /// No limit, for callers that want everything at once.
     pub const NONE: Limit = Limit { lines: usize::MAX, time: Duration::MAX };
 }
 
@@ -50,67 +49,67 @@ impl Limit {
 pub struct Record {
     /// The event.
     pub event: Event,
-    /// Its line without the newline, for passing on kinds and fields this sparktune does not know.
+    /// Its line without the newline, to forward kinds and fields that this sparktune does not know.
     pub raw: String,
 }
 
 /// The result of one [`EventTailer::poll`].
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// New events in order.
+    /// The new events in order.
     pub records: Vec<Record>,
-    /// Notes about anomalies, in words.
+    /// Notices about problems of the files.
     pub notices: Vec<Notice>,
-    /// Everything that is complete in the files so far was delivered.
+    /// Whether everything that is complete in the files so far was delivered.
     pub at_end: bool,
 }
 
-/// How one [`EventTailer::poll_with`] went.
+/// The summary of one [`EventTailer::poll_with`].
 #[derive(Debug, Default)]
 pub struct Polled {
-    /// Events delivered.
+    /// The number of events delivered.
     pub events: usize,
-    /// Notes about anomalies, in words.
+    /// Notices about problems of the files.
     pub notices: Vec<Notice>,
-    /// Everything that is complete in the files so far was delivered.
+    /// Whether everything that is complete in the files so far was delivered.
     pub at_end: bool,
-    /// Bytes of a line at the end that is not finished: being written, or, when no trainer lives, cut off by
-    /// its death.
+    /// The size of an incomplete line at the end: it is being written or, when no trainer is alive, was
+    /// truncated by the end of the trainer.
     pub unfinished_bytes: usize,
-    /// What was being read is not there: moved, deleted, or on a disk that went away. It may come back.
+    /// Whether the file or folder is missing: moved, deleted, or on a removed disk. It may come back.
     pub gone: bool,
 }
 
-/// Reader of a run's events, from the first attempt on.
+/// Reads a run's events, starting with the first attempt.
 #[derive(Debug)]
 pub struct EventTailer {
     folder: PathBuf,
-    /// Attempt being read; 0 before the first file appeared.
+    /// The number of the attempt being read; 0 before the first file appears.
     attempt: u32,
     file: PathBuf,
     identity: Option<(u64, u64)>,
-    /// Bytes of the file taken over into `pending`, ever.
+    /// The total number of bytes of the file that were read into `pending`.
     offset: u64,
     line_no: u64,
     pending: Vec<u8>,
-    /// Start of the first line in `pending` that is not delivered.
+    /// The start of the first line in `pending` that was not delivered.
     start: usize,
-    /// `pending[start..scanned]` holds no newline.
+    /// The end of the range `pending[start..scanned]`, which contains no newline.
     scanned: usize,
-    /// Inside a line that is thrown away up to its newline.
+    /// Whether the reader is inside a line that is skipped up to its newline.
     skipping: bool,
-    /// Number of the last event delivered; `None` where reading began in the middle.
+    /// The number of the last event delivered; `None` if reading began in the middle.
     last_seq: Option<u64>,
-    /// A later attempt exists, so this file will not grow any more.
+    /// The next attempt, if it exists, so that this file will not grow any more.
     next: Option<u32>,
     gone: bool,
     malformed: u64,
-    /// Blocks from this size on are read by two threads.
+    /// The size from which blocks are read by two threads.
     shared_from: usize,
 }
 
 impl EventTailer {
-    /// A tailer of the whole run.
+    /// Creates a tailer of the whole run.
     pub fn new(run: &RunDir) -> Self {
         let mut tailer = EventTailer {
             folder: run.events(),
@@ -133,8 +132,8 @@ impl EventTailer {
         tailer
     }
 
-    /// Goes to the last attempt and, there, to the first line that begins in the last `bytes`. For a glance
-    /// at a run whose middle does not matter.
+    /// Moves to the last attempt and, in it, to the first line that begins in the last `bytes`. This serves a
+    /// glance at a run whose middle does not matter.
     pub(crate) fn skip_to_last(&mut self, attempt: u32, bytes: u64) {
         self.begin(attempt);
         let Ok(meta) = fs::metadata(&self.file) else { return };
@@ -146,7 +145,7 @@ impl EventTailer {
         }
     }
 
-    /// Goes to the beginning of an attempt.
+    /// Moves to the beginning of an attempt.
     pub(crate) fn begin(&mut self, attempt: u32) {
         self.attempt = attempt;
         self.file = self.folder.join(format!("{attempt:04}.jsonl"));
@@ -166,15 +165,15 @@ impl EventTailer {
         self.skipping = false;
     }
 
-    /// Lines skipped so far because they are no events.
+    /// Returns the number of lines skipped so far because they are not events.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Delivers what is new, up to `limit`, as records of their own.
+    /// Returns new events, up to `limit`, as owned records.
     ///
     /// # Errors
-    /// As [`EventTailer::poll_with`].
+    /// The same as for [`EventTailer::poll_with`].
     pub fn poll(&mut self, limit: Limit) -> Result<Batch> {
         let mut records = Vec::new();
         let polled = self.poll_with(limit, |event, line| {
@@ -183,8 +182,8 @@ impl EventTailer {
         Ok(Batch { records, notices: polled.notices, at_end: polled.at_end })
     }
 
-    /// Hands what is new, up to `limit`, to `visit`: each event, and the line it came from without its
-    /// newline, for passing on what this sparktune does not know.
+    /// Passes new events, up to `limit`, to `visit`: each event, and its line without the newline, to forward
+    /// data that this sparktune does not know.
     ///
     /// # Errors
     /// [`Error::NewerEvents`] at an event of a newer format (what came before it was delivered), and
@@ -196,7 +195,8 @@ impl EventTailer {
         loop {
             while let Some(end) = self.whole_lines(lines_left) {
                 if let Err(newer) = self.take_block(end, &mut lines_left, &mut polled, &mut visit) {
-                    // Left in place, so that the next poll says it again with nothing before it.
+                    // The line stays in place, so that the next poll returns the error when nothing precedes
+                    // it.
                     return if polled.events == 0 { Err(newer) } else { Ok(polled) };
                 }
                 if lines_left == 0 || begun.elapsed() > limit.time {
@@ -209,8 +209,8 @@ impl EventTailer {
                 }
                 continue;
             }
-            // Nothing more in this file. A later file proves that its writer is gone, but only bytes read
-            // after that proof are all of it: hence one more round before moving on.
+            // This file has no more data. A later file proves that its writer is gone, but only bytes read
+            // after that proof are complete, so there is one more round before moving on.
             if let Some(next) = self.next {
                 let torn = self.pending.len() - self.start;
                 if torn > 0 {
@@ -229,7 +229,7 @@ impl EventTailer {
         }
     }
 
-    /// The end of the whole lines at hand, `most` at most.
+    /// Returns the end of the complete lines in `pending`, at most `most`.
     fn whole_lines(&mut self, most: usize) -> Option<usize> {
         let unseen = &self.pending[self.scanned..];
         let last = match most {
@@ -243,7 +243,7 @@ impl EventTailer {
         end
     }
 
-    /// Delivers the lines up to `end`; stops before an event of a newer format.
+    /// Delivers the lines up to `end`. Stops before an event of a newer format.
     fn take_block(
         &mut self,
         end: usize,
@@ -251,11 +251,11 @@ impl EventTailer {
         polled: &mut Polled,
         visit: &mut impl FnMut(Event, &[u8]),
     ) -> Result<()> {
-        // Taken out, so that its lines can be read while the rest of the tailer changes.
+        // The buffer is taken out, so that its lines can be read while the rest of the tailer changes.
         let pending = std::mem::take(&mut self.pending);
         let mut newer = None;
-        let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, said| {
-            match self.take_line(line, said, polled, visit) {
+        let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, parsed| {
+            match self.take_line(line, parsed, polled, visit) {
                 Ok(()) => {
                     self.start += line.len() + 1;
                     *lines_left = lines_left.saturating_sub(1);
@@ -274,19 +274,19 @@ impl EventTailer {
         })
     }
 
-    /// Judges one line by its place; a newer format comes back as its version.
+    /// Handles one line by its position. Returns the version of a newer format.
     fn take_line(
         &mut self,
         line: &[u8],
-        said: Said,
+        parsed: ParsedLine,
         polled: &mut Polled,
         visit: &mut impl FnMut(Event, &[u8]),
     ) -> Result<(), u64> {
         let mut oddity = None;
         if std::mem::take(&mut self.skipping) {
-            // The end of a line whose beginning was thrown away.
+            // This is the end of a line whose beginning was skipped.
         } else {
-            match said {
+            match parsed {
                 None => {}
                 Some(Ok(event)) if event.attempt != self.attempt => {
                     oddity = Some(format!("it belongs to attempt {}", event.attempt));
@@ -318,7 +318,7 @@ impl EventTailer {
         Notice::add_malformed(&mut polled.notices, &self.file, self.line_no, reason);
     }
 
-    /// Appends the next bytes of the file to `pending`; false when there are none now.
+    /// Appends the next bytes of the file to `pending`. Returns false when there are none now.
     fn read_chunk(&mut self, polled: &mut Polled) -> Result<bool> {
         self.pending.drain(..self.start);
         self.scanned -= self.start;
@@ -333,7 +333,8 @@ impl EventTailer {
             self.pending.clear();
             self.scanned = 0;
         }
-        // Opened anew each time: a handle kept open would not notice that the folder is gone.
+        // The file is opened again each time, because an open handle would not notice that the folder is
+        // gone.
         let mut file = match File::open(&self.file) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if !std::mem::replace(&mut self.gone, true) {
@@ -364,7 +365,7 @@ impl EventTailer {
     fn later_attempt(&mut self, polled: &mut Polled) -> Result<Option<u32>> {
         match attempts_in(&self.folder) {
             Ok(attempts) => {
-                // Before the first attempt the folder is all there is to miss.
+                // Before the first attempt only the folder can be missing.
                 self.gone &= self.attempt > 0;
                 Ok(attempts.into_iter().filter(|n| *n > self.attempt).min())
             }

@@ -21,7 +21,7 @@ fn append(path: &Path, bytes: &[u8]) {
     fs::OpenOptions::new().append(true).create(true).open(path).unwrap().write_all(bytes).unwrap();
 }
 
-/// Polls until nothing is left; (attempt, seq) of all events, and the notices.
+/// Polls until nothing is left. Returns (attempt, seq) of all events, and the notices.
 fn drain(tailer: &mut EventTailer) -> (Vec<(u32, u64)>, Vec<Notice>) {
     let (mut seen, mut notices) = (Vec::new(), Vec::new());
     loop {
@@ -184,7 +184,7 @@ enum Piece {
 }
 
 proptest! {
-    // A few threads and files each.
+    // Each case uses a few threads and files.
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
@@ -265,14 +265,14 @@ proptest! {
             }
             let mut view = RunView::default();
             seen.iter().for_each(|(event, _)| view.apply(event));
-            // As text, in which NaN equals NaN.
+            // Compared as text, in which NaN equals NaN.
             format!("{seen:?} {notices:?} {end} {} {view:?}", tailer.malformed())
         };
         prop_assert_eq!(read(1), read(usize::MAX));
     }
 }
 
-/// What may stand where a line should be.
+/// Content that may replace a line.
 #[derive(Debug, Clone)]
 enum Odd {
     Step { nan: bool, skipped: u64 },

@@ -1,13 +1,12 @@
-//! The run as TensorBoard reads it: the events once more, as `tensorboard/events.out.tfevents.…` in the run
-//! folder.
+//! Writes the events for TensorBoard, as `tensorboard/events.out.tfevents.…` in the run folder.
 //!
 //! A file is a sequence of TFRecords, each the protobuf `Event` of TensorFlow's `event.proto`; the few fields
 //! that are used are written here by hand. A resumed attempt begins with `SessionLog.START` at its first
 //! step, at which TensorBoard drops what the attempt before had logged from there on.
 //!
-//! Enters: the kinds of events and their times. Records are gathered and written about once a second. What
-//! cannot be written is counted and told in words; training never waits for it, and a record that was written
-//! by half is cut off again, because TensorBoard would stop reading there.
+//! Enters: the kinds of events and their times. Records are buffered and written about once a second. Records
+//! that cannot be written are counted and reported; training never waits for them. An incomplete record is
+//! truncated again, because TensorBoard would stop reading there.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,17 +32,17 @@ pub(crate) struct TensorBoard {
     pending: Vec<u8>,
     pending_records: u64,
     flushed: Instant,
-    /// The last step, at which readings of the machine and warnings stand.
+    /// The last step, which samples of the machine and warnings are assigned to.
     step: u64,
-    /// Samples at this step so far: each place has a tag of its own.
+    /// The number of samples at this step so far: each one has a tag of its own.
     samples: (u64, u32),
     lost: u64,
-    /// Lost records that are not reported yet.
+    /// The number of lost records that were not reported yet.
     unsaid: u64,
 }
 
 impl TensorBoard {
-    /// Creates the attempt's file, and the folder where there is none.
+    /// Creates the attempt's file, and the folder if there is none.
     pub(crate) fn create(run: &RunDir, attempt: u32) -> Result<Self> {
         let folder = run.tensorboard();
         create_private_folder(&folder).doing("create", &folder)?;
@@ -67,7 +66,7 @@ impl TensorBoard {
         Ok(board)
     }
 
-    /// Takes one event. Words for a warning come back when records could not be written, and when writing
+    /// Takes one event. Returns the text of a warning when records could not be written, and when writing
     /// works again.
     pub(crate) fn log(&mut self, kind: &Kind, time_us: u64) -> Option<String> {
         match kind {
@@ -138,7 +137,7 @@ impl TensorBoard {
         self.pending_records += 1;
     }
 
-    /// Writes what was gathered.
+    /// Writes the buffered records.
     pub(crate) fn flush(&mut self) -> Option<String> {
         self.flushed = Instant::now();
         let records = std::mem::take(&mut self.pending_records);
@@ -148,7 +147,7 @@ impl TensorBoard {
             Err(error) => {
                 self.lost += records;
                 self.unsaid += records;
-                // Once for each time that writing begins to fail.
+                // One warning is returned each time that writing begins to fail.
                 (self.unsaid == records).then(|| {
                     format!(
                         "cannot write {} for TensorBoard: {}; training continues, its charts get a gap",
@@ -166,7 +165,7 @@ impl TensorBoard {
         }
     }
 
-    /// Records that could not be written.
+    /// Returns the number of records that could not be written.
     #[cfg(test)]
     pub(crate) fn lost(&self) -> u64 {
         self.lost
@@ -179,16 +178,16 @@ impl Drop for TensorBoard {
     }
 }
 
-/// A file that holds whole appends only.
+/// A file that contains only complete appends.
 #[derive(Debug)]
 struct Whole<F> {
     out: F,
     len: u64,
-    /// Half a record could not be cut off: whatever followed it would not be read.
+    /// Whether an incomplete record could not be truncated, so that later records would not be read.
     broken: bool,
 }
 
-/// The parts of a file that [`Whole`] needs.
+/// The operations of a file that [`Whole`] needs.
 trait Cut: Write {
     fn cut_to(&mut self, len: u64) -> io::Result<()>;
 }
@@ -213,7 +212,7 @@ impl<F: Cut> Whole<F> {
     }
 }
 
-/// One more value of a summary.
+/// Adds a value to a summary.
 fn scalar(values: &mut Message, tag: &str, value: f64) {
     values.message(1, |entry| {
         entry.text(1, tag);
@@ -221,7 +220,7 @@ fn scalar(values: &mut Message, tag: &str, value: f64) {
     });
 }
 
-/// One more text of a summary, which TensorBoard renders as Markdown and cleans of HTML.
+/// Adds a text to a summary, which TensorBoard renders as Markdown without HTML.
 fn text(values: &mut Message, tag: &str, markdown: &str) {
     values.message(1, |entry| {
         entry.text(1, tag);
@@ -237,8 +236,8 @@ fn text(values: &mut Message, tag: &str, markdown: &str) {
     });
 }
 
-/// Text as Markdown that shows it as it is. It comes from data and models, and TensorBoard cleans it of HTML
-/// only: control characters and those that turn the direction of writing are spelled out.
+/// Returns Markdown that shows a text unchanged. The text comes from data and models, and TensorBoard only
+/// removes HTML: control characters and those that change the direction of text are escaped.
 fn verbatim(text: &str) -> String {
     let mut markdown = String::new();
     for line in text.lines() {

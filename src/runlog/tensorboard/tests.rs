@@ -1,5 +1,5 @@
-//! Files are read back by a decoder of their own. That the real TensorBoard reads them is shown by
-//! `tests/peers/read_tensorboard.py`.
+//! Reads files back with a decoder of their own. `tests/peers/read_tensorboard.py` shows that the real
+//! TensorBoard reads them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,8 @@ use crate::lease::Lease;
 use crate::proto::masked_crc;
 use crate::writer::EventWriter;
 
-/// The fields of a message: number, and value as integer, or bytes of fixed size, or text and messages.
+/// Returns the fields of a message: the number, and the value as an integer, as bytes of fixed size, or as
+/// text or message.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let (mut n, mut shift) = (0, 0);
@@ -41,7 +42,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fields
 }
 
-/// The contents of a file as lines: `step 3: loss/train=1.5`.
+/// Returns the contents of a file as lines: `step 3: loss/train=1.5`.
 fn read(bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = bytes;
@@ -142,7 +143,7 @@ fn a_run_and_its_resume_are_two_files_with_the_values_of_the_events() {
         let writer = EventWriter::open(&lease).unwrap();
         writer.mirror_to_tensorboard(&lease);
         kinds.into_iter().for_each(|kind| writer.emit(kind));
-        // Dropped: what is left is written.
+        // The file is dropped, which writes the rest.
     }
     assert_eq!(fs::metadata(run.tensorboard()).unwrap().permissions().mode() & 0o777, 0o700);
     let [first, second] = &files(&run)[..] else { panic!("two files") };
@@ -164,7 +165,7 @@ fn a_run_and_its_resume_are_two_files_with_the_values_of_the_events() {
     assert_eq!(second[..], ["step 0: brain.Event:2", "step 3: session 1", "step 3: loss/train=1.5 lr=0.5"]);
 }
 
-/// A disk with little room that can cut a file back.
+/// A disk with little space that can truncate a file.
 struct SmallDisk {
     bytes: Vec<u8>,
     room: usize,
@@ -217,16 +218,16 @@ fn a_full_disk_is_said_once_and_counted_and_the_events_go_on() {
     let lease = Lease::acquire(&run).unwrap();
     let mut board = TensorBoard::create(&run, 1).unwrap();
     board.out.out = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let said: Vec<String> = (1..=3)
+    let warned: Vec<String> = (1..=3)
         .filter_map(|n| {
             board.log(&step(n, 1.0), now_us());
             board.flush()
         })
         .collect();
-    assert!(matches!(&said[..], [once] if once.contains("disk full")), "{said:?}");
+    assert!(matches!(&warned[..], [once] if once.contains("disk full")), "{warned:?}");
     assert_eq!(board.lost(), 4, "the version and three steps");
 
-    // A folder that cannot be made: a warning among the events, and nothing else.
+    // If the folder cannot be created, there is a warning among the events and no other effect.
     fs::remove_dir_all(run.tensorboard()).unwrap();
     fs::write(run.tensorboard(), "in the way").unwrap();
     let writer = EventWriter::open(&lease).unwrap();

@@ -1,6 +1,6 @@
-//! Real processes, real locks, real SIGKILLs: what a trainer that dies at a random instant leaves behind.
+//! Tests with real processes, locks and SIGKILLs: the state after a trainer dies at a random moment.
 //!
-//! The victims are this very test binary, started again with a role in the environment.
+//! The killed processes are this test binary, started again with a role in the environment.
 
 #![expect(clippy::unwrap_used, reason = "all of it is test code")]
 
@@ -30,7 +30,7 @@ fn start(role: &str, run: &RunDir) -> Child {
         .unwrap()
 }
 
-/// The other processes of these tests; alone it does nothing.
+/// The entry point of the other processes of these tests; it does nothing when run alone.
 #[test]
 #[ignore = "a part of the other tests"]
 fn victim() {
@@ -56,8 +56,8 @@ fn say(line: &str) {
     std::io::stdout().flush().unwrap();
 }
 
-/// Lines the victim said, without the test harness's own.
-fn said(victim: &mut Child) -> impl Iterator<Item = String> + use<> {
+/// Returns the lines that the process printed, without those of the test harness.
+fn printed_lines(victim: &mut Child) -> impl Iterator<Item = String> + use<> {
     BufReader::new(victim.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok)
@@ -70,7 +70,7 @@ fn log_for_ever(run: &RunDir) {
     writer.emit(Kind::RunStarted(RunStarted::default()));
     say("logging");
     for step in 1.. {
-        // Long lines too, so that a kill has something to tear.
+        // Some lines are long, so that a kill can truncate one.
         let device = "x".repeat(step % 5000);
         writer.emit(Kind::RunStarted(RunStarted { device, ..RunStarted::default() }));
         writer.emit(Kind::Step(Step { step: step as u64, loss_nats: 1.0, ..Step::default() }));
@@ -83,7 +83,7 @@ fn checkpoint_for_ever(run: &RunDir) {
     checkpoints.clean(&lease).unwrap();
     let newest = checkpoints.newest_valid().unwrap();
     assert_eq!(newest.skipped, [], "a kill damaged a committed checkpoint");
-    // Commits the newest step once more, as a run that resumed from the one before it would.
+    // Commits the newest step again, as a run that resumed from the previous one would.
     let first = newest.checkpoint.map_or(1, |c| c.step);
     say("committing");
     for step in first.. {
@@ -125,7 +125,7 @@ fn obey(run: &RunDir) {
     }
 }
 
-/// Runs on a small file system of its own, mounted over the runs root.
+/// Runs on a small file system of its own, mounted over the folder of the runs.
 fn meet_a_full_and_a_read_only_disk(run: &RunDir) {
     let lease = Lease::acquire(run).unwrap();
     let writer = EventWriter::open(&lease).unwrap();
@@ -162,7 +162,7 @@ fn meet_a_full_and_a_read_only_disk(run: &RunDir) {
     for refusal in [Lease::acquire(run).unwrap_err(), RunsRoot::new(root).create("m", "lora").unwrap_err()] {
         assert!(refusal.to_string().contains("read-only"), "{refusal}");
     }
-    // Watching needs no right to write.
+    // Watching needs no write access.
     assert_eq!(RunView::replay(run).unwrap().liveness(run).unwrap(), Liveness::Crashed);
     let newest = Checkpoints::new(run).newest_valid().unwrap();
     assert_eq!((newest.checkpoint.map(|c| c.step), newest.skipped), (Some(2), vec![]));
@@ -178,7 +178,7 @@ fn new_run(root: &tempfile::TempDir) -> RunDir {
     RunsRoot::new(root.path()).create("test", "lora").unwrap()
 }
 
-/// A pause that differs from call to call without being repeatable: the kills should fall anywhere.
+/// Pauses for a random time, so that kills happen at any moment.
 fn random_pause(most: Duration) {
     use std::hash::{BuildHasher, RandomState};
     std::thread::sleep(most.mul_f64((RandomState::new().hash_one(0) % 1000) as f64 / 1000.0));
@@ -217,7 +217,7 @@ fn a_reader_never_sees_a_torn_line_however_often_the_writer_is_killed() {
         });
         for _ in 0..KILLS {
             let mut victim = start("log", &run);
-            assert_eq!(said(&mut victim).next().as_deref(), Some("logging"));
+            assert_eq!(printed_lines(&mut victim).next().as_deref(), Some("logging"));
             random_pause(Duration::from_millis(8));
             kill(victim);
         }
@@ -238,7 +238,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
     let mut acknowledged = 0;
     for round in 0..KILLS {
         let mut victim = start("checkpoint", &run);
-        let mut lines = said(&mut victim);
+        let mut lines = printed_lines(&mut victim);
         assert_eq!(lines.next().as_deref(), Some("committing"), "round {round}: the victim found damage");
         random_pause(Duration::from_millis(60));
         kill(victim);
@@ -273,7 +273,7 @@ fn the_lease_of_a_killed_trainer_is_free_and_that_of_a_living_one_is_not() {
     let run = new_run(&root);
     for _ in 0..3 {
         let mut trainer = start("hold", &run);
-        assert_eq!(said(&mut trainer).next().as_deref(), Some("held"));
+        assert_eq!(printed_lines(&mut trainer).next().as_deref(), Some("held"));
         assert!(Lease::is_held(&run).unwrap());
         let refusal = Lease::acquire(&run).unwrap_err().to_string();
         assert!(refusal.contains(&format!("process {} on ", trainer.id())), "{refusal}");
@@ -287,7 +287,7 @@ fn another_process_carries_out_a_request_and_acknowledges_it() {
     let root = tempfile::tempdir().unwrap();
     let run = new_run(&root);
     let mut trainer = start("obey", &run);
-    let mut lines = said(&mut trainer);
+    let mut lines = printed_lines(&mut trainer);
     assert_eq!(lines.next().as_deref(), Some("training"));
     assert_eq!(RunView::replay(&run).unwrap().liveness(&run).unwrap(), Liveness::Running);
     let checkpoint = request(&run, Action::Checkpoint).unwrap();
@@ -308,7 +308,7 @@ fn another_process_carries_out_a_request_and_acknowledges_it() {
 #[test]
 fn a_full_and_a_read_only_disk_are_said_and_cost_nothing_that_was_committed() {
     let root = tempfile::tempdir().unwrap();
-    // A mount of our own needs a mount namespace, which not every container grants.
+    // Mounting needs a mount namespace, which not every container allows.
     let script = "mount -t tmpfs -o size=400k none \"$1\" && mkdir -p \"$RUN_DIR\"/events \"$RUN_DIR\"/checkpoints \
                   \"$RUN_DIR\"/data && shift && exec \"$@\"";
     let run = root.path().join("r");

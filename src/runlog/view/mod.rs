@@ -1,9 +1,9 @@
-//! The one fold over events: live view, replay, plain lines, resume summary and tests all see a run through
-//! it.
+//! Folds events into the state of a run, for the live view, replay, plain lines, the resume summary and
+//! tests.
 //!
-//! Pure: no clock, no file. Applying an event twice changes nothing, and memory stays bounded for any number
-//! of steps. A later attempt supersedes the steps after the one it resumed from: their stretch moves to
-//! `discarded`, and best, checkpoints and averages fall back to what they were.
+//! Pure: it must not use a clock or open files. Applying an event twice changes nothing, and memory is
+//! bounded for any number of steps. A later attempt replaces the steps after the one it resumed from: their
+//! values move to `discarded`, and the best evaluation, checkpoints and averages are restored.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -25,87 +25,86 @@ use crate::run_dir::RunDir;
 use crate::series::Bucket;
 use crate::tailer::{EventTailer, Limit};
 
-/// Weight of the newest loss in the moving average: about the last 20 steps.
+/// The weight of the newest loss in the moving average over about the last 20 steps.
 const EMA_WEIGHT: f64 = 0.1;
 const KEPT_SAMPLES: usize = 32;
 const KEPT_WARNINGS: usize = 64;
 const KEPT_ATTEMPTS: usize = 64;
 const KEPT_CHECKPOINTS: usize = 1024;
 const KEPT_BESTS: usize = 1024;
-/// A glance reads this much of the end of the last attempt.
+/// The number of bytes that a glance reads at the end of the last attempt.
 const GLANCE_BYTES: u64 = 512 * 1024;
 
-/// One start of the trainer.
+/// One attempt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Attempt {
-    /// From 1.
+    /// The number, from 1.
     pub number: u32,
-    /// Time of its first event, microseconds since the Unix epoch.
+    /// The time of its first event, in microseconds since the Unix epoch.
     pub started_us: u64,
-    /// Its note about itself.
+    /// Its first event.
     pub started: RunStarted,
     /// Its last step.
     pub last_step: u64,
-    /// How it ended, if it said so.
+    /// Its last event, if it ended by itself.
     pub finished: Option<RunFinished>,
 }
 
-/// Something that was logged, and whether a later attempt superseded it.
+/// A logged event, and whether a later attempt replaced it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Seen<T> {
-    /// Attempt that logged it.
+    /// The attempt that logged it.
     pub attempt: u32,
-    /// When, microseconds since the Unix epoch.
+    /// The time in microseconds since the Unix epoch.
     pub time_us: u64,
-    /// It belongs to steps that a later attempt did again.
+    /// Whether it belongs to steps that a later attempt repeated.
     pub discarded: bool,
     /// The event.
     #[serde(flatten)]
     pub what: T,
 }
 
-/// Everything a watcher shows, folded from events.
+/// Everything that watchers show, computed from events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunView {
-    /// Attempts so far, oldest first; only the newest few are kept.
+    /// The attempts, oldest first; only the newest few are kept.
     pub attempts: VecDeque<Attempt>,
     /// Current phase.
     pub phase: Option<Phase>,
-    /// How far the phase is, where it is not counted in steps.
+    /// The progress of the phase, if it is not counted in steps.
     pub progress: Option<Progress>,
     /// The last step.
     pub last_step: Option<Step>,
-    /// Moving average of the training loss; values that are not finite are left out.
+    /// The moving average of the training loss, without values that are not finite.
     pub loss_ema: Option<f64>,
     /// Last evaluation.
     pub last_eval: Option<Eval>,
     /// Last comparison of the losses with and without fp8.
     pub fp8_loss: Option<Fp8Loss>,
-    /// Evaluations that were the best so far, in order; the last one is the best.
+    /// Evaluations that were the best so far, in order; the last one is the best of all.
     bests: Vec<Eval>,
-    /// Curves of the steps that count.
+    /// The curves of the steps that count.
     pub charts: Charts,
-    /// Curves of the steps that a later attempt did again, to be drawn greyed.
+    /// The curves of the steps that a later attempt repeated, which are drawn in grey.
     pub discarded: Charts,
-    /// Newest reading of the machine.
+    /// The newest sample of the machine.
     pub device: Option<DeviceSample>,
-    /// Committed checkpoints, oldest first, as far as their steps count. Retention may have deleted old
-    /// ones.
+    /// Committed checkpoints whose steps count, oldest first. Old ones may have been deleted since.
     pub checkpoints: VecDeque<CheckpointCommitted>,
     /// Newest generations.
     pub samples: VecDeque<Seen<Sample>>,
     /// Newest warnings.
     pub warnings: VecDeque<Seen<Warning>>,
-    /// All warnings ever.
+    /// The number of all warnings.
     pub warning_count: u64,
     /// The last request that was carried out.
     pub last_control: Option<ControlApplied>,
-    /// Events of kinds this sparktune does not know.
+    /// The number of events whose kind is unknown to this sparktune.
     pub unknown_events: u64,
     /// Time of the last event.
     pub last_event_us: Option<u64>,
-    /// Time of the last event that shows work: all but device samples, which a thread of their own may write
-    /// while training hangs.
+    /// The time of the last event that shows work. Device samples do not count, because their thread may
+    /// write them while training hangs.
     pub last_work_us: Option<u64>,
     #[serde(skip)]
     pace: Pace,
@@ -114,7 +113,7 @@ pub struct RunView {
 }
 
 impl RunView {
-    /// Folds one event in. Events seen before are passed over.
+    /// Applies one event. Events that were applied before are ignored.
     pub fn apply(&mut self, event: &Event) {
         let position = (event.attempt, event.seq);
         if position <= self.position {
@@ -131,7 +130,7 @@ impl RunView {
         match &event.kind {
             Kind::RunStarted(started) => self.run_started(started),
             Kind::Phase(phase) => {
-                // What went on between two steps before this is no step's time.
+                // Time between two steps before this event does not belong to a step.
                 if phase.phase == "train" {
                     self.pace = Pace::default();
                 }
@@ -180,7 +179,7 @@ impl RunView {
         }
     }
 
-    /// A new attempt continues from `step`: what came after it will be done again.
+    /// A new attempt continues from `step`, so later steps will be repeated.
     fn discard_after(&mut self, step: u64) {
         self.charts.discard_after(step, &mut self.discarded);
         self.bests.retain(|eval| eval.step <= step);
@@ -219,7 +218,7 @@ impl RunView {
         if eval.loss_nats.is_finite() && better {
             self.bests.push(eval.clone());
             if self.bests.len() > KEPT_BESTS {
-                // Thin the older half: only a resume from that far back would see the difference.
+                // Thins out the older half; only a resume from that far back would notice it.
                 let mut n = 0;
                 self.bests.retain(|_| {
                     n += 1;
@@ -230,55 +229,57 @@ impl RunView {
         self.last_eval = Some(eval.clone());
     }
 
-    /// The evaluation with the lowest loss.
+    /// Returns the evaluation with the lowest loss.
     pub fn best_eval(&self) -> Option<&Eval> {
         self.bests.last()
     }
 
-    /// Steps done, counting those before a resume.
+    /// Returns the number of steps done, including those before a resume.
     pub fn steps_done(&self) -> u64 {
         let resumed = self.attempts.back().and_then(|a| a.started.resumed_from_step);
         self.last_step.as_ref().map(|s| s.step).or(resumed).unwrap_or(0)
     }
 
-    /// Steps of the whole run, when the trainer said so.
+    /// Returns the number of steps in the whole run, if the trainer logged it.
     pub fn total_steps(&self) -> Option<u64> {
         self.attempts.iter().rev().find_map(|a| a.started.total_steps)
     }
 
-    /// How the newest attempt ended, if it said so.
+    /// Returns the last event of the newest attempt, if it ended by itself.
     pub fn finished(&self) -> Option<&RunFinished> {
         self.attempts.back()?.finished.as_ref()
     }
 
-    /// Outcome of the newest attempt, if it said so.
+    /// Returns the outcome of the newest attempt, if it ended by itself.
     pub fn outcome(&self) -> Option<Outcome> {
         self.finished().map(|finished| finished.outcome)
     }
 
-    /// Most memory that training took, of all attempts that ended by themselves and measured it.
+    /// Returns the peak memory of training in bytes, over all attempts that ended by themselves and measured
+    /// it.
     pub fn mem_peak_bytes(&self) -> Option<u64> {
         self.attempts.iter().filter_map(|attempt| attempt.finished.as_ref()?.mem_peak_bytes).max()
     }
 
-    /// Tokens per second over the newest steps of this attempt, as the trainer measured them (evaluations not
-    /// included); before its first step, that of the steps before.
+    /// Returns the tokens per second over the newest steps of this attempt, as measured by the trainer
+    /// without evaluations; before its first step, those of the previous attempt.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let before = || self.charts.tokens_per_s.buckets().last().and_then(Bucket::mean);
         self.pace.tokens_per_s().or_else(before)
     }
 
-    /// Time left; `None` before the second step of an attempt, after the end, and when the total is unknown.
+    /// Returns the remaining time; `None` before the second step of an attempt, after the end, and when the
+    /// total is unknown.
     pub fn eta(&self) -> Option<Eta> {
         if self.finished().is_some() { None } else { self.pace.eta(self.total_steps()?) }
     }
 
-    /// Where the time of a step goes, over the recent steps of this attempt.
+    /// Returns how the time of a step is spent, over the recent steps of this attempt.
     pub fn step_parts(&self) -> Option<StepParts> {
         self.pace.parts()
     }
 
-    /// Best evaluations, checkpoints and resumes, as far as their steps count, ascending by step.
+    /// Returns the best evaluations, checkpoints and resumes whose steps count, ascending by step.
     pub fn marks(&self) -> Vec<Mark> {
         let bests = self.bests.iter().map(|e| Mark::Best { step: e.step, loss_nats: e.loss_nats });
         let checkpoints = self.checkpoints.iter().map(|c| Mark::Checkpoint { step: c.step, best: c.best });
@@ -290,7 +291,7 @@ impl RunView {
         marks
     }
 
-    /// Whether the run is alive, from this view and the lease.
+    /// Returns the state of the run, from this view and the lease.
     ///
     /// # Errors
     /// [`crate::Error::Io`] when the lease cannot be probed.
@@ -299,32 +300,32 @@ impl RunView {
             return Ok(Liveness::Gone);
         }
         let held = Lease::is_held(run)?;
-        // An attempt that has just begun is not silent because the one before ended long ago.
+        // A new attempt must not count as silent because the previous one ended long ago.
         let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
         let last_us = self.last_work_us.unwrap_or(0).max(started_us);
         let silent = Duration::from_micros(if last_us == 0 { 0 } else { now_us().saturating_sub(last_us) });
         Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent))
     }
 
-    /// The view of everything logged so far.
+    /// Reads everything logged so far.
     ///
     /// # Errors
-    /// As [`EventTailer::poll`].
+    /// The same as for [`EventTailer::poll`].
     pub fn replay(run: &RunDir) -> Result<RunView> {
         let mut view = RunView::default();
         view.catch_up(&mut EventTailer::new(run))?;
         Ok(view)
     }
 
-    /// The view of a run's beginning and end, for lists: constant time however long the run is. In a long
-    /// run, curves and averages cover only the end, and `best_eval` may miss an earlier one.
+    /// Reads a run's beginning and end, for lists, in constant time. In a long run, curves and averages cover
+    /// only the end, and `best_eval` may miss an earlier one.
     ///
     /// # Errors
-    /// As [`EventTailer::poll`].
+    /// The same as for [`EventTailer::poll`].
     pub fn glance(run: &RunDir) -> Result<RunView> {
         let mut view = RunView::default();
         let (mut first, mut room) = (None, GLANCE_BYTES);
-        // A resume that has just begun leaves the telling to the attempts before it.
+        // If a resume has just begun, the previous attempts have the steps.
         for attempt in run.attempts()?.into_iter().rev() {
             first = Some(attempt);
             let bytes = fs::metadata(run.event_file(attempt)).map_or(0, |file| file.len());
@@ -336,7 +337,7 @@ impl RunView {
         let Some(first) = first else { return Ok(view) };
         let mut tailer = EventTailer::new(run);
         tailer.begin(first);
-        // The first events say what the attempt is.
+        // The first events describe the attempt.
         let head = tailer.poll_with(Limit { lines: 8, ..Limit::default() }, |event, _| view.apply(&event))?;
         if !head.at_end {
             tailer.skip_to_last(first, room);

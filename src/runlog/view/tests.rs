@@ -27,7 +27,7 @@ impl Log {
         let time_us = 1_000_000 * (u64::from(self.attempt) * 10_000 + self.seq);
         let event = Event { attempt: self.attempt, seq: self.seq, time_us, kind };
         self.view.apply(&event);
-        // As text, in which NaN equals NaN.
+        // Compared as text, in which NaN equals NaN.
         let before = format!("{:?}", self.view);
         self.view.apply(&event);
         assert_eq!(format!("{:?}", self.view), before, "applying twice changes nothing");

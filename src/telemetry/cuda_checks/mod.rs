@@ -1,46 +1,46 @@
-//! Is this machine in order for training on its GPU? Each check says what was found and, where something is
-//! missing or does not fit, what to install or do.
+//! Checks whether this machine is ready for training on its GPU. Each check describes what was found and, if
+//! something is missing or does not match, what to install or do.
 //!
-//! Enters: facts that were gathered, or recorded. Leaves: verdicts in words. Pure: recorded machines are in
-//! `machines/`.
+//! Enters: facts that were gathered or recorded. Leaves: verdicts in words. Pure; recorded machines for tests
+//! are in `machines/`.
 //!
-//! What has to fit: code that NVRTC makes is compiled to the end by the driver, which refuses what comes from
-//! a newer CUDA than its own; and NVRTC must know the GPU.
+//! Two versions have to match: the driver finishes the compilation of NVRTC's code and refuses code from a
+//! newer CUDA than its own, and NVRTC must support the GPU.
 
 use serde::Serialize;
 use sparktune_base::units::bytes;
 
 use crate::facts::{DriverFault, GpuFacts, Machine};
 
-/// Something that was looked at.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The checked part of the machine, in a word or two.
     pub name: String,
-    /// How it stands.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The finding. It may hold names of files: escape it for a terminal.
+    /// The finding. It may contain names of files, which have to be escaped for a terminal.
     pub found: String,
     /// The suggested remedy.
     pub fix: Option<String>,
 }
 
-/// How a check ended, from good to bad.
+/// The verdict of a check, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// Everything is in order.
     Ok,
-    /// Not looked at, for the reason that was found.
+    /// Not checked, for the reason in `found`.
     Skipped,
-    /// Training works, but something is worth knowing.
+    /// Training works, but the user should know something.
     Warning,
-    /// In the way of training on the GPU.
+    /// The problem prevents training on the GPU.
     Failed,
 }
 
 impl Verdict {
-    /// The word for it.
+    /// Returns the word for the verdict.
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Ok => "ok",
@@ -52,29 +52,29 @@ impl Verdict {
 }
 
 impl Check {
-    /// Something as it should be.
+    /// Creates the result of a check without problems.
     pub fn ok(name: &str, found: impl Into<String>) -> Self {
         Check { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), fix: None }
     }
 
-    /// Something that was not looked at, and why.
+    /// Creates the result of a check that was skipped, with the reason.
     pub fn skipped(name: &str, why: impl Into<String>) -> Self {
         Check { verdict: Verdict::Skipped, ..Check::ok(name, why) }
     }
 
-    /// Something that works, and what to do about it all the same.
+    /// Creates a warning about something that works, with a suggestion.
     pub fn warning(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Check { verdict: Verdict::Warning, fix: Some(fix.into()), ..Check::ok(name, found) }
     }
 
-    /// Something that does not work, and what to do about it.
+    /// Creates a failure with its remedy.
     pub fn failed(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Check { verdict: Verdict::Failed, fix: Some(fix.into()), ..Check::ok(name, found) }
     }
 }
 
-/// The checks of driver, GPUs, libraries and headers. `has_cuda`: this build can train on a GPU; in one that
-/// cannot, nothing here is in the way of what it does, so a failure is a warning.
+/// Checks driver, GPUs, libraries and headers. `has_cuda` says whether this build can train on a GPU;
+/// otherwise a failure prevents nothing and becomes a warning.
 pub fn cuda_checks(facts: &Machine, has_cuda: bool) -> Vec<Check> {
     let mut checks = vec![driver(facts, has_cuda)];
     checks.extend(facts.gpus.iter().map(gpu));
@@ -88,7 +88,7 @@ pub fn cuda_checks(facts: &Machine, has_cuda: bool) -> Vec<Check> {
     checks
 }
 
-/// Why training on the GPU cannot even be tried here, in a clause; nothing where it can.
+/// Returns, as a clause, why training on the GPU cannot even be tried here, or `None` if it can.
 pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
     let failed = || cuda_checks(facts, true).iter().any(|check| check.verdict == Verdict::Failed);
     match (facts.gpus.is_empty(), has_cuda) {
@@ -98,7 +98,7 @@ pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
     }
 }
 
-/// Major and minor.
+/// A major and a minor version.
 type Version = (u32, u32);
 
 fn version(text: &str) -> Option<Version> {
@@ -110,16 +110,16 @@ fn words((major, minor): Version) -> String {
     format!("{major}.{minor}")
 }
 
-/// The newest CUDA that may be installed beside this driver.
+/// Returns the newest CUDA that works with this driver.
 fn installable(facts: &Machine) -> Version {
     facts.cuda.as_deref().and_then(version).unwrap_or((13, 0))
 }
 
-/// `cuda-nvrtc-13-0`, as NVIDIA's packages for Debian, Ubuntu and DGX OS are called.
+/// Returns the name of NVIDIA's package for Debian, Ubuntu and DGX OS, such as `cuda-nvrtc-13-0`.
 fn package(part: &str, (major, minor): Version) -> String {
-    // The core libraries lost their prefix with CUDA 13.3.
+    // The core libraries have no prefix since CUDA 13.3.
     let prefix = if part == "cccl" && (major, minor) >= (13, 3) { "" } else { "cuda-" };
-    // Before CUDA 13 the compiler brought its own headers.
+    // Before CUDA 13 the compiler's package contained its headers.
     let part = if part == "crt" && major < 13 { "nvcc" } else { part };
     format!("{prefix}{part}-{major}-{minor}")
 }
@@ -129,7 +129,8 @@ fn apt(parts: &[&str], version: Version) -> String {
     format!("`sudo apt install {}` (from NVIDIA's repository, which DGX OS has)", packages.join(" "))
 }
 
-/// The other way, without root. Python packages of CUDA 12 lie in a folder each, which no single path finds.
+/// Describes the alternative without root. Python packages of CUDA 12 are in separate folders, which no
+/// single path covers.
 fn or_pip(parts: &[&str], (major, minor): Version) -> String {
     if major < 13 {
         return String::new();
@@ -155,8 +156,8 @@ fn driver(facts: &Machine, has_cuda: bool) -> Check {
                 "installed, but this process may not use it".to_owned(),
                 "open /dev/nvidia* to this user; in a container, start it with --gpus all",
             ),
-            DriverFault::Other(said) => (
-                format!("installed, but it says: {said}"),
+            DriverFault::Other(message) => (
+                format!("installed, but it says: {message}"),
                 "see what `nvidia-smi` and `sudo dmesg | grep -i nvrm` say; a reboot, then a power cycle, helps most often",
             ),
         };
@@ -211,7 +212,7 @@ fn gpu(gpu: &GpuFacts) -> Check {
             found,
             "its tensor cores have no bf16, which training needs (compute 8.0 and newer): use --device cpu, or another GPU",
         ),
-        // A power cap alone is how a busy GPU works.
+        // A power cap alone is normal for a busy GPU.
         _ => match gpu.throttle.as_deref().filter(|why| *why != "power cap") {
             None => Check::ok(&name, found),
             Some(_) => Check::warning(
@@ -247,7 +248,7 @@ fn libcuda(facts: &Machine) -> Check {
     match (library.version.as_deref(), driver) {
         (Some(of_library), Some(driver)) if of_library != driver => {
             let found = format!("{path} belongs to driver {of_library}, but {driver} runs");
-            // `cuda-compat` puts a newer libcuda before the driver's own, which data-centre GPUs allow.
+            // `cuda-compat` puts a newer libcuda in front of the driver's own, which data-centre GPUs allow.
             if path.contains("/compat/") {
                 Check::warning(
                     NAME,
@@ -318,8 +319,7 @@ fn headers(facts: &Machine) -> Check {
     Check::failed(NAME, format!("{found}, without {}", files.join(" and ")), apt(&parts, of_headers))
 }
 
-/// First CUDA whose compiler makes code for exactly this compute capability (`sm_90a` and the like from 9.0
-/// on).
+/// The first CUDA whose compiler supports exactly this compute capability (`sm_90a` and similar from 9.0 on).
 const FIRST_CUDA: [(Version, Version); 10] = [
     ((8, 0), (11, 0)),
     ((8, 6), (11, 1)),

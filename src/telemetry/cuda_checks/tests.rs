@@ -1,12 +1,11 @@
-//! The verdicts on recorded machines, as a person reads them: `machines/<name>.toml` and the snapshot of that
-//! name.
+//! Compares the verdicts on recorded machines: `machines/<name>.toml` and the snapshot of that name.
 
 use std::fs;
 use std::path::Path;
 
 use super::*;
 
-/// As `doctor` shows it, more or less.
+/// Formats the checks roughly like `doctor`.
 fn shown(checks: &[Check]) -> String {
     let lines = checks.iter().map(|check| {
         let fix = check.fix.iter().map(|fix| format!("    -> {fix}\n")).collect::<String>();

@@ -1,8 +1,8 @@
-//! Objectives: how a packed sequence becomes a loss, and which parameters that loss trains.
+//! Objectives define the loss of a packed sequence and the parameters that it trains.
 //!
 //! A stage of a run pairs an [`Objective`] with a [`Trainee`], and the rest of the crate knows only these two
 //! traits. Objectives know models and packed sequences; they must not know the run folder, the optimizer or
-//! when anything is saved.
+//! the schedule of checkpoints.
 //!
 //! To add an objective on the text model, implement [`Objective`] with [`Model::gradients_of`] and
 //! [`Model::loss_of`], which give it hidden states and the output head, and choose it in `run::train_with`.
@@ -29,7 +29,7 @@ pub(crate) trait Objective {
         1
     }
 
-    /// The number of terms that the loss of `sequence` is a sum of: trained tokens, or groups.
+    /// Returns the number of terms in the loss of `sequence`: trained tokens, or groups.
     ///
     /// Losses and gradients of a step are divided by the terms of all its sequences together.
     fn loss_terms(&self, sequence: &PackedSequence) -> usize;
@@ -53,32 +53,32 @@ pub(crate) trait Trainee: Sized {
     /// The stage that trains them.
     const STAGE: Stage;
 
-    /// The text model as evaluations, samples and exports use it.
+    /// Returns the text model as evaluations, samples and exports use it.
     fn model(&self) -> &Model;
 
-    /// Calls `f` with every parameter that the optimizer may update; those that are frozen are among them.
+    /// Calls `f` with every parameter that the optimizer may update, including frozen ones.
     fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Param));
 
-    /// The parameters that a checkpoint of this stage must hold.
+    /// Returns the parameters that a checkpoint of this stage must contain.
     fn checkpointed(&self) -> Vec<&Param>;
 
-    /// A copy whose evaluation rounds as training steps round, if those use fp8.
+    /// Returns a copy whose evaluation rounds like training steps, if those use fp8.
     fn evaluated_in_fp8(&self) -> Option<Self> {
         None
     }
 }
 
-/// The text model, fully trained or through its adapters.
+/// The text model, trained completely or through its adapters.
 pub(crate) struct TextModel {
     pub(crate) model: Model,
-    /// Training steps compute each layer again in the backward pass.
+    /// Whether training steps compute each layer again in the backward pass.
     pub(crate) recompute: bool,
-    /// Training steps multiply in fp8; evaluations and exports never do.
+    /// Whether training steps multiply in fp8. Evaluations and exports never do.
     pub(crate) fp8: bool,
 }
 
 impl TextModel {
-    /// The model as training steps compute it.
+    /// Returns the model as training steps compute it.
     pub(crate) fn in_training(&self) -> Cow<'_, Model> {
         if self.fp8 { Cow::Owned(self.model.with_fp8()) } else { Cow::Borrowed(&self.model) }
     }
@@ -104,12 +104,12 @@ impl Trainee for TextModel {
     }
 }
 
-/// The MTP head on the finished text model, which is frozen. Each example is seen once, so the text model's
-/// hidden states are computed on the way instead of being cached.
+/// The MTP head on the finished text model, which is frozen. Each example is used once, so the text model's
+/// hidden states are computed on the fly instead of being cached.
 pub(crate) struct DraftHead {
     mtp: Mtp,
     text_model: Model,
-    /// The names of the text model's trained parameters: checkpoints of this stage go on holding them.
+    /// The names of the text model's trained parameters, which checkpoints of this stage still contain.
     trained_names: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ impl Trainee for DraftHead {
     }
 }
 
-/// The parameters of a model that are being trained.
+/// Returns the parameters of a model that are being trained.
 pub(crate) fn trained_parameters(model: &Model) -> Vec<&Param> {
     let mut trained = Vec::new();
     model.visit(&mut |param| {
@@ -162,7 +162,8 @@ pub(crate) fn trained_parameters(model: &Model) -> Vec<&Param> {
     trained
 }
 
-/// The language-model objective: cross-entropy of each trained token, predicted from the tokens before it.
+/// The language-model objective: the cross-entropy of each trained token, predicted from the tokens before
+/// it.
 pub(crate) struct NextToken;
 
 impl Objective for NextToken {
@@ -187,7 +188,7 @@ impl Objective for NextToken {
     }
 }
 
-/// The objective of the MTP head: cross-entropy of each trained token, predicted two positions ahead.
+/// The objective of the MTP head: the cross-entropy of each trained token, predicted two positions ahead.
 pub(crate) struct TokenAfterNext;
 
 impl Objective for TokenAfterNext {

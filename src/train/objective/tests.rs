@@ -1,6 +1,5 @@
-//! A pairwise objective, which exists only here. It proves that a loss over groups of examples runs through
-//! the real loop: from a token file through packing, training, evaluation, checkpoints and resume to the
-//! outputs.
+//! A pairwise objective, which exists only here. It tests that a loss over groups of examples works in the
+//! real loop: from a token file through packing, training, evaluation, checkpoints and resume to the outputs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,8 +82,8 @@ impl Objective for Preference {
 const PREFERENCE: Preference = Preference { beta: 0.1 };
 const PROMPT: usize = 3;
 
-/// An example of pair `pair`. Its first tokens say which it is; the model can learn to tell chosen answers
-/// from rejected ones.
+/// Returns an example of pair `pair`. Its first tokens identify it, so that the model can learn to
+/// distinguish chosen from rejected answers.
 fn example(pair: u32, is_chosen: bool) -> Vec<u32> {
     let length = 4 + (pair * 5 + u32::from(is_chosen) * 3) % 9;
     let answer = (0..length).map(|t| if is_chosen { 20 + t } else { 220 + t * 3 });
@@ -131,7 +130,7 @@ eval = {{ every_steps = 6, sample_count = 1, sample_max_tokens = 4 }}
 const LORA: &str = r#"{ kind = "lora", rank = 4, alpha = 8.0, rslora = false }"#;
 const FULL: &str = r#"{ kind = "full" }"#;
 
-/// A run folder as the launcher leaves it, with pairs.
+/// Creates a run folder like the launcher's, with pairs.
 fn run_of_pairs(root: &Path, method: &str, recompute: bool) -> RunDir {
     let run = RunsRoot::new(root).create("tiny", "test").unwrap();
     run.write_plan(&plan(method, recompute)).unwrap();
@@ -145,7 +144,7 @@ fn train(run: &RunDir, stop: bool) -> Finished {
     train_for(&PREFERENCE, run, &AtomicBool::new(stop), &TrainOptions::default()).unwrap()
 }
 
-/// A field of all events of a kind by their step, as the event files spell it.
+/// Returns a field of all events of a kind by their step, with the text of the event files.
 fn recorded(run: &RunDir, kind: &str, field: &str) -> BTreeMap<u64, String> {
     let events = run.attempts().unwrap().into_iter().flat_map(|attempt| {
         let text = fs::read_to_string(run.event_file(attempt)).unwrap();
@@ -165,9 +164,9 @@ fn a_pairwise_objective_learns_through_the_whole_loop() {
         assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 9));
         let losses = recorded(&run, "step", "loss_nats");
         let losses: Vec<f64> = losses.values().map(|loss| loss.parse().unwrap()).collect();
-        // A model that prefers neither answer has a loss of at least ln 2 a pair.
+        // A model without a preference has a loss of at least ln 2 per pair.
         assert!(losses[0] > 0.69 && losses[8] < 0.6 * losses[0], "{losses:?}");
-        // Pairs that were never trained on are told apart too.
+        // Pairs that were never trained on are distinguished too.
         assert!(finished.eval_loss.unwrap() < 0.6 * losses[0], "{:?} of {losses:?}", finished.eval_loss);
         assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&6, &9]);
         assert!(run.outputs().join("merged/model.safetensors").is_file());
@@ -199,7 +198,7 @@ fn packing_keeps_every_pair_together_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pairs.qubgpu");
     write_pairs(&path, 0..24);
-    // The plan asks for `stream`, which cuts examples; groups are packed whole all the same.
+    // The plan asks for `stream`, which splits examples, but groups are packed whole.
     let plan = Plan::from_toml(&plan(FULL, false), "plan.toml").unwrap();
     for micro_batch_packs in [1, 2] {
         let mut plan = plan.clone();

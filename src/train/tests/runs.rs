@@ -1,4 +1,4 @@
-//! Whole runs in process: trained, stopped, resumed, exported.
+//! Tests of whole runs in this process: training, stopping, resuming, exporting.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
     writer.finish().unwrap();
 }
 
-/// The ids in a list that PyTorch can load: 32-bit integers (`J`) in the fourth of its five pickles.
+/// Returns the ids in a list that PyTorch can load: 32-bit integers (`J`) in the fourth of its five pickles.
 fn draft_tokens(run: &RunDir) -> Vec<u32> {
     let bytes = bytes(run, "draft-tokens.pt");
     let list = bytes.windows(2).position(|two| two == b"](").unwrap() + 2;
@@ -36,7 +36,7 @@ fn draft_tokens(run: &RunDir) -> Vec<u32> {
     numbers.map(|entry| u32::from_le_bytes(entry[1..].try_into().unwrap())).collect()
 }
 
-/// A run folder as the launcher leaves it, for the CPU.
+/// Creates a run folder like the launcher's, for the CPU.
 fn run(root: &Path, method: &str, mtp: &str, steps: u64, recompute: bool) -> RunDir {
     run_on(CPU, root, method, mtp, steps, recompute)
 }
@@ -83,7 +83,7 @@ fn events(run: &RunDir) -> Vec<Kind> {
     tailer.poll(limit).unwrap().records.into_iter().map(|record| record.event.kind).collect()
 }
 
-/// Losses as the event file spells them: text, so that no reader's rounding hides a difference.
+/// Returns losses with the text of the event file, so that no rounding hides a difference.
 fn losses(run: &RunDir) -> Vec<(u64, String)> {
     let mut losses = std::collections::BTreeMap::new();
     for attempt in run.attempts().unwrap() {
@@ -125,26 +125,26 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert!(page.contains("| trained head, 48 tokens | estimated speed-up |"), "{page}");
         let ids = draft_tokens(&run);
         assert!(ids.len() == 48 && ids.is_sorted(), "{ids:?}");
-        let said: Vec<String> = events(&run)
+        let details: Vec<String> = events(&run)
             .into_iter()
             .filter_map(|kind| match kind {
                 Kind::Phase(phase) => phase.detail,
                 _ => None,
             })
             .collect();
-        let says = |start: &str, part: &str| said.iter().any(|d| d.starts_with(start) && d.contains(part));
-        assert!(says("training the MTP head", "in packs of 128 tokens"), "{said:?}");
-        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{said:?}");
-        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{said:?}");
-        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{said:?}");
+        let says = |start: &str, part: &str| details.iter().any(|d| d.starts_with(start) && d.contains(part));
+        assert!(says("training the MTP head", "in packs of 128 tokens"), "{details:?}");
+        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{details:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
     }
 }
 
-/// Every event of an attempt in a word or two, but for those whose place depends on time: samples of the
-/// machine, and checkpoints, which are committed while training continues.
+/// Describes every event of an attempt in a word or two, except those whose position depends on time: samples
+/// of the machine, and checkpoints, which are committed while training continues.
 fn story(run: &RunDir, attempt: usize) -> Vec<String> {
     let mut attempts: Vec<Vec<Kind>> = Vec::new();
     for kind in events(run) {
@@ -178,7 +178,7 @@ fn the_events_of_a_run_tell_its_story_in_order() {
     assert_eq!(story(&run, 0), ["start None", "load", "train", "step 1", "stop 1", "Stopped 1"]);
     let text_model =
         ["start Some(1)", "load", "train", "step 2", "eval 2", "sample 2", "step 3", "eval 3", "sample 3"];
-    // The loss of each of so few steps is told in words.
+    // With so few steps, the loss of each one is recorded in words.
     let head = ["mtp", "mtp", "head 1", "mtp", "head 2", "mtp", "head 3", "mtp"];
     let outputs = ["export"; 6];
     let expected = [&text_model[..], &head, &outputs, &["Completed 3"]].concat();
@@ -208,8 +208,8 @@ fn a_run_stopped_after_every_step_continues_bit_for_bit() {
     }
 }
 
-/// The same on a CUDA device, or the emulated one: its queue holds a step ahead, its weights are rounded
-/// masters.
+/// The same test on a CUDA device, or the emulated one, where the queue holds one more step and the weights
+/// are rounded masters.
 #[cfg(feature = "cuda")]
 #[test]
 fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
@@ -222,7 +222,7 @@ fn on_a_cuda_device_a_stopped_run_continues_bit_for_bit() {
     stops_change_nothing(CUDA, r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#, "none", 3);
 }
 
-/// Stopped and continued as well: the plan of the run says that it is trained with fp8.
+/// The run is also stopped and continued, because its plan says that it is trained with fp8.
 #[cfg(feature = "cuda")]
 #[test]
 fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
@@ -257,13 +257,13 @@ fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
             assert!((1e-5..1e-2).contains(&(fp8 / bf16 - 1.0).abs()), "{losses:?}");
             assert_eq!(losses.held_out, with_eval);
         }
-        // An evaluation is of what is exported, which is bf16.
+        // An evaluation measures the model that is exported, which is bf16.
         let evaluated = events.iter().rev().find_map(|kind| match kind {
             Kind::Eval(eval) => Some(eval.loss_nats),
             _ => None,
         });
         assert_eq!(evaluated, with_eval.then(|| told[1].bf16_nats.unwrap()));
-        // The first step is taken in fp8.
+        // The first step is computed in fp8.
         let first = events.iter().find_map(|kind| match kind {
             Kind::Step(step) => Some(step.loss_nats),
             _ => None,
@@ -281,7 +281,7 @@ fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
     stops_change_nothing(&fp8, lora, "none", 2);
 }
 
-/// The self-tests come before the first run and not before the second; a device that fails them trains
+/// The self-tests run before the first run and not before the second; a device that fails them trains
 /// nothing.
 #[cfg(feature = "cuda")]
 #[test]
@@ -305,7 +305,7 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
         ..TrainOptions::default()
     };
 
-    // A model without numbers: no two logits are equal.
+    // In a model full of NaN no two logits are equal.
     let broken = root.path().join("broken");
     std::fs::create_dir(&broken).unwrap();
     std::fs::copy(fixture().join("config.json"), broken.join("config.json")).unwrap();
@@ -342,8 +342,7 @@ fn the_first_run_on_a_cuda_device_tests_it_and_tells_its_memory() {
 #[cfg(feature = "cuda")]
 const ON: &str = "a GPU, driver 1, this build";
 
-/// A run whose products the kernels take, with tiles remembered at `path`; none where there is no CUDA
-/// device.
+/// Returns options with tiles in the file at `path`, or `None` without a CUDA device.
 #[cfg(feature = "cuda")]
 fn with_tiles(path: &Path) -> Option<TrainOptions> {
     use burn::tensor::{Device, DeviceType};
@@ -356,8 +355,7 @@ fn with_tiles(path: &Path) -> Option<TrainOptions> {
     Some(TrainOptions { tiles: Some(tiles), ..TrainOptions::default() })
 }
 
-/// Progress of the measuring of tiles: products done, and how many there are, each beside the steps done
-/// before.
+/// Returns the progress of measuring tiles: the steps done before, the products done, and their total.
 #[cfg(feature = "cuda")]
 fn measured(run: &RunDir) -> Vec<(u64, u64, u64)> {
     let (mut steps, mut measured) = (0, Vec::new());
@@ -395,7 +393,7 @@ fn tiles_are_measured_once_and_no_bit_of_a_run_depends_on_it() {
     let first = trained(&options);
     let told = measured(&first);
     let total = told.len() as u64;
-    // Between the first two steps.
+    // The tiles are measured between the first two steps.
     let expected: Vec<_> = (0..total).map(|done| (1, done, total)).collect();
     assert!(total > 8 && told == expected, "{told:?}");
     let file = std::fs::read_to_string(&path).unwrap();
@@ -466,20 +464,20 @@ fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
         (format!("another GPU\n{good}"), "another GPU, driver or build", format!("{ON}\n")),
         (format!("{ON}\n{good}linear_forward 64,64 1 99 512,512,32,2,2,3\n"), "line 3", format!("{ON}\n")),
         (format!("{ON}\n{good}meas"), "line 3", format!("{ON}\n")),
-        // The same again would end the same way; what is known stays.
+        // The same measurement would end the same way, so only the known tiles are used.
         (format!("{ON}\n{good}measuring\n"), "came to no end", format!("{ON}\n{good}measuring\n")),
         (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
     ] {
         std::fs::write(&path, &text).unwrap();
         let run = run_on(CUDA, root.path(), LORA_8, "none", 2, false);
-        // Asked to stop from the start, it measures nothing, and writes what it knows.
+        // If a stop is requested from the start, nothing is measured and the known tiles are written.
         train_with(&run, &AtomicBool::new(true), &options).unwrap();
-        let said = events(&run).into_iter().any(|kind| match kind {
+        let was_logged = events(&run).into_iter().any(|kind| match kind {
             Kind::Warning(warning) => warning.message.contains(says),
             Kind::Phase(phase) => phase.detail.is_some_and(|detail| detail.contains(says)),
             _ => false,
         });
-        assert!(said, "{says}");
+        assert!(was_logged, "{says}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), left, "{says}");
     }
 }
@@ -492,7 +490,7 @@ fn stops_change_nothing(device: &str, method: &str, mtp: &str, steps: u64) {
     let mut attempts = 0;
     loop {
         attempts += 1;
-        // The stop is asked for before the first step, so each attempt makes exactly one.
+        // The stop is requested before the first step, so each attempt makes exactly one.
         let finished = train(&parts, &AtomicBool::new(true)).unwrap();
         if finished.outcome == Outcome::Completed {
             break;
@@ -517,7 +515,7 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
     let whole = run(root.path(), LORA, "none", 7, false);
     train(&whole, &AtomicBool::new(false)).unwrap();
     let parts = run(root.path(), LORA, "none", 7, false);
-    // No machine has so much memory that this is left.
+    // No machine has enough memory to leave this reserve.
     let reserve = TrainOptions { reserve_bytes: Some(u64::MAX / 2), ..TrainOptions::default() };
     let out_of_memory = || train_with(&parts, &AtomicBool::new(false), &reserve).unwrap();
     let why = || match events(&parts).pop() {
@@ -542,7 +540,7 @@ fn an_early_stop_ends_the_text_model_but_not_the_head() {
     let early = |name: &str| {
         let run = run(root.path(), FULL, "trained", 40, false);
         let plan = std::fs::read_to_string(run.plan()).unwrap();
-        // A rate that soon makes the eval loss worse.
+        // This learning rate soon increases the eval loss.
         let plan = plan.replace("every_steps = 6", "every_steps = 2, early_stop_patience = 1");
         let plan = plan.replace("learning_rate = 5e-3", "learning_rate = 2e-1");
         std::fs::write(run.plan(), plan).unwrap();
@@ -602,7 +600,7 @@ fn an_export_is_made_again_from_the_checkpoint() {
     for (file, before) in files.iter().zip(before) {
         assert!(before == bytes(&run, file), "{file} differs");
     }
-    // The best weights go beside the last ones, which stay.
+    // The best weights are written next to the last ones, which are kept.
     export_run(&run, true).unwrap();
     assert!(run.outputs().join("best/merged/model.safetensors").is_file());
     assert!(run.outputs().join("merged-mtp/model.safetensors").is_file());

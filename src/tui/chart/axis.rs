@@ -1,9 +1,10 @@
-//! Where a value lies between the bottom and the top of a chart, and which round values are written beside
-//! it.
+//! Vertical axes of charts: maps values to positions between the bottom and the top, and chooses round values
+//! as labels.
 
 use crate::ticks;
 
-/// Least share of a chart's largest value that it spans, so that noise of a constant does not fill it.
+/// The smallest span of an axis, as a share of the largest value, so that the noise of a constant value does
+/// not fill the chart.
 const LEAST_SPAN: f64 = 0.01;
 
 /// A vertical axis.
@@ -15,9 +16,9 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The axis that shows all of `values`; those that are not finite do not count. `None` when there are
-    /// none. It spans at least `least`. A logarithmic axis needs a positive value, else it is linear;
-    /// smaller values lie at its bottom.
+    /// Builds an axis that shows all finite numbers of `values`, or `None` when there are none. It spans at
+    /// least `least`. A logarithmic axis needs a positive value and is linear without one; smaller values are
+    /// drawn at its bottom.
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone, log: bool, least: f64) -> Option<Self> {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             values.filter(|v| v.is_finite()).fold(None, |range: Option<(f64, f64)>, v| {
@@ -25,40 +26,40 @@ impl Axis {
             })
         };
         if log && let Some((lo, hi)) = range(&mut values.clone().filter(|v| *v > 0.0)) {
-            // At least a twentieth of a decade.
+            // The axis spans at least a twentieth of a decade.
             let hi = if hi < lo * 1.12 { (lo * 1.12).min(f64::MAX) } else { hi };
             return Some(Self { lo, hi, log: true });
         }
         let (lo, hi) = range(&mut values.clone())?;
         let least = (lo.abs().max(hi.abs()) * LEAST_SPAN).max(least);
         let missing = (least - (hi - lo)).max(0.0) / 2.0;
-        // What is never negative is not shown as if it could be.
+        // The padding must not extend the axis below zero when no value is negative.
         let below = if lo >= 0.0 { missing.min(lo) } else { missing };
         let (lo, hi) = ((lo - below).max(f64::MIN), (hi + missing * 2.0 - below).min(f64::MAX));
-        // All zero, or too small to be told apart.
+        // All values are zero, or too small to distinguish.
         let hi = if hi > lo { hi } else { lo + 1.0 };
         Some(Self { lo, hi, log: false })
     }
 
-    /// Moved down, so that values which never exceed `most` are not shown as if they could.
+    /// Moves the axis down so that it does not extend above `most`, which no value exceeds.
     pub(super) fn below(self, most: f64) -> Self {
         let above = (self.hi - most).max(0.0);
         if self.log { self } else { Self { lo: self.lo - above, hi: self.hi - above, ..self } }
     }
 
-    /// 0 at the bottom, 1 at the top; always within.
+    /// Returns the position of a value: 0 at the bottom, 1 at the top, clamped to this range.
     pub(super) fn fraction(&self, value: f64) -> f64 {
         let share = if self.log {
             let (lo, hi) = (self.lo.log10(), self.hi.log10());
             (value.max(self.lo).log10() - lo) / (hi - lo)
         } else {
-            // Halved, for the distance of two finite numbers need not be finite.
+            // Both are halved, because the difference of two finite numbers may overflow.
             (value / 2.0 - self.lo / 2.0) / (self.hi / 2.0 - self.lo / 2.0)
         };
         if share.is_nan() { 0.5 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// The value at a fraction: the inverse of [`Axis::fraction`].
+    /// Returns the value at a position. This is the inverse of [`Axis::fraction`].
     #[cfg(test)]
     fn value(&self, fraction: f64) -> f64 {
         if self.log {
@@ -69,17 +70,17 @@ impl Axis {
         }
     }
 
-    /// The larger end, without its sign.
+    /// Returns the end with the larger absolute value, without its sign.
     pub(super) fn largest(&self) -> f64 {
         self.lo.abs().max(self.hi.abs())
     }
 
-    /// Values within the axis that are round in units of `scale`, ascending, about `most`; and their
-    /// distance, which says how many digits they need.
+    /// Returns about `most` values within the axis that are round in units of `scale`, ascending, and their
+    /// distance, which decides how many digits their labels need.
     pub(super) fn ticks(&self, most: usize, scale: f64) -> (Vec<f64>, f64) {
         let most = most.clamp(1, 20);
         let ticks = if self.log { ticks::decades(self.lo, self.hi, most) } else { Vec::new() };
-        // Less than a decade has few of its own.
+        // Less than a decade has too few powers of ten.
         if ticks.len() >= 3 {
             return (ticks, 0.0);
         }

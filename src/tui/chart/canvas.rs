@@ -1,20 +1,20 @@
-//! Dots on a grid of cells. A later layer hides an earlier one in the cells they share, for a cell has one
-//! colour, and merged dots would read as a curve that is not there.
+//! A grid of dots drawn into terminal cells. A later layer hides an earlier one in the cells they share: a
+//! cell has only one colour, and merged dots would look like a curve that does not exist.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Bits of the eight dots of a braille pattern, by column and row.
+/// The bits of the eight dots of a braille pattern, by column and row.
 const BRAILLE: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
 
-/// How the dots of a layer look.
+/// The look of the dots of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Ink {
     pub style: Style,
-    /// A cell with a dot, where there is no braille.
+    /// The character of a cell that contains a dot, on terminals without Unicode.
     pub ascii: char,
-    /// Only every other dot of an area is set, so that it is told from a line without colours.
+    /// Sets only every other dot of an area, so that areas and lines differ even without colours.
     pub sparse: bool,
 }
 
@@ -28,36 +28,36 @@ struct Cell {
 pub(super) struct Canvas {
     columns: usize,
     rows: usize,
-    /// Dots across and down one cell.
+    /// The number of dots in a cell, horizontally and vertically.
     per_cell: (usize, usize),
     cells: Vec<Cell>,
     inks: Vec<Ink>,
 }
 
 impl Canvas {
-    /// Of `columns` × `rows` cells: 2 × 4 dots each in Unicode, else one.
+    /// Creates a canvas of `columns` × `rows` cells. A cell has 2 × 4 dots in Unicode, otherwise one.
     pub(super) fn new(columns: u16, rows: u16, unicode: bool) -> Self {
         let (columns, rows) = (usize::from(columns), usize::from(rows));
         let per_cell = if unicode { (2, 4) } else { (1, 1) };
         Self { columns, rows, per_cell, cells: vec![Cell::default(); columns * rows], inks: Vec::new() }
     }
 
-    /// Dots across.
+    /// Returns the width in dots.
     pub(super) fn width(&self) -> usize {
         self.columns * self.per_cell.0
     }
 
-    /// Dots down.
+    /// Returns the height in dots.
     pub(super) fn height(&self) -> usize {
         self.rows * self.per_cell.1
     }
 
-    /// What is drawn from now on hides what was drawn before.
+    /// Starts a new layer, which hides the layers drawn before.
     pub(super) fn layer(&mut self, ink: Ink) {
         self.inks.push(ink);
     }
 
-    /// Sets a dot of the newest layer; none outside.
+    /// Sets a dot of the newest layer. Dots outside the canvas are ignored.
     pub(super) fn dot(&mut self, x: usize, y: usize) {
         if x >= self.width() || y >= self.height() {
             return;
@@ -69,7 +69,7 @@ impl Canvas {
         cell.dots |= BRAILLE[x % self.per_cell.0][y % self.per_cell.1];
     }
 
-    /// The dots of a column from one height to another, both set whatever the ink.
+    /// Draws a vertical bar from one height to another. Both ends are set even when the ink is sparse.
     pub(super) fn bar(&mut self, x: usize, top: usize, bottom: usize) {
         let sparse = self.inks.last().is_some_and(|ink| ink.sparse);
         for y in top..=bottom {
@@ -79,7 +79,7 @@ impl Canvas {
         }
     }
 
-    /// A line from one point to the next, given in dots; only the part within the canvas.
+    /// Draws a line between two points in dots, clipped to the canvas.
     pub(super) fn line(&mut self, (xa, ya): (f64, f64), (xb, yb): (f64, f64)) {
         let last = self.width().saturating_sub(1) as f64;
         let (from, to) = (xa.floor().clamp(0.0, last), xb.floor().clamp(0.0, last));
@@ -97,7 +97,8 @@ impl Canvas {
         let mut before = height(from);
         for x in from as usize..=to as usize {
             let y = height(x as f64);
-            // From next to the dot before, so that the line has no holes and no steps two dots wide.
+            // Each column starts next to the previous dot, so that the line has no holes and no steps two
+            // dots wide.
             let (top, bottom) = match y.cmp(&before) {
                 std::cmp::Ordering::Greater => (before + 1, y),
                 std::cmp::Ordering::Less => (y, before - 1),
@@ -110,7 +111,7 @@ impl Canvas {
         }
     }
 
-    /// Draws the cells that have dots with the top left at `area`'s.
+    /// Draws the cells that contain dots, with the canvas's top left corner at that of `area`.
     pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) {
         for (i, cell) in self.cells.iter().enumerate().filter(|(_, cell)| cell.dots != 0) {
             let (x, y) = ((i % self.columns) as u16, (i / self.columns) as u16);

@@ -1,12 +1,13 @@
-//! Buckets of steps spread over the columns of a chart: smallest and largest value are kept, whatever the
-//! widths.
+//! Distributes buckets of steps over the columns of a chart. The smallest and largest values are kept at any
+//! width.
 
 use sparktune_runlog::Bucket;
 
-/// Weight of the newest step in a moving average: about the last 20 steps, as in the run log's own average.
+/// The weight of the newest step in a moving average over about the last 20 steps. The run log's own average
+/// uses the same weight.
 const STEP_WEIGHT: f64 = 0.1;
 
-/// The steps that a chart shows, both included.
+/// The range of steps that a chart shows, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     /// The first step.
@@ -16,49 +17,49 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// How many steps, as a number that cannot overflow.
+    /// Returns the number of steps, in a type that cannot overflow.
     fn steps(self) -> u128 {
         u128::from(self.to.saturating_sub(self.from)) + 1
     }
 
-    /// The column of a step among `columns`; `None` when the step is not shown.
+    /// Returns the column of a step among `columns`, or `None` when the step is not shown.
     pub(crate) fn column(self, step: u64, columns: usize) -> Option<usize> {
         let shown = columns > 0 && (self.from..=self.to).contains(&step);
         shown.then(|| (u128::from(step - self.from) * columns as u128 / self.steps()) as usize)
     }
 
-    /// First and last step in a column; at least one step, so that a step wider than a column is in all of
-    /// its columns.
+    /// Returns the first and the last step in a column. A column contains at least one step, so a step that
+    /// is wider than a column is in all of its columns.
     pub(crate) fn steps_of(self, column: usize, columns: usize) -> (u64, u64) {
         let at = |column: usize| self.steps() * column as u128 / columns.max(1) as u128;
         let first = at(column).min(self.steps() - 1);
         let last = at(column + 1).max(first + 1).min(self.steps()) - 1;
-        // Within the window, whose ends are 64 bits wide.
+        // The results lie within the window, whose ends have 64 bits.
         (self.from + first as u64, self.from + last as u64)
     }
 
-    /// Where the middle of a bucket lies, in columns: may be outside.
+    /// Returns the position of the middle of a bucket, in columns. It may lie outside the chart.
     fn middle(self, bucket: &Bucket, columns: usize) -> f64 {
         let middle = bucket.first_step as f64 / 2.0 + bucket.last_step as f64 / 2.0 + 0.5;
         (middle - self.from as f64) / self.steps() as f64 * columns as f64
     }
 }
 
-/// What the steps of a stretch came to.
+/// Summarises the values of a range of steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Summary {
-    /// First step of the buckets in it.
+    /// The first step of its buckets.
     pub first_step: u64,
-    /// Last step of the buckets in it.
+    /// The last step of its buckets.
     pub last_step: u64,
-    /// Finite values.
+    /// The number of finite values.
     pub count: u64,
-    /// Smallest finite value; infinite when `count` is 0.
+    /// The smallest finite value; infinite when `count` is 0.
     pub min: f64,
-    /// Largest finite value; infinite when `count` is 0.
+    /// The largest finite value; minus infinity when `count` is 0.
     pub max: f64,
     sum: f64,
-    /// Values that were not finite.
+    /// The number of values that were not finite.
     pub nonfinite: u64,
 }
 
@@ -78,7 +79,7 @@ impl Summary {
         self.nonfinite = self.nonfinite.saturating_add(bucket.nonfinite);
     }
 
-    /// Mean of the finite values, within their range even where their sum is not finite.
+    /// Returns the mean of the finite values. It lies within their range even when their sum overflows.
     pub(crate) fn mean(&self) -> Option<f64> {
         let mean = self.sum / self.count as f64;
         let inside = if mean.is_finite() { mean } else { self.min / 2.0 + self.max / 2.0 };
@@ -86,7 +87,7 @@ impl Summary {
     }
 }
 
-/// What the buckets that touch steps `first` to `last` came to.
+/// Summarises the buckets that overlap steps `first` to `last`.
 pub(crate) fn summary(buckets: &[Bucket], first: u64, last: u64) -> Option<Summary> {
     let from = buckets.partition_point(|b| b.last_step < first);
     let mut touching = buckets[from..].iter().take_while(|b| b.first_step <= last);
@@ -95,7 +96,7 @@ pub(crate) fn summary(buckets: &[Bucket], first: u64, last: u64) -> Option<Summa
     Some(all)
 }
 
-/// One summary for each of `columns` columns, of all buckets that touch its steps.
+/// Returns one summary for each of `columns` columns, of all buckets that overlap its steps.
 pub(super) fn columns(buckets: &[Bucket], window: Window, columns: usize) -> Vec<Option<Summary>> {
     let mut all = vec![None; columns];
     if columns == 0 {
@@ -104,8 +105,8 @@ pub(super) fn columns(buckets: &[Bucket], window: Window, columns: usize) -> Vec
     let from = buckets.partition_point(|b| b.last_step < window.from);
     for bucket in buckets[from..].iter().take_while(|b| b.first_step <= window.to) {
         let end = |step: u64| window.column(step.clamp(window.from, window.to), columns).unwrap_or(0);
-        // A single step that is wider than a column is drawn where it begins, so that lines between steps
-        // have room.
+        // A single step that is wider than a column is drawn where it begins, which leaves room for the lines
+        // between steps.
         let (first, last) = (end(bucket.first_step), end(bucket.last_step));
         for column in &mut all[first..=last] {
             match column {
@@ -117,23 +118,23 @@ pub(super) fn columns(buckets: &[Bucket], window: Window, columns: usize) -> Vec
     all
 }
 
-/// A line through the window: at most one point for each column and one beyond each end; `None` is a gap.
+/// A line through the window, with at most one point per column and one beyond each end. `None` is a gap.
 pub(super) type Line = Vec<Option<(f64, f64)>>;
 
-/// The means of the buckets, as a line.
+/// Returns the means of the buckets as a line.
 pub(super) fn mean_line(buckets: &[Bucket], window: Window, columns: usize) -> Line {
     line(buckets, window, columns, |bucket| Summary::of(bucket).mean())
 }
 
-/// The moving average over all steps, those before the window included, as a line. Gaps where no value was
-/// finite.
+/// Returns the moving average as a line. It includes the steps before the window, and has gaps where no value
+/// was finite.
 pub(super) fn average_line(buckets: &[Bucket], window: Window, columns: usize) -> Line {
     let mut average: Option<f64> = None;
     line(buckets, window, columns, |bucket| {
         let mean = Summary::of(bucket).mean()?;
         let weight = 1.0 - (1.0 - STEP_WEIGHT).powf(bucket.count as f64);
         let before = average.unwrap_or(mean);
-        // Not `before + weight · (mean − before)`: the difference of two finite numbers need not be finite.
+        // Not `before + weight · (mean − before)`, because the difference of two finite numbers may overflow.
         average = Some(before * (1.0 - weight) + mean * weight);
         average
     })
@@ -153,7 +154,7 @@ fn line(
         }
         match (line.last_mut(), point) {
             (Some(None), None) => {}
-            // Several in one column: the last says where the line goes on.
+            // Of several points in one column, the last one decides where the line continues.
             (Some(Some(last)), Some(point)) if last.0.floor() == point.0.floor() => *last = point,
             _ => line.push(point),
         }

@@ -1,7 +1,7 @@
 //! A line chart for terminals.
 //!
 //! Enters: curves as the run log keeps them ([`Bucket`]s with smallest and largest value), marks, and the
-//! steps to show. Leaves: cells of a ratatui buffer. It knows neither runs nor keys.
+//! range of steps to show. Leaves: cells of a ratatui buffer. It must not know runs or keys.
 //!
 //! ```text
 //! ╭ loss ──────── ⣿ each step  ━ average  ◆ eval ╮
@@ -39,16 +39,16 @@ use crate::ticks::step_ticks;
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// From the smallest to the largest value of each column, connected.
+    /// The range from the smallest to the largest value of each column.
     Envelope,
     /// The moving average as a line.
     Average,
-    /// A mark at each value.
+    /// A marker at each value.
     Points,
 }
 
 impl Shape {
-    /// How a curve of this shape is told in a legend.
+    /// Returns the glyph that stands for a curve of this shape in a legend.
     pub(crate) fn glyph(self, role: Role, theme: &Theme) -> &'static str {
         match self {
             Shape::Envelope if theme.unicode => "⣿",
@@ -65,69 +65,69 @@ impl Shape {
 /// One curve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Curve<'a> {
-    /// What the legend calls it; empty to leave it out.
+    /// The name in the legend. An empty name leaves the curve out of the legend.
     pub name: &'a str,
     /// Its values, ascending by step.
     pub buckets: &'a [Bucket],
     /// How it is drawn.
     pub shape: Shape,
-    /// How it looks.
+    /// The role that decides its colour and style.
     pub role: Role,
 }
 
-/// A step worth a mark.
+/// A marked step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The step.
     pub step: u64,
-    /// Why.
+    /// The reason for the mark.
     pub kind: MarkKind,
 }
 
-/// What a mark stands for.
+/// The meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MarkKind {
     /// A checkpoint was committed.
     Checkpoint,
     /// A checkpoint with the lowest eval loss so far.
     Best,
-    /// A later attempt went on from here.
+    /// A later attempt resumed from here.
     Resume,
 }
 
-/// A chart to be drawn.
+/// A chart, ready to be drawn.
 #[derive(Debug)]
 pub(crate) struct Chart<'a> {
-    /// Stands in the top border.
+    /// The text in the top border.
     pub title: Line<'a>,
-    /// Of all its curves.
+    /// The unit of all its curves.
     pub unit: Unit,
     /// The steps shown.
     pub window: Window,
-    /// Logarithmic, where values allow it.
+    /// Whether the value axis is logarithmic, where the values allow it.
     pub log: bool,
-    /// Drawn in this order: a later one hides an earlier one.
+    /// The curves in drawing order: a later one hides an earlier one.
     pub curves: Vec<Curve<'a>>,
-    /// Marks; they have a line of their own when there are any.
+    /// The marked steps. They have a row of their own if there are any.
     pub marks: Vec<Mark>,
-    /// A step with a line through all curves.
+    /// The step of the crosshair, a vertical line through all curves.
     pub crosshair: Option<u64>,
-    /// What to say when there is nothing to draw.
+    /// The text that is shown when there is nothing to draw.
     pub empty: &'a str,
 }
 
-/// The part of a chart that has curves, and what they are measured against.
+/// The area of the curves, with its axes.
 struct Plot {
     area: Rect,
-    /// The row of marks below.
+    /// The row of marks below the plot.
     marks: Option<Rect>,
     axis: Axis,
-    /// Values with their labels.
+    /// Values and their labels.
     ticks: Vec<(f64, String)>,
 }
 
 impl Chart<'_> {
-    /// Draws it into `area`, whatever its size.
+    /// Draws the chart into an area of any size.
     pub(crate) fn draw(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
         let area = area.intersection(buffer.area);
         if area.width < 2 || area.height < 2 {
@@ -153,20 +153,21 @@ impl Chart<'_> {
         self.legend(area, title, !gaps.is_empty(), buffer, theme);
     }
 
-    /// Draws the title; the columns it takes.
+    /// Draws the title and returns the number of columns it takes.
     fn title(&self, area: Rect, buffer: &mut Buffer) -> u16 {
         let room = area.width.saturating_sub(4);
         if self.title.width() == 0 || room == 0 {
             return 0;
         }
-        // A space on either side, and nothing of the border's style.
+        // One space on either side, without the border's style.
         let wide = (self.title.width() as u16).min(room) + 2;
         clear(Rect::new(area.x + 1, area.y, wide, 1), buffer);
         buffer.set_line(area.x + 2, area.y, &self.title, room);
         wide + 1
     }
 
-    /// The steps under the crosshair when drawn into `area`: all that share its column of cells.
+    /// Returns the first and last step under the crosshair when the chart is drawn into `area`. All steps in
+    /// the same column of cells count.
     pub(crate) fn steps_at_crosshair(&self, area: Rect) -> Option<(u64, u64)> {
         let cells = usize::from(self.plot(area.inner(Margin::new(1, 1)))?.area.width);
         let column = self.window.column(self.crosshair?, cells)?;
@@ -205,7 +206,7 @@ impl Chart<'_> {
         Some(Plot { area, marks, axis, ticks: ticks.into_iter().zip(labels).collect() })
     }
 
-    /// Writes the values beside the plot and a faint line at each.
+    /// Writes the values left of the plot and draws a faint line at each.
     fn value_labels(&self, plot: &Plot, buffer: &mut Buffer, theme: &Theme) {
         let area = plot.area;
         let mut taken = None;
@@ -222,7 +223,7 @@ impl Chart<'_> {
         }
     }
 
-    /// Draws the curves; the columns in which values were not finite.
+    /// Draws the curves and returns the columns that contain values that were not finite.
     fn curves(&self, plot: &Plot, buffer: &mut Buffer, theme: &Theme) -> Vec<u16> {
         let area = plot.area;
         let mut canvas = Canvas::new(area.width, area.height, theme.unicode);
@@ -242,7 +243,7 @@ impl Chart<'_> {
                     canvas.line((*xa, down(*ya)), (*xb, down(*yb)));
                 }
             }
-            // A point between gaps has no line.
+            // A point between two gaps is part of no line, so it is drawn as a dot.
             for (x, y) in line.iter().flatten().filter(|(x, _)| *x >= 0.0) {
                 canvas.dot(x.floor() as usize, down(*y).round() as usize);
             }
@@ -287,7 +288,7 @@ impl Chart<'_> {
         }
     }
 
-    /// Steps in the bottom border.
+    /// Writes steps into the bottom border.
     fn step_labels(&self, plot: &Plot, area: Rect, buffer: &mut Buffer, theme: &Theme) {
         let cells = usize::from(plot.area.width);
         let widest = step_labels_width(self.window);
@@ -308,7 +309,7 @@ impl Chart<'_> {
         for x in gaps {
             for y in plot.area.y..plot.area.bottom() {
                 let cell = &mut buffer[(plot.area.x + x, y)];
-                // Values of the same column that were finite stay in sight.
+                // Finite values in the same column stay visible.
                 if y == plot.area.y || cell.symbol() == " " || cell.symbol() == theme.glyph("·", ".") {
                     let glyph = if y == plot.area.y { gap_glyph(theme) } else { theme.glyph("╎", ":") };
                     cell.set_symbol(glyph).set_style(theme.style(Role::Bad));
@@ -320,14 +321,14 @@ impl Chart<'_> {
             let Some(x) = self.window.column(mark.step, usize::from(row.width)) else { continue };
             let cell = &mut buffer[(row.x + x as u16, row.y)];
             let (glyph, role) = mark_look(mark.kind, theme);
-            // The best one is seen among its neighbours.
+            // The mark of the best checkpoint is not overwritten by its neighbours.
             if cell.symbol() != mark_look(MarkKind::Best, theme).0 {
                 cell.set_symbol(glyph).set_style(theme.style(role));
             }
         }
     }
 
-    /// The legend, right in the top border: as many entries as there is room for.
+    /// Draws the legend at the right of the top border, with as many entries as fit.
     fn legend(&self, area: Rect, title: u16, gaps: bool, buffer: &mut Buffer, theme: &Theme) {
         let mut entries = Vec::new();
         let Window { from, to } = self.window;
@@ -336,7 +337,7 @@ impl Chart<'_> {
                 entries.push((curve.shape.glyph(curve.role, theme), curve.role, curve.name));
             }
         }
-        // Another run is what one looks for first.
+        // The compared run comes first, because it is what the user looks for.
         entries.sort_by_key(|(_, role, _)| *role != Role::Other);
         if gaps {
             entries.push((gap_glyph(theme), Role::Bad, "NaN or inf"));

@@ -1,4 +1,4 @@
-//! A curve in one line of text, for gauges and lists.
+//! Draws a curve in one line of text, for gauges and lists.
 
 use sparktune_runlog::Bucket;
 
@@ -8,19 +8,19 @@ use super::columns::{Window, columns};
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 8] = ['_', '.', ',', '-', '=', '+', '*', '#'];
 
-/// What stands in one column of a curve.
+/// The content of one column of a curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Column {
     /// Nothing was measured.
     Nothing,
     /// A value that is not finite.
     NotFinite,
-    /// A value by its place between the lowest (0) and the highest (1).
+    /// The position of a value between the lowest (0) and the highest (1).
     Share(f64),
 }
 
-/// The columns in `height` rows, top row first: a gap where nothing was measured, a cross at the foot of what
-/// was not finite.
+/// Draws the columns in `height` rows and returns them from top to bottom. A column without a value is a gap,
+/// and a value that is not finite is a cross at the bottom.
 pub(crate) fn blocks(columns: &[Column], height: usize, unicode: bool) -> Vec<String> {
     let glyphs = if unicode { BLOCKS } else { ASCII };
     let top = (8 * height).saturating_sub(1) as f64;
@@ -35,7 +35,8 @@ pub(crate) fn blocks(columns: &[Column], height: usize, unicode: bool) -> Vec<St
     (0..height).rev().map(|row| columns.iter().map(|column| cell(column, 8 * row)).collect()).collect()
 }
 
-/// The curve in `width` characters, oldest left: the mean of each column from the lowest to the highest.
+/// Draws the curve in `width` characters, oldest value first. Each column shows the mean of its values,
+/// scaled from the lowest to the highest.
 pub(crate) fn sparkline(buckets: &[Bucket], width: usize, unicode: bool) -> String {
     let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else { return String::new() };
     let window = Window { from: first.first_step, to: last.last_step.max(first.first_step) };

@@ -33,8 +33,7 @@ fn drawn(chart: &Chart<'_>, width: u16, height: u16, theme: &Theme) -> Buffer {
     buffer
 }
 
-/// A training loss of 900 steps with a spike, a stretch of NaN, evaluations, and 60 steps that were done
-/// again.
+/// A training loss of 900 steps with a spike, a stretch of NaN, evaluations, and 60 steps that were repeated.
 fn course() -> (Series, Series, Series) {
     let (mut loss, mut evals, mut discarded) = (Series::default(), Series::default(), Series::default());
     let mut noise = 7_u64;

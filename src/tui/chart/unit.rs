@@ -1,9 +1,9 @@
-//! How the values of a curve are written.
+//! Formats the values of a curve.
 
 use sparktune_base::units::{UNKNOWN, bytes, count, loss};
 use sparktune_runlog::Unit;
 
-/// A value as a person reads it, with its unit where the number alone would not say.
+/// Formats a value, with its unit where the number alone would be ambiguous.
 pub(crate) fn say(unit: Unit, value: f64) -> String {
     match unit {
         _ if !value.is_finite() => format!("{value}"),
@@ -20,7 +20,7 @@ pub(crate) fn say(unit: Unit, value: f64) -> String {
     }
 }
 
-/// The least that an axis spans, so that noise does not look like a course.
+/// Returns the smallest span of an axis in this unit, so that noise does not look like a trend.
 pub(super) fn least_span(unit: Unit) -> f64 {
     match unit {
         Unit::Percent | Unit::Celsius | Unit::Watts => 10.0,
@@ -29,24 +29,24 @@ pub(super) fn least_span(unit: Unit) -> f64 {
     }
 }
 
-/// What no value exceeds.
+/// Returns the upper limit of the values in this unit, if there is one.
 pub(super) fn most(unit: Unit) -> Option<f64> {
     (unit == Unit::Percent).then_some(100.0)
 }
 
-/// What the labels of an axis up to `largest` are counted in, and its letter.
+/// Returns the scale of the labels on an axis up to `largest`, and its letter (`k`, `M`).
 pub(super) fn scale(unit: Unit, largest: f64) -> (f64, &'static str) {
     let scales: &[(f64, &str)] = match unit {
         Unit::Bytes => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
         _ => &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")],
     };
-    // Below ten thousand, thousands are read more easily in full.
+    // Below ten thousand, thousands are easier to read without a letter.
     let least = if unit == Unit::Bytes { 1e3 } else { 1e4 };
     scales.iter().copied().find(|(s, _)| largest >= *s && largest >= least).unwrap_or((1.0, ""))
 }
 
-/// Labels of ticks: short, and with as many digits as tell them apart. `step` is their distance; 0 when each
-/// is a round number by itself.
+/// Returns short tick labels with as many digits as are needed to distinguish them. `step` is the distance of
+/// the ticks, or 0 when each one is a round number by itself.
 pub(super) fn labels(ticks: &[f64], step: f64, (scale, letter): (f64, &str)) -> Vec<String> {
     ticks.iter().map(|tick| label(tick / scale, step / scale, letter)).collect()
 }
@@ -58,7 +58,7 @@ fn label(value: f64, step: f64, letter: &str) -> String {
     let distance = if step > 0.0 { step } else { value.abs() };
     let digits = (-distance.log10() - 1e-9).ceil().max(0.0);
     if digits > 3.0 || value.abs() >= 1e5 {
-        // `1.5e-3` beside `2.0e-3`.
+        // Gives `1.5e-3` next to `2.0e-3`.
         let places = value.abs().log10().floor() - (distance.log10() + 1e-9).floor();
         return format!("{value:.*e}{letter}", places.clamp(0.0, 3.0) as usize);
     }
@@ -66,7 +66,7 @@ fn label(value: f64, step: f64, letter: &str) -> String {
     format!("{value:.places$}{letter}")
 }
 
-/// Labels of steps at `distance` from each other: `800`, `1,200`, `12k`, `3M`.
+/// Returns the label of a step when the labels are `distance` apart: `800`, `1,200`, `12k`, `3M`.
 pub(super) fn step_label(step: u64, distance: u64) -> String {
     match step {
         0 => "0".to_owned(),

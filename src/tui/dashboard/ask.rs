@@ -6,7 +6,7 @@ use sparktune_runlog::{Action, ControlApplied, Error, Liveness, RunDir, request}
 
 use crate::screen::Role;
 
-/// One request.
+/// A request to the trainer and its state.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ask {
     action: Action,
@@ -21,12 +21,12 @@ enum Fate {
     Done {
         step: u64,
     },
-    /// In words.
+    /// The request failed, for this reason.
     Refused(String),
 }
 
 impl Ask {
-    /// Asks the trainer of `run`. Where there is nobody to ask, that is the answer.
+    /// Sends a request to the trainer of `run`. The request is refused when no trainer is running.
     pub(super) fn send(run: Option<&RunDir>, action: Action, liveness: Option<Liveness>) -> Self {
         let refused = |why: &str| Fate::Refused(why.to_owned());
         let fate = match (run, liveness) {
@@ -43,19 +43,19 @@ impl Ask {
         Self { action, fate }
     }
 
-    /// Takes the trainer's answer, if it is to this.
-    pub(super) fn hear(&mut self, answer: &ControlApplied) {
+    /// Takes an event that a request was carried out, if it was this request.
+    pub(super) fn take_answer(&mut self, answer: &ControlApplied) {
         if matches!(&self.fate, Fate::Sent { id } if *id == answer.id) {
             self.fate = Fate::Done { step: answer.step };
         }
     }
 
-    /// It has ended.
+    /// Returns whether the request was answered or has failed.
     pub(super) fn is_settled(&self) -> bool {
         !matches!(self.fate, Fate::Sent { .. })
     }
 
-    /// How it stands.
+    /// Describes the state of the request, with the role to show it in.
     pub(super) fn words(&self, live: bool) -> (Role, String) {
         let what = match self.action {
             Action::Stop => "stop after a checkpoint",

@@ -1,4 +1,4 @@
-//! The loss chart, and as many others beside it as there is room for.
+//! The loss chart, and as many side charts as fit.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,18 +12,18 @@ use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Window, say, summary};
 use crate::screen::{Role, Theme};
 use crate::wrap::cut;
 
-/// Columns from which there are side charts.
+/// The number of columns from which side charts are shown.
 const WIDE: u16 = 110;
-/// Least rows of a side chart.
+/// The smallest height of a side chart in rows.
 const SIDE_ROWS: u16 = 6;
 
-/// How many cells a step of the crosshair should cross, about.
+/// Returns the approximate width of the loss chart in cells.
 pub(super) fn cells(width: u16) -> u64 {
     u64::from(if width >= WIDE { width - side_width(width) } else { width }.saturating_sub(8).max(1))
 }
 
 fn side_width(width: u16) -> u16 {
-    // Two columns of side charts on a very wide screen.
+    // Very wide screens have two columns of side charts.
     if width >= 180 { width * 9 / 20 } else { width * 7 / 20 }
 }
 
@@ -33,19 +33,19 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     if area.width < WIDE || sides.is_empty() {
         return loss_chart(dash, area, buffer, theme);
     }
-    let [main, beside] =
+    let [main, side_area] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(side_width(area.width))]).areas(area);
     loss_chart(dash, main, buffer, theme);
     let columns = if area.width >= 180 { 2 } else { 1 };
-    grid(dash, &sides, beside, columns, buffer, theme);
+    grid(dash, &sides, side_area, columns, buffer, theme);
 }
 
-/// The metrics that were measured in this run, of those that are asked for.
+/// Returns the metrics accepted by `asked` that were measured in this run.
 pub(super) fn measured(known: &Known, asked: impl Fn(&Metric) -> bool) -> Vec<&'static Metric> {
     METRICS.iter().filter(|metric| asked(metric) && !(metric.series)(&known.view.charts).is_empty()).collect()
 }
 
-/// Side charts in `columns` columns, as many as have room.
+/// Draws side charts in `columns` columns, as many as fit.
 pub(super) fn grid(
     dash: &Dashboard,
     sides: &[&Metric],
@@ -95,7 +95,7 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
     let (charts, discarded) = (&known.view.charts, &known.view.discarded);
     let other = dash.shown_other();
     let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
-    // The title names those that the legend does not.
+    // The title names the curves that the legend leaves out.
     let mut curves = vec![
         curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded),
         curve("", &charts.loss, Shape::Envelope, Role::Curve),
@@ -126,13 +126,13 @@ fn curve<'a>(name: &'a str, series: &'a Series, shape: Shape, role: Role) -> Cur
     Curve { name, buckets: series.buckets(), shape, role }
 }
 
-/// The run's name without its date.
+/// Returns the run's name without its date.
 fn short(name: &str) -> String {
     let rest = name.split_once("Z-").map_or(name, |(_, rest)| rest);
     cut(&escape(rest), 24)
 }
 
-/// Only the newest of the best checkpoints is the best one.
+/// Returns the marks of a run. Only the newest of the best checkpoints is marked as the best.
 fn marks(known: &Known) -> Vec<Mark> {
     let all = known.view.marks();
     let best = all.iter().rev().find_map(|mark| match mark {
@@ -183,7 +183,7 @@ fn newest(dash: &Dashboard, window: Window, theme: &Theme) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Everything measured in the steps at the crosshair.
+/// Lists everything measured in the steps under the crosshair.
 fn at_crosshair(dash: &Dashboard, first: u64, last: u64, theme: &Theme) -> Line<'static> {
     let known = dash.shown();
     let charts = &known.view.charts;

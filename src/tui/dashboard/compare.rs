@@ -1,4 +1,4 @@
-//! Choosing another run to lay over.
+//! The list for choosing a second run to compare with.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -10,9 +10,9 @@ use sparktune_runlog::{RunDir, RunsRoot};
 use crate::screen::{Popup, Role, Theme};
 use crate::wrap::cut;
 
-/// Most runs that are listed at once.
+/// The largest number of runs that are visible at once.
 const ROWS: u16 = 14;
-/// Most columns of a name.
+/// The largest width of a name in columns.
 const WIDEST: usize = 60;
 
 /// The list of other runs, newest first.
@@ -20,7 +20,7 @@ const WIDEST: usize = 60;
 pub(super) struct Picker {
     runs: Vec<RunDir>,
     cursor: usize,
-    /// Why there is nothing to choose from.
+    /// The reason why there are no runs to choose from.
     none: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Picked {
 }
 
 impl Picker {
-    /// The runs under `root` but for `this` one.
+    /// Lists the runs under `root` except `this` one.
     pub(super) fn open(root: Option<&RunsRoot>, this: &str) -> Self {
         let listed = root.map_or_else(|| Ok(Vec::new()), RunsRoot::list);
         let (mut runs, trouble) = match listed {
@@ -45,7 +45,7 @@ impl Picker {
         Self { runs, cursor: 0, none }
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, event: &KeyEvent) -> Picked {
         let last = self.runs.len().saturating_sub(1);
         match event.code {

@@ -1,5 +1,5 @@
-//! What happened, newest first: warnings, evaluations, checkpoints, phases, requests, and oddities of the log
-//! itself.
+//! The list of events, newest first: warnings, evaluations, checkpoints, phases, requests, and problems found
+//! in the log itself.
 
 use ratatui::text::{Line, Span};
 use sparktune_base::units::{UNKNOWN, clock};
@@ -8,7 +8,7 @@ use super::Known;
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
-/// The list in lines of at most `width` columns.
+/// Returns the list in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for note in known.notes.iter().rev() {
@@ -16,7 +16,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
         let room = usize::from(width).saturating_sub(22);
         for (i, text) in wrap(&note.text, room).into_iter().enumerate() {
             let head = if i == 0 { (time.as_str(), note.kind) } else { ("", "") };
-            // What needs attention is wholly in its colour, else only the kind is.
+            // A note that needs attention is coloured as a whole; for others only the kind is.
             let body = if matches!(note.role, Role::Warn | Role::Bad) { note.role } else { Role::Text };
             lines.push(Line::from(vec![
                 Span::styled(format!("{:<8}  ", head.0), theme.style(Role::Dim)),

@@ -1,5 +1,4 @@
-//! What the run is: what came out of it, its attempts, and its plan with the estimates beside what was
-//! measured.
+//! Describes the run: its outputs, its attempts, and its plan with estimates next to measurements.
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
@@ -13,7 +12,7 @@ use crate::screen::{Role, Theme};
 use crate::state::outcome_word;
 use crate::wrap::wrap;
 
-/// More of a page than this is not shown.
+/// The largest part of a page that is shown, in bytes.
 const LONGEST_PAGE: usize = 64 * 1024;
 
 /// Facts from the run's other files.
@@ -25,7 +24,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Reads what is there and was not read yet.
+    /// Reads the files that exist now and were not read before.
     pub(super) fn read(&mut self, run: &RunDir, known: &Known) {
         if self.plan.is_none() {
             let text = run.read_plan().map_err(|error| error.to_string());
@@ -39,14 +38,14 @@ impl Facts {
         }
     }
 
-    /// With this plan and this page.
+    /// Creates facts from a plan and a page.
     #[cfg(test)]
     pub(super) fn of(plan: Plan, serve: &str) -> Self {
         Self { plan: Some(Ok(plan)), serve: Some(serve.to_owned()) }
     }
 }
 
-/// All of it in lines of at most `width` columns.
+/// Returns all facts in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let mut page = Page { lines: Vec::new(), width: usize::from(width), theme };
     outputs(known, facts, &mut page);
@@ -112,12 +111,13 @@ fn attempt_words(attempt: &Attempt) -> String {
     )
 }
 
-/// Estimates of the plan held against the run.
+/// Compares the plan's estimates with measurements of the run.
 fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     let Some(advice) = &plan.advice else { return };
     let view = &known.view;
     page.title("estimated and measured");
-    // Until the run has ended and said it: on a CPU the process is what is known, on a GPU the last step.
+    // Until the run has ended and logged its peak: on a CPU the process's memory is known, on a GPU that of
+    // the last step.
     let process = || {
         let device = view.device.as_ref().filter(|_| plan.device == Device::Cpu);
         device.and_then(|device| device.process_peak_rss_bytes)
@@ -150,7 +150,7 @@ impl Page<'_> {
         self.lines.push(Line::from(Span::styled(title.to_owned(), self.theme.style(Role::Title))));
     }
 
-    /// Escaped text.
+    /// Adds text, escaped.
     fn text(&mut self, text: &str) {
         self.lines.extend(wrap(text, self.width).into_iter().map(Line::raw));
     }

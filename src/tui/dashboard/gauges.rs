@@ -1,4 +1,4 @@
-//! The few figures that are always in sight.
+//! The gauges that are always visible.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,19 +11,19 @@ use super::header::{bar, row};
 use crate::chart::{say, sparkline};
 use crate::screen::{Role, Theme};
 
-/// Least columns of a gauge.
+/// The smallest width of a gauge in columns.
 const WIDTH: u16 = 25;
 
 struct Gauge<'a> {
     label: &'static str,
     value: String,
-    /// The value where there is little room.
+    /// The short form of the value, for narrow gauges.
     brief: String,
     meter: Meter<'a>,
 }
 
 enum Meter<'a> {
-    /// A share of a whole; much of it may be bad.
+    /// A share of a whole, drawn as a meter. A large share may be a warning.
     Share {
         share: f64,
         warn: f64,
@@ -32,7 +32,7 @@ enum Meter<'a> {
     Course(&'a [Bucket]),
 }
 
-/// The gauges of what was measured, the most telling first.
+/// Returns the gauges for everything that was measured, the most important first.
 fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     let charts = &view.charts;
     let gauge = |label, value: String, meter| Gauge { label, brief: value.clone(), value, meter };
@@ -65,7 +65,7 @@ fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
     gauges
 }
 
-/// `47.5 of 99.2 GB`: a unit both share is written once.
+/// Formats `47.5 of 99.2 GB`. A unit that both numbers share is written once.
 fn of(used: &str, total: &str) -> String {
     let unit = |text: &str| text.rsplit_once(' ').map(|(_, unit)| unit.to_owned());
     let short = used.split(' ').next().filter(|_| unit(used) == unit(total));
@@ -76,7 +76,7 @@ fn share(percent: f64, warn: f64, bad: f64) -> Meter<'static> {
     Meter::Share { share: percent / 100.0, warn, bad }
 }
 
-/// Draws as many gauges as there is room for, in one row or, with meters, in two.
+/// Draws as many gauges as fit, in one row, or in two rows with meters.
 pub(super) fn draw(view: &RunView, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let gauges = gauges(view);
     let n = (area.width / WIDTH).clamp(1, gauges.len() as u16);

@@ -1,5 +1,5 @@
-//! The top of the screen: which run, how it stands, how far it is, when it will be done and how that is
-//! known.
+//! The top of the screen: the run, its state, its progress, and when it will finish with the basis of that
+//! estimate.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,13 +16,14 @@ use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::{cut, wrap};
 
-/// A drift of the finish below this share of the time left is none.
+/// A change of the estimated finish below this share of the remaining time is not shown.
 const SAME: f64 = 0.03;
 
-/// Below this many columns, words give way.
+/// Below this many columns, words are left out.
 const NARROW: u16 = 72;
 
-/// Writes `left` and `right` in one row; the right one is whole, the left one gives way.
+/// Draws `left` and `right` in one row. The right text is always complete; the left one is cut where
+/// necessary.
 pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer: &mut Buffer) {
     let (left, right) = (Line::from(left), Line::from(right));
     let wide = right.width() as u16;
@@ -41,7 +42,7 @@ pub(super) fn row(left: Vec<Span<'_>>, right: Vec<Span<'_>>, area: Rect, buffer:
     }
 }
 
-/// The run's name and its state in a word.
+/// Draws the run's name and its state in one word.
 pub(super) fn name(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let state = state(dash);
     let left = vec![Span::styled(escape(&dash.here.name).into_owned(), theme.style(Role::Title))];
@@ -50,7 +51,7 @@ pub(super) fn name(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
         right.push(Span::styled("frozen", theme.style(Role::Warn)));
         right.push(Span::raw("  "));
     }
-    right.push(Span::styled(state.said(theme), theme.style(state.role)));
+    right.push(Span::styled(state.label(theme), theme.style(state.role)));
     row(left, right, area, buffer);
 }
 
@@ -61,7 +62,7 @@ fn state(dash: &Dashboard) -> State {
     }
 }
 
-/// Model, method, device; attempt and how long it has been going.
+/// Draws the model, method, device, attempt and running time.
 pub(super) fn model(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let view = &known.view;
     let Some(attempt) = view.attempts.back() else { return };
@@ -77,7 +78,7 @@ pub(super) fn model(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, 
     row(vec![Span::styled(parts.join(" · "), dim)], vec![Span::styled(right, dim)], area, buffer);
 }
 
-/// A bar of `width` cells, filled to `share`.
+/// Returns a bar of `width` cells, filled to `share`.
 pub(super) fn bar(share: f64, width: usize, role: Role, theme: &Theme) -> Vec<Span<'static>> {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let halves = (share * (width * 2) as f64).round() as usize;
@@ -90,7 +91,7 @@ pub(super) fn bar(share: f64, width: usize, role: Role, theme: &Theme) -> Vec<Sp
     ]
 }
 
-/// The phase, a bar, and how far it is.
+/// Draws the phase, a progress bar, and the progress in words.
 pub(super) fn progress(known: &Known, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let view = &known.view;
     let (phase, share, words) = how_far(view);
@@ -105,7 +106,7 @@ pub(super) fn progress(known: &Known, area: Rect, buffer: &mut Buffer, theme: &T
     row(left, vec![Span::raw(words)], area, buffer);
 }
 
-/// The phase, the share done where it is known, and both in words.
+/// Returns the phase, the completed share if it is known, and the progress in words.
 fn how_far(view: &RunView) -> (String, Option<f64>, String) {
     let phase = view.phase.as_ref().map_or("", |phase| phase.phase.as_str());
     let share = |done: u64, total: u64| (total > 0).then(|| done as f64 / total as f64);
@@ -142,7 +143,8 @@ fn how_far(view: &RunView) -> (String, Option<f64>, String) {
     (phase.into_owned(), share, words)
 }
 
-/// The time left with its formula and its drift; before and after training, what is being done.
+/// Draws the remaining time with its formula and its drift. Before and after training it draws the current
+/// activity.
 pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let view = &known.view;
     let dim = theme.style(Role::Dim);
@@ -157,7 +159,7 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
             .map(|best| format!(" · best eval {} at step {}", loss(best.loss_nats), count(best.step)));
         vec![Span::raw(losses), Span::styled(best.unwrap_or_default(), dim)]
     } else if let (Some(step), false) = (&view.last_step, live) {
-        // Nothing is left while nobody trains.
+        // No time is left to show while no trainer is running.
         let checkpoint = view.checkpoints.back().map(|checkpoint| escape(&checkpoint.name).into_owned());
         let words = format!(" · last checkpoint {}", or_unknown(checkpoint, |name| name));
         vec![Span::raw(format!("last loss {}", loss(step.loss_nats))), Span::styled(words, dim)]
@@ -198,7 +200,7 @@ fn drift(eta: &Eta, narrow: bool, theme: &Theme) -> Span<'static> {
     Span::styled(format!(", {} {word}{than}", duration(drift.abs())), theme.style(role))
 }
 
-/// The panels by number; the open one is marked, new warnings are counted.
+/// Draws the numbers of the panels. The open one is marked, and new warnings are counted.
 pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let mut spans = Vec::new();
     for (i, tab) in Tab::ALL.into_iter().enumerate() {
@@ -219,28 +221,28 @@ pub(super) fn tabs(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
 
 /// Returns the current messages, most important first, in lines of at most `width` columns.
 pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
-    let mut said: Vec<(Role, String)> = Vec::new();
+    let mut sentences: Vec<(Role, String)> = Vec::new();
     let known = dash.shown();
     if let Some(trouble) = &dash.here.trouble {
-        said.push((Role::Bad, trouble.clone()));
+        sentences.push((Role::Bad, trouble.clone()));
     }
     if dash.here.behind {
-        said.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
+        sentences.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
     }
     for ask in &dash.asks {
-        said.push(ask.words(dash.here.may_be_live()));
+        sentences.push(ask.words(dash.here.may_be_live()));
     }
     if let Some(liveness) = known.liveness {
-        said.extend(state_in_words(dash, known, liveness));
+        sentences.extend(state_in_words(dash, known, liveness));
     }
     if dash.new_warnings() > 0
         && let Some(warning) = known.newest_warning()
     {
-        said.push((Role::Warn, format!("{}: {}", warning.kind, warning.text)));
+        sentences.push((Role::Warn, format!("{}: {}", warning.kind, warning.text)));
     }
     if dash.frozen.is_some() {
         let at = count(known.view.steps_done());
-        said.push((
+        sentences.push((
             Role::Accent,
             format!("frozen at step {at}; reading continues, space returns to the present"),
         ));
@@ -248,20 +250,20 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     if let Some(other) = &dash.other {
         let name = escape(&other.name);
         if let Some(trouble) = &other.trouble {
-            said.push((Role::Warn, format!("{name}: {trouble}")));
+            sentences.push((Role::Warn, format!("{name}: {trouble}")));
         } else if other.behind {
-            said.push((Role::Other, format!("reading {name}: {} so far", bytes(other.bytes))));
+            sentences.push((Role::Other, format!("reading {name}: {} so far", bytes(other.bytes))));
         }
     }
     let lines = |(role, text): (Role, String)| {
         wrap(&text, usize::from(width)).into_iter().map(move |line| (role, line))
     };
-    said.into_iter().flat_map(lines).collect()
+    sentences.into_iter().flat_map(lines).collect()
 }
 
-/// A state that needs words: what happened and what to do.
+/// Returns a state that needs an explanation: what happened and what to do.
 fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option<(Role, String)> {
-    let said = standing(&dash.here.argument, liveness, &known.view);
+    let sentence = standing(&dash.here.argument, liveness, &known.view);
     let attempt = known.view.attempts.back().map_or(1, |attempt| attempt.number);
     let log = || {
         let inside = format!("logs/trainer-{attempt:04}.log");
@@ -269,22 +271,22 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
     };
     match liveness {
         Liveness::Running => None,
-        Liveness::NotStarted => Some((Role::Dim, said)),
-        Liveness::Gone => Some((Role::Bad, said)),
+        Liveness::NotStarted => Some((Role::Dim, sentence)),
+        Liveness::Gone => Some((Role::Bad, sentence)),
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
                 format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
-            Some((Role::Warn, format!("{said}. Its log: {}. s asks it to stop{end}", log())))
+            Some((Role::Warn, format!("{sentence}. Its log: {}. s asks it to stop{end}", log())))
         }
         Liveness::Crashed => {
             let torn = match known.unfinished_bytes {
                 0 => String::new(),
                 bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
             };
-            Some((Role::Bad, format!("{said}. Its log: {}{torn}", log())))
+            Some((Role::Bad, format!("{sentence}. Its log: {}{torn}", log())))
         }
         Liveness::Finished { outcome: Outcome::Completed } => {
             let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
@@ -295,11 +297,11 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });
-            Some((Role::Good, format!("{said}{}", how.unwrap_or_default())))
+            Some((Role::Good, format!("{sentence}{}", how.unwrap_or_default())))
         }
         Liveness::Finished { outcome } => {
             let role = if outcome == Outcome::Failed { Role::Bad } else { Role::Warn };
-            Some((role, said))
+            Some((role, sentence))
         }
     }
 }

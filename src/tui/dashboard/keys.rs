@@ -1,4 +1,4 @@
-//! The keys of the dashboard. These tables are both the dispatch and the help.
+//! The keys of the dashboard. These tables serve both dispatch and help.
 
 use crossterm::event::KeyCode;
 
@@ -18,7 +18,7 @@ pub(super) enum Do {
     Whole,
     Follow,
     Crosshair,
-    /// An arrow: moves the crosshair where there is one, else pans.
+    /// An arrow key. It moves the crosshair if there is one, otherwise it pans.
     Left,
     Right,
     Log,
@@ -31,7 +31,7 @@ pub(super) enum Do {
     Leave,
 }
 
-/// Where to in a list.
+/// The direction of scrolling in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scroll {
     Up,
@@ -52,7 +52,7 @@ const fn bind(
     Binding { keys, shown, help, hint, action }
 }
 
-/// A binding that the one above it speaks for.
+/// A binding without a help row of its own, because the row above it describes both.
 const fn also(keys: &'static [crate::screen::Key], action: Do) -> Binding<Do> {
     bind(keys, "", "", None, action)
 }
@@ -132,5 +132,5 @@ pub(super) const RUN: &[Binding<Do>] = &[
     ),
 ];
 
-/// All of them, in the order of the help.
+/// All bindings, in the order of the help.
 pub(super) const GROUPS: [(&str, &[Binding<Do>]); 3] = [("look", PANELS), ("charts", CHARTS), ("run", RUN)];

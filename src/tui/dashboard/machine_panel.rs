@@ -1,4 +1,4 @@
-//! How the machine is doing: the newest reading in words, and its curves below.
+//! The state of the machine: the newest sample in words, and its curves below.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};

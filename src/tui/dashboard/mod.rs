@@ -1,10 +1,9 @@
-//! A run on a whole screen, live or over: what it is doing, how its loss goes, and what to do when it stands
-//! still.
+//! A full screen for one run, live or finished: its progress, its loss, and what to do when it stalls.
 //!
 //! ```text
-//! name · state                        header        what, how far, when done and how that is known
+//! name · state                        header        model, progress, and when it will finish
 //! progress, time left, panels         header
-//! what has to be said now             header        crashed, stalled, asked, warned, and what to do
+//! messages                            header        failures, stalls, requests, warnings: what to do
 //! ╭ loss ───────────╮ ╭ speed ─╮      charts_panel  or one of the other panels: events_panel, samples_panel,
 //! │                 │ ╭ memory ╮                    step_panel, machine_panel, facts_panel
 //! ╰─────────────────╯ ╰────────╯
@@ -13,8 +12,8 @@
 //! ```
 //!
 //! Enters: keys, ticks, and the run folder, which is only read (`reading`); a request to the trainer is one
-//! file in it (`ask`). Leaves: a frame, and only when something to see has changed. Leaving never touches the
-//! run.
+//! file in it (`ask`). Leaves: a frame, and only when something visible has changed. Leaving the dashboard
+//! never affects the run.
 
 use sparktune_base::program_name;
 
@@ -80,7 +79,7 @@ impl Tab {
         }
     }
 
-    /// What a list shows.
+    /// Returns the title of a panel that is a list.
     fn title(self) -> &'static str {
         match self {
             Tab::Charts | Tab::Machine => "",
@@ -91,13 +90,13 @@ impl Tab {
         }
     }
 
-    fn beside(self, by: usize) -> Tab {
+    fn neighbour(self, by: usize) -> Tab {
         let here = Tab::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
         Tab::ALL[(here + by) % Tab::ALL.len()]
     }
 }
 
-/// What lies over the panels and takes the keys.
+/// An overlay over the panels, which takes the keys.
 #[derive(Debug)]
 enum Overlay {
     Help,
@@ -105,7 +104,7 @@ enum Overlay {
     Pick(Picker),
 }
 
-/// What is shown while the screen is frozen.
+/// The state that is shown while the screen is frozen.
 #[derive(Debug)]
 struct Frozen {
     here: Known,
@@ -116,7 +115,7 @@ struct Frozen {
 #[derive(Debug)]
 pub struct Dashboard {
     here: Reading,
-    /// Laid over for comparison.
+    /// The run that is compared with this one.
     other: Option<Reading>,
     runs: Option<RunsRoot>,
     facts: Facts,
@@ -124,27 +123,27 @@ pub struct Dashboard {
     overlay: Option<Overlay>,
     asks: Vec<Ask>,
     tab: Tab,
-    /// First line shown of each panel that is a list.
+    /// The first visible line of each panel that is a list.
     scrolled: [usize; 6],
     zoom: Zoom,
     log: bool,
-    /// Step of the crosshair.
+    /// The step of the crosshair.
     at: Option<u64>,
-    /// Warnings that were there when the events were last looked at.
+    /// The number of warnings when the events panel was last open.
     seen_warnings: u64,
     size: Size,
 }
 
 impl Dashboard {
-    /// The dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time; a folder
-    /// that cannot be read is told on the screen.
+    /// Opens the dashboard of a run; `runs` are those it can be compared with. Reads for a bounded time. An
+    /// unreadable folder is reported on the screen.
     pub fn open(run: RunDir, runs: Option<RunsRoot>) -> Self {
         let mut dashboard = Self::of(Reading::open(run), runs);
         dashboard.read_facts();
         dashboard
     }
 
-    /// The dashboard of a view that is in no folder: a recording, a test, a measurement.
+    /// Creates a dashboard for a view without a folder: a recording, a test, or a measurement.
     pub fn of_view(name: impl Into<String>, view: RunView, liveness: Liveness) -> Self {
         Self::of(Reading::of(name.into(), Known::of(view, liveness)), None)
     }
@@ -168,12 +167,13 @@ impl Dashboard {
         }
     }
 
-    /// How the trainer is, as far as it was read; `None` before the log was read to its end.
+    /// Returns the state of the trainer, or `None` before the log was read to its end.
     pub fn liveness(&self) -> Option<Liveness> {
         self.here.known.liveness
     }
 
-    /// One sentence about how the run stands and what to do next, for the terminal that is left behind.
+    /// Returns one sentence about the run's state and the next step for the user. It is printed on the
+    /// terminal after the screen closes.
     pub fn how_it_stands(&self) -> String {
         match (&self.here.trouble, self.here.known.liveness) {
             (Some(trouble), _) => trouble.clone(),
@@ -191,15 +191,15 @@ impl Dashboard {
         self.frozen.as_ref().map_or(&self.here.known, |frozen| &frozen.here)
     }
 
-    /// Name and state of the run laid over.
+    /// Returns the name and the state of the compared run.
     fn shown_other(&self) -> Option<(&str, &Known)> {
         let other = self.other.as_ref()?;
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.other.as_ref());
         Some((other.name.as_str(), frozen.unwrap_or(&other.known)))
     }
 
-    /// The steps shown: to the last one that any curve has, so that what a later attempt replaces stays in
-    /// sight.
+    /// Returns the range of steps shown. It ends at the last step of any curve, so that steps which a later
+    /// attempt replaces stay visible.
     fn window(&self) -> Window {
         self.zoom.window(self.newest())
     }
@@ -228,7 +228,7 @@ impl Dashboard {
     fn tick(&mut self) -> Next {
         let news = self.here.look();
         for answer in &news.answers {
-            self.asks.iter_mut().for_each(|ask| ask.hear(answer));
+            self.asks.iter_mut().for_each(|ask| ask.take_answer(answer));
         }
         if news.changed {
             self.read_facts();
@@ -237,7 +237,7 @@ impl Dashboard {
         if self.tab == Tab::Events && self.frozen.is_none() {
             self.seen_warnings = self.here.known.noted_warnings;
         }
-        // A frozen screen still says what became of a request.
+        // A frozen screen still shows the result of a request.
         let shown = self.frozen.is_none() && (news.changed || other) || !news.answers.is_empty();
         if shown { Next::Draw } else { Next::Keep }
     }
@@ -281,8 +281,8 @@ impl Dashboard {
         let newest = self.newest();
         match what {
             Do::Open(tab) => self.open_tab(tab),
-            Do::NextTab => self.open_tab(self.tab.beside(1)),
-            Do::PreviousTab => self.open_tab(self.tab.beside(Tab::ALL.len() - 1)),
+            Do::NextTab => self.open_tab(self.tab.neighbour(1)),
+            Do::PreviousTab => self.open_tab(self.tab.neighbour(Tab::ALL.len() - 1)),
             Do::ZoomIn => self.zoom.zoom_in(newest, self.crosshair()),
             Do::ZoomOut => self.zoom.zoom_out(newest),
             Do::Older => self.zoom.pan(newest, false),
@@ -304,7 +304,7 @@ impl Dashboard {
                 self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
             }
             Do::Scroll(scroll) => self.scroll(scroll),
-            // Whoever may be training is not stopped by one key.
+            // One key press must not stop a run that may be training, so this asks first.
             Do::Stop if self.here.may_be_live() => {
                 self.overlay = Some(Overlay::ConfirmStop);
             }
@@ -320,7 +320,7 @@ impl Dashboard {
     }
 
     fn open_tab(&mut self, tab: Tab) {
-        // Those shown until now were seen, and so are those about to be.
+        // Warnings shown so far count as seen, and so do those of a panel that opens now.
         if tab == Tab::Events || self.tab == Tab::Events {
             self.seen_warnings = self.shown().noted_warnings;
         }
@@ -354,7 +354,7 @@ impl Dashboard {
         .min(most);
     }
 
-    /// The open panel as lines; none for those that are drawn.
+    /// Returns the open panel as lines, or none for panels that are drawn.
     fn lines(&self, width: u16, theme: &Theme) -> Vec<Line<'static>> {
         let known = self.shown();
         match self.tab {
@@ -368,7 +368,7 @@ impl Dashboard {
 
     fn places(&self, area: Rect) -> Places {
         let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
-        // On a low screen the chart needs the rows more.
+        // On a low screen the chart needs the rows more than the gauges do.
         let low = area.height < 20;
         let most = if low { 2 } else { area.height / 6 };
         let banner = (header::banner(self, area.width).len() as u16).min(most);
@@ -426,9 +426,9 @@ impl App for Dashboard {
         header::progress(known, places.progress, buffer, theme);
         header::eta(known, live, places.eta, buffer, theme);
         header::tabs(self, places.tabs, buffer, theme);
-        let said = header::banner(self, places.banner.width);
-        let (all, room) = (said.len(), usize::from(places.banner.height));
-        for (i, ((role, mut text), row)) in said.into_iter().zip(places.banner.rows()).enumerate() {
+        let messages = header::banner(self, places.banner.width);
+        let (all, room) = (messages.len(), usize::from(places.banner.height));
+        for (i, ((role, mut text), row)) in messages.into_iter().zip(places.banner.rows()).enumerate() {
             if i + 1 == room && all > room {
                 text = format!("{} …", cut(&text, usize::from(row.width).saturating_sub(2)));
             }
@@ -457,7 +457,7 @@ impl App for Dashboard {
 }
 
 impl Dashboard {
-    /// The open panel as a list in a frame that says how much of it is shown.
+    /// Draws the open panel as a list in a frame that says which part of it is visible.
     fn list(&self, area: Rect, buffer: &mut Buffer, theme: &Theme) {
         let inner = inside(area);
         let lines = self.lines(inner.width, theme);
@@ -478,7 +478,7 @@ impl Dashboard {
         }
     }
 
-    /// The keys worth knowing: those of the run first, for they are what a person looks for.
+    /// Returns the most useful keys. Those that control the run come first.
     fn hints(&self, width: u16, theme: &Theme) -> Line<'static> {
         let mut line = hints(keys::RUN, width, theme);
         for table in [keys::CHARTS, keys::PANELS] {
@@ -489,7 +489,7 @@ impl Dashboard {
     }
 }
 
-/// Where the text of a framed list stands.
+/// Returns the text area of a framed list.
 fn inside(area: Rect) -> Rect {
     area.inner(Margin::new(2, 1))
 }

@@ -1,4 +1,4 @@
-//! One run as it is being read: the folded view, the list of what happened, and whether its trainer lives.
+//! Reads one run: the folded view, the list of events, and whether its trainer is alive.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ use sparktune_runlog::{
 use crate::plain::event_words;
 use crate::screen::Role;
 
-/// Bound of one look, so that keys stay alive while a long log is read.
+/// The limit of one read, so that keys are handled while a long log is read.
 const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
-/// Entries of the list that are kept, and characters of each: whoever wrote the log, a frame is drawn in
-/// time.
+/// The number of notes that are kept, and below it the characters of each. The limits hold for any log, so
+/// that a frame is drawn in time.
 const KEPT: usize = 500;
 const LONGEST: usize = 2000;
 
-/// Something that happened.
+/// An entry of the list of events.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Note {
-    /// When, microseconds since the Unix epoch; what was noticed about the files themselves has no time.
+    /// The time in microseconds since the Unix epoch. Problems found in the files themselves have no time.
     pub time_us: Option<u64>,
     pub kind: &'static str,
-    /// Escaped.
+    /// The text, escaped.
     pub text: String,
     pub role: Role,
 }
@@ -35,22 +35,22 @@ pub(super) struct Note {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub view: RunView,
-    /// `None` until the log was read to its end once.
+    /// The trainer's state; `None` until the log was read to its end once.
     pub liveness: Option<Liveness>,
-    /// Oldest first.
+    /// The notes, oldest first.
     pub notes: VecDeque<Note>,
-    /// Warnings and oddities ever noted.
+    /// The number of warnings and problems noted so far.
     pub noted_warnings: u64,
-    /// Bytes of a line at the end of the log that is not finished.
+    /// The size in bytes of an incomplete line at the end of the log.
     pub unfinished_bytes: usize,
-    /// Process of a trainer that has stalled, in words, as it wrote it down itself.
+    /// The process of a stalled trainer, in words, as the trainer recorded it.
     pub trainer: Option<String>,
 }
 
-/// The result of a look.
+/// The result of reading.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    /// There is something new to see.
+    /// Whether something visible has changed.
     pub changed: bool,
     /// Requests that the trainer has carried out.
     pub answers: Vec<ControlApplied>,
@@ -59,22 +59,22 @@ pub(super) struct News {
 /// A run that is being read.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// As users call it, not escaped.
+    /// The name that users know the run by, not escaped.
     pub name: String,
-    /// The argument of `sparktune resume`, fit for a shell and a terminal.
+    /// The argument for `sparktune resume`, quoted for a shell and escaped for a terminal.
     pub argument: String,
     pub known: Known,
-    /// Why no more can be read, in words.
+    /// The reason why no more can be read.
     pub trouble: Option<String>,
-    /// More is in the files than was read so far.
+    /// Whether the files contain more than was read so far.
     pub behind: bool,
-    /// Bytes read.
+    /// The number of bytes read.
     pub bytes: u64,
     source: Option<(RunDir, EventTailer)>,
 }
 
 impl Reading {
-    /// Begins to read a run and looks once.
+    /// Starts to read a run, and reads for the first time.
     pub(super) fn open(run: RunDir) -> Self {
         let (name, tailer) = (run.name(), EventTailer::new(&run));
         let mut reading = Self { argument: run_argument(&run), ..Self::of(name, Known::default()) };
@@ -83,23 +83,24 @@ impl Reading {
         reading
     }
 
-    /// A run that is not in a folder.
+    /// Creates a reading of a run without a folder.
     pub(super) fn of(name: String, known: Known) -> Self {
         let argument = escape(&name).into_owned();
         Self { name, argument, known, trouble: None, behind: false, bytes: 0, source: None }
     }
 
-    /// Nothing says that no trainer is at work.
+    /// Returns whether a trainer may be running, which is true until the opposite is known.
     pub(super) fn may_be_live(&self) -> bool {
         self.known.liveness.is_none_or(Liveness::is_live)
     }
 
-    /// The folder that is read.
+    /// Returns the folder that is read.
     pub(super) fn run(&self) -> Option<&RunDir> {
         self.source.as_ref().map(|(run, _)| run)
     }
 
-    /// A file of the run, as a person may type it: from the working directory where that is shorter.
+    /// Returns the path of a file of the run as a user would type it: relative to the working directory where
+    /// that is shorter.
     pub(super) fn place(&self, file: impl FnOnce(&RunDir) -> PathBuf, inside: &str) -> String {
         let Some(path) = self.run().map(file) else { return inside.to_owned() };
         let here = std::env::current_dir().unwrap_or_default();
@@ -107,7 +108,7 @@ impl Reading {
         escape(&shown.to_string_lossy()).into_owned()
     }
 
-    /// Reads what is new, for a bounded time.
+    /// Reads new events, for a bounded time.
     pub(super) fn look(&mut self) -> News {
         let mut news = News::default();
         let Some((run, mut tailer)) = self.source.take() else { return news };
@@ -116,11 +117,11 @@ impl Reading {
         let was_live = self.may_be_live();
         let mut liveness = self.judge(&run);
         if was_live && !liveness.is_some_and(Liveness::is_live) && !self.behind {
-            // The trainer's last words may have come between reading and judging.
+            // The trainer may have logged its last events between reading and checking its state.
             self.read(&mut tailer, &mut news);
             liveness = self.judge(&run);
         }
-        // Nothing can be said of how a run ended whose log was not read to its end.
+        // The outcome of a run is unknown until its log was read to the end.
         let unread = self.behind || self.trouble.is_some();
         self.known.liveness = liveness
             .filter(|liveness| !unread || *liveness == Liveness::Gone || liveness.is_live() && !self.behind);
@@ -156,7 +157,8 @@ impl Reading {
 
     fn judge(&mut self, run: &RunDir) -> Option<Liveness> {
         match self.known.view.liveness(run) {
-            // In whole minutes, so that a screen on which nothing else happens is not drawn every second.
+            // Silence is counted in whole minutes, so that an otherwise unchanged screen is not redrawn every
+            // second.
             Ok(Liveness::Stalled { silent_s }) => {
                 self.known.trainer = Some(Lease::holder_of(run).to_string());
                 Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 })
@@ -171,7 +173,7 @@ impl Reading {
 }
 
 impl Known {
-    /// Facts from a view alone.
+    /// Creates facts from a view alone.
     pub(super) fn of(view: RunView, liveness: Liveness) -> Self {
         let mut known = Self { liveness: Some(liveness), ..Self::default() };
         for warning in &view.warnings {
@@ -182,7 +184,7 @@ impl Known {
         known
     }
 
-    /// Folds one event in.
+    /// Applies one event.
     pub(super) fn take(&mut self, event: &Event) {
         let role = match &event.kind {
             Kind::Step(_) | Kind::Progress(_) | Kind::DeviceSample(_) => {
@@ -199,7 +201,7 @@ impl Known {
             Kind::RunStarted(_) | Kind::CheckpointCommitted(_) | Kind::ControlApplied(_) => Role::Accent,
             _ => Role::Dim,
         };
-        // A phase that tells its progress in words has one line, not hundreds.
+        // A phase that reports its progress in words keeps one line instead of hundreds.
         let same_phase = matches!(&event.kind, Kind::Phase(phase)
             if self.view.phase.as_ref().is_some_and(|now| now.phase == phase.phase));
         self.view.apply(event);
@@ -222,7 +224,7 @@ impl Known {
         self.notes.push_back(Note { time_us, kind, text, role });
     }
 
-    /// The newest warning or oddity.
+    /// Returns the newest warning or problem.
     pub(super) fn newest_warning(&self) -> Option<&Note> {
         self.notes.iter().rev().find(|note| matches!(note.kind, "warning" | "note"))
     }

@@ -1,4 +1,4 @@
-//! Samples that the model writes during training, newest first. All of it is untrusted text.
+//! The samples that the model writes during training, newest first. All of this text is untrusted.
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
@@ -8,10 +8,10 @@ use super::Known;
 use crate::screen::{Role, Theme};
 use crate::wrap::wrap;
 
-/// Characters of a text that are shown; the log has all of it.
+/// The largest number of characters of a text that is shown; the log has all of it.
 const MOST: usize = 4000;
 
-/// The samples in lines of at most `width` columns.
+/// Returns the samples in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for sample in known.view.samples.iter().rev() {
@@ -54,7 +54,7 @@ fn text(
     let more = if shown.len() < text.len() { "…" } else { "" };
     let room = usize::from(width).saturating_sub(label.len());
     let mut label = label;
-    // Its own line breaks are kept; all else that could move the cursor is spelled out.
+    // Its own line breaks are kept; everything else that could move the cursor is escaped.
     for line in format!("{shown}{more}").split('\n') {
         for part in wrap(&escape(line.trim_end_matches('\r')), room) {
             lines.push(Line::from(vec![

@@ -1,4 +1,4 @@
-//! Where the time of a step goes.
+//! The panel that shows how the time of a step is spent.
 
 use ratatui::text::{Line, Span};
 use sparktune_base::units::{UNKNOWN, count, milliseconds, or_unknown, percent};
@@ -8,7 +8,7 @@ use super::Known;
 use super::header::bar;
 use crate::screen::{Role, Theme};
 
-/// The parts in lines of `width` columns.
+/// Returns the parts in lines of `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let view = &known.view;
     let dim = theme.style(Role::Dim);
@@ -84,7 +84,8 @@ fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
     ]
 }
 
-/// How a part is drawn: told by its glyph where there are no colours.
+/// Returns the glyph and the role of a part. Glyphs differ, so that parts can be distinguished without
+/// colours.
 fn segment(part: usize, theme: &Theme) -> (&'static str, Role) {
     match part {
         0 => (theme.glyph("▒", "d"), Role::Warn),
@@ -95,7 +96,7 @@ fn segment(part: usize, theme: &Theme) -> (&'static str, Role) {
     }
 }
 
-/// One bar of all parts.
+/// Returns one bar of all parts.
 fn stacked(parts: &StepParts, width: usize, theme: &Theme) -> Line<'static> {
     let mut spans = Vec::new();
     let (mut sum, mut drawn) = (0.0, 0);

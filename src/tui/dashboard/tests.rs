@@ -1,4 +1,4 @@
-//! The dashboard as pictures, and over real run folders.
+//! Tests of the dashboard as snapshots, and with real run folders.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use proptest::prelude::*;
@@ -15,14 +15,14 @@ use crate::screen::picture::{self, ASCII, NO_COLOUR, TRUE_COLOUR};
 
 const NAME: &str = "20261120T132730Z-qwen3.5-2b-lora-3fa9";
 
-/// A made-up run, told event by event at fixed times.
+/// A made-up run, written event by event at fixed times.
 struct Story {
     known: Known,
     attempt: u32,
     seq: u64,
     time_us: u64,
     noise: u64,
-    /// Added to each loss.
+    /// An amount added to each loss.
     worse: f64,
     /// The loss rises after step 1,600.
     diverges: bool,
@@ -158,7 +158,7 @@ impl Story {
         story
     }
 
-    /// Trained to step 1,700, gone on from 1,600, and now at step `last`.
+    /// A run that trained to step 1,700, resumed from 1,600, and is now at step `last`.
     fn until(last: u64) -> Self {
         let mut story = Self::early();
         story.phase("train", "4000 optimizer steps");
@@ -580,8 +580,8 @@ fn damage_to_the_folder_is_told_in_words() {
     assert!(text(&mut dashboard).contains("not requested"));
 }
 
-/// Writes the log of an attempt that was killed: this many steps, and a warning after every hundredth.
-/// Returns its size.
+/// Writes the log of an attempt that was killed, with this many steps and a warning after every hundredth.
+/// Returns its size in bytes.
 fn write_log(run: &RunDir, steps: u64) -> u64 {
     let mut log = String::new();
     let kinds = (1..=steps).flat_map(|step| {

@@ -1,21 +1,21 @@
-//! Which steps the charts show.
+//! The range of steps that the charts show.
 
 use crate::chart::Window;
 
-/// Fewest steps worth a chart.
+/// The smallest number of steps in a chart.
 const LEAST: u64 = 8;
 
-/// The part of a run that is looked at. It follows the newest step unless it was panned away from it.
+/// The visible part of a run. It follows the newest step unless it was panned away from it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Zoom {
-    /// Steps shown; all where `None`.
+    /// The number of visible steps; all of them if `None`.
     width: Option<u64>,
-    /// The last step shown; the newest where `None`.
+    /// The last visible step; the newest if `None`.
     end: Option<u64>,
 }
 
 impl Zoom {
-    /// The steps shown of a run that has got to step `newest`.
+    /// Returns the visible range of a run that has reached step `newest`.
     pub(super) fn window(&self, newest: u64) -> Window {
         let newest = newest.max(LEAST);
         let to = self.end.map_or(newest, |end| end.clamp(LEAST, newest));
@@ -23,17 +23,17 @@ impl Zoom {
         Window { from: to - width + 1, to }
     }
 
-    /// All of the run is shown.
+    /// Returns whether the whole run is visible.
     pub(super) fn is_whole(&self) -> bool {
         self.width.is_none()
     }
 
-    /// The newest step is in sight and will stay there.
+    /// Returns whether the newest step is visible and stays visible.
     pub(super) fn follows(&self) -> bool {
         self.end.is_none()
     }
 
-    /// Half as many steps, around `at` where there is a crosshair.
+    /// Halves the visible range, around `at` if there is a crosshair.
     pub(super) fn zoom_in(&mut self, newest: u64, at: Option<u64>) {
         let window = self.window(newest);
         let width = (steps(window) / 2).max(LEAST);
@@ -45,11 +45,12 @@ impl Zoom {
         }
     }
 
-    /// Twice as many steps, or the whole run.
+    /// Doubles the visible range, up to the whole run.
     pub(super) fn zoom_out(&mut self, newest: u64) {
         let window = self.window(newest);
         let width = steps(window).saturating_mul(2);
-        // A run that went on since it was zoomed into is whole again after as many keys.
+        // After zooming in, the same number of keys shows the whole run again, even if it has grown
+        // meanwhile.
         if width >= newest / 4 * 3 {
             *self = Self::default();
             return;
@@ -60,7 +61,7 @@ impl Zoom {
         }
     }
 
-    /// A quarter of the window back or ahead; at the newest step it follows again.
+    /// Moves by a quarter of the visible range, backward or ahead. At the newest step it follows again.
     pub(super) fn pan(&mut self, newest: u64, ahead: bool) {
         if self.width.is_none() {
             return;
@@ -71,7 +72,7 @@ impl Zoom {
         self.end_at(end.max(steps(window)), newest);
     }
 
-    /// Goes on with the newest step.
+    /// Follows the newest step again.
     pub(super) fn follow(&mut self) {
         self.end = None;
     }

@@ -1,4 +1,4 @@
-//! Which data: read, judged, and shown as the model will see it before anybody goes on with it.
+//! The question for the data: reads and checks it, and shows it as the model will see it.
 
 use std::path::PathBuf;
 
@@ -21,15 +21,15 @@ use super::{Interview, width};
 use crate::example_text::example_lines;
 use crate::output::note;
 
-/// Rejected lines that are listed at once; the file has all of them.
+/// The largest number of rejected lines that are listed; the file has all of them.
 const LISTED: usize = 20;
-/// Bytes of a rejected line that are shown.
+/// The number of bytes shown of a rejected line.
 const SHOWN_BYTES: usize = 300;
-/// Examples of a preview: each takes half a screen.
+/// The number of examples in a preview; each takes half a screen.
 const EXAMPLES: usize = 4;
 
-/// Asks for the data until enough of it can be used, and makes the first plan. `None`: another model is
-/// wanted.
+/// Asks for the data until it can be used, and makes the first plan. Returns `None` if the user wants another
+/// model.
 pub(super) fn data(
     interview: &Interview<'_>,
     answers: &mut Answers,
@@ -82,7 +82,8 @@ fn ask_path(interview: &Interview<'_>) -> Result<PathBuf, Failure> {
     check_path(&typed, home.as_deref()).map_err(Failure::usage)
 }
 
-/// Shows the data for as long as that is wanted. False: it has to be read again, or other data is wanted.
+/// Shows the data for as long as the user wants. Returns false if it has to be read again or the user wants
+/// other data.
 fn is_accepted(
     interview: &Interview<'_>,
     answers: &mut Answers,

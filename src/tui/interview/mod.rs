@@ -2,7 +2,8 @@
 //! readers.
 //!
 //! Owns the order in which the questions of [`sparktune_app::questions`] are asked, and what is printed
-//! between them. Enters: the answers so far. Leaves: a job that was agreed to. Notes go to standard error.
+//! between them. Enters: the answers so far. Leaves: a job that the user accepted. Notes go to standard
+//! error.
 
 mod data;
 mod model;
@@ -21,14 +22,14 @@ use crate::output::{columns, note};
 use crate::plain::finding_text;
 use crate::prompts::Prompter;
 
-/// Columns where the terminal does not say how many it has.
+/// The width in columns if the terminal does not report one.
 const WIDTH: usize = 80;
 
 fn width() -> usize {
     columns().unwrap_or(WIDTH)
 }
 
-/// Someone to ask, and what the questions need.
+/// Asks the questions in plain text. The fields are what the questions need.
 pub struct Interview<'a> {
     /// Asks the questions.
     pub prompter: &'a Prompter,
@@ -39,10 +40,10 @@ pub struct Interview<'a> {
 }
 
 impl Interview<'_> {
-    /// Asks until there is a job that was agreed to.
+    /// Asks until the user accepts a job.
     ///
     /// # Errors
-    /// A question was declined, or something failed that no other answer would fix.
+    /// The user declined a question, or a failure occurred that no other answer would fix.
     pub fn until_agreed(&self, mut answers: Answers) -> Result<Job, Failure> {
         note(
             "sparktune asks a few questions. Enter accepts what is offered; Ctrl-C leaves without starting anything.\n",
@@ -56,7 +57,7 @@ impl Interview<'_> {
         }
     }
 
-    /// Asks for what only the user can say, until there is a plan.
+    /// Asks only for the answers that have no default, until there is a plan.
     ///
     /// # Errors
     /// As [`until_agreed`](Self::until_agreed).
@@ -73,7 +74,7 @@ impl Interview<'_> {
         }
     }
 
-    /// Shows what it will run on, and what stands in the way of that.
+    /// Shows the machine and every problem that prevents training on it.
     fn show_machine(&self, answers: &Answers) {
         let findings = glance_at_machine(self.program, &runs_dir_of(answers));
         let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Which model: the catalog with what each would be like here, the demo, or another that is judged by its
-//! config.
+//! The question for the model: the catalog with an outlook for each model on this machine, the demo, or
+//! another model that is judged by its config.
 
 use sparktune_app::answers::{gather, runs_dir_of};
 use sparktune_app::failure::Failure;
@@ -14,7 +14,7 @@ use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
 use super::Interview;
 use crate::output::note;
 
-/// Asks for the model until one can be trained. One that was given before is not asked for.
+/// Asks for the model until one can be trained. A model that was given on the command line is not asked for.
 pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
     loop {
         if answers.model.is_none() {
@@ -42,7 +42,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
     }
 }
 
-/// Asks whether a model of an unknown family is to be trained all the same.
+/// Asks whether a model of an unknown family should be trained as a known one.
 fn confirm(
     interview: &Interview<'_>,
     answers: &mut Answers,

@@ -1,4 +1,5 @@
-//! The plan: the MTP head, every value with its reason, presets, the command line, and whether to start.
+//! The questions about the plan: the MTP head, every value with its reason, presets, the command line, and
+//! whether to start.
 
 use sparktune_app::data::accept;
 use sparktune_app::failure::Failure;
@@ -14,16 +15,16 @@ use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 use super::{Interview, width};
 use crate::output::note;
 
-/// The next action.
+/// The action after an answer.
 enum After {
     /// Ask again what to do with the plan.
     Ask,
-    /// The plan has to be made again, from other answers.
+    /// Make the plan again from other answers.
     StartOver,
 }
 
-/// Shows the plan and lets it be changed until it is agreed to. `None`: it has to be made again, from other
-/// answers.
+/// Shows the plan and lets the user change it until they accept it. Returns `None` if it has to be made again
+/// from other answers.
 pub(super) fn agree(
     interview: &Interview<'_>,
     answers: &mut Answers,
@@ -81,7 +82,7 @@ pub(super) fn agree(
     }
 }
 
-/// Asks what becomes of the MTP head, with what each choice costs and is good for.
+/// Asks whether to train the MTP head, with the cost and use of each choice.
 fn ask_mtp(interview: &Interview<'_>, planner: &mut Planner) -> Result<(), Failure> {
     let Some(question) = MtpQuestion::new(planner) else { return Ok(()) };
     note(&format!("\n{}", question.explanation));
@@ -102,7 +103,7 @@ fn ask_mtp(interview: &Interview<'_>, planner: &mut Planner) -> Result<(), Failu
     Ok(())
 }
 
-/// Says why an answer was not taken. Returns whether it was.
+/// Prints why an answer was rejected. Returns whether it was accepted.
 fn report(taken: Result<(), Problem>) -> bool {
     if let Err(problem) = &taken {
         note(&format!("not changed: {}", problem.text));
@@ -110,9 +111,9 @@ fn report(taken: Result<(), Problem>) -> bool {
     taken.is_ok()
 }
 
-/// Changes one value; the plan follows, or says why it cannot.
+/// Changes one value. The plan is made again, or the reason why it cannot be is printed.
 fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Failure> {
-    // What has a page of its own is a question of its own here too.
+    // Settings with a page of their own have a question of their own here too.
     let settings = SETTINGS.iter().filter(|setting| setting.page != setting::Page::Own);
     let choices: Vec<(&'static Setting, String)> = settings
         .map(|setting| {
@@ -144,7 +145,7 @@ fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Fai
     Ok(if setting.reads_data { After::StartOver } else { After::Ask })
 }
 
-/// Puts a preset in the place of the last one; what the user said in other ways overrides it.
+/// Replaces the loaded preset. Answers that the user gave in other ways override it.
 fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Failure> {
     let presets = presets::list(None);
     let choices: Vec<(Option<usize>, String)> = presets
@@ -176,7 +177,7 @@ fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After
     Ok(if reads_again { After::StartOver } else { After::Ask })
 }
 
-/// Saves the answers under a name; model and data are left out.
+/// Saves the answers under a name, without model and data.
 fn save_preset(interview: &Interview<'_>, planner: &Planner) -> Result<(), Failure> {
     note(PRESET_ABOUT);
     let help = "letters, digits, - and _";

@@ -1,5 +1,5 @@
-//! Axes: from the range of the values to a place between 0 and 1, and ticks at 1, 2 and 5 times a power of
-//! ten.
+//! Axes of the report's charts: map values to positions between 0 and 1, with ticks at 1, 2 and 5 times a
+//! power of ten.
 
 use sparktune_base::units::UNKNOWN;
 
@@ -17,18 +17,18 @@ pub(super) struct Axis {
 /// A labelled value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tick {
-    /// Place on the axis, 0 to 1.
+    /// The position on the axis, 0 to 1.
     pub at: f64,
     /// The value as text.
     pub label: String,
 }
 
-/// Beyond this, ranges could not be computed with.
+/// The largest absolute value that an axis computes with.
 const HUGE: f64 = 1e290;
 const TINY: f64 = 1e-290;
 
 impl Axis {
-    /// An axis whose ends are ticks, about `most` ticks in all.
+    /// Creates an axis with about `most` ticks whose ends are ticks.
     pub(super) fn linear(low: f64, high: f64, most: usize) -> Self {
         let (mut low, mut high) = (low.clamp(-HUGE, HUGE), high.clamp(-HUGE, HUGE));
         if low > high || low.is_nan() || high.is_nan() {
@@ -43,7 +43,7 @@ impl Axis {
         Axis::new(low, high, false, ticks::multiples(low, high, step), step)
     }
 
-    /// An axis of whole steps whose ends are as given.
+    /// Creates an axis of whole steps with exactly these ends.
     pub(super) fn steps(low: u64, high: u64, most: usize) -> Self {
         let high = high.max(low + 1);
         let (values, step) = ticks::step_ticks(low, high, most);
@@ -51,7 +51,7 @@ impl Axis {
         Axis::new(as_f64(low), as_f64(high), false, values, as_f64(step))
     }
 
-    /// An axis of powers of ten, with 2 and 5 times them where there is room; `low` above 0.
+    /// Creates an axis of powers of ten, with 2 and 5 times them where there is room. `low` must be above 0.
     pub(super) fn log(low: f64, high: f64, most: usize) -> Self {
         let (low, high) = (low.clamp(TINY, HUGE), high.clamp(TINY, HUGE));
         let (low, high) = (round_log(low, f64::floor), round_log(high.max(low), f64::ceil));
@@ -60,7 +60,7 @@ impl Axis {
         Axis::new(low, high, true, values, 0.0)
     }
 
-    /// `step` 0: each tick is written to its own precision.
+    /// Creates an axis. A `step` of 0 writes each tick to its own precision.
     fn new(low: f64, high: f64, log: bool, values: Vec<f64>, step: f64) -> Self {
         let mut axis = Axis { low, high, log, ticks: Vec::new() };
         let tick = |value: f64| {
@@ -71,13 +71,13 @@ impl Axis {
         axis
     }
 
-    /// The same axis for values of which one unit on it is `size`.
+    /// Converts the axis to units of `size`.
     #[must_use]
     pub(super) fn in_units_of(self, size: f64) -> Self {
         Axis { low: self.low * size, high: self.high * size, ..self }
     }
 
-    /// Where a value lies, 0 to 1; values outside go to the nearer end.
+    /// Returns the position of a value, clamped to 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(TINY).ln() - self.low.ln()) / (self.high.ln() - self.low.ln())
@@ -87,18 +87,18 @@ impl Axis {
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// The labelled values, ascending.
+    /// Returns the ticks, ascending.
     pub(super) fn ticks(&self) -> &[Tick] {
         &self.ticks
     }
 }
 
-/// Steps and counts on a chart.
+/// Converts a step or a count for drawing.
 pub(super) fn as_f64(n: u64) -> f64 {
     n as f64
 }
 
-/// The next of 1, 2, 5 times a power of ten, in the direction of `round`.
+/// Rounds to 1, 2 or 5 times a power of ten, in the direction of `round`.
 fn round_log(value: f64, round: fn(f64) -> f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let up = round(0.5) > 0.0;
@@ -110,7 +110,8 @@ fn round_log(value: f64, round: fn(f64) -> f64) -> f64 {
     nice.into_iter().find(fits).unwrap_or(value)
 }
 
-/// A value with as many digits as its neighbours at a distance of `step` need to be told apart.
+/// Formats a value with as many digits as are needed to distinguish it from neighbours at a distance of
+/// `step`.
 pub(super) fn number(value: f64, step: f64) -> String {
     if !value.is_finite() {
         return UNKNOWN.to_owned();
@@ -127,12 +128,12 @@ pub(super) fn number(value: f64, step: f64) -> String {
     grouped(&format!("{value:.*}", digits(-exponent(step))))
 }
 
-/// A value with four significant digits.
+/// Formats a value with four significant digits.
 pub(super) fn figure(value: f64) -> String {
     number(value, value / 1000.0 * if value.abs() < 1e-2 { 10.0 } else { 1.0 })
 }
 
-/// A value with three significant digits at most.
+/// Formats a value with at most three significant digits.
 pub(super) fn reading(value: f64) -> String {
     let text = number(value, value / 100.0);
     if text.contains('.') && !text.contains('e') {
@@ -142,7 +143,7 @@ pub(super) fn reading(value: f64) -> String {
     }
 }
 
-/// Thousands separated in the whole part of a plain decimal.
+/// Separates thousands in the integer part of a plain decimal.
 fn grouped(decimal: &str) -> String {
     let (sign, rest) = decimal.strip_prefix('-').map_or(("", decimal), |rest| ("-", rest));
     let (whole, part) = rest.split_once('.').map_or((rest, None), |(whole, part)| (whole, Some(part)));

@@ -1,4 +1,5 @@
-//! What is no curve over steps: stacked bars, the lengths of the examples, the cost of each pack length.
+//! The charts of the report that are not curves over steps: stacked bars, the lengths of the examples, and
+//! the cost of each pack length.
 
 use sparktune_base::units::{self, count};
 use sparktune_data::LengthReport;
@@ -9,21 +10,21 @@ use super::curve::line;
 use super::drawing::{label_below, percent, places, stretched, values};
 use super::markup::Markup;
 
-/// Points of the cost curve that are drawn, at most.
+/// The largest number of points drawn of the cost curve.
 const MOST_POINTS: usize = 200;
-/// Shades of the parts of a stacked bar, `p0` to `p6`; the rest uses the last.
+/// The style classes of the parts of a stacked bar, `p0` to `p6`; further parts use the last one.
 const SHADES: [&str; 7] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6"];
 
 /// One part of a stacked bar.
 pub(super) struct Part<'a> {
     pub name: &'a str,
     pub size: f64,
-    /// The size as text.
+    /// The size as formatted text.
     pub shown: String,
 }
 
-/// A bar of parts out of `whole`, each with a name and a size in the legend; what is left over is `rest`, by
-/// name.
+/// Draws a stacked bar of parts of `whole`, with the name and size of each part in the legend. `rest` names
+/// the remainder.
 pub(super) fn stacked(page: &mut Markup, title: &str, parts: &[Part], whole: f64, rest: Option<Part>) {
     let present = || parts.iter().zip(SHADES).filter(|(part, _)| part.size > 0.0);
     let words =
@@ -60,7 +61,7 @@ pub(super) fn stacked(page: &mut Markup, title: &str, parts: &[Part], whole: f64
     });
 }
 
-/// Examples by length, with the pack length drawn in where it is known.
+/// Draws the distribution of example lengths, with the pack length marked if it is known.
 pub(super) fn lengths(page: &mut Markup, lengths: &LengthReport, unit: &str, pack_length: Option<u32>) {
     let bins = &lengths.histogram;
     let Some(most) = bins.iter().map(|bin| bin.count).max().filter(|most| *most > 0) else { return };
@@ -123,7 +124,7 @@ pub(super) fn lengths(page: &mut Markup, lengths: &LengthReport, unit: &str, pac
     });
 }
 
-/// Speed at each pack length, as the plan estimated it; the chosen one is marked, and the recipe's.
+/// Draws the estimated speed at each pack length. The chosen length and that of the recipe are marked.
 pub(super) fn cost_curve(page: &mut Markup, advice: &Advice, chosen: u32) {
     let mut points: Vec<&CostPoint> = advice.curve.iter().take(MOST_POINTS).collect();
     points.retain(|point| point.tokens_per_s_relative.is_finite());

@@ -1,4 +1,4 @@
-//! One chart over steps: what is shown of a series, on which axes, with which words.
+//! One chart over steps: its range, its axes and its captions.
 
 use sparktune_base::units;
 use sparktune_base::units::{UNKNOWN, count};
@@ -11,14 +11,14 @@ use super::markup::Markup;
 
 /// How the report shows the values of a unit.
 pub(super) trait Shown {
-    /// What one unit on the axis is, and its name.
+    /// Returns the size of one unit on the axis, and its name.
     fn on_axis(self, largest: f64) -> (f64, &'static str);
-    /// A value as text, beside a caption that names the unit.
+    /// Formats a value next to a caption that names the unit.
     fn show(self, value: f64) -> String;
-    /// Whether the axis begins at 0. Otherwise it begins near the smallest value, and is logarithmic where
-    /// most of the curve would lie flat on the ground.
+    /// Returns whether the axis begins at 0. Otherwise it begins near the smallest value, and is logarithmic
+    /// if most of the curve would be a flat line at the bottom.
     fn starts_at_zero(self) -> bool;
-    /// Whether the means are smoothed, for what differs from step to step.
+    /// Returns whether the means are smoothed, for values that vary from step to step.
     fn smooths(self) -> bool;
 }
 
@@ -48,30 +48,30 @@ impl Shown for Unit {
     }
 }
 
-/// How much of a chart is drawn.
+/// The level of detail of a chart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Detail {
-    /// Points of a line, at most.
+    /// The largest number of points of a line.
     pub columns: u64,
-    /// Places that show their values when pointed at.
+    /// The number of slices that show their values on hover.
     pub slices: u64,
-    /// Value ticks, about.
+    /// The approximate number of value ticks.
     pub ticks: usize,
-    /// Height in CSS pixels.
+    /// The height in CSS pixels.
     pub height: &'static str,
 }
 
-/// A chart to itself.
+/// The detail of a large chart.
 pub(super) const LARGE: Detail = Detail { columns: 400, slices: 60, ticks: 6, height: "320" };
-/// One of several.
+/// The detail of one of several small charts.
 pub(super) const SMALL: Detail = Detail { columns: 160, slices: 24, ticks: 3, height: "132" };
 
-/// A checkpoint.
+/// The mark of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mark {
-    /// Steps trained by then.
+    /// The number of steps trained so far.
     pub step: u64,
-    /// What is shown when it is pointed at.
+    /// The text shown on hover.
     pub title: String,
 }
 
@@ -81,18 +81,19 @@ pub(super) struct Chart<'a> {
     pub title: &'a str,
     pub unit: Unit,
     pub detail: Detail,
-    /// First and last step of the axis.
+    /// The first and last step of the axis.
     pub span: (u64, u64),
-    /// The steps that count.
+    /// The values of steps that count.
     pub kept: &'a Series,
-    /// Steps that a later attempt did again.
+    /// The values of steps that a later attempt repeated.
     pub discarded: &'a Series,
-    /// Measured at some steps only, drawn as points: those that count, and those of steps done again.
+    /// Values measured at some steps only, drawn as points: those of steps that count, and those of repeated
+    /// steps.
     pub eval: Option<[&'a Series; 2]>,
     /// The step of the best of them.
     pub best: Option<u64>,
     pub checkpoints: Vec<Mark>,
-    /// Steps from which a later attempt went on.
+    /// The steps from which a later attempt resumed.
     pub resumes: Vec<u64>,
 }
 
@@ -167,7 +168,7 @@ impl Chart<'_> {
         });
     }
 
-    /// The chart for those who do not see it.
+    /// Describes the chart in words, for screen readers.
     fn in_words(&self, drawing: &Drawing) -> String {
         let finite = || drawing.kept.iter().filter_map(|c| Some((c, c.mean?)));
         let Some(((_, first), (_, last))) = finite().next().zip(finite().next_back()) else {
@@ -226,7 +227,7 @@ impl Chart<'_> {
     }
 }
 
-/// Most of the curve would lie in the lowest part of a linear axis.
+/// Returns whether most of the curve would be in the lowest part of a linear axis.
 fn lies_flat(kept: &[Column], low: f64, high: f64) -> bool {
     let mut means: Vec<f64> = kept.iter().filter_map(|c| c.mean).collect();
     means.sort_unstable_by(f64::total_cmp);

@@ -1,34 +1,34 @@
-//! A curve brought down to what a page can show: columns of equal width that keep smallest, largest and mean
-//! value.
+//! Reduces a curve to what a page can show: columns of equal width that keep the smallest, largest and mean
+//! values.
 
 use sparktune_runlog::{Bucket, Series};
 
 use super::axis::{Axis, as_f64};
 
-/// Path coordinates run from 0 to these, whatever size the chart has on the page.
+/// The range of path coordinates, whatever size the chart has on the page.
 pub(super) const WIDTH: f64 = 2000.0;
 pub(super) const HEIGHT: f64 = 1000.0;
 
-/// Steps over which the smoothed line averages to each side, in a run of ordinary length: what the live
+/// The number of steps that the smoothed line averages to each side in a run of ordinary length, as the live
 /// average does.
 const SMOOTH_STEPS: f64 = 10.0;
 
-/// Neighbouring steps drawn as one.
+/// Neighbouring steps that are drawn as one column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    /// First and last step in it.
+    /// The first and last step.
     pub first: u64,
     pub last: u64,
-    /// Finite values in it.
+    /// The number of finite values.
     pub count: u64,
-    /// Smallest and largest of them.
+    /// The smallest and largest finite value.
     pub min: f64,
     pub max: f64,
-    /// Their mean; `None` when there is none.
+    /// The mean of the finite values, or `None` if there are none.
     pub mean: Option<f64>,
-    /// The smoothed mean; `None` where there is no mean.
+    /// The smoothed mean, or `None` where there is no mean.
     pub smooth: Option<f64>,
-    /// Values that were NaN or infinite.
+    /// The number of values that were NaN or infinite.
     pub nonfinite: u64,
 }
 
@@ -39,19 +39,19 @@ impl Column {
         let min = buckets.iter().map(|b| b.min).fold(f64::INFINITY, f64::min);
         let max = buckets.iter().map(|b| b.max).fold(f64::NEG_INFINITY, f64::max);
         let mean = buckets.iter().map(|b| b.sum).sum::<f64>() / as_f64(count);
-        // The sum of huge values may overflow; the mean lies between them all the same.
+        // The sum of huge values may overflow; their mean still lies between them.
         let mean = (count > 0).then(|| if mean.is_nan() { min } else { mean.clamp(min, max) });
         let nonfinite = buckets.iter().map(|b| b.nonfinite).sum();
         Some(Column { first, last, count, min, max, mean, smooth: None, nonfinite })
     }
 
-    /// The step it is drawn at.
+    /// Returns the step that the column is drawn at.
     pub(super) fn middle(&self) -> f64 {
         (as_f64(self.first) + as_f64(self.last)) / 2.0
     }
 }
 
-/// At most `most` columns over the steps `from` to `to`; values outside are left out.
+/// Returns at most `most` columns for the steps `from` to `to`. Values outside this range are left out.
 pub(super) fn columns(series: &Series, from: u64, to: u64, most: u64) -> Vec<Column> {
     let span = u128::from(to.saturating_sub(from)) + 1;
     let slot = |b: &Bucket| {
@@ -66,8 +66,8 @@ pub(super) fn columns(series: &Series, from: u64, to: u64, most: u64) -> Vec<Col
     columns
 }
 
-/// Stretches without a hole: where only values that are not finite lie between, or steps of another attempt,
-/// the line breaks.
+/// Splits the columns into stretches without a gap. The line breaks at columns without finite values and at
+/// steps of another attempt.
 pub(super) fn stretches(columns: &[Column]) -> Vec<&[Column]> {
     let mut distances: Vec<u64> = columns.windows(2).map(|w| w[1].first - w[0].first).collect();
     distances.sort_unstable();
@@ -78,9 +78,9 @@ pub(super) fn stretches(columns: &[Column]) -> Vec<&[Column]> {
     columns.chunk_by(|a, b| !broken(a, b)).filter(|stretch| stretch[0].mean.is_some()).collect()
 }
 
-/// Adds the smoothed means. Each is a mean over all columns with weights that fall from step to step: what
-/// the live average is, but to both sides, so that it does not lag behind. Short runs are smoothed less and
-/// long ones more.
+/// Adds the smoothed means. Each is a mean over all columns with weights that decay with distance, like the
+/// live average but to both sides, so that it does not lag behind. Short runs are smoothed less, long runs
+/// more.
 fn smooth(columns: &mut [Column], span: f64) {
     let steps = (span / 25.0).clamp(2.0, SMOOTH_STEPS).max(span / 200.0);
     let kept = 1.0 - 1.0 / steps;
@@ -91,7 +91,7 @@ fn smooth(columns: &mut [Column], span: f64) {
         columns.iter_mut().zip(before.into_iter().zip(after))
     {
         let Some(mean) = column.mean else { continue };
-        // The column itself is in both sums.
+        // The column itself is in both sums, so one of them is subtracted.
         let own = as_f64(column.count);
         let weight = weight + weight_after - own;
         let smooth = sum / weight + (sum_after / weight - mean * (own / weight));
@@ -99,8 +99,8 @@ fn smooth(columns: &mut [Column], span: f64) {
     }
 }
 
-/// For each column the weighted sum of it and those before, and the sum of the weights, of which `kept` is
-/// left after a step.
+/// Returns for each column the weighted sum of it and those before, and the sum of the weights. A weight is
+/// multiplied by `kept` for each step.
 fn one_sided<'a>(columns: impl Iterator<Item = &'a Column>, kept: f64) -> Vec<(f64, f64)> {
     let (mut sum, mut weight, mut place) = (0.0, 0.0, None);
     let add = |column: &Column| {
@@ -115,7 +115,7 @@ fn one_sided<'a>(columns: impl Iterator<Item = &'a Column>, kept: f64) -> Vec<(f
     columns.map(add).collect()
 }
 
-/// A path through points of (step, value); a single point becomes a dot where line ends are round.
+/// Returns a path through points of (step, value). A single point becomes a dot because line ends are round.
 pub(super) fn line(points: &[(f64, f64)], x: &Axis, y: &Axis) -> String {
     let mut path = String::new();
     for (i, (step, value)) in points.iter().enumerate() {
@@ -128,7 +128,7 @@ pub(super) fn line(points: &[(f64, f64)], x: &Axis, y: &Axis) -> String {
     path
 }
 
-/// A closed path between smallest and largest values.
+/// Returns a closed path between the smallest and the largest values.
 pub(super) fn band(columns: &[Column], x: &Axis, y: &Axis) -> String {
     let upper = columns.iter().map(|c| (c.middle(), c.max));
     let lower = columns.iter().rev().map(|c| (c.middle(), c.min));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn the_smoothed_line_keeps_a_straight_line_straight_and_halves_noise() {
         let straight = columns(&series((1..=200).map(|s| (s, s as f64))), 1, 200, 400);
-        // In the middle both sides weigh the same.
+        // In the middle both sides have the same weight.
         assert!((straight[99].smooth.unwrap() - 100.0).abs() < 0.01, "{:?}", straight[99]);
         let noisy = columns(&series((1..=200).map(|s| (s, (s % 2) as f64))), 1, 200, 400);
         assert!(noisy.iter().all(|c| (0.2..0.8).contains(&c.smooth.unwrap())));

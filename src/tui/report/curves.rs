@@ -1,4 +1,4 @@
-//! The curves of a run: the loss large, the others side by side.
+//! The section of curves: a large chart of the loss, and smaller charts of the other metrics.
 
 use sparktune_base::units;
 use sparktune_base::units::{count, counted, milliseconds};
@@ -9,7 +9,7 @@ use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
 
-/// Charts over the steps.
+/// Writes the charts over steps.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Training", |page| {
         let Some(span) = span(run) else {
@@ -34,7 +34,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
         page.element("div", &[("class", "sides")], |page| {
             for metric in METRICS {
                 let (kept, discarded) = ((metric.series)(kept), (metric.series)(discarded));
-                // One point is no curve.
+                // A single point is not drawn as a curve.
                 if kept.buckets().len() + discarded.buckets().len() < 2 {
                     continue;
                 }
@@ -57,13 +57,13 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// The same words with a capital letter at the beginning.
+/// Returns the text with a capital first letter.
 fn capitalised(words: &str) -> String {
     let mut letters = words.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// First and last step of all charts, those of earlier attempts included.
+/// Returns the first and last step of all charts, including earlier attempts.
 fn span(run: &ReportInput) -> Option<(u64, u64)> {
     let ends =
         || [&run.view.charts, &run.view.discarded].into_iter().flat_map(|charts| charts.loss.buckets());
@@ -79,14 +79,14 @@ fn checkpoints(run: &ReportInput) -> Vec<Mark> {
     run.view.checkpoints.iter().map(|c| Mark { step: c.step, title: title(c) }).collect()
 }
 
-/// Where the time of a step goes, on average.
+/// Writes how the time of a step is spent, on average.
 fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
     let times = &run.times;
     if times.step_ms <= 0.0 {
         return;
     }
     let measured: f64 = times.parts.iter().map(|(_, ms)| ms).sum();
-    // The trainer can tell forward from backward only where the device is waited for in between.
+    // The trainer can separate forward from backward only if it waits for the device in between.
     let apart = times.parts[1].1 > 0.0 && times.parts[2].1 > 0.0;
     let rest = (
         if apart { "everything else" } else { "forward, backward and everything else" },

@@ -1,11 +1,11 @@
-//! What was found in the data.
+//! The section about the data.
 
 use sparktune_base::units::{self, UNKNOWN, count, counted};
 use sparktune_data::{Report, Unit};
 
 use super::input::ReportInput;
 use super::markup::Markup;
-use super::{MOST_ROWS, absent, bars, figures, left_out, said, section, table};
+use super::{MOST_ROWS, absent, bars, figures, left_out, section, table, untrusted};
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Data", |page| match &run.data {
@@ -63,8 +63,8 @@ fn rejections(page: &mut Markup, report: &Report) {
         page.element("tr", &[], |page| {
             page.leaf("td", &[("class", "number")], &count(rejection.count));
             page.leaf("td", &[], &rejection.kind.to_string());
-            said(page, "td", "said", &format!("{}:{}", rejection.first.file, rejection.first.line));
-            said(page, "td", "said", &rejection.example.to_string());
+            untrusted(page, "td", "said", &format!("{}:{}", rejection.first.file, rejection.first.line));
+            untrusted(page, "td", "said", &rejection.example.to_string());
         });
     });
     page.leaf("p", &[("class", "note")], "All of them are listed in data/rejected.jsonl of the run folder.");
@@ -78,7 +78,7 @@ fn findings(page: &mut Markup, report: &Report) {
     page.leaf("h3", &[], "Worth knowing");
     page.element("ul", &[], |page| {
         for finding in &findings {
-            said(page, "li", "said", finding.trim());
+            untrusted(page, "li", "said", finding.trim());
         }
     });
 }
@@ -89,7 +89,7 @@ fn files(page: &mut Markup, report: &Report) {
         let columns = ["File", "Format", "Side", "Lines", "Examples", "Rejected"];
         table(page, "rows", &columns, report.files.iter().take(MOST_ROWS), |page, file| {
             page.element("tr", &[], |page| {
-                said(page, "td", "said", &file.name);
+                untrusted(page, "td", "said", &file.name);
                 let format = file.format.map(|format| format.to_string());
                 page.leaf("td", &[], format.as_deref().unwrap_or(UNKNOWN));
                 page.leaf("td", &[], if file.eval { "eval" } else { "train" });

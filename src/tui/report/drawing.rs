@@ -1,8 +1,8 @@
-//! The drawing of a chart, as SVG that needs no script.
+//! Draws a chart as SVG without scripts.
 //!
 //! The outer SVG has the size of its place on the page and coordinates in percent, so that text, strokes and
-//! markers keep their size on any screen; the curves lie in an inner SVG that is stretched. Pointing shows
-//! the values: each slice of the chart carries them as its `<title>`.
+//! markers keep their size on any screen; the curves lie in an inner SVG that is stretched. Hovering shows
+//! the values, which each slice of the chart has as its `<title>`.
 
 use sparktune_base::units::count;
 
@@ -11,7 +11,7 @@ use super::chart::{Chart, Mark, Shown, steps};
 use super::curve::{Column, HEIGHT, WIDTH, band, line, stretches};
 use super::markup::Markup;
 
-/// What is drawn, brought down to columns, with its axes.
+/// The content of a chart, reduced to columns, with its axes.
 pub(super) struct Drawing {
     pub kept: Vec<Column>,
     pub discarded: Vec<Column>,
@@ -19,7 +19,7 @@ pub(super) struct Drawing {
     pub old_eval: Vec<Column>,
     pub x: Axis,
     pub y: Axis,
-    /// Name of the axis unit.
+    /// The name of the axis unit.
     pub unit: &'static str,
     pub log: bool,
     pub from: u64,
@@ -31,7 +31,7 @@ impl Drawing {
         percent(self.x.place(step))
     }
 
-    /// Writes what lies inside the chart's SVG.
+    /// Writes the content of the chart's SVG.
     pub(super) fn write(&self, page: &mut Markup, chart: &Chart) {
         page.element("g", &[("class", "axis"), ("aria-hidden", "true")], |page| {
             values(page, &self.y);
@@ -72,7 +72,7 @@ impl Drawing {
         }
     }
 
-    /// Steps whose value was not finite, as upright marks.
+    /// Draws vertical marks at steps whose value was not finite.
     fn broken(&self, page: &mut Markup) {
         for (columns, which) in [(&self.discarded, " (replaced)"), (&self.kept, "")] {
             let runs = columns.chunk_by(|a, b| a.nonfinite > 0 && b.nonfinite > 0);
@@ -89,7 +89,7 @@ impl Drawing {
         }
     }
 
-    /// Invisible slices that show their values when pointed at.
+    /// Draws invisible slices that show their values on hover.
     fn slices(&self, page: &mut Markup, chart: &Chart) {
         let shown: Vec<&Column> = self.kept.iter().filter(|c| c.count > 0).collect();
         let slices = as_f64(chart.detail.slices.min(self.to - self.from + 1));
@@ -116,11 +116,11 @@ impl Drawing {
     fn checkpoints(&self, page: &mut Markup, chart: &Chart) {
         let inside: Vec<&Mark> =
             chart.checkpoints.iter().filter(|mark| (self.from..=self.to).contains(&mark.step)).collect();
-        // Of those that would stand on each other, the last.
+        // Of marks in the same place, only the last one is drawn.
         let place = |mark: &Mark| (self.x.place(as_f64(mark.step)) * 100.0).floor();
         for mark in inside.chunk_by(|a, b| place(a) == place(b)).filter_map(|close| close.last()) {
             let x = self.across(as_f64(mark.step));
-            // A small house on the ground; the inner SVG moves its origin there.
+            // The mark is a small house on the axis; the inner SVG moves its origin there.
             page.element("svg", &[("x", &x), ("y", "100%"), ("class", "checkpoint")], |page| {
                 page.element("path", &[("d", "M-4 0v-6l4-4 4 4v6z")], |page| {
                     page.leaf("title", &[], &mark.title)
@@ -142,7 +142,7 @@ impl Drawing {
         for column in &self.eval {
             let Some(mean) = column.mean else { continue };
             let best = chart.best.is_some_and(|best| (column.first..=column.last).contains(&best));
-            // Several evaluations in a column: of them the best is the one to see.
+            // Of several evaluations in a column, the best one is drawn.
             let value = if best { column.min } else { mean };
             let class_and_radius = if best { ("best", "5") } else { ("eval", "3.5") };
             let note = if best { " (best)" } else { "" };
@@ -167,7 +167,7 @@ impl Drawing {
     }
 }
 
-/// Lines and labels at the values.
+/// Draws lines and labels at the values.
 pub(super) fn values(page: &mut Markup, y: &Axis) {
     for tick in y.ticks() {
         let at = percent(1.0 - tick.at);
@@ -177,7 +177,7 @@ pub(super) fn values(page: &mut Markup, y: &Axis) {
     }
 }
 
-/// Labels below.
+/// Draws the labels below the chart.
 pub(super) fn places(page: &mut Markup, x: &Axis) {
     for (i, tick) in x.ticks().iter().enumerate() {
         let anchor = if tick.at > 0.98 { "end" } else { "middle" };
@@ -185,14 +185,14 @@ pub(super) fn places(page: &mut Markup, x: &Axis) {
     }
 }
 
-/// The `i`th label below a chart. Where there is little room every other is left out.
+/// Draws the `i`th label below a chart. Narrow pages show only every other one.
 pub(super) fn label_below(page: &mut Markup, i: usize, at: &str, anchor: &'static str, label: &str) {
     let class = if i % 2 == 1 { "odd" } else { "even" };
     let attrs = [("class", class), ("x", at), ("y", "100%"), ("dy", "1.6em"), ("text-anchor", anchor)];
     page.leaf("text", &attrs, label);
 }
 
-/// Paths in the coordinates of [`super::curve::line`], stretched over the whole chart.
+/// Writes paths in the coordinates of [`super::curve::line`], stretched over the whole chart.
 pub(super) fn stretched(page: &mut Markup, inside: impl FnOnce(&mut Markup)) {
     let view = format!("0 0 {WIDTH} {HEIGHT}");
     let attrs =
@@ -200,7 +200,7 @@ pub(super) fn stretched(page: &mut Markup, inside: impl FnOnce(&mut Markup)) {
     page.element("svg", &attrs, inside);
 }
 
-/// A key of a legend, drawn like what it stands for.
+/// Writes a legend key, drawn in the style of its curve.
 pub(super) fn key(page: &mut Markup, class: &'static str) {
     page.element("svg", &[("width", "22"), ("height", "12"), ("viewBox", "0 0 22 12")], |page| match class {
         "line" => page.empty("path", &[("class", class), ("d", "M1 8C6 2 12 10 21 4")]),
@@ -222,7 +222,7 @@ pub(super) fn key(page: &mut Markup, class: &'static str) {
     });
 }
 
-/// A share of the width or height.
+/// Formats a share of the width or height as a percentage.
 pub(super) fn percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))

@@ -1,4 +1,4 @@
-//! The head of the page: what run this is, how it stands, and its figures.
+//! The head of the page: the name of the run, its state, and its main figures.
 
 use sparktune_base::program_name;
 use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
@@ -10,14 +10,14 @@ use super::drawing::percent;
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::times::moment;
-use super::{LINE_CHARS, absent, figures, said};
+use super::{LINE_CHARS, absent, figures, untrusted};
 use crate::plain::{fp8_loss, standing};
 use crate::state::State;
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     page.element("header", &[], |page| {
         page.leaf("p", &[("class", "eyebrow")], "sparktune run");
-        page.element("h1", &[], |page| said(page, "span", "name", &run.name));
+        page.element("h1", &[], |page| untrusted(page, "span", "name", &run.name));
         state(page, run);
         for note in &run.notes {
             absent(page, note);
@@ -27,7 +27,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// The state as a word, then as a sentence with what to do.
+/// Writes the state as a word, then as a sentence that says what to do.
 fn state(page: &mut Markup, run: &ReportInput) {
     let liveness = match &run.liveness {
         Ok(liveness) => *liveness,
@@ -59,7 +59,7 @@ fn state(page: &mut Markup, run: &ReportInput) {
         page.leaf("span", &[("class", class)], word);
         page.element("span", &[("dir", "auto")], |page| {
             let sentence = standing(&argument, liveness, &run.view);
-            // The word stands beside.
+            // The word itself is shown next to the sentence.
             let sentence =
                 sentence.strip_prefix(word).unwrap_or(&sentence).trim_start_matches([',', ';', ' ']);
             page.sentence(&clip(sentence, 3 * LINE_CHARS));
@@ -149,7 +149,7 @@ fn facts(page: &mut Markup, run: &ReportInput) {
         ] {
             page.element("div", &[], |page| {
                 page.leaf("dt", &[], name);
-                said(page, "dd", "said", if value.is_empty() { UNKNOWN } else { &value });
+                untrusted(page, "dd", "said", if value.is_empty() { UNKNOWN } else { &value });
             });
         }
     });

@@ -1,14 +1,14 @@
-//! What happened on the way: warnings, checkpoints, attempts.
+//! The history of the run: warnings, checkpoints and attempts.
 
 use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::times::moment;
-use super::{MOST_ROWS, absent, left_out, said, section, table};
+use super::{MOST_ROWS, absent, left_out, section, table, untrusted};
 use crate::state::outcome_word;
 
-/// The warnings, newest first.
+/// Writes the warnings, newest first.
 pub(super) fn warnings(page: &mut Markup, run: &ReportInput) {
     let view = &run.view;
     if view.warnings.is_empty() {
@@ -24,13 +24,13 @@ pub(super) fn warnings(page: &mut Markup, run: &ReportInput) {
             page.element("tr", &[("class", class)], |page| {
                 page.leaf("td", &[("class", "when")], &moment(warning.time_us));
                 page.leaf("td", &[("class", "number")], &or_unknown(warning.what.step, count));
-                said(page, "td", "said", &warning.what.message);
+                untrusted(page, "td", "said", &warning.what.message);
             });
         });
     });
 }
 
-/// Checkpoints and attempts.
+/// Writes the checkpoints and attempts.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Checkpoints and attempts", |page| {
         checkpoints(page, run);
@@ -46,7 +46,7 @@ fn checkpoints(page: &mut Markup, run: &ReportInput) {
     table(page, "rows", &columns, run.view.checkpoints.iter().rev().take(MOST_ROWS), |page, checkpoint| {
         let there = run.checkpoints.contains(&checkpoint.name);
         page.element("tr", &[("class", if there { "now" } else { "old" })], |page| {
-            said(page, "td", "key", &checkpoint.name);
+            untrusted(page, "td", "key", &checkpoint.name);
             page.leaf("td", &[("class", "number")], &count(checkpoint.step));
             page.leaf("td", &[("class", "number")], &units::bytes(checkpoint.bytes));
             let saved = or_unknown(checkpoint.commit_ms, milliseconds);
@@ -81,10 +81,10 @@ fn attempts(page: &mut Markup, run: &ReportInput) {
                 None if live && newest == Some(attempt.number) => "continues".to_owned(),
                 None => "did not say how it ended".to_owned(),
             };
-            said(page, "td", "said", &words);
+            untrusted(page, "td", "said", &words);
             let or_dash = |text: &str| if text.is_empty() { UNKNOWN.to_owned() } else { text.to_owned() };
-            said(page, "td", "said", &or_dash(&attempt.started.device));
-            said(page, "td", "said", &or_dash(&attempt.started.sparktune));
+            untrusted(page, "td", "said", &or_dash(&attempt.started.device));
+            untrusted(page, "td", "said", &or_dash(&attempt.started.sparktune));
         });
     });
 }

@@ -1,4 +1,4 @@
-//! What the page is made from, read out of a run folder once; and the page put in its place.
+//! Reads the contents of the page from a run folder, once, and writes the finished page to its file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,12 +13,12 @@ use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, 
 
 use super::times::Times;
 
-/// Bytes of a file that are read at most; the program's own files are far smaller.
+/// The largest number of bytes read from a file; the program's own files are far smaller.
 const MOST_BYTES: u64 = 4 << 20;
-/// Oddities of the log that are told.
+/// The largest number of problems found in the log that are listed.
 const MOST_NOTES: usize = 20;
 
-/// A part of the run folder, or a sentence why it is not there.
+/// A part of the run folder, or a sentence that says why it is missing.
 pub type Part<T> = Result<T, String>;
 
 /// Everything the page shows.
@@ -26,43 +26,43 @@ pub type Part<T> = Result<T, String>;
 pub struct ReportInput {
     /// The run's name.
     pub name: String,
-    /// The run, as `sparktune watch` takes it.
+    /// The argument that `sparktune watch` takes for this run.
     pub argument: String,
     /// The run folded from its events, as far as they could be read.
     pub view: RunView,
     /// Measured times of all attempts.
     pub times: Times,
-    /// Whether it is alive.
+    /// The state of the trainer.
     pub liveness: Part<Liveness>,
-    /// What is odd about the log, one sentence each.
+    /// The problems found in the log, one sentence each.
     pub notes: Vec<String>,
-    /// `plan.toml`
+    /// The contents of `plan.toml`.
     pub plan: Part<Plan>,
-    /// `data/report.json`
+    /// The contents of `data/report.json`.
     pub data: Part<Report>,
-    /// `provenance.json`
+    /// The contents of `provenance.json`.
     pub provenance: Part<serde_json::Value>,
-    /// `outputs/SERVE.md`
+    /// The contents of `outputs/SERVE.md`.
     pub serve: Part<String>,
-    /// What lies in `outputs/`.
+    /// The files and folders in `outputs/`.
     pub outputs: Vec<OnDisk>,
-    /// Names of the checkpoints that retention has left.
+    /// The names of the checkpoints that still exist.
     pub checkpoints: BTreeSet<String>,
-    /// When it was read, microseconds since the Unix epoch.
+    /// The time of reading, in microseconds since the Unix epoch.
     pub read_us: u64,
 }
 
-/// A file or folder with the bytes in it.
+/// A file or folder, and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDisk {
     /// Its name.
     pub name: String,
-    /// Its size, that of all files in it for a folder.
+    /// The size in bytes; for a folder, that of all files in it.
     pub bytes: u64,
 }
 
 impl ReportInput {
-    /// Reads a run. What cannot be read is a sentence in its place.
+    /// Reads a run. A part that cannot be read is replaced by a sentence that says why.
     pub fn read(run: &RunDir) -> Self {
         let mut input = ReportInput {
             name: run.name(),
@@ -90,14 +90,14 @@ impl ReportInput {
         input.read_events(&mut tailer);
         input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
         if !input.is_live() {
-            // Its last words may have come between reading and looking.
+            // The last events may have been logged between reading the log and checking the state.
             input.read_events(&mut tailer);
             input.liveness = input.view.liveness(run).map_err(|error| error.to_string());
         }
         input
     }
 
-    /// A trainer is at work on it.
+    /// Returns whether a trainer is running.
     pub(super) fn is_live(&self) -> bool {
         self.liveness.as_ref().is_ok_and(|liveness| liveness.is_live())
     }
@@ -137,7 +137,7 @@ fn json_of<T: DeserializeOwned>(path: &Path) -> Part<T> {
 
 fn text_of(path: &Path) -> Part<String> {
     let read = || {
-        // A pipe in the place of a file would be waited for without end.
+        // Reading a named pipe could block for ever, so only regular files are read.
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is not a file"));
         }
@@ -158,7 +158,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// The folder's entries by name; none when it cannot be listed.
+/// Lists the folder's entries by name, or none when it cannot be listed.
 fn listed(folder: &Path) -> Vec<(String, std::path::PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(super::MOST_ROWS);
     let mut entries: Vec<_> = entries.map(|entry| (name_of(&entry.path()), entry.path())).collect();
@@ -166,7 +166,8 @@ fn listed(folder: &Path) -> Vec<(String, std::path::PathBuf)> {
     entries
 }
 
-/// Bytes of a file, or of the files in a folder and in its folders. Links count as nothing.
+/// Returns the size in bytes of a file, or of all files in a folder and its subfolders. Symbolic links count
+/// as 0.
 fn size_of(path: &Path) -> u64 {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => listed(path).iter().map(|(_, path)| size_of(path)).sum(),
@@ -175,14 +176,14 @@ fn size_of(path: &Path) -> u64 {
     }
 }
 
-/// Writes the page beside its place and then renames it, so that a browser never meets half of it. Only its
-/// owner may read it: it shows the user's data.
+/// Writes the page to a temporary file in the same folder and then renames it, so that a browser never reads
+/// half of it. Only its owner may read it, because it shows the user's data.
 ///
 /// # Errors
 /// The folder does not exist or cannot be written, or `path` is a folder.
 pub fn write_page(path: &Path, html: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // 0600 from the beginning.
+    // The temporary file has mode 0600 from the beginning.
     let mut file = tempfile::Builder::new().prefix(".report-").tempfile_in(folder)?;
     file.write_all(html.as_bytes())?;
     file.as_file().sync_all()?;

@@ -1,9 +1,9 @@
-//! Markup into which text can only come escaped.
+//! Builds markup in which all text is escaped.
 //!
-//! Tag and attribute names are the program's own words (`&'static str`); whatever is not goes through
-//! [`Markup::text`], [`Markup::lines`] or an attribute value, all of which show active characters as
-//! [`crate::escape`] does and then escape for XML. What is written is XHTML that an HTML parser reads the
-//! same way.
+//! Tag and attribute names are constants of the program (`&'static str`). All other text goes through
+//! [`Markup::text`], [`Markup::lines`] or an attribute value, which show active characters as
+//! [`crate::escape`] does and then escape for XML. The result is XHTML that an HTML parser reads the same
+//! way.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
 
-/// Attributes: name and unescaped value.
+/// Attributes as pairs of a name and an unescaped value.
 pub(super) type Attrs<'a> = &'a [(&'static str, &'a str)];
 
 /// A page being written.
@@ -21,12 +21,12 @@ pub(super) struct Markup {
 }
 
 impl Markup {
-    /// The page.
+    /// Returns the finished page.
     pub(super) fn finish(self) -> String {
         self.out
     }
 
-    /// An element with what `inside` writes.
+    /// Writes an element with the content that `inside` writes.
     pub(super) fn element(&mut self, tag: &'static str, attrs: Attrs, inside: impl FnOnce(&mut Self)) {
         self.begin(tag, attrs);
         self.out.push('>');
@@ -36,12 +36,12 @@ impl Markup {
         self.out.push('>');
     }
 
-    /// An element with nothing but text.
+    /// Writes an element that contains only text.
     pub(super) fn leaf(&mut self, tag: &'static str, attrs: Attrs, text: &str) {
         self.element(tag, attrs, |page| page.text(text));
     }
 
-    /// An element that is always empty: void in HTML, or of SVG.
+    /// Writes an element that is always empty: a void element of HTML, or one of SVG.
     pub(super) fn empty(&mut self, tag: &'static str, attrs: Attrs) {
         self.begin(tag, attrs);
         self.out.push_str("/>");
@@ -59,7 +59,7 @@ impl Markup {
         }
     }
 
-    /// Text on one line: its newlines become visible.
+    /// Writes text on one line. Newlines in it become visible.
     pub(super) fn text(&mut self, text: &str) {
         for c in escape(text).chars() {
             match c {
@@ -68,7 +68,7 @@ impl Markup {
                 '>' => self.out.push_str("&gt;"),
                 '"' => self.out.push_str("&quot;"),
                 '\'' => self.out.push_str("&#39;"),
-                // No characters of XML.
+                // These characters are not allowed in XML.
                 '\u{fffe}' | '\u{ffff}' => {
                     let _ = write!(self.out, "\\u{{{:x}}}", u32::from(c)); // a String takes everything
                 }
@@ -77,7 +77,7 @@ impl Markup {
         }
     }
 
-    /// Text that keeps its newlines, for elements that show them.
+    /// Writes text and keeps its newlines, for elements that show them.
     pub(super) fn lines(&mut self, text: &str) {
         for (i, line) in text.split('\n').enumerate() {
             if i > 0 {
@@ -87,7 +87,7 @@ impl Markup {
         }
     }
 
-    /// Text in which `code` between backticks is set as such.
+    /// Writes text in which words between backticks are set as code.
     pub(super) fn sentence(&mut self, text: &str) {
         for (i, part) in text.split('`').enumerate() {
             if i % 2 == 1 {
@@ -98,13 +98,13 @@ impl Markup {
         }
     }
 
-    /// What stands here as it is: the document type and the style sheet.
+    /// Writes constant text without escaping: the document type and the style sheet.
     pub(super) fn verbatim(&mut self, own: &'static str) {
         self.out.push_str(own);
     }
 }
 
-/// At most this many characters of a text, and a word about the rest.
+/// Cuts a text after `most` characters and says how many were left out.
 pub(super) fn clip(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),

@@ -1,4 +1,4 @@
-//! One page about a run, for people who would rather look than read.
+//! One HTML page about a run.
 //!
 //! Enters: a run folder, read by [`ReportInput::read`], every file in bounded size. Leaves: one
 //! self-contained HTML page from [`html`]: no script, nothing fetched, charts as SVG, readable in dark and
@@ -6,7 +6,7 @@
 //! sentence on the page. All text from data, models, file names and logs gets in through `markup::Markup`,
 //! which escapes it.
 //!
-//! One page, one kind of unit: bytes are decimal here, as in the reasons that the plan carries as text.
+//! Bytes are decimal on this page, as in the reasons that the plan contains as text.
 
 mod axis;
 mod bars;
@@ -28,15 +28,15 @@ pub use input::{OnDisk, Part, ReportInput, write_page};
 use markup::{Markup, clip};
 pub use times::Times;
 
-/// Nothing is fetched and nothing runs, whatever the page might come to hold.
+/// A content security policy that forbids scripts and requests, whatever the page may contain.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
-/// Characters of a name, path, reason or message that are shown.
+/// The largest number of characters shown of a name, path, reason or message.
 const LINE_CHARS: usize = 600;
-/// Rows of a list that are shown.
+/// The largest number of rows shown of a list.
 const MOST_ROWS: usize = 200;
 
-/// The page.
+/// Returns the page.
 pub fn html(run: &ReportInput) -> String {
     let mut page = Markup::default();
     page.verbatim("<!DOCTYPE html>\n");
@@ -67,7 +67,7 @@ pub fn html(run: &ReportInput) -> String {
     page.finish()
 }
 
-/// A part of the page under its heading.
+/// Writes a section with its heading.
 fn section(page: &mut Markup, title: &'static str, inside: impl FnOnce(&mut Markup)) {
     page.element("section", &[], |page| {
         page.leaf("h2", &[], title);
@@ -75,17 +75,17 @@ fn section(page: &mut Markup, title: &'static str, inside: impl FnOnce(&mut Mark
     });
 }
 
-/// What is said where there is nothing to show.
+/// Writes the sentence that replaces missing content.
 fn absent(page: &mut Markup, sentence: &str) {
     page.element("p", &[("class", "absent")], |page| page.sentence(&clip(sentence, LINE_CHARS)));
 }
 
-/// Text that is not ours, set apart from its neighbours so that its direction stays its own.
-fn said(page: &mut Markup, tag: &'static str, class: &'static str, text: &str) {
+/// Writes untrusted text, isolated so that its text direction does not affect its neighbours.
+fn untrusted(page: &mut Markup, tag: &'static str, class: &'static str, text: &str) {
     page.leaf(tag, &[("class", class), ("dir", "auto")], &clip(text, LINE_CHARS));
 }
 
-/// A table with a heading for each column. Cells are written by `row`.
+/// Writes a table with a heading for each column. `row` writes the cells of an item.
 fn table<T>(
     page: &mut Markup,
     class: &'static str,
@@ -111,7 +111,7 @@ fn table<T>(
     });
 }
 
-/// Figures side by side: name, value, and a word more.
+/// Writes figures side by side: name, value, and a short remark.
 fn figures(page: &mut Markup, of: &[(&'static str, String, String)]) {
     page.element("dl", &[("class", "figures")], |page| {
         for (name, value, more) in of {
@@ -126,7 +126,7 @@ fn figures(page: &mut Markup, of: &[(&'static str, String, String)]) {
     });
 }
 
-/// Words about the rows that are not shown.
+/// Writes how many rows are not shown.
 fn left_out(page: &mut Markup, all: usize, shown: usize) {
     if all > shown {
         absent(page, &format!("{} more are not shown.", sparktune_base::units::count((all - shown) as u64)));

@@ -1,13 +1,13 @@
-//! What came out and how to serve it, and what the run was made from.
+//! The sections about the outputs and how to serve them, and about the provenance of the run.
 
 use serde_json::Value;
 use sparktune_base::units;
 
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
-use super::{LINE_CHARS, MOST_ROWS, absent, left_out, said, section, table};
+use super::{LINE_CHARS, MOST_ROWS, absent, left_out, section, table, untrusted};
 
-/// Characters of SERVE.md that are shown.
+/// The largest number of characters shown of SERVE.md.
 const SERVE_CHARS: usize = 20_000;
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                 folders.into_iter(),
                 |page, output| {
                     page.element("tr", &[], |page| {
-                        said(page, "td", "key", &output.name);
+                        untrusted(page, "td", "key", &output.name);
                         page.leaf("td", &[], what_it_is(&output.name));
                         page.leaf("td", &[("class", "number")], &units::bytes(output.bytes));
                     });
@@ -35,7 +35,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                 page.leaf("summary", &[], "How to serve it (outputs/SERVE.md)");
                 page.element("pre", &[("dir", "auto")], |page| page.lines(&clip(text, SERVE_CHARS)));
             }),
-            // Before the export it is not missing.
+            // Before the export, the missing file is not a problem.
             Err(problem) if !run.outputs.is_empty() => absent(page, problem),
             Err(_) => {}
         }
@@ -52,7 +52,7 @@ fn what_it_is(name: &str) -> &'static str {
     }
 }
 
-/// `provenance.json`, folded away.
+/// Writes `provenance.json`, folded.
 pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
     section(page, "Provenance", |page| match &run.provenance {
         Err(problem) => absent(page, problem),
@@ -67,8 +67,8 @@ pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
                 rows.iter().take(MOST_ROWS),
                 |page, (key, value)| {
                     page.element("tr", &[], |page| {
-                        said(page, "th", "key", key);
-                        said(page, "td", "said", &clip(value, LINE_CHARS));
+                        untrusted(page, "th", "key", key);
+                        untrusted(page, "td", "said", &clip(value, LINE_CHARS));
                     });
                 },
             );
@@ -77,7 +77,7 @@ pub(super) fn provenance(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// One row for each value, with its dotted place.
+/// Appends one row for each value, with its dotted path.
 fn flatten(place: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     let inner = |key: &str| if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") };
     match value {

@@ -1,4 +1,4 @@
-//! The plan: what it would take, as estimated and as measured, and every value with its reason.
+//! The section about the plan: its costs as estimated and as measured, and every value with its reason.
 
 use sparktune_base::units::{self, UNKNOWN, count, milliseconds, or_unknown};
 use sparktune_plan::memory::peak_in_words;
@@ -6,7 +6,7 @@ use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis};
 
 use super::input::ReportInput;
 use super::markup::Markup;
-use super::{MOST_ROWS, absent, bars, left_out, said, section, table};
+use super::{MOST_ROWS, absent, bars, left_out, section, table, untrusted};
 
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Plan", |page| match &run.plan {
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     });
 }
 
-/// What kind of figure the estimated speed is.
+/// Returns the basis of the estimated speed.
 fn basis(advice: &Advice) -> &'static str {
     match advice.time.basis {
         RateBasis::MeasuredHere => "from a speed measured here in an earlier run",
@@ -66,7 +66,7 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
     let phases: Vec<String> =
         times.phases.iter().map(|(name, s)| format!("{name} {}", milliseconds(*s * 1e3))).collect();
     if !phases.is_empty() {
-        said(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
+        untrusted(page, "p", "note", &format!("Measured by phase: {}.", phases.join(", ")));
     }
 }
 
@@ -86,7 +86,7 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
         }
         None => String::new(),
     };
-    said(page, "p", "note", &format!("{of}{measured}"));
+    untrusted(page, "p", "note", &format!("{of}{measured}"));
     let part = |name, bytes: u64| bars::Part { name, size: bytes as f64, shown: units::bytes(bytes) };
     let parts: Vec<bars::Part> = memory.parts().into_iter().map(|(name, bytes)| part(name, bytes)).collect();
     let whole = memory.available_bytes.max(memory.needed_bytes()).max(1) as f64;
@@ -96,16 +96,16 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
 fn values(page: &mut Markup, plan: &Plan, advice: &Advice) {
     page.leaf("h3", &[], "Every value with its reason");
     if let Some(preset) = &plan.preset {
-        said(page, "p", "note", &format!("It started from the preset {preset}."));
+        untrusted(page, "p", "note", &format!("It started from the preset {preset}."));
     }
     let columns = ["Setting", "Value", "Origin", "Reason"];
     table(page, "rows explain", &columns, advice.explain.iter().take(MOST_ROWS), |page, row: &Explained| {
         page.element("tr", &[], |page| {
-            said(page, "th", "key", &row.key);
-            said(page, "td", "value", if row.value.is_empty() { UNKNOWN } else { &row.value });
+            untrusted(page, "th", "key", &row.key);
+            untrusted(page, "td", "value", if row.value.is_empty() { UNKNOWN } else { &row.value });
             let class = if row.origin == Origin::BuiltIn { "origin" } else { "origin chosen" };
             page.leaf("td", &[("class", class)], row.origin.word());
-            said(page, "td", "said", &row.reason);
+            untrusted(page, "td", "said", &row.reason);
         });
     });
     left_out(page, advice.explain.len(), MOST_ROWS);

@@ -1,4 +1,4 @@
-//! What the model said during training: the same question, answered again and again.
+//! The section of samples: the model's answers to the same prompts over the course of training.
 
 use sparktune_base::units::count;
 use sparktune_runlog::{Sample, Seen};
@@ -14,7 +14,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     if run.view.samples.is_empty() {
         return;
     }
-    // By prompt, in the order they first came.
+    // Samples are grouped by prompt, in the order in which the prompts first occurred.
     let mut prompts: Vec<(&str, Vec<&Seen<Sample>>)> = Vec::new();
     for sample in &run.view.samples {
         let prompt = sample.what.prompt.as_str();

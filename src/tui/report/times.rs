@@ -1,29 +1,29 @@
-//! What the clock says of a run, added up over all its attempts: phases, and the parts of a step.
+//! Adds up the times of a run over all its attempts: phases, and the parts of a step.
 
 use sparktune_base::units::UNKNOWN;
 use sparktune_runlog::{Event, Kind, Step};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Phases that are told apart.
+/// The largest number of phases that are distinguished.
 const MOST_PHASES: usize = 40;
 
-/// Measured times of a run, those of steps that were done again included.
+/// The measured times of a run, including steps that were repeated.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Times {
-    /// Phases in the order they first came, with their seconds.
+    /// The phases in the order in which they first occurred, with their duration in seconds.
     pub phases: Vec<(String, f64)>,
-    /// Steps whose time was measured.
+    /// The number of steps whose time was measured.
     pub steps: u64,
-    /// Their tokens.
+    /// The number of tokens in those steps.
     pub tokens: u64,
-    /// Their time.
+    /// The duration of those steps in milliseconds.
     pub step_ms: f64,
-    /// Parts of that time by name, as far as they were measured.
+    /// The parts of that duration by name, as far as they were measured.
     pub parts: [(&'static str, f64); 4],
-    /// Phase of now, as an index.
+    /// The index of the current phase.
     phase: Option<usize>,
-    /// Attempt and time of the event before.
+    /// The attempt and the time of the previous event.
     before: Option<(u32, u64)>,
 }
 
@@ -72,18 +72,18 @@ impl Times {
         }
     }
 
-    /// Seconds of a phase.
+    /// Returns the duration of a phase in seconds.
     pub fn phase_s(&self, phase: &str) -> Option<f64> {
         self.phases.iter().find(|(name, _)| name == phase).map(|(_, seconds)| *seconds)
     }
 
-    /// Tokens of the measured steps over their time.
+    /// Returns the number of tokens in the measured steps divided by their duration.
     pub fn tokens_per_s(&self) -> Option<f64> {
         (self.step_ms > 0.0 && self.tokens > 0).then(|| self.tokens as f64 / self.step_ms * 1e3)
     }
 }
 
-/// `2026-11-20 16:28:30 UTC`
+/// Formats a time as `2026-11-20 16:28:30 UTC`.
 pub(super) fn moment(time_us: u64) -> String {
     let seconds = i64::try_from(time_us / 1_000_000).unwrap_or(i64::MAX);
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");

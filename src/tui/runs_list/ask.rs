@@ -1,4 +1,4 @@
-//! The questions before something that cannot be taken back: stop once, delete twice.
+//! The questions before an action that cannot be undone: stopping asks once, deleting twice.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
@@ -11,10 +11,10 @@ use sparktune_runlog::{Checkpoints, RunDir};
 use crate::screen::{Popup, Role, TextInput, Theme};
 use crate::wrap::wrap;
 
-/// Most columns of a line.
+/// The largest width of a line in columns.
 const WIDEST: usize = 86;
 
-/// A question that is open.
+/// An open question.
 #[derive(Debug)]
 pub(super) struct Ask {
     run: RunDir,
@@ -24,9 +24,9 @@ pub(super) struct Ask {
 #[derive(Debug)]
 enum Stage {
     Stop,
-    /// Describes in words what would be lost.
+    /// Asks the first time, with a description of what would be lost.
     Delete(String),
-    /// The second time: the end of the name has to be typed.
+    /// Asks the second time: the user has to type the end of the name.
     DeleteForGood {
         word: String,
         typed: TextInput,
@@ -34,16 +34,16 @@ enum Stage {
     },
 }
 
-/// The result of a key on the question.
+/// The result of a key press.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is still open.
+    /// The question is still open.
     Asking,
-    /// Nothing is done.
+    /// The user declined.
     No,
-    /// Yes, stop it.
+    /// The user agreed to stop this run.
     Stop(RunDir),
-    /// Yes, twice.
+    /// The user agreed twice to delete this run.
     Delete(RunDir),
 }
 
@@ -95,7 +95,7 @@ impl Ask {
         }
     }
 
-    /// The text after a refusal.
+    /// Returns the message after the user declined.
     pub(super) fn kept(&self) -> String {
         let name = self.run.name();
         let name = escape(&name);
@@ -163,7 +163,7 @@ impl Ask {
     }
 }
 
-/// The contents of `outputs/`, escaped, in order of name.
+/// Lists the contents of `outputs/`, escaped, ordered by name.
 pub(super) fn outputs(run: &RunDir) -> Vec<String> {
     let entries = std::fs::read_dir(run.outputs()).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -172,7 +172,7 @@ pub(super) fn outputs(run: &RunDir) -> Vec<String> {
     names
 }
 
-/// The last four characters of the name; a plain word where they cannot be typed on every keyboard.
+/// Returns the last four characters of the name, or a plain word if some keyboards cannot type them.
 fn word_to_type(name: &str) -> String {
     let end: Vec<char> = name.chars().rev().take(4).collect();
     if end.len() == 4 && end.iter().all(char::is_ascii_alphanumeric) {

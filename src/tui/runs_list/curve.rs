@@ -1,9 +1,9 @@
-//! The end of a loss curve as columns of blocks.
+//! Draws the end of a loss curve as columns of blocks.
 
 use crate::chart::{Column, blocks};
 
-/// The newest values as `width` columns in `height` rows, top row first. Several values share a column; one
-/// that is not finite (`None`) is a cross. A curve that does not change is a low line.
+/// Draws the newest values in `width` columns and `height` rows, top row first. Several values share a
+/// column; a value that is not finite (`None`) is a cross. A constant curve is a low line.
 pub(super) fn rows(values: &[Option<f64>], width: usize, height: usize, unicode: bool) -> Vec<String> {
     let means = columns(values, width);
     let finite = || means.iter().flatten().copied();
@@ -15,10 +15,12 @@ pub(super) fn rows(values: &[Option<f64>], width: usize, height: usize, unicode:
     blocks(&columns, height, unicode)
 }
 
-/// At most `width` means over runs of equal length; a run with a value that is not finite is none.
+/// Returns at most `width` means over ranges of equal length. A range that contains a value that is not
+/// finite has none.
 fn columns(values: &[Option<f64>], width: usize) -> Vec<Option<f64>> {
     let per = values.len().div_ceil(width.max(1)).max(1);
-    // From the newest backwards, so that a column keeps its height while the curve grows into the next one.
+    // Ranges are counted from the newest value backwards, so that a column keeps its height while the curve
+    // grows into the next one.
     values
         .rchunks(per)
         .rev()

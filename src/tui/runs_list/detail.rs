@@ -1,4 +1,4 @@
-//! The pane beside the rows: the run under the cursor.
+//! The pane next to the rows, with details of the run under the cursor.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -14,9 +14,9 @@ use crate::screen::{Role, Theme};
 use crate::state::State;
 use crate::wrap::wrap;
 
-/// Rows of the curve.
+/// The height of the curve in rows.
 const CURVE_HEIGHT: usize = 6;
-/// Columns of the labels.
+/// The width of the labels in columns.
 const LABEL: usize = 11;
 
 pub(super) fn draw(look: &Look, now_us: u64, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
@@ -41,7 +41,7 @@ fn lines(look: &Look, now_us: u64, wide: usize, theme: &Theme) -> Vec<Line<'stat
     let Some(row) = &look.row else { return lines };
     let state = State::of(row.liveness);
     lines.push(Line::from(vec![
-        Span::styled(state.said(theme), theme.style(state.role)),
+        Span::styled(state.label(theme), theme.style(state.role)),
         Span::styled(format!("  {}", when(look, now_us)), theme.style(Role::Dim)),
     ]));
     lines.extend(in_role(&look.stands, Role::Text));
@@ -54,7 +54,7 @@ fn lines(look: &Look, now_us: u64, wide: usize, theme: &Theme) -> Vec<Line<'stat
     let size = ("size", bytes(row.size_bytes));
     let folder = ("folder", escape(&row.path.display().to_string()).into_owned());
     for (label, value) in look.facts.iter().chain([&size, &folder]) {
-        // A long value goes on below itself.
+        // A long value continues in the lines below.
         for (n, part) in wrap(value, wide.saturating_sub(LABEL)).into_iter().enumerate() {
             let label = if n == 0 { label } else { "" };
             let label = Span::styled(format!("{label:<LABEL$}"), theme.style(Role::Dim));

@@ -1,4 +1,4 @@
-//! The keys of the list.
+//! The key bindings of the list.
 
 use crossterm::event::KeyCode;
 

@@ -1,9 +1,9 @@
-//! The list of runs as a full screen: what there is, how it stands, and what to do with it.
+//! The list of runs as a full screen, with the state of each and the actions on it.
 //!
 //! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts
-//! no process and deletes nothing; the program carries the wish out, says how it went with [`RunsList::say`],
-//! and shows the list again. Only a request to stop is written from here: it is a file in the run's own
-//! folder.
+//! no process and deletes nothing; the program carries out the wish, reports the result with
+//! [`RunsList::say`], and shows the list again. Only a request to stop is written from here: it is a file in
+//! the run's own folder.
 
 use sparktune_base::escape::escape;
 
@@ -30,18 +30,18 @@ use self::shelf::{Look, Shelf};
 use crate::screen::{App, Input, Next, TextInput, Theme, action};
 use crate::state::State;
 
-/// The requested action.
+/// An action that the user requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
     /// Show this run live.
     Watch(RunDir),
-    /// Continue it.
+    /// Resume this run.
     Resume(RunDir),
     /// Write its outputs again.
     Export(RunDir),
-    /// Delete its folder; confirmed twice, and nobody trained it a moment ago.
+    /// Delete the folder of this run. The user confirmed twice, and no trainer was running a moment ago.
     Delete(RunDir),
-    /// Nothing more.
+    /// Leave the list.
     Leave,
 }
 
@@ -52,7 +52,7 @@ enum Order {
     Started,
     /// Alphabetical, without the date.
     Name,
-    /// Those at work first, then those that want a hand.
+    /// Running runs first, then those that need attention.
     State,
     /// The lowest first.
     Loss,
@@ -76,15 +76,15 @@ impl Order {
 #[derive(Debug)]
 pub struct RunsList {
     shelf: Shelf,
-    /// The clock that ages are counted from; moves with the ticks.
+    /// The current time, from which ages are counted. Ticks advance it.
     now_us: u64,
     size: Size,
     order: Order,
     filter: TextInput,
     filtering: bool,
-    /// Folder of the run under the cursor, once the user has moved it.
+    /// The folder of the run under the cursor, once the user has moved the cursor.
     chosen: Option<PathBuf>,
-    /// Its row when it was last seen: where the cursor stays when the run goes.
+    /// The last row of that run, where the cursor stays when the run is deleted.
     at: usize,
     asking: Option<Ask>,
     helping: bool,
@@ -93,12 +93,13 @@ pub struct RunsList {
 }
 
 impl RunsList {
-    /// The runs of this folder; those for which there is time at once are read, the others tick by tick.
+    /// Lists the runs of this folder. As many as there is time for are read at once, the others with later
+    /// ticks.
     pub fn new(root: RunsRoot) -> Self {
         Self::at(root, now_us())
     }
 
-    /// As [`RunsList::new`] with the clock at `now_us`.
+    /// Like [`RunsList::new`], with a given current time.
     fn at(root: RunsRoot, now_us: u64) -> Self {
         let mut list = RunsList {
             shelf: Shelf::new(root),
@@ -118,23 +119,23 @@ impl RunsList {
         list
     }
 
-    /// Why the loop ended, once; `None` when the list did not end it.
+    /// Returns the requested action, once; `None` when the list did not end the loop.
     pub fn wish(&mut self) -> Option<Wish> {
         self.wish.take()
     }
 
-    /// Shows how the wish went, until the next key.
+    /// Shows the result of an action until the next key press.
     pub fn say(&mut self, text: &str) {
         self.message = Some(escape(text).into_owned());
         self.shelf.list_again();
     }
 
-    /// The rows that pass the filter, in their order.
+    /// Returns the rows that pass the filter, sorted.
     fn rows(&self) -> Vec<&Look> {
         let wanted: Vec<String> = self.filter.text().split_whitespace().map(str::to_lowercase).collect();
         let mut rows: Vec<&Look> =
             self.shelf.looks.iter().filter(|look| wanted.iter().all(|word| look.mentions(word))).collect();
-        // Stable: what compares equal stays newest first.
+        // The sort is stable, so equal rows stay in the order newest first.
         match self.order {
             Order::Started => {}
             Order::Name => rows.sort_by(|a, b| a.short_name().cmp(b.short_name())),
@@ -151,7 +152,7 @@ impl RunsList {
         rows
     }
 
-    /// Where the cursor is among these rows.
+    /// Returns the position of the cursor among these rows.
     fn position(&self, rows: &[&Look]) -> usize {
         let here = self.chosen.as_deref().and_then(|path| rows.iter().position(|row| row.run.path() == path));
         here.unwrap_or(self.at.min(rows.len().saturating_sub(1)))
@@ -170,13 +171,14 @@ impl RunsList {
         (self.at, self.chosen) = (at, Some(chosen));
     }
 
-    /// After rows came or went: the cursor stays on its run, or on its row where the run is gone.
+    /// Moves the cursor after rows were added or removed: it stays on its run, or on its row if the run is
+    /// gone.
     fn settle(&mut self) {
         let rows = self.rows();
         let at = self.position(&rows);
         let chosen = rows.get(at).map(|look| look.run.path().to_owned());
         self.at = at;
-        // Before the first move the cursor stays at the top, wherever newer runs come in.
+        // Until the user moves it, the cursor stays at the top even when newer runs appear.
         if self.chosen.is_some() {
             self.chosen = chosen;
         }
@@ -235,7 +237,7 @@ impl RunsList {
         Next::Draw
     }
 
-    /// Takes a key into the filter; false when it is one for the list.
+    /// Handles a key while the filter is typed. Returns false when the key belongs to the list.
     fn type_filter(&mut self, event: &KeyEvent) -> bool {
         match event.code {
             KeyCode::Enter => self.filtering = false,
@@ -253,7 +255,7 @@ impl RunsList {
 
     fn leave_with(&mut self, wish: Wish) -> Next {
         if let Wish::Watch(run) | Wish::Resume(run) | Wish::Export(run) | Wish::Delete(run) = &wish {
-            // Whatever comes of it, the row is looked at again.
+            // The row is read again, whatever the result.
             self.shelf.forget(run);
         }
         self.wish = Some(wish);
@@ -328,7 +330,7 @@ impl RunsList {
     }
 }
 
-/// Asked of the lease itself, not of what was read a second ago.
+/// Checks the lease itself, because the state that was read may be a second old.
 fn free_to_delete(run: &RunDir) -> Result<(), String> {
     let name = run.name();
     let refusal = match Lease::is_held(run) {
@@ -339,7 +341,7 @@ fn free_to_delete(run: &RunDir) -> Result<(), String> {
     Err(escape(&refusal).into_owned())
 }
 
-/// Small is at work or wants a hand.
+/// Returns a sort key that is small for runs that are running or need attention.
 fn urgency(look: &Look) -> u8 {
     match look.liveness() {
         Some(Liveness::Running) => 0,

@@ -1,4 +1,4 @@
-//! Facts about each run, read a few at a time so that a key never waits for the disk.
+//! Keeps what is known about each run. Runs are read a few at a time, so that a key never waits for the disk.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,37 +11,38 @@ use super::ask::outputs;
 use crate::runs_table::{RunRow, glance};
 use crate::state::{State, outcome_word};
 
-/// Reading ends for this tick once it took this long.
+/// The time after which reading ends for this tick.
 const BUDGET: Duration = Duration::from_millis(40);
-/// Ticks between two listings of the folder (2 s).
+/// The number of ticks between two listings of the folder (2 s).
 const LIST_EVERY: u64 = 8;
-/// Ticks between two looks at a run that is being trained (1 s).
+/// The number of ticks between two reads of a running run (1 s).
 const LIVE_EVERY: u64 = 4;
-/// Runs asked per tick whether they have changed.
+/// The number of runs checked for changes in one tick.
 const STAMPS: usize = 64;
-/// Newest points of the loss curve that are kept: all that a glance reads of most runs.
+/// The number of newest points of the loss curve that are kept. For most runs this is everything that is
+/// read.
 const POINTS: usize = 1024;
 
-/// A run as the list shows it.
+/// The data that the list shows about a run.
 #[derive(Debug, PartialEq)]
 pub(super) struct Look {
     pub run: RunDir,
-    /// The name, fit for a terminal.
+    /// The name, escaped.
     pub name: String,
-    /// `None` until it was read.
+    /// The row; `None` until it was read.
     pub row: Option<RunRow>,
-    /// The end of the loss curve; `None` where it was not finite.
+    /// The end of the loss curve; `None` stands for values that are not finite.
     pub losses: Vec<Option<f64>>,
-    /// Seconds left, of a run that is being trained.
+    /// The remaining time of a running run, in seconds.
     pub left_s: Option<f64>,
-    /// How it stands and what to press, in a sentence; why it cannot be read.
+    /// A sentence about the run's state and the key for the next step, or why it cannot be read.
     pub stands: String,
-    /// Label and value, fit for a terminal.
+    /// Labels and values for the pane, escaped.
     pub facts: Vec<(&'static str, String)>,
     stamp: Option<Stamp>,
 }
 
-/// A cheap fingerprint that changes when a run does.
+/// A cheap fingerprint that changes when the run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     held: bool,
@@ -72,7 +73,7 @@ impl Look {
         }
     }
 
-    /// Reads the run. One that cannot be read says why.
+    /// Reads the run. If it cannot be read, the result says why.
     pub(super) fn read(run: &RunDir) -> Self {
         let stamp = Some(Stamp::of(run));
         let seen = glance(run);
@@ -98,7 +99,7 @@ impl Look {
         self.row.as_ref()?.liveness
     }
 
-    /// The name without the moment of its start, which the age tells well enough.
+    /// Returns the name without the date and time of its start, which the age already shows.
     pub(super) fn short_name(&self) -> &str {
         let is_moment = |text: &str| {
             text.len() == 16 && text.ends_with('Z') && text.starts_with(|c: char| c.is_ascii_digit())
@@ -109,7 +110,7 @@ impl Look {
         }
     }
 
-    /// Whether name, state or model has this word, which is in lower case.
+    /// Returns whether the name, state or model contains this word, given in lower case.
     pub(super) fn mentions(&self, word: &str) -> bool {
         let state = self.row.as_ref().map_or("", |row| State::of(row.liveness).word);
         let model = self.facts.iter().find(|(label, _)| *label == MODEL).map_or("", |(_, model)| model);
@@ -123,7 +124,7 @@ fn losses(view: &RunView) -> Vec<Option<f64>> {
     buckets[buckets.len().saturating_sub(POINTS)..].iter().map(mean).collect()
 }
 
-/// How the run stands and what to press.
+/// Describes the state of the run and the key for the next step.
 fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
     let resume = || match Checkpoints::new(run).steps().unwrap_or_default().last() {
@@ -154,10 +155,10 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
 
 const MODEL: &str = "model";
 
-/// What the pane shows beside how it stands. What nobody said is left out.
+/// Returns the details for the pane. Values that are unknown are left out.
 fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str, String)> {
     let started = view.attempts.back().map(|attempt| &attempt.started);
-    let said = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
+    let known_text = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
     let eval =
         |eval: &sparktune_runlog::Eval| format!("{} at step {}", loss(eval.loss_nats), count(eval.step));
     let steps = Checkpoints::new(run).steps().unwrap_or_default();
@@ -178,11 +179,11 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
     let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
     let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
     let rows = [
-        (MODEL, said(started.map(|s| &s.model))),
-        ("method", said(started.map(|s| &s.method))),
-        ("device", said(started.map(|s| &s.device))),
+        (MODEL, known_text(started.map(|s| &s.model))),
+        ("method", known_text(started.map(|s| &s.method))),
+        ("device", known_text(started.map(|s| &s.device))),
         ("attempt", view.attempts.back().map(|attempt| attempt.number.to_string())),
-        ("phase", said(phase)),
+        ("phase", known_text(phase)),
         ("steps", steps),
         ("left", eta),
         ("loss", view.loss_ema.map(|ema| format!("{} (moving average)", loss(ema)))),
@@ -201,10 +202,10 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
 pub(super) struct Shelf {
     pub(super) root: RunsRoot,
     pub(super) looks: Vec<Look>,
-    /// Why the folder cannot be listed.
+    /// The reason why the folder cannot be listed.
     pub(super) problem: Option<String>,
     ticks: u64,
-    /// The next run to be asked whether it has changed.
+    /// The index of the next run to check for changes.
     next: usize,
     list_now: bool,
 }
@@ -214,12 +215,12 @@ impl Shelf {
         Shelf { root, looks: Vec::new(), problem: None, ticks: 0, next: 0, list_now: true }
     }
 
-    /// The folder is listed with the next look.
+    /// Makes the next call to [`Shelf::look`] list the folder.
     pub(super) fn list_again(&mut self) {
         self.list_now = true;
     }
 
-    /// The run is read again with the next look.
+    /// Makes the next call to [`Shelf::look`] read the run again.
     pub(super) fn forget(&mut self, run: &RunDir) {
         if let Some(look) = self.looks.iter_mut().find(|look| look.run == *run) {
             look.stamp = None;
@@ -227,8 +228,8 @@ impl Shelf {
         self.list_now = true;
     }
 
-    /// A tick's worth of looking: lists the folder now and then, asks some runs whether they changed, and
-    /// reads those that did, new ones first. True when something is different.
+    /// Does the work of one tick: lists the folder from time to time, checks some runs for changes, and reads
+    /// those that changed, new ones first. Returns whether anything is different.
     pub(super) fn look(&mut self) -> bool {
         let begun = Instant::now();
         let mut changed = false;

@@ -1,4 +1,4 @@
-//! The rows: which columns there is room for, and what stands in them.
+//! The rows of the list: which columns fit, and their content.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -16,9 +16,9 @@ use crate::wrap::cut_to;
 enum Column {
     Name,
     State,
-    /// Percent of the steps.
+    /// The percentage of steps done.
     Share,
-    /// Steps done and in all.
+    /// The number of steps done and in total.
     Steps,
     Loss,
     Curve,
@@ -27,7 +27,7 @@ enum Column {
 }
 
 impl Column {
-    /// Least columns of the terminal that it needs.
+    /// Returns the smallest width of the column.
     fn width(self) -> usize {
         match self {
             Column::Name => 19,
@@ -59,8 +59,8 @@ impl Column {
     }
 }
 
-/// The columns that fit into `width` with one space between them, each with its width. The least dispensable
-/// come first into the choice; what is left over goes to steps, curve and name.
+/// Returns the columns that fit into `width`, separated by one space, and their widths. The most important
+/// columns are chosen first; the remaining width goes to steps, curve and name.
 fn columns(width: usize) -> Vec<(Column, usize)> {
     let wanted =
         [Column::Name, Column::State, Column::When, Column::Curve, Column::Size, Column::Loss, Column::Share];
@@ -91,7 +91,7 @@ fn columns(width: usize) -> Vec<(Column, usize)> {
     chosen
 }
 
-/// The line above the rows. The order's column carries an arrow.
+/// Returns the heading. The sorted column has an arrow.
 pub(super) fn heading(width: u16, order: Order, theme: &Theme) -> Line<'static> {
     let mut spans = vec![Span::raw("  ")];
     for (column, wide) in columns(usize::from(width).saturating_sub(MARK)) {
@@ -103,20 +103,21 @@ pub(super) fn heading(width: u16, order: Order, theme: &Theme) -> Line<'static> 
     Line::from(spans)
 }
 
-/// The last characters of a name, which tell runs of one model apart: `-1a2b`.
+/// The number of last characters of a name that are always kept, because they distinguish runs of one model:
+/// `-1a2b`.
 const NAME_END: usize = 5;
 
-/// The text in exactly `wide` columns.
+/// Pads or cuts the text to exactly `wide` columns.
 fn place(text: &str, wide: usize, right: bool) -> String {
     let text = cut_to(text, wide, NAME_END, "…");
     let gap = " ".repeat(wide.saturating_sub(text.width()));
     if right { gap + &text } else { text + &gap }
 }
 
-/// Columns of the mark before the row under the cursor.
+/// The width of the cursor mark.
 const MARK: usize = 2;
 
-/// One row.
+/// Returns one row.
 pub(super) fn row(look: &Look, area: Rect, chosen: bool, now_us: u64, theme: &Theme) -> Line<'static> {
     let mark = if chosen { theme.glyph("› ", "> ") } else { "  " };
     let mut spans = vec![Span::styled(mark.to_owned(), theme.style(Role::Accent))];
@@ -146,7 +147,7 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
         Column::Name => (look.short_name().to_owned(), Role::Text),
         Column::State => {
             let state = State::of(row.liveness);
-            (state.said(theme), state.role)
+            (state.label(theme), state.role)
         }
         Column::Share => {
             let share = row.step.zip(row.total_steps).filter(|(_, total)| *total > 0);
@@ -168,7 +169,7 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
     }
 }
 
-/// Time left of a run that is being trained, else how long ago the last event was.
+/// Returns the remaining time of a running run, otherwise the age of its last event.
 pub(super) fn when(look: &Look, now_us: u64) -> String {
     let Some(row) = &look.row else { return String::new() };
     match (look.left_s, row.last_event_us) {

@@ -1,4 +1,4 @@
-//! The list over real folders: what it shows, what keys do, what it refuses.
+//! Tests of the list with real folders: display, keys, and refused actions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use super::*;
 use crate::screen::Role;
 use crate::screen::picture::{self, ASCII, NO_COLOUR, TRUE_COLOUR, drawn};
 
-/// The moment of the pictures.
+/// The current time in all snapshots.
 const NOW_US: u64 = 1_763_645_250_000_000;
 const HOUR_US: u64 = 3_600_000_000;
 
-/// Makes a run's folder by hand, so that its name and times are the same in every picture.
+/// Creates a run's folder with a fixed name and fixed times, so that all snapshots show the same.
 fn folder(root: &TempDir, name: &str) -> RunDir {
     for part in ["events", "checkpoints", "outputs", "control", "logs", "data"] {
         fs::create_dir_all(root.path().join(name).join(part)).unwrap();
@@ -51,7 +51,7 @@ impl Log {
         self.text.push_str(&event.to_line().unwrap());
     }
 
-    /// Steps of a loss that falls and wavers.
+    /// Writes steps with a loss that falls and fluctuates.
     fn steps(&mut self, to: u64, nan_at: Option<u64>) {
         for step in 1..=to {
             let fallen = 0.8 + 1.8 / (1.0 + step as f64 / 12.0);
@@ -77,7 +77,7 @@ fn finished(log: &mut Log, outcome: Outcome, step: u64, reason: Option<&str>) {
     log.emit(Kind::RunFinished(RunFinished { outcome, step, reason, ..RunFinished::default() }));
 }
 
-/// One run in each state; the lease makes one of them run.
+/// Creates one run in each state. The lease keeps one of them running.
 fn some_runs() -> (TempDir, Lease) {
     let root = tempfile::tempdir().unwrap();
     let run = |name: &str| folder(&root, name);
@@ -121,7 +121,7 @@ fn some_runs() -> (TempDir, Lease) {
     (root, lease)
 }
 
-/// The list of these folders as it looks in every picture: same folder, sizes and clock.
+/// Opens the list of these folders with the same path, sizes and time in every snapshot.
 fn posed(root: &TempDir) -> RunsList {
     let mut list = RunsList::at(RunsRoot::new(root.path()), NOW_US);
     while list.shelf.looks.iter().any(|look| look.row.is_none()) {
@@ -133,7 +133,7 @@ fn posed(root: &TempDir) -> RunsList {
         row.path = home.join(&row.name);
         row.size_bytes = 123_456_789 << (2 * n);
         if row.liveness.is_some_and(Liveness::is_live) {
-            // The clock of the pictures stands still, that of the lease does not.
+            // The time of the snapshots is fixed, that of the lease is not.
             row.liveness = Some(Liveness::Running);
             look.stands = "running; Enter watches it, s stops it after a checkpoint".into();
         }
@@ -175,7 +175,7 @@ fn text(list: &mut RunsList) -> String {
     picture::text(&drawn(list, 132, 24, &NO_COLOUR))
 }
 
-/// Puts the cursor on the run whose name has this.
+/// Moves the cursor to the run whose name contains `part`.
 fn choose(list: &mut RunsList, part: &str) -> RunDir {
     let path = list.shelf.looks.iter().find(|look| look.name.contains(part)).unwrap().run.path().to_owned();
     list.chosen = Some(path.clone());
@@ -274,7 +274,7 @@ fn what_a_run_does_not_allow_is_refused_in_words() {
         let shown = text(&mut list);
         assert!(shown.contains(words), "{key} on {part}:\n{shown}");
     }
-    // The word goes with the next key.
+    // The message disappears with the next key.
     press(&mut list, KeyCode::Up);
     assert!(list.message.is_none());
 }
@@ -308,7 +308,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
     type_in(&mut list, "51d2");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Leave);
     assert_eq!(list.wish(), Some(Wish::Delete(run.clone())));
-    // The program does it, says so, and shows the list again.
+    // This stands for the program, which deletes the run, reports it, and shows the list again.
     fs::remove_dir_all(run.path()).unwrap();
     list.say("deleted");
     list.update(Input::Tick);
@@ -364,7 +364,7 @@ fn ticks_notice_what_others_do_and_a_quiet_folder_draws_nothing() {
         list.shelf.looks.iter().find(|l| l.name.contains(part)).map(Look::liveness)
     };
     until(&mut list, &|list| look(list, "e4d5") == Some(Some(Liveness::Crashed)), "that the trainer is gone");
-    // A long-ended run: its age is told in days and does not change while this test runs.
+    // The run ended long ago, so its age is shown in days and does not change during the test.
     assert!((0..20).all(|_| list.update(Input::Tick) == Next::Keep), "a tick drew though nothing changed");
     let lease = Lease::acquire(&run).unwrap();
     EventWriter::open(&lease).unwrap().emit(Kind::Step(Step {

@@ -1,4 +1,4 @@
-//! The screen: header, rows, the pane where there is room, one line of words, the keys.
+//! Draws the screen: header, rows, the pane if it fits, one message, and the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,11 +15,11 @@ use super::{RunsList, detail, table};
 use crate::screen::{Role, Theme, help, hints, rows};
 use crate::wrap::{cut, cut_to, wrap};
 
-/// Rows that are no runs: header, headings, words, keys.
+/// The number of rows that show no runs: header, headings, message, keys.
 pub(super) const FIXED_ROWS: usize = 5;
-/// Rows for words.
+/// The height of the message in rows.
 const WORDS: u16 = 2;
-/// From this width on the pane is shown.
+/// The width from which the pane is shown.
 const PANE_FROM: u16 = 110;
 const PANE: u16 = 44;
 
@@ -48,8 +48,8 @@ pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     if let (true, Some(look)) = (with_pane, shown.get(at)) {
         detail::draw(look, list.now_us, frame, right, theme);
     }
-    let told = shown.get(at).filter(|_| !with_pane);
-    frame.render_widget(Paragraph::new(words_lines(list, told, words.width, theme)), words);
+    let lines_of = shown.get(at).filter(|_| !with_pane);
+    frame.render_widget(Paragraph::new(words_lines(list, lines_of, words.width, theme)), words);
     frame.render_widget(hints(KEYS, keys.width, theme), keys);
     if let Some(ask) = &list.asking {
         ask.draw(frame, area, theme);
@@ -89,7 +89,7 @@ fn header(list: &RunsList, shown: &[&Look], frame: &mut Frame<'_>, area: Rect, t
 
 fn body_rows(list: &RunsList, shown: &[&Look], at: usize, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
     let height = usize::from(area.height);
-    // The cursor in the middle, except near the ends.
+    // The cursor is in the middle, except near the ends of the list.
     let first = at.saturating_sub(height / 2).min(shown.len().saturating_sub(height));
     for (n, place) in area.rows().enumerate() {
         let Some(look) = shown.get(first + n) else { break };
@@ -97,7 +97,7 @@ fn body_rows(list: &RunsList, shown: &[&Look], at: usize, frame: &mut Frame<'_>,
     }
 }
 
-/// Why there are no rows.
+/// Explains why there are no rows.
 fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
     let lines = if let Some(problem) = &list.shelf.problem {
         vec![Line::styled(problem.to_owned(), theme.style(Role::Bad))]
@@ -112,9 +112,9 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
     Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: true })
 }
 
-/// A message, the filter while it is typed or in force, or how the chosen run stands.
+/// Returns a message, the filter while it is typed or active, or the state of the chosen run.
 fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Theme) -> Vec<Line<'static>> {
-    let told = |text: &str, role| {
+    let lines_of = |text: &str, role| {
         let mut parts = wrap(text, usize::from(width));
         if parts.len() > usize::from(WORDS) {
             parts.truncate(WORDS.into());
@@ -125,7 +125,7 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         parts.into_iter().map(|part| Line::styled(part, theme.style(role))).collect()
     };
     if let Some(message) = &list.message {
-        return told(message, Role::Accent);
+        return lines_of(message, Role::Accent);
     }
     if list.filtering || !list.filter.text().is_empty() {
         let mut spans = vec![Span::styled("filter: ", theme.style(Role::Accent))];
@@ -134,5 +134,5 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         spans.push(Span::styled(keys, theme.style(Role::Dim)));
         return vec![Line::from(spans)];
     }
-    told(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
+    lines_of(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
 }

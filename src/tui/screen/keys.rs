@@ -1,4 +1,4 @@
-//! Keys: one table of bindings says what a key does, what the hint line shows and what the help lists.
+//! Key bindings: one table decides what a key does, what the hint line shows and what the help lists.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::Frame;
@@ -9,41 +9,41 @@ use unicode_width::UnicodeWidthStr;
 use super::popup::Popup;
 use super::theme::{Role, Theme};
 
-/// A key with its modifiers. Shift counts only for keys that are no characters: `G` is a character of its
+/// A key with its modifiers. Shift counts only for keys that are not characters: `G` is a character of its
 /// own.
 pub type Key = (KeyCode, KeyModifiers);
 
-/// A key on its own.
+/// Returns a key without modifiers.
 pub const fn key(code: KeyCode) -> Key {
     (code, KeyModifiers::NONE)
 }
 
-/// A character with Ctrl held.
+/// Returns a character with Ctrl.
 pub const fn ctrl(c: char) -> Key {
     (KeyCode::Char(c), KeyModifiers::CONTROL)
 }
 
-/// A key with Shift held.
+/// Returns a key with Shift.
 pub const fn shift(code: KeyCode) -> Key {
     (code, KeyModifiers::SHIFT)
 }
 
-/// A group of key bindings.
+/// A binding of keys to an action.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding<A: 'static> {
-    /// The keys that do it.
+    /// The keys that trigger the action.
     pub keys: &'static [Key],
-    /// How the keys are written: `↑ k`.
+    /// The keys as written in the help: `↑ k`.
     pub shown: &'static str,
-    /// The action, for the help: `step up`.
+    /// The description of the action in the help: `step up`.
     pub help: &'static str,
-    /// One word for the hint line, where it deserves a place there.
+    /// One word for the hint line, if the binding is shown there.
     pub hint: Option<&'static str>,
-    /// The suggested remedy.
+    /// The action.
     pub action: A,
 }
 
-/// Returns the action of a key by this table.
+/// Returns the action that the table binds to a key.
 pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
     if event.kind == KeyEventKind::Release {
         return None;
@@ -55,12 +55,12 @@ pub fn action<A: Copy>(table: &[Binding<A>], event: &KeyEvent) -> Option<A> {
     table.iter().find(|binding| binding.keys.contains(&(event.code, modifiers))).map(|binding| binding.action)
 }
 
-/// The keys worth knowing in one line of at most `width` columns: as many of the table's hints as fit.
+/// Returns the hint line of a table, with as many hints as fit into `width` columns.
 pub fn hints<A>(table: &[Binding<A>], width: u16, theme: &Theme) -> Line<'static> {
     hint_line(table.iter().filter_map(|binding| Some((binding.shown, binding.hint?))), width, theme)
 }
 
-/// The hints of several tables together, the most important first.
+/// Returns the hint line of several tables, the most important first.
 pub fn hint_line(
     hints: impl IntoIterator<Item = (&'static str, &'static str)>,
     width: u16,
@@ -81,7 +81,7 @@ pub fn hint_line(
     Line::from(spans)
 }
 
-/// Keys as they are written where there are no arrows.
+/// Writes keys with names instead of arrows for terminals without Unicode.
 pub(super) fn ascii_keys(shown: &str, theme: &Theme) -> String {
     if theme.unicode {
         return shown.to_owned();
@@ -91,18 +91,19 @@ pub(super) fn ascii_keys(shown: &str, theme: &Theme) -> String {
         .fold(shown.to_owned(), |text, (arrow, word)| text.replace(arrow, word))
 }
 
-/// The rows of a table for the help. A binding that is `shown` as nothing is spoken for by the one above it.
+/// Returns the rows of a table for the help. A binding whose `shown` is empty has no row, because the row
+/// above describes it.
 pub fn rows<A>(table: &'static [Binding<A>]) -> Vec<(&'static str, &'static str)> {
-    let spoken = table.iter().filter(|binding| !binding.shown.is_empty());
-    spoken.map(|binding| (binding.shown, binding.help)).collect()
+    let listed = table.iter().filter(|binding| !binding.shown.is_empty());
+    listed.map(|binding| (binding.shown, binding.help)).collect()
 }
 
-/// Draws the help over `area`: each group of bindings under its title, and that any key closes it.
+/// Draws the help over `area`: each group of bindings under its title, and a note that any key closes it.
 pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, Vec<(&str, &str)>)]) {
     let rows = groups.iter().flat_map(|(_, rows)| rows);
     let keys = rows.map(|(shown, _)| ascii_keys(shown, theme).width()).max().unwrap_or(0);
     let mut lines = Vec::new();
-    // On a low screen the keys matter more than the order they stand in.
+    // On a low screen, showing all keys is more important than keeping their order.
     let all = groups.iter().map(|(_, rows)| rows.len() + 2).sum::<usize>() + 1;
     let room = usize::from(area.height);
     let (spaced, titled) = (all <= room, all - groups.len() < room);

@@ -1,8 +1,8 @@
-//! What every full screen shares: the terminal and its restoration, the loop, colours, keys and the input
-//! line.
+//! Everything that full screens share: the terminal and its restoration, the event loop, colours, keys and
+//! the input line.
 //!
 //! A screen is an [`App`]: its `update` takes one [`Input`] and changes its state, its `view` draws that
-//! state and nothing else. Neither knows of the terminal, so tests drive both without one.
+//! state and nothing else. Neither uses the terminal, so tests drive both without one.
 
 mod keys;
 mod popup;

@@ -1,7 +1,7 @@
-//! Screens as files: what tests compare, and what a reviewer can look at.
+//! Screens as files, which tests compare and reviewers can look at.
 //!
 //! [`check`] draws an app without a terminal and compares its text with a snapshot; `INSTA_UPDATE=always`
-//! writes it anew. Colours are no part of a snapshot: tests ask for them by role with [`assert_role`]. The
+//! updates it. Colours are not part of a snapshot: tests check them by role with [`assert_role`]. The
 //! pictures that documents show are SVG files in `tests/screens/`, written by [`check_svg`].
 
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ use unicode_width::UnicodeWidthStr;
 use super::run::{App, Input, draw};
 use super::theme::{Colours, Role, Theme};
 
-/// Where the pictures are.
+/// The folder of the pictures.
 const SCREENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/screens");
 
 pub(crate) const TRUE_COLOUR: Theme = Theme { colours: Colours::True, unicode: true };
 pub(crate) const NO_COLOUR: Theme = Theme { colours: Colours::None, unicode: true };
 pub(crate) const ASCII: Theme = Theme { colours: Colours::None, unicode: false };
 
-/// The app at this size.
+/// Draws the app at this size.
 pub(crate) fn drawn(app: &mut dyn App, width: u16, height: u16, theme: &Theme) -> Buffer {
     app.update(Input::Size(Size { width, height }));
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -32,13 +32,13 @@ pub(crate) fn drawn(app: &mut dyn App, width: u16, height: u16, theme: &Theme) -
     terminal.backend().buffer().clone()
 }
 
-/// The app as most snapshots show it.
+/// Draws the app in the size and theme of most snapshots.
 pub(crate) fn usual(app: &mut dyn App) -> Buffer {
     drawn(app, 80, 24, &TRUE_COLOUR)
 }
 
-/// Compares the app at 80×24 with `name`'s snapshot. At other sizes too, nothing is coloured where there are
-/// no colours, and no sign is left that a terminal without Unicode would garble.
+/// Compares the app at 80×24 with the snapshot `name`. Also checks at other sizes that no colours are used
+/// where the terminal has none, and no characters that a terminal without Unicode cannot show.
 #[track_caller]
 pub(crate) fn check(name: &str, app: &mut dyn App) {
     for (width, height) in [(60, 16), (132, 40), (200, 56), (80, 24)] {
@@ -47,7 +47,7 @@ pub(crate) fn check(name: &str, app: &mut dyn App) {
         let coloured = buffer.content.iter().find(is_coloured);
         assert!(coloured.is_none(), "{name} at {width}×{height} has a colour: {coloured:?}");
         let text = text(&drawn(app, width, height, &ASCII));
-        // Letters, and all that is beyond our own signs, are those of names and data.
+        // Letters, and all characters that this program does not draw itself, come from names and data.
         let is_sign = |c: &char| !c.is_ascii() && !c.is_alphabetic() && *c < '\u{3000}';
         let signs: String = text.chars().filter(is_sign).collect();
         assert!(signs.is_empty(), "{signs} in {name} without Unicode:\n{text}");
@@ -55,16 +55,15 @@ pub(crate) fn check(name: &str, app: &mut dyn App) {
     check_text(name, &text(&usual(app)));
 }
 
-/// Compares the app at 132×40, too, with a snapshot: for screens that are laid out differently where there is
-/// room.
+/// Like [`check`], and compares the app at 132×40, too, for screens whose layout differs on wide terminals.
 #[track_caller]
 pub(crate) fn check_wide(name: &str, app: &mut dyn App) {
     check_text(&format!("{name}-132x40"), &text(&drawn(app, 132, 40, &TRUE_COLOUR)));
     check(name, app);
 }
 
-/// Compares what has changed on the screen with a snapshot: a popup without the page below it, or the rows
-/// from the first that differs to the last.
+/// Compares only the changed part of the screen with a snapshot: a popup without the page below it, or the
+/// rows from the first to the last difference.
 #[track_caller]
 pub(crate) fn check_change(name: &str, before: &Buffer, after: &Buffer) {
     check_text(name, &text_in(after, changed(before, after)));
@@ -101,7 +100,7 @@ pub(crate) fn check_svg(name: &str, buffer: &Buffer) {
     assert!(there == picture, "{} shows another screen; INSTA_UPDATE=always writes it anew", path.display());
 }
 
-/// These words are on the screen, and wherever they are they have the look of this role, perhaps emphasised.
+/// Asserts that these words are on the screen and have the style of this role everywhere, perhaps emphasised.
 #[track_caller]
 pub(crate) fn assert_role(buffer: &Buffer, words: &str, role: Role) {
     let style = TRUE_COLOUR.style(role);
@@ -122,7 +121,7 @@ pub(crate) fn assert_role(buffer: &Buffer, words: &str, role: Role) {
     assert!(found > 0, "{words:?} is not on the screen:\n{}", text(buffer));
 }
 
-/// The text of the screen, line by line.
+/// Returns the text of the screen, line by line.
 pub(crate) fn text(buffer: &Buffer) -> String {
     text_in(buffer, buffer.area)
 }
@@ -147,19 +146,19 @@ fn row(buffer: &Buffer, area: Rect, y: u16) -> String {
     text
 }
 
-/// Width and height of a cell, and the margin around the screen, in pixels.
+/// The width and height of a cell in pixels.
 const CELL: (u16, u16) = (9, 19);
 const MARGIN: u16 = 10;
-/// How far below the top of a cell letters stand.
+/// The distance of the baseline from the top of a cell, in pixels.
 const BASELINE: u16 = 15;
 const TEXT: &str = "#d5dae1";
 const GROUND: &str = "#12161c";
 
-/// A picture of the screen, light text on dark.
+/// Draws the screen as SVG, light text on dark.
 ///
-/// Fonts differ in width, and few have box and block characters, which then come from another font with
-/// another width. So each run of cells of one style and one kind of characters is an element that is fitted
-/// to the width of its cells. Braille, which many machines have no font for at all, is drawn dot by dot.
+/// Fonts differ in width, and box and block characters often come from a fallback font with another width.
+/// Therefore each run of cells with one style and one kind of characters is an element that is fitted to the
+/// width of its cells. Braille is drawn dot by dot, because many machines have no font for it.
 fn svg(buffer: &Buffer) -> String {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let (width, height) = (columns * CELL.0 + 2 * MARGIN, rows * CELL.1 + 2 * MARGIN);
@@ -177,7 +176,7 @@ fn svg(buffer: &Buffer) -> String {
     svg
 }
 
-/// Neighbouring cells of a row that are drawn by one element.
+/// Neighbouring cells of a row that one element draws.
 struct Run {
     from: u16,
     to: u16,
@@ -186,7 +185,7 @@ struct Run {
     text: String,
 }
 
-/// Characters that a font has all of or none of.
+/// The kinds of characters that usually come from one font.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Glyphs {
     Ascii,
@@ -204,7 +203,7 @@ impl Glyphs {
     }
 }
 
-/// The runs of a row. Spaces end a run only where the style changes or two of them meet.
+/// Splits a row into runs. A space ends a run only where the style changes or where two spaces meet.
 fn runs(buffer: &Buffer, y: u16) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut x = 0;
@@ -276,8 +275,8 @@ fn run_svg(run: &Run, y: u16, svg: &mut String) {
     );
 }
 
-/// The dots of a run of braille, each a line of no length. The bits of a character count down the left column
-/// of three, down the right one, and then the two dots below them.
+/// Draws the dots of a run of braille, each as a line of length zero with round ends. The bits of a character
+/// are numbered down the left column of three, then down the right one, then the two dots below them.
 fn dots(run: &Run, top: u16) -> String {
     const PLACES: [(u16, u16); 8] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
     let mut path = String::new();

@@ -1,4 +1,4 @@
-//! A box over the screen: for what has to be read or answered before anything else.
+//! A box over the screen for messages and questions that need attention first.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -11,18 +11,18 @@ use super::theme::{Role, Theme};
 
 /// A box over the screen.
 pub(crate) struct Popup<'a> {
-    /// Its subject.
+    /// The title.
     pub title: &'a str,
-    /// How serious it is: the role of its frame.
+    /// The role of the frame, which shows the severity.
     pub role: Role,
-    /// Its text.
+    /// The text.
     pub lines: Vec<Line<'a>>,
-    /// The keys it takes, in its lower border.
+    /// The keys it handles, shown in the lower border.
     pub keys: &'a str,
 }
 
 impl Popup<'_> {
-    /// Draws it as large as what it says, in the middle of `area`; what has no room is cut off.
+    /// Draws the box in the middle of `area`, as large as its content. Content that does not fit is cut off.
     pub(crate) fn draw(self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let keys = match self.keys {
             "" => String::new(),

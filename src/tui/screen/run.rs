@@ -1,4 +1,5 @@
-//! The loop of a full screen: wait for a key or a moment, update, and draw when something changed.
+//! The event loop of a full screen: waits for a key or a tick, updates the app, and draws when something
+//! changed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +15,14 @@ use ratatui::widgets::Paragraph;
 use super::terminal::Terminal;
 use super::theme::{Role, Theme};
 
-/// Narrowest screen that is drawn, columns.
+/// The smallest width in columns at which a screen is drawn.
 pub const MIN_WIDTH: u16 = 60;
-/// Lowest screen that is drawn, rows.
+/// The smallest height in rows at which a screen is drawn.
 pub const MIN_HEIGHT: u16 = 16;
 
-/// How often an app may look at what it shows.
+/// The interval of [`Input::Tick`].
 const TICK: Duration = Duration::from_millis(250);
-/// Least time between two frames: 10 a second, 4 over SSH.
+/// The shortest time between two frames: 10 a second, or 4 over SSH.
 const FRAME: Duration = Duration::from_millis(100);
 const FRAME_OVER_SSH: Duration = Duration::from_millis(250);
 
@@ -32,18 +33,18 @@ pub enum Input {
     Key(KeyEvent),
     /// Text was pasted.
     Paste(String),
-    /// The screen has this size; also the first input of all.
+    /// The size of the screen; this is also the first input of all.
     Size(Size),
-    /// A quarter of a second has passed: the time to look at files and channels.
+    /// A quarter of a second has passed. Apps look at files and channels then.
     Tick,
 }
 
-/// The effect of an input on an app.
+/// What the loop does after an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing to see has changed.
+    /// Nothing visible has changed.
     Keep,
-    /// Draw.
+    /// Draw a new frame.
     Draw,
     /// End the loop.
     Leave,
@@ -53,30 +54,31 @@ pub enum Next {
 pub trait App {
     /// Takes one input.
     fn update(&mut self, input: Input) -> Next;
-    /// Draws the state.
+    /// Draws the current state.
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme);
-    /// More waits than one tick may take: the next one comes at once, after the keys that are waiting.
+    /// Returns whether the app has more work than one tick may do. The next tick then follows at once, after
+    /// pending keys.
     fn hurries(&self) -> bool {
         false
     }
 }
 
-/// Why the loop ended.
+/// The reason why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// The app said so.
+    /// The app ended the loop.
     ByApp,
-    /// A signal asked the process to end, or the terminal went away.
+    /// A signal requested the process to end, or the terminal is gone.
     Called,
 }
 
 /// Runs an app until it leaves, `quit` becomes true, or the terminal is gone.
 ///
 /// # Errors
-/// The terminal cannot be read or drawn on though it is there.
+/// The terminal exists, but cannot be read or drawn on.
 pub fn run(terminal: &mut Terminal, theme: &Theme, quit: &AtomicBool, app: &mut dyn App) -> io::Result<Left> {
     match run_until(terminal, theme, quit, app) {
-        // Closing the window, or losing the connection, is a way to leave.
+        // Closing the window or losing the connection counts as leaving.
         Err(_) if !terminal.is_there() => Ok(Left::Called),
         ended => ended,
     }
@@ -90,7 +92,8 @@ fn run_until(
 ) -> io::Result<Left> {
     let over_ssh = std::env::var_os("SSH_CONNECTION").is_some();
     let between = if over_ssh { FRAME_OVER_SSH } else { FRAME };
-    // Starts to listen before the size is asked for: a change that came between would be nobody's event.
+    // This starts to listen for events before the size is read, so that no change of the size in between is
+    // lost.
     poll(Duration::ZERO)?;
     let mut next = app.update(Input::Size(terminal.size()?));
     let mut dirty = true;
@@ -112,8 +115,8 @@ fn run_until(
         }
         let hurries = app.hurries();
         let tick = if hurries { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
-        // Before the keys, so that one held down does not stop the clock; an app that hurries has a tick
-        // after each key.
+        // Ticks come before keys, so that a key held down does not stop the clock; an app that hurries has a
+        // tick after each key.
         next = if tick.is_zero() && !(hurries && poll(Duration::ZERO)?) {
             ticked = Instant::now();
             if !terminal.is_there() {
@@ -143,7 +146,7 @@ fn run_until(
     }
 }
 
-/// Draws an app, or what size it needs where there is too little room.
+/// Draws an app, or the required size if the terminal is too small.
 pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
     let area = frame.area();
     if area.width >= MIN_WIDTH && area.height >= MIN_HEIGHT {
@@ -156,7 +159,7 @@ pub fn draw(app: &dyn App, frame: &mut Frame<'_>, theme: &Theme) {
     }
 }
 
-/// Signs of our own texts that a terminal without Unicode would garble. Foreign text stays as it is.
+/// Replaces our own characters that a terminal without Unicode cannot show. Other text is not changed.
 fn spell_out(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         let ascii = match cell.symbol() {

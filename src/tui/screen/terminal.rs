@@ -1,8 +1,8 @@
-//! The terminal as a whole screen: taken over, and given back in every way a program can end.
+//! The terminal as a full screen, which is restored whenever and however the program ends.
 //!
-//! Given back on drop (which a panic runs too), before a stop with Ctrl-Z, and by [`restore`] for whoever
-//! ends the process otherwise. A terminal that went away (closed SSH connection) is an error of the next
-//! write, or seen by [`Terminal::is_there`].
+//! It is restored on drop (also after a panic), before a stop with Ctrl-Z, and by [`restore`] for code that
+//! ends the process otherwise. A terminal that is gone (closed SSH connection) causes an error at the next
+//! write, and is detected by [`Terminal::is_there`].
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
@@ -20,32 +20,33 @@ use ratatui::layout::{Position, Rect, Size};
 use ratatui::{Frame, TerminalOptions, Viewport};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Whether this process holds the screen.
+/// Whether this process has taken the screen.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Whether standard input and output are a terminal that can show a full screen.
+/// Returns whether standard input and output are a terminal that can show a full screen.
 pub fn can_fill_the_screen() -> bool {
     let dumb = std::env::var("TERM").map_or(true, |term| term.is_empty() || term == "dumb");
     io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
-/// The whole screen, one at a time; or, with [`Terminal::onto`], what a screen of some size would be sent.
+/// The full screen, of which there is only one at a time; or, with [`Terminal::onto`], an output for the
+/// bytes of a screen of some size.
 pub struct Terminal<W: Write = BufWriter<Stdout>> {
-    /// Never dropped: its own drop shows the cursor, which [`restore`] does, and panics where the terminal
-    /// is gone.
+    /// Never dropped: its own drop shows the cursor, which [`restore`] does, and panics if the terminal is
+    /// gone.
     inner: ManuallyDrop<ratatui::Terminal<CrosstermBackend<W>>>,
-    /// It took the screen and has to give it back.
+    /// Whether it has taken the screen and has to restore it.
     took: bool,
 }
 
 impl Terminal {
-    /// Takes the screen: raw mode, alternate screen, no cursor, pastes as one. The mouse stays the terminal's
-    /// own, so that text can be selected.
+    /// Takes the screen: raw mode, alternate screen, hidden cursor, bracketed paste. The mouse is not
+    /// captured, so that text can be selected.
     ///
     /// # Errors
     /// The terminal cannot be set.
     pub fn enter() -> io::Result<Self> {
-        // A frame is one write.
+        // Each frame is a single write.
         let out = BufWriter::with_capacity(64 * 1024, io::stdout());
         let terminal = Self {
             inner: ManuallyDrop::new(ratatui::Terminal::new(CrosstermBackend::new(out))?),
@@ -55,18 +56,18 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Columns and rows.
+    /// Returns columns and rows.
     ///
     /// # Errors
     /// The terminal is gone.
     pub fn size(&self) -> io::Result<Size> {
         let size = rustix::termios::tcgetwinsize(io::stdout())?;
-        // A pseudo-terminal that nobody gave a size has 0 × 0.
+        // A pseudo-terminal without a size reports 0 × 0.
         let or = |n: u16, usual| if n == 0 { usual } else { n };
         Ok(Size::new(or(size.ws_col, 80), or(size.ws_row, 24)))
     }
 
-    /// Whether the terminal still exists.
+    /// Returns whether the terminal still exists.
     pub fn is_there(&self) -> bool {
         rustix::termios::tcgetattr(io::stdin()).is_ok()
     }
@@ -84,10 +85,10 @@ impl Terminal {
 }
 
 impl<W: Write> Terminal<W> {
-    /// A screen of this size that goes to `out`; no terminal is taken.
+    /// Creates a screen of this size that is written to `out`, without a terminal.
     ///
     /// # Errors
-    /// `out` refuses.
+    /// `out` cannot be written.
     pub fn onto(out: W, size: Size) -> io::Result<Self> {
         let viewport = Viewport::Fixed(Rect::from((Position::ORIGIN, size)));
         let backend = CrosstermBackend::new(out);
@@ -107,15 +108,15 @@ impl<W: Write> Terminal<W> {
         execute!(self.inner.backend_mut(), EndSynchronizedUpdate)
     }
 
-    /// Forgets what is on the screen, so that the next frame is drawn whole.
+    /// Clears the screen, so that the next frame is drawn completely.
     ///
     /// # Errors
     /// The terminal cannot be written to.
     pub fn clear(&mut self) -> io::Result<()> {
-        // ratatui's own `clear` asks the terminal where its cursor is, and fails where no answer comes in
-        // time.
+        // ratatui's own `clear` queries the position of the cursor, and fails if the terminal does not answer
+        // in time.
         execute!(self.inner.backend_mut(), Clear(ClearType::All))?;
-        // What the next frame is compared with is then the buffer that is blank.
+        // The next frame is then compared with the blank buffer.
         self.inner.swap_buffers();
         Ok(())
     }
@@ -135,8 +136,7 @@ fn take() -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, Hide)
 }
 
-/// Gives the screen back as it was, once; does nothing when it is not held. A terminal that went away needs
-/// nothing.
+/// Restores the screen, once; does nothing if it was not taken or the terminal is gone.
 pub fn restore() {
     if !HELD.swap(false, Ordering::SeqCst) {
         return;

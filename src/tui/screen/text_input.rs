@@ -1,4 +1,4 @@
-//! One line of text being typed.
+//! An input line.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::text::{Line, Span};
@@ -8,32 +8,32 @@ use unicode_width::UnicodeWidthStr;
 
 use super::theme::{Role, Theme};
 
-/// Text with a cursor that moves by what a person takes for a character.
+/// Text with a cursor that moves by grapheme clusters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextInput {
     text: String,
-    /// Byte position, at a border between graphemes.
+    /// The byte position, at a boundary between graphemes.
     cursor: usize,
 }
 
 impl TextInput {
-    /// With the cursor at the end of `text`.
+    /// Creates an input with the cursor at the end of `text`.
     pub fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { cursor: text.len(), text }
     }
 
-    /// The typed text.
+    /// Returns the typed text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Replaces everything; the cursor goes to the end.
+    /// Replaces the text and moves the cursor to the end.
     pub fn set(&mut self, text: impl Into<String>) {
         *self = Self::new(text);
     }
 
-    /// Takes a key; false when it means nothing here.
+    /// Handles a key. Returns false if it means nothing here.
     pub fn press(&mut self, event: &KeyEvent) -> bool {
         let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
         match event.code {
@@ -71,7 +71,7 @@ impl TextInput {
         true
     }
 
-    /// Takes pasted text; line breaks in it are kept out, for this is one line.
+    /// Inserts pasted text without its line breaks.
     pub fn paste(&mut self, text: &str) {
         let line: String = text.chars().filter(|c| !c.is_control()).collect();
         self.text.insert_str(self.cursor, &line);
@@ -86,21 +86,21 @@ impl TextInput {
         self.text[self.cursor..].graphemes(true).next().map_or(self.cursor, |g| self.cursor + g.len())
     }
 
-    /// Start of the word before the cursor; slashes end words too, for paths.
+    /// Returns the start of the word before the cursor. Slashes end words too, for paths.
     fn word_before(&self) -> usize {
         let is_break = |c: char| c.is_whitespace() || c == '/';
         let before = self.text[..self.cursor].trim_end_matches(is_break);
         before.rfind(is_break).map_or(0, |at| at + before[at..].chars().next().map_or(0, char::len_utf8))
     }
 
-    /// The text in at most `width` columns with the cursor in sight. A cell at the cursor is shown as
-    /// selected when `focused`.
+    /// Returns the text in at most `width` columns with the cursor visible. The cell at the cursor is shown
+    /// as selected if `focused`.
     pub fn line(&self, width: u16, focused: bool, theme: &Theme) -> Line<'static> {
         let width = usize::from(width).max(2);
         let before = escape(&self.text[..self.cursor]).into_owned();
         let (at, after) = self.text[self.cursor..].split_at(self.after() - self.cursor);
         let at = if at.is_empty() { " ".to_owned() } else { escape(at).into_owned() };
-        // What stands before the cursor gives way from its left.
+        // Text before the cursor is cut on its left.
         let room = width.saturating_sub(at.width());
         let mut shown = before.as_str();
         while shown.width() > room {

@@ -1,21 +1,21 @@
-//! Colours by meaning. A screen asks for a role; how the role looks depends on what the terminal can show.
+//! Colours by meaning. A screen uses roles; the style of a role depends on the capabilities of the terminal.
 //!
-//! No role is told by colour alone: each screen also says it in words or glyphs, so [`Colours::None`] loses
+//! No role is shown by colour alone: each screen also has words or glyphs for it, so [`Colours::None`] loses
 //! nothing.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 
-/// How many colours the terminal shows.
+/// The number of colours that the terminal shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colours {
-    /// 24 bits, when `COLORTERM` says so.
+    /// 24 bits, if `COLORTERM` says so.
     True,
     /// The 256 of xterm.
     Indexed,
-    /// The 16 of the terminal's own palette.
+    /// The 16 colours of the terminal's palette.
     Ansi,
-    /// None: `NO_COLOR`, or a terminal that has none.
+    /// None, because of `NO_COLOR` or a terminal without colours.
     None,
 }
 
@@ -24,9 +24,9 @@ pub enum Colours {
 pub enum Role {
     /// Ordinary text.
     Text,
-    /// Headings and what matters most.
+    /// Headings and the most important text.
     Title,
-    /// What may be overlooked: labels, units, reasons.
+    /// Less important text: labels, units, reasons.
     Dim,
     /// Frames, axes, grid.
     Line,
@@ -40,32 +40,31 @@ pub enum Role {
     Average,
     /// Evaluation.
     Eval,
-    /// Another run laid over.
+    /// Another run, shown for comparison.
     Other,
-    /// Steps that a later attempt did again.
+    /// Steps that a later attempt repeated.
     Discarded,
-    /// All is well.
+    /// Everything is in order.
     Good,
-    /// To be looked at.
+    /// Something needs attention.
     Warn,
-    /// Broken.
+    /// An error.
     Bad,
-    /// Tokens that carry loss.
+    /// Tokens that contribute to the loss.
     Trained,
 }
 
-/// How roles look here, and which glyphs there are.
+/// The style of roles, and the available glyphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Theme {
     /// Colours of the terminal.
     pub colours: Colours,
-    /// Braille, blocks and box lines can be shown; else plain ASCII.
+    /// Whether braille, blocks and box lines can be shown; otherwise plain ASCII is used.
     pub unicode: bool,
 }
 
 impl Theme {
-    /// The theme that the environment asks for (`NO_COLOR`, `COLORTERM`, `TERM`, `LC_ALL`, `LC_CTYPE`,
-    /// `LANG`).
+    /// Chooses the theme for the environment (`NO_COLOR`, `COLORTERM`, `TERM`, `LC_ALL`, `LC_CTYPE`, `LANG`).
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let term = set("TERM").unwrap_or_default();
@@ -80,11 +79,11 @@ impl Theme {
         };
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let utf8 = locale.to_lowercase().replace('-', "").ends_with("utf8");
-        // The console of Linux has box lines but neither braille nor partial blocks.
+        // The Linux console has box lines, but neither braille nor partial blocks.
         Self { colours, unicode: utf8 && term != "linux" }
     }
 
-    /// How a role looks.
+    /// Returns the style of a role.
     pub fn style(&self, role: Role) -> Style {
         let plain = Style::new();
         let modifiers = match role {
@@ -104,7 +103,7 @@ impl Theme {
         }
     }
 
-    /// Chosen to be read on black and on white: nothing very light or very dark.
+    /// The colours are readable on black and on white: none is very light or very dark.
     fn colour(&self, role: Role) -> Option<Color> {
         let (rgb, indexed, ansi) = match role {
             Role::Text | Role::Title | Role::Selected => return None,
@@ -128,12 +127,12 @@ impl Theme {
         }
     }
 
-    /// The first where the terminal shows all of Unicode, else the second.
+    /// Returns the first text if the terminal shows all of Unicode, otherwise the second.
     pub fn glyph<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
         if self.unicode { unicode } else { ascii }
     }
 
-    /// Lines of frames.
+    /// Returns the lines of frames.
     pub fn border(&self) -> border::Set<'static> {
         const ASCII: border::Set<'static> = border::Set {
             top_left: "+",

@@ -1,4 +1,4 @@
-//! Works for the wizard on threads of its own, so that the screen stays responsive.
+//! Answers the wizard's requests on separate threads, so that the screen stays responsive.
 //!
 //! Enters: [`Request`]s. Leaves: [`Response`]s, made by the library behind every interface. One thread
 //! answers quick requests in order; each slow one has a thread of its own and can be cancelled.
@@ -20,24 +20,24 @@ use sparktune_plan::{Answers, Origin};
 
 use super::request::{Request, Response, Ticket, Ticketed};
 
-/// Bytes of a rejected line that are shown.
+/// The number of bytes shown of a rejected line.
 const SHOWN_BYTES: usize = 2_000;
 
-/// The backend's side of the conversation.
+/// The state of the threads that answer requests.
 pub struct Backend {
     program: Program,
     responses: Sender<Ticketed<Response>>,
-    /// The answers of the command line.
+    /// The answers from the command line.
     flags: Answers,
     runs_dir: PathBuf,
-    /// The flags that cancel slow work.
+    /// The cancel flags of slow requests.
     running: Mutex<HashMap<Ticket, Arc<AtomicBool>>>,
     /// The rejected lines of the data that was read last.
     rejected: Mutex<Option<RejectedLines>>,
 }
 
 impl Backend {
-    /// Answers requests until the wizard is gone, on threads of its own.
+    /// Answers requests on separate threads until the wizard ends.
     pub fn spawn(
         program: Program,
         requests: Receiver<Ticketed<Request>>,
@@ -56,7 +56,7 @@ impl Backend {
             for request in requests {
                 backend.clone().handle(request);
             }
-            // The wizard was left: end what is still under way. What was fetched is kept.
+            // The wizard has ended, so the remaining work is cancelled. Downloaded files are kept.
             lock(&backend.running).values().for_each(|cancel| cancel.store(true, Ordering::Relaxed));
         });
     }
@@ -89,7 +89,7 @@ impl Backend {
     }
 
     fn respond(&self, ticket: Ticket, body: Response) {
-        // A wizard that is gone needs no response.
+        // If the wizard has ended, the response is dropped.
         let _ = self.responses.send(Ticketed { ticket, body });
     }
 
@@ -152,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The wizard shows one text, hints included.
+/// Formats a failure and its hints as one text, which the wizard shows.
 fn text(failure: Failure) -> String {
     failure.to_string()
 }

@@ -1,5 +1,5 @@
-//! Choosing files: a folder at a time, with what was used lately at the top, a filter, and a line for typing
-//! a path.
+//! The file browser: one folder at a time, with recently used files at the top, a filter, and an input line
+//! for a path.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,31 +21,31 @@ use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
-/// Recently used files that are offered.
+/// The number of recently used files that are listed.
 const RECENT: usize = 5;
 
-/// A folder that is looked at.
+/// A folder that is being browsed.
 #[derive(Default)]
 pub(super) struct Browser {
-    /// As asked for; the listing has it absolute.
+    /// The folder as requested; the listing has its absolute path.
     folder: PathBuf,
     listing: Loading<Listing>,
     selected: usize,
-    /// What was taken so far, in that order.
+    /// The marked files, in the order in which they were marked.
     marked: Vec<PathBuf>,
     filter: TextInput,
     filtering: bool,
     typing: Option<PathLine>,
-    /// The name of the folder that was left for its parent: the cursor goes there.
+    /// The name of the folder that the user left for its parent; the cursor moves to it.
     came_from: Option<OsString>,
 }
 
-/// What the browser made of a key.
+/// The result of a key press.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Browsed {
     Passed,
     Done,
-    /// These files and folders are the answer.
+    /// The user chose these files and folders.
     Chosen(Vec<PathBuf>),
 }
 
@@ -166,7 +166,7 @@ impl Browser {
         }
     }
 
-    /// Looks at the folder of what is chosen already, or at that of the program.
+    /// Opens the folder of the files chosen so far, or the working directory.
     pub(super) fn open(&mut self, state: &mut State) {
         if matches!(self.listing, Loading::Idle) {
             let chosen = state.planner.answers.data.as_ref().and_then(|answer| answer.value.first());
@@ -190,7 +190,7 @@ impl Browser {
     fn rows(&self, state: &State) -> Vec<Row> {
         let sought = self.filter.text().trim().to_lowercase();
         let mut rows = Vec::new();
-        // What was used lately is offered where one starts.
+        // Recently used files are listed only in the first folder.
         if sought.is_empty() && self.here() == state.folder {
             let recent = state.recent.ready().map(|recent| recent.data.as_slice()).unwrap_or_default();
             rows.extend(recent.iter().take(RECENT).cloned().map(Row::Recent));
@@ -359,7 +359,7 @@ impl Browser {
             let rows = self.rows(state);
             let from = self.came_from.take();
             let is_from = |row: &Row| matches!(row, Row::Entry(entry) if Some(&entry.name) == from.as_ref());
-            // Data first: most likely it is what was looked for.
+            // Data files come first, because the user most likely looks for them.
             let is_data = |row: &Row| match row {
                 Row::Recent(_) => true,
                 Row::Up => false,

@@ -1,7 +1,7 @@
-//! The command line that does the same, in rows that a terminal's selection copies whole.
+//! The equivalent command line, in rows that can be selected and copied from a terminal.
 //!
-//! Rows end in a backslash, between words where possible and inside a word where it is longer than the
-//! screen, so that what is copied is one command again. Drawn without a frame, from the first column.
+//! Rows end in a backslash, between words where possible and inside a word that is longer than the screen, so
+//! that the copied text is one command. It is drawn without a frame, from the first column.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use sparktune_base::escape::escape;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// The command in rows of at most `width` columns, and whether it is exact: it is not where a name in it
-/// would move the cursor and had to be spelled out.
+/// Returns the command in rows of at most `width` columns, and whether it is exact. It is not exact if a name
+/// in it contains control characters, which are escaped.
 pub(super) fn rows(command: &str, width: usize) -> (Vec<String>, bool) {
     let width = width.max(8);
     let safe = escape(command);
@@ -32,7 +32,7 @@ pub(super) fn rows(command: &str, width: usize) -> (Vec<String>, bool) {
     (rows, is_exact)
 }
 
-/// Where a shell stands inside a word.
+/// The quoting state of a shell inside a word.
 #[derive(Clone, Copy, PartialEq)]
 enum Quote {
     None,
@@ -41,7 +41,8 @@ enum Quote {
 }
 
 impl Quote {
-    /// After this piece of text. A backslash takes what follows as it is, except between single quotes.
+    /// Returns the state after this piece of text. A backslash quotes the next character, except between
+    /// single quotes.
     fn after(self, text: &str) -> Self {
         match (self, text) {
             (Self::None, "'") => Self::Single,
@@ -52,7 +53,8 @@ impl Quote {
     }
 }
 
-/// Pieces that must not be torn: characters, and a backslash with what it protects.
+/// Splits a word into pieces that must not be broken: characters, and backslashes with the character they
+/// quote.
 fn pieces(text: &str) -> Vec<(Quote, &str)> {
     let mut pieces = Vec::new();
     let mut quote = Quote::None;
@@ -71,7 +73,7 @@ fn pieces(text: &str) -> Vec<(Quote, &str)> {
     pieces
 }
 
-/// The words of a command, quotes and all.
+/// Splits a command into words, including their quotes.
 fn words(command: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let (mut from, mut at) = (0, 0);
@@ -86,14 +88,14 @@ fn words(command: &str) -> Vec<&str> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// Adds a word to the last row, going on in further rows where it is too long.
+/// Appends a word to the last row and continues in further rows if it is too long.
 fn push(word: &str, room: usize, rows: &mut Vec<String>) {
     let mut quote = Quote::None;
     for (after, piece) in pieces(word) {
         let row = rows.last_mut().expect("there is always a row");
         if row.width() + piece.width() > room && !row.trim().is_empty() {
-            // A row that goes on inside a word starts at the first column: a blank would be part of the word,
-            // or end it.
+            // A row that continues inside a word starts at the first column, because a blank would be part of
+            // the word or end it.
             match quote {
                 Quote::Single => {
                     row.push_str("'\\");
@@ -116,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shell makes of the words of a command.
+    /// Returns how a shell splits the command into words.
     fn read_by_sh(command: &str) -> Vec<String> {
         let script = format!("set -- {command}\nprintf '%s\\0' \"$@\"");
         let output = Command::new("sh").args(["-c", &script]).output().unwrap();
@@ -150,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Quotes in both ways a shell has.
+    /// Quotes an argument in both ways that a shell has.
     fn shlex_quote(arg: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/-._".contains(c);
         if arg.chars().all(plain) {

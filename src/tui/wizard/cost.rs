@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 use super::lines::{bar, fit, ink, inked, right, window, wrap};
 use crate::screen::{Role, Theme};
 
-/// Cost in three figures, to compare plans by.
+/// The cost of a plan in three figures, for comparing plans.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cost {
     pub seconds: Option<f64>,
@@ -27,7 +27,8 @@ impl Cost {
     }
 }
 
-/// Seconds of training and of the MTP head's epoch, where there is a basis for a figure.
+/// Returns the duration of training and of the MTP head's epoch in seconds, if there is a basis for an
+/// estimate.
 pub(super) fn total_s(time: &Time) -> Option<f64> {
     Some(time.train_s? + time.mtp_s.unwrap_or(0.0))
 }
@@ -43,7 +44,7 @@ pub(super) fn basis(time: &Time) -> &'static str {
     }
 }
 
-/// `10 h 25 min`, or that nobody knows.
+/// Formats a duration as `10 h 25 min`, or says that it is unknown.
 pub(super) fn shown_s(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "unknown".to_owned(), duration)
 }
@@ -55,7 +56,7 @@ fn changed(before: Option<String>, after: &str, theme: &Theme) -> String {
     }
 }
 
-/// Time: the figure, what it rests on, and as much of the formula as there is room for.
+/// Draws the time: the figure, its basis, and as much of the formula as fits.
 pub(super) fn time_lines(
     plan: &Plan,
     was: Option<Cost>,
@@ -91,7 +92,7 @@ pub(super) fn time_lines(
     lines
 }
 
-/// A pattern and a colour for each part, so that either alone tells them apart.
+/// A pattern and a colour for each part. Either alone distinguishes the parts.
 const PARTS: [(&str, &str, Role); 7] = [
     ("█", "W", Role::Curve),
     ("▓", "A", Role::Other),
@@ -102,7 +103,8 @@ const PARTS: [(&str, &str, Role); 7] = [
     ("░", "R", Role::Dim),
 ];
 
-/// Memory: needed of available, the bar by part, and the parts in words, in at most `rows` lines.
+/// Draws the memory in at most `rows` lines: needed and available bytes, the bar by part, and the parts in
+/// words.
 pub(super) fn memory_lines(
     memory: &Memory,
     was: Option<Cost>,
@@ -152,7 +154,7 @@ fn memory_legend(memory: &Memory, width: usize, rows: usize, theme: &Theme) -> V
     let mut lines: Vec<Line<'static>> = vec![Line::default()];
     let mut parts: Vec<_> =
         memory.parts().into_iter().zip(PARTS).filter(|((_, part), _)| *part > 0).collect();
-    // The largest first, for where there is not room for all.
+    // The largest parts come first, in case not all fit.
     parts.sort_by_key(|((_, part), _)| std::cmp::Reverse(*part));
     for ((name, part), (unicode, ascii, role)) in parts {
         let words = format!(" {name} {}  ", bytes(part));
@@ -168,7 +170,7 @@ fn memory_legend(memory: &Memory, width: usize, rows: usize, theme: &Theme) -> V
     lines
 }
 
-/// The curve over pack lengths around the chosen one, in at most `rows` lines.
+/// Draws the curve over pack lengths around the chosen one, in at most `rows` lines.
 pub(super) fn curve_lines(plan: &Plan, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
     let Some(advice) = plan.advice.as_ref().filter(|advice| rows >= 3 && !advice.curve.is_empty()) else {
         return Vec::new();
@@ -179,7 +181,7 @@ pub(super) fn curve_lines(plan: &Plan, width: usize, rows: usize, theme: &Theme)
     let chosen = points.iter().position(|point| point.pack_length == plan.pack.length).unwrap_or(0);
     let is_recipe = |at: usize| points[at].pack_length == advice.recipe_pack_length;
     let mut shown: Vec<usize> = window(chosen, points.len(), rows - 1).collect();
-    // The recipe's choice is always among them, to compare with.
+    // The recipe's choice is always included, for comparison.
     if let (Some(recipe), Some(last)) =
         ((0..points.len()).find(|at| is_recipe(*at)), shown.len().checked_sub(1))
         && !shown.contains(&recipe)
@@ -191,7 +193,7 @@ pub(super) fn curve_lines(plan: &Plan, width: usize, rows: usize, theme: &Theme)
     lines
 }
 
-/// Which columns of the curve there is room for.
+/// The columns of the curve that fit.
 struct Columns {
     width: usize,
     bar: usize,

@@ -1,4 +1,4 @@
-//! The third page: which data; what is in it, what is wrong with it, and what of it is trained.
+//! The third page, for the data: its contents, its problems, and the part of it that is trained.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -145,7 +145,7 @@ impl DataPage {
                     keys.hints.retain(|(key, _)| *key != "w");
                 }
                 if state.data_refused().is_some() {
-                    // What can be done comes first, because a narrow screen shows only the first hints.
+                    // The possible actions come first, because a narrow screen shows only the first hints.
                     keys.hints.retain(|(key, _)| *key != "⏎" && *key != "o");
                     keys.hints.insert(0, ("o", "other data"));
                 }
@@ -156,7 +156,7 @@ impl DataPage {
         }
     }
 
-    /// Called when the page comes up.
+    /// Called when the page is opened.
     pub(super) fn enter(&mut self, state: &mut State) {
         self.scroll = 0;
         self.view = if state.planner.answers.data.is_some() { View::Found } else { View::Browse };
@@ -183,7 +183,7 @@ impl DataPage {
     fn closed(&mut self, closed: bool, state: &mut State) -> KeyResult {
         if closed {
             self.view = View::Found;
-            // The think policy may have been switched there.
+            // The preview may have changed the think policy.
             state.count_again();
         }
         KeyResult::Handled
@@ -198,7 +198,7 @@ impl DataPage {
             }
             Browsed::Done => {}
             Browsed::Passed => {
-                // Back to the data that is chosen already, if any.
+                // Returns to the data that was chosen before, if any.
                 if event.code == KeyCode::Esc && state.planner.answers.data.is_some() {
                     self.view = View::Found;
                 } else {
@@ -308,41 +308,41 @@ impl DataPage {
     }
 
     fn view_data(&self, data: &DataFound, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        let (figures, beside) = parts(data, area);
+        let (figures, example_area) = parts(data, area);
         let lines = figure_lines(data, state, figures, theme);
         let shown = from_row(self.scroll, lines.len(), usize::from(figures.height));
         draw(frame, figures, lines[shown].to_vec());
-        if let Some(beside) = beside {
-            let width = usize::from(beside.width);
+        if let Some(example_area) = example_area {
+            let width = usize::from(example_area.width);
             let mut lines =
                 vec![block(theme, "the first example, as the model sees it", width), Line::default()];
-            let height = usize::from(beside.height).saturating_sub(2);
+            let height = usize::from(example_area.height).saturating_sub(2);
             lines.extend(excerpt(data, think(state), width, height, theme));
-            draw(frame, beside, lines);
+            draw(frame, example_area, lines);
         }
     }
 }
 
-/// Room for the figures, and beside them for an example where the screen is wide.
+/// Returns the area of the figures and, on a wide screen, that of an example next to them.
 fn parts(data: &DataFound, area: Rect) -> (Rect, Option<Rect>) {
     if area.width < 108 || data.preview.examples.is_empty() {
         return (area, None);
     }
-    let [figures, _, beside] = area.layout(&Layout::horizontal([
+    let [figures, _, example_area] = area.layout(&Layout::horizontal([
         Constraint::Percentage(54),
         Constraint::Length(2),
         Constraint::Fill(1),
     ]));
-    (figures, Some(beside))
+    (figures, Some(example_area))
 }
 
-/// What was found, and the lengths as bars.
+/// Returns the findings in words, and the lengths as bars.
 fn figure_lines(data: &DataFound, state: &State, area: Rect, theme: &Theme) -> Vec<Line<'static>> {
     let width = usize::from(area.width);
     let mut lines = summary(data, state, width, theme);
     if let Some(lengths) = &data.report.lengths {
         lines.push(Line::default());
-        // Where little is left it goes on below, and is scrolled to.
+        // If little space is left, the bars continue below and can be scrolled to.
         let room = usize::from(area.height).saturating_sub(lines.len());
         let room = if room < 9 { 14 } else { room };
         lines.extend(histogram::lines(lengths, state.planner.plan.as_ref(), width, room, theme));
@@ -350,7 +350,7 @@ fn figure_lines(data: &DataFound, state: &State, area: Rect, theme: &Theme) -> V
     lines
 }
 
-/// The last row that the figures can begin with.
+/// Returns the largest scroll offset of the figures.
 fn most_scrolled(state: &State) -> usize {
     let Some(data) = state.data.ready() else { return 0 };
     let (figures, _) = parts(data, super::frame::body(state.size));
@@ -358,7 +358,7 @@ fn most_scrolled(state: &State) -> usize {
     figure_lines(data, state, figures, &plain).len().saturating_sub(usize::from(figures.height))
 }
 
-/// The chosen files, as short as possible.
+/// Returns the chosen files with their paths as short as possible.
 fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let paths = state.planner.answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
     let mut lines: Vec<_> = paths
@@ -372,7 +372,7 @@ fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     lines
 }
 
-/// What was found, in words.
+/// Describes the findings in words.
 fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let report = &data.report;
     let mut lines = files(report, width, theme);
@@ -418,7 +418,7 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     lines
 }
 
-/// Text behind a mark that says how good it is.
+/// Returns text after a mark that shows its severity.
 fn marked(theme: &Theme, role: Role, mark: &str, words: &str, width: usize) -> Vec<Line<'static>> {
     let room = mark.chars().count() + 1;
     wrap(words, width.saturating_sub(room))
@@ -455,7 +455,7 @@ fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     lines
 }
 
-/// Takes the next way to read the lines; the data is then read again.
+/// Switches to the next data format; the data is then read again.
 fn next_format(state: &mut State) {
     let at = format_position(&state.planner.answers);
     let next = DataFormat::ALL[(at + 1) % DataFormat::ALL.len()];

@@ -1,5 +1,4 @@
-//! What stands around every page: the steps above, the question, the last word about what happened, the keys
-//! below.
+//! The frame around every page: the steps above, the question, the last notice, and the keys below.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect, Size};
@@ -13,9 +12,9 @@ use super::mtp::MtpPage;
 use super::state::State;
 use crate::screen::{Role, Theme, hint_line};
 
-/// From this height on there is room for air.
+/// The height from which blank rows are added.
 const ROOMY: u16 = 20;
-/// Lines that a word about what happened may take.
+/// The largest number of lines of a notice.
 const NOTICE: usize = 6;
 
 /// Draws the frame and returns the room inside.
@@ -55,8 +54,8 @@ pub(super) fn around(
     inner(body)
 }
 
-/// The hints in at most `width` columns: those of every page are always among them, the least of the page's
-/// give way.
+/// Returns the hints in at most `width` columns. Those of every page are always included; the least important
+/// ones of the page are left out.
 pub(super) fn hints(
     mut of_page: Vec<(&'static str, &'static str)>,
     always: &[(&'static str, &'static str)],
@@ -72,19 +71,19 @@ pub(super) fn hints(
     of_page
 }
 
-/// The room inside on a screen of this size, while nothing has to be said below.
+/// Returns the inner area on a screen of this size when there is no notice.
 pub(super) fn body(size: Size) -> Rect {
     let roomy = size.height >= ROOMY;
     let around = if roomy { 6 } else { 3 };
     Rect::new(0, 0, size.width.saturating_sub(2), size.height.saturating_sub(around))
 }
 
-/// A column of air on both sides.
+/// Returns the area without a blank column on either side.
 fn inner(area: Rect) -> Rect {
     Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }
 }
 
-/// Where one is: done, here, to come.
+/// Returns the line of steps: done, current, remaining.
 fn steps(page: Page, starting: bool, state: &State, width: usize, theme: &Theme) -> Line<'static> {
     let mut spans = Vec::new();
     if width >= 76 {
@@ -111,7 +110,7 @@ fn steps(page: Page, starting: bool, state: &State, width: usize, theme: &Theme)
     Line::from(spans)
 }
 
-/// The question, and on the right what was chosen so far.
+/// Returns the question and, on the right, the choices made so far.
 fn asked(question: &str, page: Page, state: &State, width: usize, theme: &Theme) -> Line<'static> {
     let mut chosen = Vec::new();
     if page > Page::Model {

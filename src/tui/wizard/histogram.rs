@@ -1,4 +1,4 @@
-//! The lengths of the examples as bars, with the chosen pack length drawn into them.
+//! The distribution of example lengths as bars, with the chosen pack length marked.
 
 use ratatui::text::Line;
 use sparktune_base::units::count;
@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 use super::lines::{bar, fit, ink, right, wrapped};
 use crate::screen::{Role, Theme};
 
-/// The head with mean and percentiles, and at most `rows` lines of bars and marks.
+/// Returns a heading with mean and percentiles, and at most `rows` lines of bars and marks.
 pub(super) fn lines(
     lengths: &LengthReport,
     plan: Option<&Plan>,
@@ -41,7 +41,7 @@ pub(super) fn lines(
         let from = right(&n(bin.from), figures, theme);
         let to = right(&n(bin.to.saturating_sub(1).max(bin.from)), figures, theme);
         let full = bar(bin.count as f64 / most as f64, room, theme);
-        // What is there is seen, however little it is.
+        // A bin that is not empty is always visible, however small.
         let full = if full.is_empty() && bin.count > 0 { theme.glyph("▏", ".").to_owned() } else { full };
         lines.push(Line::from(vec![
             ink(theme, Role::Dim, format!("{from}{}{to} ", theme.glyph("–", "-"))),
@@ -100,7 +100,7 @@ fn marks(lengths: &LengthReport, plan: &Plan) -> Vec<Mark> {
     marks
 }
 
-/// At most `most` bins: the shortest lengths are put together first.
+/// Merges bins until at most `most` are left, the shortest lengths first.
 fn merged(bins: &[Bin], most: usize) -> Vec<Bin> {
     let most = most.max(2);
     let mut merged = bins.to_vec();

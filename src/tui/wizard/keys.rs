@@ -1,17 +1,17 @@
-//! Keys that mean the same on every page, and how a page tells of its own.
+//! Keys that mean the same on every page, and how a page describes its own keys.
 
 use crossterm::event::{KeyCode, KeyModifiers};
 
 use crate::screen::{Binding, ctrl, key, rows};
 
-/// What a page made of a key.
+/// The result of a key press on a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyResult {
-    /// It means nothing on this page, and may mean something on every page.
+    /// The key means nothing on this page, but may mean something on every page.
     Ignored,
-    /// It changed something that is shown.
+    /// Something visible has changed.
     Handled,
-    /// The question is answered: on to the next.
+    /// The question is answered; go to the next page.
     Next,
     /// Fill in the answers of the demo.
     Demo,
@@ -23,7 +23,7 @@ pub(super) enum KeyResult {
     Start,
 }
 
-/// What keys do on every page.
+/// The actions of keys that work on every page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Common {
     Next,
@@ -32,7 +32,7 @@ pub(super) enum Common {
     Help,
 }
 
-/// Keys of every page.
+/// The key bindings of every page.
 pub(super) const COMMON: &[Binding<Common>] = &[
     Binding {
         keys: &[key(KeyCode::Tab), (KeyCode::Right, KeyModifiers::ALT)],
@@ -64,12 +64,12 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     },
 ];
 
-/// `⏎`
+/// The binding of `⏎`.
 pub(super) const fn enter<A>(help: &'static str, hint: &'static str, action: A) -> Binding<A> {
     Binding { keys: const { &[key(KeyCode::Enter)] }, shown: "⏎", help, hint: Some(hint), action }
 }
 
-/// `↑ k`
+/// The binding of `↑ k`.
 pub(super) const fn up<A>(help: &'static str, action: A) -> Binding<A> {
     Binding {
         keys: const { &[key(KeyCode::Up), key(KeyCode::Char('k'))] },
@@ -80,7 +80,7 @@ pub(super) const fn up<A>(help: &'static str, action: A) -> Binding<A> {
     }
 }
 
-/// `↓ j`; its hint speaks for both directions.
+/// The binding of `↓ j`. Its hint describes both directions.
 pub(super) const fn down<A>(help: &'static str, hint: Option<&'static str>, action: A) -> Binding<A> {
     Binding {
         keys: const { &[key(KeyCode::Down), key(KeyCode::Char('j'))] },
@@ -91,19 +91,19 @@ pub(super) const fn down<A>(help: &'static str, hint: Option<&'static str>, acti
     }
 }
 
-/// `g`
+/// The binding of `g`.
 pub(super) const fn first<A>(action: A) -> Binding<A> {
     let keys = const { &[key(KeyCode::Home), key(KeyCode::Char('g'))] };
     Binding { keys, shown: "g", help: "first", hint: None, action }
 }
 
-/// `G`
+/// The binding of `G`.
 pub(super) const fn last<A>(action: A) -> Binding<A> {
     let keys = const { &[key(KeyCode::End), key(KeyCode::Char('G'))] };
     Binding { keys, shown: "G", help: "last", hint: None, action }
 }
 
-/// `pgup`
+/// The binding of `pgup`.
 pub(super) const fn page_up<A>(action: A) -> Binding<A> {
     Binding {
         keys: const { &[key(KeyCode::PageUp)] },
@@ -114,25 +114,25 @@ pub(super) const fn page_up<A>(action: A) -> Binding<A> {
     }
 }
 
-/// `pgdn`, and the space bar.
+/// The binding of `pgdn` and the space bar.
 pub(super) const fn page_down<A>(action: A) -> Binding<A> {
     let keys = const { &[key(KeyCode::PageDown), key(KeyCode::Char(' '))] };
     Binding { keys, shown: "pgdn", help: "a screen down", hint: None, action }
 }
 
-/// The keys that mean something now: for the hint line, and for the help.
+/// The keys that are active now, for the hint line and the help.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
     pub hints: Vec<(&'static str, &'static str)>,
     pub rows: Vec<(&'static str, &'static str)>,
-    /// Keys are text here, so those of every page mean nothing.
+    /// Keys are typed as text, so those of every page are inactive.
     pub typing: bool,
 }
 
 impl Keys {
-    /// Of a table.
+    /// Creates the keys from a table.
     pub(super) fn of<A>(table: &'static [Binding<A>]) -> Self {
-        // Of a pair of keys one carries the hint for both.
+        // Of a pair of keys, one carries the hint for both.
         let pair = |shown: &'static str| match shown {
             "← h" | "← b" => "← →",
             "↓ j" => "↑ ↓",
@@ -142,7 +142,7 @@ impl Keys {
         Self { hints, rows: rows(table), typing: false }
     }
 
-    /// Of a table, while a line of text is being typed.
+    /// Creates the keys from a table while a line of text is being typed.
     pub(super) fn typing<A>(table: &'static [Binding<A>]) -> Self {
         Self { typing: true, ..Self::of(table) }
     }

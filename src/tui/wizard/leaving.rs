@@ -1,4 +1,4 @@
-//! The two questions around a wizard: continue what was left, and leave.
+//! The two questions around the wizard: whether to continue a draft, and whether to leave.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -15,13 +15,13 @@ use crate::screen::{Binding, Popup, Role, Theme, action, key};
 
 /// A question about the wizard itself.
 pub(super) enum Leaving {
-    /// Whether to take up an unfinished wizard.
+    /// Asks whether to continue an unfinished wizard.
     Continue(Box<Draft>),
-    /// Whether to leave.
+    /// Asks whether to leave.
     Leave {
-        /// There is something to keep.
+        /// There are answers to keep.
         answered: bool,
-        /// A start is under way.
+        /// A run is being started.
         starting: bool,
     },
 }
@@ -100,7 +100,7 @@ impl Leaving {
         action(self.table(), event)
     }
 
-    /// Ctrl-C where a question stands already.
+    /// Returns the choice for Ctrl-C while a question is open.
     pub(super) fn insisted(&self) -> Choice {
         Choice::Leave { keep: true }
     }

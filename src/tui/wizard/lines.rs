@@ -1,4 +1,4 @@
-//! Text cut and wrapped by the columns it takes, and the small pieces that every page is drawn from.
+//! Cuts and wraps text by its width in columns, and draws the small elements that all pages use.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -11,27 +11,27 @@ use unicode_width::UnicodeWidthStr;
 use crate::screen::{Role, Theme};
 use crate::wrap::cut_to;
 
-/// Text in a role. What comes from outside has to be escaped before.
+/// Returns text in a role. Untrusted text has to be escaped before.
 pub(super) fn ink(theme: &Theme, role: Role, text: impl Into<String>) -> Span<'static> {
     Span::styled(text.into(), theme.style(role))
 }
 
-/// A line of one role.
+/// Returns a line in one role.
 pub(super) fn inked(theme: &Theme, role: Role, text: impl Into<String>) -> Line<'static> {
     Line::styled(text.into(), theme.style(role))
 }
 
-/// Draws lines from the top of the area; what has no room is left out.
+/// Draws lines from the top of the area. Lines that do not fit are left out.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'static>>) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// At most `width` columns of the text, its end replaced by dots where it is longer.
+/// Cuts the text to `width` columns. If it is longer, its end is replaced by dots.
 pub(super) fn fit(text: &str, width: usize, theme: &Theme) -> String {
     cut_to(text, width, 0, theme.glyph("…", "..."))
 }
 
-/// Like [`fit`], but the beginning gives way: paths are told by their end.
+/// Like [`fit`], but cuts the beginning, because the end of a path is more important.
 pub(super) fn fit_end(text: &str, width: usize, theme: &Theme) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -51,21 +51,21 @@ pub(super) fn fit_end(text: &str, width: usize, theme: &Theme) -> String {
     if kept.width() <= width { kept } else { ".".repeat(width) }
 }
 
-/// Exactly `width` columns, filled up on the right.
+/// Cuts or pads the text to exactly `width` columns, aligned left.
 pub(super) fn left(text: &str, width: usize, theme: &Theme) -> String {
     let kept = fit(text, width, theme);
     let gap = width.saturating_sub(kept.width());
     kept + &" ".repeat(gap)
 }
 
-/// Exactly `width` columns, filled up on the left.
+/// Cuts or pads the text to exactly `width` columns, aligned right.
 pub(super) fn right(text: &str, width: usize, theme: &Theme) -> String {
     let kept = fit(text, width, theme);
     " ".repeat(width.saturating_sub(kept.width())) + &kept
 }
 
-/// The text in lines of at most `width` columns, broken between words and, where a word is longer, inside it.
-/// Line breaks of the text stay; everything else active in it is spelled out.
+/// Wraps the text into lines of at most `width` columns, between words and, if a word is longer, inside it.
+/// Line breaks in the text are kept; all other control characters are escaped.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let part = |part: &str| {
         let part = escape(part.trim_end()).into_owned();
@@ -76,29 +76,29 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     text.trim_end().split('\n').flat_map(part).collect()
 }
 
-/// [`wrap`], in a role.
+/// [`wrap`] with a role.
 pub(super) fn wrapped(theme: &Theme, role: Role, text: &str, width: usize) -> Vec<Line<'static>> {
     wrap(text, width).into_iter().map(|line| inked(theme, role, line)).collect()
 }
 
-/// The line under the cursor: one look for all of it, to the end of the row.
+/// Highlights the line under the cursor in one style, to the end of the row.
 pub(super) fn selected(line: &Line<'_>, width: usize, theme: &Theme) -> Line<'static> {
     inked(theme, Role::Selected, left(&line.to_string(), width, theme))
 }
 
-/// The stretch of `length` rows that is shown of a list, so that `selected` is in sight.
+/// Returns the range of a list that is visible in `rows` rows, so that it includes `selected`.
 pub(super) fn window(selected: usize, length: usize, rows: usize) -> std::ops::Range<usize> {
     let from = selected.saturating_sub(rows / 2).min(length.saturating_sub(rows));
     from..length.min(from + rows)
 }
 
-/// The same where `scroll` is the first row asked for.
+/// Like [`window`], where `scroll` is the requested first row.
 pub(super) fn from_row(scroll: usize, length: usize, rows: usize) -> std::ops::Range<usize> {
     let from = scroll.min(length.saturating_sub(rows));
     from..length.min(from + rows)
 }
 
-/// A bar of `width` columns, `share` of it filled, in eighths where the terminal shows them.
+/// Returns a bar of `width` columns, filled to `share`, in eighths of a column where the terminal shows them.
 pub(super) fn bar(share: f64, width: usize, theme: &Theme) -> String {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let cells = share * width as f64;
@@ -111,7 +111,7 @@ pub(super) fn bar(share: f64, width: usize, theme: &Theme) -> String {
     if part == 8 { "█".repeat(whole + 1) } else { "█".repeat(whole) + EIGHTHS[part] }
 }
 
-/// A title and a rule to the end of the line: the head of a block.
+/// Returns the heading of a block: a title and a rule to the end of the line.
 pub(super) fn block(theme: &Theme, title: &str, width: usize) -> Line<'static> {
     let rule = theme.glyph("─", "-");
     let title = fit(title, width.saturating_sub(4), theme);
@@ -162,7 +162,7 @@ mod tests {
             prop_assert!(fit(&escape(&text), width, &ASCII).width() <= width);
             prop_assert!(fit_end(&escape(&text), width, &ASCII).width() <= width);
             for line in wrap(&text, width) {
-                // One character with marks that take columns too may be wider than any line.
+                // A single character with wide combining marks may be wider than any line.
                 prop_assert!(line.width() <= width || line.graphemes(true).count() == 1, "{line:?}");
             }
         }

@@ -1,13 +1,13 @@
-//! Something that is requested: not yet, waiting, ready, or failed.
+//! A value that is loaded on request: not requested, waiting, ready, or failed.
 
 use sparktune_app::listener::{Progress, Unit};
 
 use super::request::Ticket;
 
-/// Ticks of the screen in a second.
+/// The number of ticks in a second.
 pub(super) const TICKS_PER_SECOND: f64 = 4.0;
 
-/// A value that may not have come yet.
+/// A value that may not have arrived yet.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Loading<T> {
     #[default]
@@ -18,7 +18,7 @@ pub(super) enum Loading<T> {
 }
 
 impl<T> Loading<T> {
-    /// Waits under this ticket from now on.
+    /// Starts to wait for the response with this ticket.
     pub(super) fn waiting(ticket: Ticket, now: u64) -> Self {
         Self::Waiting(Wait::new(ticket, now))
     }
@@ -44,12 +44,12 @@ impl<T> Loading<T> {
         }
     }
 
-    /// Whether an answer with this ticket is meant for this.
+    /// Returns whether the response with this ticket belongs to this value.
     pub(super) fn waits_for(&self, ticket: Ticket) -> bool {
         self.wait().is_some_and(|wait| wait.ticket == ticket)
     }
 
-    /// Takes the answer, when it is the one that is waited for.
+    /// Takes the response if it is the expected one. Returns whether it was.
     pub(super) fn answer(&mut self, ticket: Ticket, result: Result<T, String>) -> bool {
         let awaited = self.waits_for(ticket);
         if awaited {
@@ -61,7 +61,7 @@ impl<T> Loading<T> {
         awaited
     }
 
-    /// Takes news of how far it is.
+    /// Takes a progress message. Returns whether it belongs to this value.
     pub(super) fn progress(&mut self, ticket: Ticket, progress: &Progress, now: u64) -> bool {
         match self {
             Self::Waiting(wait) if wait.ticket == ticket => {
@@ -73,20 +73,20 @@ impl<T> Loading<T> {
     }
 }
 
-/// Waiting for an answer.
+/// The state of waiting for a response.
 #[derive(Debug, Clone)]
 pub(super) struct Wait {
     pub ticket: Ticket,
     pub progress: Option<Progress>,
-    /// Stretches of the work that are done, in order.
+    /// The completed stages of the work, in order.
     pub past: Vec<String>,
-    /// A cancel was sent.
+    /// A cancel request was sent.
     pub cancelled: bool,
-    /// Tick and amount at which the present stretch began.
+    /// The tick and the amount at which the current stage began.
     began: (u64, u64),
 }
 
-/// Stretches of the past that are remembered.
+/// The number of completed stages that are kept.
 const PAST: usize = 50;
 
 impl Wait {
@@ -109,14 +109,14 @@ impl Wait {
         self.progress = Some(progress);
     }
 
-    /// How much is done, 0 to 1, where the end is known.
+    /// Returns the completed share, 0 to 1, if the total is known.
     pub(super) fn share(&self) -> Option<f64> {
         let progress = self.progress.as_ref()?;
         let total = progress.total.filter(|total| *total > 0)?;
         Some((progress.done as f64 / total as f64).min(1.0))
     }
 
-    /// How much a second, averaged over the present stretch, once a second of it has passed.
+    /// Returns the amount per second, averaged over the current stage, once the stage has lasted a second.
     pub(super) fn per_second(&self, now: u64) -> Option<f64> {
         let (since, had) = self.began;
         let seconds = now.saturating_sub(since) as f64 / TICKS_PER_SECOND;
@@ -124,14 +124,14 @@ impl Wait {
         (seconds >= 1.0 && done > 0).then(|| done as f64 / seconds)
     }
 
-    /// Seconds that are left of the present stretch at this pace.
+    /// Returns the remaining seconds of the current stage at this rate.
     pub(super) fn left_s(&self, now: u64) -> Option<f64> {
         let progress = self.progress.as_ref()?;
         let left = progress.total?.saturating_sub(progress.done);
         Some(left as f64 / self.per_second(now)?)
     }
 
-    /// `1.2 GB of 4.4 GB`.
+    /// Formats the amount: `1.2 GB of 4.4 GB`.
     pub(super) fn amount(&self) -> Option<String> {
         let progress = self.progress.as_ref()?;
         let shown = |n| match progress.unit {

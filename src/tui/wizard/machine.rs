@@ -1,4 +1,4 @@
-//! The first page: what this machine is, and what stands in the way of training on it.
+//! The first page: facts about this machine, and the problems that prevent training on it.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -119,8 +119,8 @@ fn findings(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'stat
 fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme) -> Vec<Line<'static>> {
     let Finding { what, found, advice, severity } = finding;
     let (role, glyph) = mark(*severity, theme);
-    let told = if *severity == Severity::Problem { Role::Bad } else { Role::Text };
-    let found = wrapped(theme, told, found, room);
+    let found_role = if *severity == Severity::Problem { Role::Bad } else { Role::Text };
+    let found = wrapped(theme, found_role, found, room);
     let advice = advice.iter().flat_map(|advice| {
         let arrow = theme.glyph("→ ", "-> ");
         let role = if *severity == Severity::Problem { Role::Bad } else { Role::Dim };
@@ -145,7 +145,7 @@ fn rows(finding: &Finding, name: usize, marks: usize, room: usize, theme: &Theme
         .collect()
 }
 
-/// The verdict, in a sentence.
+/// Returns the verdict in one sentence.
 fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let problems = found.findings.iter().filter(|f| f.severity == Severity::Problem).count();
     let mut lines = vec![Line::default()];

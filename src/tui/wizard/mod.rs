@@ -1,9 +1,9 @@
-//! The wizard: one question per screen, from nothing to a running job.
+//! The wizard: one question per screen, from no answers to a running job.
 //!
 //! Owns how the questions of [`sparktune_app::questions`] are shown as pages, and which page is next. Enters:
 //! keys, and the responses of a [`backend`]. Leaves: requests to it, and in the end an [`Outcome`]. The
-//! wizard opens no file and asks no device; all advice is the plan's. One page per file; what they share is
-//! in `state`, where facts always follow the answers.
+//! wizard opens no file and queries no device; all advice comes from the plan. Each page has its own file;
+//! `state` is shared, and its facts always belong to the current answers.
 
 pub mod backend;
 mod browser;
@@ -59,16 +59,16 @@ use state::State;
 
 use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
 
-/// What a wizard starts from.
+/// The initial state of a wizard.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// What flags, environment, user file and preset say.
+    /// The answers from flags, environment, user file and preset.
     pub answers: Answers,
-    /// What an earlier wizard left unfinished. Whether to continue it is the first question.
+    /// The draft of an earlier, unfinished wizard. The first question is whether to continue it.
     pub draft: Option<Draft>,
-    /// The folder the program runs in, absolute: where browsing starts.
+    /// The absolute working directory, where browsing starts.
     pub folder: PathBuf,
-    /// The user's home, for `~/`.
+    /// The user's home folder, for `~/`.
     pub home: Option<PathBuf>,
 }
 
@@ -77,10 +77,10 @@ pub struct Setup {
 pub enum Outcome {
     /// The user left before a run was started.
     Left {
-        /// The answers were kept: the next wizard offers to continue.
+        /// The answers were kept; the next wizard offers to continue.
         draft_kept: bool,
     },
-    /// A run was started, in this folder.
+    /// A run was started in this folder.
     Started(PathBuf),
 }
 
@@ -88,7 +88,7 @@ pub enum Outcome {
 pub struct Wizard {
     state: State,
     responses: Receiver<Ticketed<Response>>,
-    /// The backend is gone.
+    /// The backend has ended.
     is_alone: bool,
     page: Page,
     over: Option<Over>,
@@ -99,17 +99,17 @@ pub struct Wizard {
     mtp: MtpPage,
     review: ReviewPage,
     starting: Starting,
-    /// The user has left, but a start is still being ended.
+    /// The user has left, but a start is still being cancelled.
     leaves_soon: Option<bool>,
-    /// The preset that a continued draft names, until its text is here.
+    /// The preset that a continued draft names, until its text was read.
     preset_of_draft: Option<(String, Loading<Vec<Preset>>)>,
-    /// As last kept, or as it was at first.
+    /// The draft as it was saved last, or the initial one.
     kept: Draft,
     is_kept: bool,
     outcome: Option<Outcome>,
 }
 
-/// What lies over the page and takes the keys first.
+/// An overlay over the page, which takes the keys first.
 enum Over {
     Help,
     Leaving(Leaving),
@@ -118,8 +118,8 @@ enum Over {
 }
 
 impl Wizard {
-    /// Starts at the first page, or with the question whether to continue the draft. Asks for what it needs
-    /// at once.
+    /// Starts at the first page, or with the question whether to continue the draft. Sends the first
+    /// requests.
     pub fn new(
         setup: Setup,
         requests: Sender<Ticketed<Request>>,
@@ -148,7 +148,8 @@ impl Wizard {
         }
     }
 
-    /// How it ended; `None` while it goes on, and when it was ended from outside: then the answers are kept.
+    /// Returns how the wizard ended. It is `None` while the wizard runs, and when it was ended from outside;
+    /// the answers are then kept.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
@@ -210,12 +211,12 @@ impl Wizard {
         }
     }
 
-    /// What lies over the page takes every key: one that means nothing there must not reach the page below.
+    /// Passes a key to the overlay. Overlays consume every key, so that none reaches the page below.
     fn over_key(&mut self, event: &KeyEvent, ctrl_c: bool) -> Option<Next> {
         let closed = match self.over.as_mut()? {
             Over::Help => Some(true),
             Over::Leaving(leaving) => {
-                // Somebody who insists is let go.
+                // Pressing Ctrl-C again leaves without further questions.
                 let choice = if ctrl_c { Some(leaving.insisted()) } else { leaving.key(event) };
                 return Some(choice.map_or(Next::Keep, |choice| self.chose(choice)));
             }
@@ -242,12 +243,12 @@ impl Wizard {
         Next::Draw
     }
 
-    /// Takes up a draft. What was said anew, by a flag, counts more.
+    /// Continues a draft. Answers given by a flag take precedence.
     fn go_on_with(&mut self, draft: Draft) {
-        let said = std::mem::take(&mut self.state.planner.answers);
+        let given = std::mem::take(&mut self.state.planner.answers);
         let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
-        let same = said.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
-        self.state.planner.answers = draft.answers.clone().merge(said);
+        let same = given.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
+        self.state.planner.answers = draft.answers.clone().merge(given);
         if let Some(name) = preset.filter(|_| !same) {
             let presets = self.state.request(Request::Presets { also: Some(name.clone()) });
             self.preset_of_draft = Some((name, presets));
@@ -272,7 +273,7 @@ impl Wizard {
             self.is_kept = false;
         }
         let draft_kept = self.is_kept;
-        // A start that is under way is ended first; asked twice, it is left to itself.
+        // A start in progress is cancelled first. If the user leaves a second time, it is left to itself.
         if self.starting.run.wait().is_some() && self.leaves_soon.is_none() && !self.is_alone {
             self.starting.cancel(&mut self.state);
             self.leaves_soon = Some(draft_kept);
@@ -323,7 +324,7 @@ impl Wizard {
         self.go_to(page);
     }
 
-    /// What has to be answered on this page before the next one makes sense.
+    /// Returns the question on this page that has to be answered before the next page makes sense.
     fn not_answered(&self) -> Option<String> {
         let state = &self.state;
         match self.page {
@@ -349,7 +350,7 @@ impl Wizard {
 
     // Responses.
 
-    /// Takes all responses that have come.
+    /// Takes all pending responses.
     fn poll(&mut self) -> Option<Next> {
         let mut next = None;
         loop {
@@ -450,13 +451,13 @@ impl Wizard {
         Next::Draw
     }
 
-    // What is kept.
+    // Keeping the draft.
 
     fn draft(&self) -> Draft {
         Draft::new(self.page, &self.state.planner.answers)
     }
 
-    /// Sees to it that facts and draft follow what was just answered.
+    /// Updates the facts and the draft after an answer.
     fn after_answer(&mut self) {
         self.state.refresh_facts(self.page);
         if self.page == Page::Mtp {
@@ -557,7 +558,7 @@ impl App for Wizard {
             Some(Over::Help) => (Vec::new(), Vec::new()),
             None if keys.typing => (keys.hints, vec![("F1", "keys")]),
             None => {
-                // Esc may mean something else here, and on the first page it does not go back.
+                // Esc may have another meaning here, and on the first page it does not go back.
                 let esc_is_taken = self.starting.is_shown()
                     || self.page == Page::Machine
                     || keys.hints.iter().any(|(key, _)| *key == "esc");

@@ -1,4 +1,4 @@
-//! The second page: which model. The catalog as a table, and a line for any other.
+//! The second page, for the model: the catalog as a table, and an input line for any other model.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -25,13 +25,13 @@ pub(super) struct ModelPage {
     search: TextInput,
     searching: bool,
     other: Option<PathLine>,
-    /// What each model would be like on this machine, with the present data.
+    /// The outlook for each model on this machine, with the current data.
     question: ModelQuestion,
-    /// Go on as soon as the model is found.
+    /// Go to the next page as soon as the model is found.
     eager: bool,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq)]
 enum Row {
     Known(&'static CatalogModel),
@@ -143,7 +143,7 @@ impl ModelPage {
         }
     }
 
-    /// Called when the page comes up, and when what its table shows has changed.
+    /// Called when the page is opened, and when the content of its table has changed.
     pub(super) fn refresh(&mut self, state: &State) {
         let Some(machine) = state.machine.ready() else { return };
         let data = state.data.ready().map(|data| &data.facts);
@@ -151,7 +151,7 @@ impl ModelPage {
         self.question = ModelQuestion::new(&machine.facts, &machine.rates, data, found);
     }
 
-    /// Called when the page comes up: the present answer, or the recommendation, is under the cursor.
+    /// Called when the page is opened. Moves the cursor to the current answer or to the recommendation.
     pub(super) fn enter(&mut self, state: &State) {
         self.refresh(state);
         self.eager = false;
@@ -174,7 +174,7 @@ impl ModelPage {
         }
         let sought = self.search.text().trim().to_lowercase();
         let known = catalog.models.iter().map(Row::Known);
-        // The model of now first, what was used lately last.
+        // The current model comes first, recently used ones last.
         let lately = named.split_off(given.min(named.len()));
         let rows = named.into_iter().map(Row::Named).chain(known).chain(lately.into_iter().map(Row::Named));
         let rows = rows.filter(|row| row.name().is_some_and(|name| name.to_lowercase().contains(&sought)));
@@ -192,7 +192,7 @@ impl ModelPage {
         let rows = self.rows(state);
         let last = rows.len() - 1;
         let Some(act) = action(KEYS, event) else {
-            // Esc ends a search first.
+            // Esc first ends a search.
             if event.code == KeyCode::Esc && !self.search.text().is_empty() {
                 self.end_search(state);
                 return KeyResult::Handled;
@@ -237,7 +237,7 @@ impl ModelPage {
         self.go_on_if_found(state)
     }
 
-    /// Goes on when Enter was pressed and what it waited for is here.
+    /// Goes to the next page once the facts that Enter waited for have arrived.
     pub(super) fn go_on_if_found(&mut self, state: &State) -> KeyResult {
         if self.eager && state.model_ready().is_some() {
             self.eager = false;
@@ -303,7 +303,7 @@ impl ModelPage {
         KeyResult::Handled
     }
 
-    /// Shows all again, with the cursor on the answer.
+    /// Shows all models again, with the cursor on the answer.
     fn end_search(&mut self, state: &State) {
         let under = self.rows(state).get(self.selected).and_then(|row| row.name().map(str::to_owned));
         let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.clone());
@@ -318,7 +318,7 @@ impl ModelPage {
         match (&mut self.other, self.searching) {
             (Some(line), _) => line.paste(text, state),
             (None, true) => self.search.paste(text),
-            // A name in the clipboard is most likely that of another model.
+            // Pasted text is most likely the name of another model.
             (None, false) => {
                 self.open_other(state);
                 if let Some(line) = &mut self.other {
@@ -451,7 +451,7 @@ impl ModelPage {
         draw(frame, area, lines);
     }
 
-    /// What became of the model that was chosen.
+    /// Describes the state of the chosen model.
     fn status(&self, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
         let Some(chosen) =
             state.planner.answers.model.as_ref().map(|answer| escape(&answer.value).into_owned())
@@ -485,7 +485,7 @@ impl ModelPage {
     }
 }
 
-/// The model that was found, in one line.
+/// Describes the model that was found in one line.
 pub(super) fn found_in_words(found: &ModelFound) -> String {
     let mut words = format!("{}: {} parameters", found.name, parameters(found.facts.text_parameters()));
     if let Some(commit) = &found.commit {

@@ -1,4 +1,4 @@
-//! The columns and cells of the model table, and what they say in words.
+//! The columns and cells of the model table.
 
 use ratatui::text::Line;
 use sparktune_app::model::Cached;
@@ -8,7 +8,7 @@ use sparktune_plan::{CatalogModel, MethodOutlook, RateBasis};
 use super::lines::{inked, left, right};
 use crate::screen::{Role, Theme};
 
-/// Widths of the table's columns; 0 is left out.
+/// The widths of the table's columns; a column of width 0 is left out.
 pub(super) struct Columns {
     pub id: usize,
     pub size: usize,
@@ -43,13 +43,13 @@ impl Columns {
     }
 }
 
-/// The longest row that fits.
+/// Formats the longest pack that fits: green if the data fits, with a warning if only shorter examples do.
 pub(super) fn row_cell(outlook: Option<&MethodOutlook>, theme: &Theme) -> (Role, String) {
     match outlook {
         None => (Role::Dim, theme.glyph("–", "-").to_owned()),
         Some(outlook) => match outlook.longest_row {
             Some(longest) if outlook.fits() => (Role::Good, count(longest.into())),
-            // It fits, but not the longest example.
+            // The memory suffices for this length, but not for the longest example.
             Some(longest) => (Role::Warn, format!("!{}", count(longest.into()))),
             None => (Role::Bad, "no".to_owned()),
         },
@@ -107,7 +107,7 @@ pub(super) fn method_in_words(outlook: &MethodOutlook) -> String {
     }
 }
 
-/// The text with the one sign spelled out that plain terminals lack.
+/// Replaces the one character that terminals without Unicode lack.
 pub(super) fn ascii(text: &str, theme: &Theme) -> String {
     if theme.unicode { text.to_owned() } else { text.replace('≤', "<=") }
 }

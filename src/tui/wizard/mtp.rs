@@ -1,4 +1,4 @@
-//! The fifth page: what becomes of the multi-token-prediction head.
+//! The fifth page, for the multi-token-prediction head.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -45,12 +45,12 @@ impl MtpPage {
         Keys::of(KEYS)
     }
 
-    /// Whether the model of now has a head to ask about.
+    /// Returns whether the chosen model has a head to ask about.
     pub(super) fn is_asked(state: &State) -> bool {
         state.model_ready().is_none_or(|found| found.facts.has_mtp())
     }
 
-    /// Called when the page comes up, and when the plan has changed.
+    /// Called when the page is opened, and when the plan has changed.
     pub(super) fn refresh(&mut self, state: &State) {
         self.question = MtpQuestion::new(&state.planner);
     }

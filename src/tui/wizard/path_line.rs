@@ -1,4 +1,4 @@
-//! A line in which a path, or the id of a model, is typed and completed.
+//! An input line for a path or a model id, with completion.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use super::request::{Request, Ticket};
 use super::state::State;
 use crate::screen::{Role, TextInput, Theme};
 
-/// The typed text, and its completions.
+/// The typed text and its completions.
 #[derive(Debug, Default)]
 pub(super) struct PathLine {
     pub input: TextInput,
-    /// Words that are not paths but may be meant: ids of models.
+    /// Completions that are not paths: the ids of models.
     words: Vec<String>,
-    /// The folder part of what is typed, and what is in it.
+    /// The folder part of the typed path, and its listing.
     folder: Option<String>,
     listing: Loading<Listing>,
     /// The completions shown since the last Tab.
@@ -33,12 +33,12 @@ impl PathLine {
         line
     }
 
-    /// The path that is meant.
+    /// Returns the typed path.
     pub(super) fn path(&self, state: &State) -> PathBuf {
         state.path(self.input.text().trim())
     }
 
-    /// Takes a key; false when it is none for a line of text.
+    /// Handles a key. Returns false when the key is not for an input line.
     pub(super) fn press(&mut self, event: &KeyEvent, state: &mut State) -> bool {
         if event.code == KeyCode::Tab {
             self.complete();
@@ -57,12 +57,12 @@ impl PathLine {
         self.look(state);
     }
 
-    /// Takes the listing of the folder that is typed.
+    /// Takes the listing of the typed folder.
     pub(super) fn receive(&mut self, ticket: Ticket, listing: &Result<Listing, String>) -> bool {
         self.listing.answer(ticket, listing.clone())
     }
 
-    /// Requests the listing of the folder that is being typed.
+    /// Requests the listing of the typed folder.
     fn look(&mut self, state: &mut State) {
         let folder = split_typed(self.input.text()).0.to_owned();
         if self.folder.as_ref() != Some(&folder) {
@@ -72,7 +72,7 @@ impl PathLine {
         }
     }
 
-    /// The completions of the text, in order.
+    /// Returns the completions of the text, in order.
     fn candidates(&self) -> Vec<String> {
         let text = self.input.text();
         let entries = self.listing.ready().map(|listing| listing.entries.as_slice()).unwrap_or_default();
@@ -98,7 +98,7 @@ impl PathLine {
         }
     }
 
-    /// Draws the choices in at most `rows` lines.
+    /// Draws the completions in at most `rows` lines.
     pub(super) fn offers(&self, width: usize, rows: usize, theme: &Theme) -> Vec<Line<'static>> {
         let mut lines: Vec<_> = self
             .offered
@@ -115,7 +115,7 @@ impl PathLine {
     }
 }
 
-/// Ids are compared without regard to case.
+/// Compares without regard to case, for ids.
 fn starts_with(word: &str, text: &str) -> bool {
     word.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text))
 }

@@ -36,7 +36,7 @@ const LIST_KEYS: &[Binding<Action>] = &[
     down("down", None, Action::Down),
 ];
 
-/// The presets there are, one of them to be loaded.
+/// The list of presets from which one can be loaded.
 pub(super) struct PresetList {
     presets: Loading<Vec<Preset>>,
     selected: usize,
@@ -57,7 +57,7 @@ impl PresetList {
         }
     }
 
-    /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
+    /// Handles a key. Returns `None` when it means nothing here, and true when the list should be closed.
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(LIST_KEYS, event)?;
         let presets = self.presets.ready().map(Vec::as_slice).unwrap_or_default();
@@ -108,13 +108,13 @@ impl PresetList {
     }
 }
 
-/// Loads a preset, and returns a sentence about it or why it could not be loaded.
+/// Loads a preset. Returns a message about it, or the reason why it could not be loaded.
 fn load(preset: &Preset, state: &mut State) -> Result<String, String> {
     let overriding = state.planner.use_preset(preset).map_err(|failure| failure.to_string())?;
     Ok(overriding.in_words(&preset.name, "R resets"))
 }
 
-/// Loads the preset of this name, as a draft or a flag has it.
+/// Loads the preset of this name, which a draft or a flag gave.
 pub(super) fn load_named(name: &str, presets: &[Preset], state: &mut State) -> Result<(), String> {
     match presets.iter().find(|preset| preset.name == name) {
         Some(preset) => load(preset, state).map(drop),
@@ -141,12 +141,13 @@ const NAME_KEYS: &[Binding<Naming>] = &[
     },
 ];
 
-/// The answers about to be kept under a name.
+/// The dialog for saving the answers under a name.
 pub(super) struct SavePreset {
     name: TextInput,
     saved: Loading<Saved>,
     problem: Option<String>,
-    /// The name of an existing preset that the user was shown; saving again under it replaces that one.
+    /// The name of an existing preset about which the user was asked. Saving under this name again replaces
+    /// it.
     exists: Option<String>,
 }
 
@@ -159,7 +160,7 @@ impl SavePreset {
         Keys::typing(NAME_KEYS)
     }
 
-    /// Takes a key; `None` when it means nothing here, true when this is to be closed.
+    /// Handles a key. Returns `None` when it means nothing here, and true when the dialog should be closed.
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         match action(NAME_KEYS, event) {
             Some(Naming::Close) => return Some(true),
@@ -193,7 +194,7 @@ impl SavePreset {
         }
     }
 
-    /// Takes what became of it; true when this is to be closed.
+    /// Takes the result of saving. Returns true when the dialog should be closed.
     pub(super) fn receive(&mut self, response: &Ticketed<Response>, state: &mut State) -> bool {
         let Response::Saved(result) = &response.body else { return false };
         if !self.saved.answer(response.ticket, result.clone()) {

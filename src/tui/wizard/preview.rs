@@ -1,4 +1,4 @@
-//! Examples as the model will see them, with what it is trained to write underlined and named at the margin.
+//! Shows examples as the model will see them. Trained text is underlined and labelled in the margin.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -73,15 +73,15 @@ const KEYS: &[Binding<Action>] = &[
     page_down(Action::PageDown),
 ];
 
-/// Columns of the margin: `context│`.
+/// The width of the margin `context│` in columns.
 const MARGIN: usize = 9;
 
-/// Whether the inserted think block is trained, by the answers.
+/// Returns whether an inserted think block is trained, according to the answers.
 pub(super) fn think(state: &State) -> Think {
     sparktune_app::data::think(&state.planner.answers)
 }
 
-/// Gives the other answer to the think question.
+/// Switches the answer to the think question.
 pub(super) fn switch_think(state: &mut State) {
     state.planner.answers.think = Some(Answer::flag(other_think(&state.planner.answers)));
     state.replan();
@@ -92,7 +92,7 @@ impl Preview {
         Keys::of(KEYS)
     }
 
-    /// Takes a key; `None` when it means nothing here, true when the preview is to be closed.
+    /// Handles a key. Returns `None` when it means nothing here, and true when the preview should be closed.
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
         let examples = state.data.ready().map_or(0, |data| data.preview.examples.len());
@@ -114,7 +114,7 @@ impl Preview {
         Some(false)
     }
 
-    /// Rows that the example takes on this screen.
+    /// Returns the number of rows that the example takes on this screen.
     fn length(&self, state: &State) -> usize {
         let width = usize::from(state.size.width).saturating_sub(2 + MARGIN);
         let example = state.data.ready().and_then(|data| data.preview.examples.get(self.example));
@@ -149,7 +149,7 @@ impl Preview {
             Pick::Longest => " (the longest)",
         };
         let trains = match under(example, think(state)).target_tokens {
-            // Nothing but an inserted block that is context.
+            // Only an inserted think block is left, which is context.
             0 => "rejected under this policy".to_owned(),
             targets => format!("{} trained", count(targets.into())),
         };
@@ -173,7 +173,7 @@ impl Preview {
     }
 }
 
-/// The effect of the think policy on this data.
+/// Describes the effect of the think policy on this data.
 pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     match (&data.preview.empty_think_block, think) {
         (None, _) => "The template inserts no think block: there is nothing to choose",
@@ -182,7 +182,7 @@ pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     }
 }
 
-/// An example as it is under a think policy.
+/// Returns an example as rendered under a think policy.
 fn under(example: &Previewed, think: Think) -> &Rendering {
     match think {
         Think::Train => &example.train,
@@ -190,7 +190,7 @@ fn under(example: &Previewed, think: Think) -> &Rendering {
     }
 }
 
-/// The beginning of the first example in some rows, for beside the figures.
+/// Returns the beginning of the first example in a few rows, to be shown next to the figures.
 pub(super) fn excerpt(
     data: &DataFound,
     think: Think,
@@ -210,12 +210,12 @@ fn trained(theme: &Theme, text: String) -> Span<'static> {
 /// One row of a rendered example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Row {
-    /// Characters, and whether they are trained.
+    /// The characters, and whether each is trained.
     cells: Vec<(bool, String)>,
     width: usize,
-    /// The line break at its end is trained.
+    /// Whether the line break at the end of the row is trained.
     trained_break: bool,
-    /// Another kind of text than the row before: its name stands at the margin.
+    /// The kind of text differs from the row before, so its name is shown in the margin.
     turns: bool,
 }
 
@@ -229,7 +229,7 @@ impl Row {
         self.cells.push((is_trained, text.to_owned()));
     }
 
-    /// Cuts off what belongs on the next row: the word that has begun, unless it takes up most of this one.
+    /// Cuts off the part that belongs on the next row: the last word, unless it takes up most of this row.
     fn overflow(&mut self) -> Self {
         let blank =
             self.cells.iter().rposition(|(_, text)| text == " ").map_or(self.cells.len(), |at| at + 1);
@@ -240,7 +240,7 @@ impl Row {
         Self { cells, width, ..Self::default() }
     }
 
-    /// Stretches of one kind.
+    /// Returns stretches of one kind of text.
     fn pieces(&self) -> Vec<(bool, String)> {
         let mut pieces: Vec<(bool, String)> = Vec::new();
         for (trained, text) in &self.cells {
@@ -275,8 +275,8 @@ impl Row {
     }
 }
 
-/// The example in rows of at most `width` columns; what would move the cursor is spelled out, line breaks are
-/// obeyed.
+/// Wraps the example into rows of at most `width` columns. Control characters are escaped; line breaks are
+/// kept.
 fn rows(example: &Rendering, width: usize) -> Vec<Row> {
     let width = width.max(1);
     let mut rows = Vec::new();
@@ -291,7 +291,7 @@ fn rows(example: &Rendering, width: usize) -> Vec<Row> {
             rows.push(std::mem::take(&mut row));
             continue;
         }
-        // What was spelled out may be wider than the row.
+        // An escaped character may be wider than the row.
         for piece in escape(grapheme).graphemes(true) {
             if row.width > 0 && row.width + piece.width() > width {
                 let next = row.overflow();

@@ -1,4 +1,4 @@
-//! The fourth page: how it is trained. Every value with its recommendation, its reason and what it costs.
+//! The fourth page, for the settings: every value with its recommendation, its reason and its cost.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
@@ -22,13 +22,13 @@ pub(super) struct PlanPage {
     curve: bool,
     selected: usize,
     edit: Option<Edit>,
-    /// What the plan cost when the cursor came to this row.
+    /// The cost of the plan when the cursor moved to this row.
     was: Option<Cost>,
-    /// What the row under the cursor would be without an answer.
+    /// The value that the row under the cursor would have without an answer.
     recommended: Option<String>,
 }
 
-/// A value being typed.
+/// A value that is being typed.
 struct Edit {
     input: TextInput,
     before: Answers,
@@ -153,7 +153,7 @@ impl PlanPage {
         if self.edit.is_some() { Keys::typing(EDIT_KEYS) } else { Keys::of(KEYS) }
     }
 
-    /// Called when the page comes up.
+    /// Called when the page is opened.
     pub(super) fn enter(&mut self, state: &State) {
         self.edit = None;
         self.curve = false;
@@ -161,7 +161,7 @@ impl PlanPage {
         self.look(state, true);
     }
 
-    /// Puts the cursor on the setting at fault.
+    /// Moves the cursor to the setting that causes the problem.
     fn go_to_problem(&mut self, state: &State) {
         let Some(key) = state.planner.problem.as_ref().and_then(|problem| problem.key) else { return };
         self.all |= listed(false).iter().all(|setting| setting.key != key);
@@ -175,18 +175,18 @@ impl PlanPage {
         listed[self.selected.min(listed.len() - 1)]
     }
 
-    /// Works out what the row under the cursor would be if it were left to the plan. `anew`: changes count
-    /// from here.
-    fn look(&mut self, state: &State, anew: bool) {
+    /// Computes the recommended value of the row under the cursor. With `reset_baseline`, cost changes are
+    /// counted from now on.
+    fn look(&mut self, state: &State, reset_baseline: bool) {
         let setting = self.setting();
-        if anew {
+        if reset_baseline {
             self.was = state.planner.plan.as_ref().and_then(Cost::of);
         }
         let plan = state.planner.plan_with(setting, None).and_then(Result::ok);
         self.recommended = explained(plan.as_ref(), setting.key).map(|row| row.value.clone());
     }
 
-    /// Called after something else than a key has changed the plan.
+    /// Called when something other than a key has changed the plan.
     pub(super) fn refresh(&mut self, state: &State) {
         self.look(state, self.was.is_none());
     }
@@ -202,7 +202,7 @@ impl PlanPage {
                     self.curve = false;
                     KeyResult::Handled
                 }
-                // A digit begins a value.
+                // A digit starts the input of a value.
                 KeyCode::Char(c) if c.is_ascii_digit() || c == '.' || c == '-' => {
                     let alone =
                         event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT) == KeyModifiers::NONE;
@@ -283,7 +283,7 @@ impl PlanPage {
                 self.look(state, false);
             }
             Some(Typing::Keep) => {
-                // What is wrong has to be seen, or undone.
+                // An invalid value has to be corrected or undone first.
                 if edit.problem.is_none() {
                     self.edit = None;
                     self.look(state, false);
@@ -299,13 +299,13 @@ impl PlanPage {
         KeyResult::Handled
     }
 
-    /// Makes the plan follow what is typed.
+    /// Makes a new plan from the typed text.
     fn typed(&mut self, state: &mut State) {
         let setting = self.setting();
         let Some(edit) = &mut self.edit else { return };
         let text = edit.input.text().trim();
         let refused = state.planner.answer_as_typed(setting, text).err();
-        // An answer that is taken back cannot be refused, but perhaps no plan follows without it.
+        // Removing an answer cannot be refused, but there may be no plan without it.
         let remaining = state.planner.problem.clone().filter(|_| text.is_empty());
         edit.problem = refused.or(remaining).map(|problem| problem.text);
     }
@@ -330,7 +330,7 @@ impl PlanPage {
             Constraint::Length(2),
             Constraint::Fill(1),
         ]));
-        // Where there is room below the essential settings, the cost of pack lengths stands there.
+        // If there is room below the essential settings, the cost of pack lengths is shown there.
         let rows = listed(self.all).len() as u16 + 2;
         match &state.planner.plan {
             Some(plan) if list.height >= rows + 10 => {
@@ -384,7 +384,7 @@ impl PlanPage {
             (true, _) => theme.glyph("▸ ", "> "),
             _ => "  ",
         };
-        // Where there is no room for the word, a star says that it is not the recommendation.
+        // Where the word does not fit, a star marks values that differ from the recommendation.
         let narrow = width < 34;
         let word = match origin_word(origin) {
             "" => "",
@@ -406,7 +406,7 @@ impl PlanPage {
                 } else {
                     escape(&value).into_owned()
                 };
-                // Arrows beside what arrow keys change.
+                // Arrows are shown next to values that the arrow keys change.
                 let moves = selected && stepped(setting, &value, true).is_some();
                 let shown = if moves {
                     format!("{}{shown}{}", theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >"))
@@ -434,7 +434,7 @@ impl PlanPage {
             let compact = !high && on_curve;
             let mut time = time_lines(plan, self.was, width, if high { 6 } else { 0 }, theme);
             if !high {
-                // The basis is worth more than the steps where there is little room.
+                // If there is little room, the basis is more important than the steps.
                 time.truncate(2);
             }
             lines.extend(time);
@@ -471,7 +471,8 @@ impl PlanPage {
         draw(frame, area, lines);
     }
 
-    /// The setting under the cursor: what it decides, its recommendation and its reason, or what is wrong.
+    /// Describes the setting under the cursor: its meaning, its recommendation with the reason, or its
+    /// problem.
     fn about(
         &self,
         setting: &'static Setting,
@@ -511,7 +512,7 @@ impl PlanPage {
         };
         let role = if origin == Origin::BuiltIn || value == recommended { Role::Good } else { Role::Accent };
         lines.extend(wrapped(theme, role, &words, width));
-        // The list says already what was recommended.
+        // The list already shows that the value is the recommended one.
         let reason = reason.strip_prefix("as recommended: ").unwrap_or(&reason);
         let reason = reason.strip_prefix(&format!("recommended was {recommended}: ")).unwrap_or(reason);
         lines.extend(wrapped(theme, Role::Text, reason, width));
@@ -536,7 +537,7 @@ fn view_curve(plan: &sparktune_plan::Plan, frame: &mut Frame<'_>, area: Rect, th
     draw(frame, area, lines);
 }
 
-/// Why there is no plan to be seen.
+/// Explains why there is no plan to show.
 pub(super) fn not_yet(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let unfinished = [
         ("the machine", state.machine.wait(), state.machine.failed()),

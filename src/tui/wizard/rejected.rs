@@ -1,4 +1,4 @@
-//! The rejected lines: where, why, what to do, and the line itself.
+//! The rejected lines: place, reason, remedy, and the line itself.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -16,14 +16,14 @@ use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::screen::{Binding, Role, Theme, action, key};
 
-/// Lines that are asked for at once.
+/// The number of lines in one request.
 const AT_ONCE: usize = 100;
 
 #[derive(Default)]
 pub(super) struct RejectedList {
     page: Loading<RejectedPage>,
     selected: usize,
-    /// Put the cursor at the end of the page that is coming.
+    /// Puts the cursor at the end of the page that was requested.
     from_below: bool,
 }
 
@@ -79,7 +79,7 @@ impl RejectedList {
         self.from_below = from_below;
     }
 
-    /// Takes a key; `None` when it means nothing here, true when the list is to be closed.
+    /// Handles a key. Returns `None` when it means nothing here, and true when the list should be closed.
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
         let act = action(KEYS, event)?;
         let known = self.page.ready().map(|page| (page.offset, page.rows.len(), page.total));

@@ -1,18 +1,16 @@
-//! The contract between the wizard and the backend that works for it: what the wizard requests, and what
-//! comes back.
+//! The contract between the wizard and its backend: the requests of the wizard and the responses to them.
 //!
-//! The wizard opens no file, asks no hub and no device. It sends a [`Request`] and looks at every tick
-//! whether a [`Response`] has come. Whoever answers ([`Backend`](super::backend::Backend), on threads of its
-//! own; in tests a list) keeps to this:
+//! The wizard opens no file and queries neither the hub nor a device. It sends a [`Request`] and checks at
+//! every tick whether a [`Response`] has arrived. A backend ([`Backend`](super::backend::Backend) on separate
+//! threads; a list in tests) keeps these rules:
 //!
 //! - Every request carries a [`Ticket`], and every response repeats that of its request. Responses to tickets
-//!   that the wizard no longer waits for are ignored, so nothing has to be taken back.
+//!   that the wizard no longer waits for are ignored, so a request never has to be withdrawn.
 //! - Slow work ([`Request::is_slow`]) sends [`Response::Progress`] at most about ten times a second, and ends
-//!   early after [`Request::Cancel`] with its ticket. It still ends with its own response, an `Err` that says
-//!   so.
-//! - Quick requests are not held up by slow ones: during a download one can still browse folders.
-//! - Errors are text for people: what, where, what to do; several lines are fine. Nothing needs to be escaped
-//!   or wrapped: the wizard does both.
+//!   early after [`Request::Cancel`] with its ticket. It still sends its own response, an `Err` that says so.
+//! - Slow requests do not delay quick ones: folders can be browsed during a download.
+//! - Errors are text for users: what happened, where, and what to do, in one or several lines. The wizard
+//!   escapes and wraps them.
 
 use std::path::PathBuf;
 
@@ -26,10 +24,10 @@ use sparktune_app::presets::{Preset, Saved};
 use sparktune_app::runs::Recent;
 use sparktune_plan::{Answers, ConfigOptions};
 
-/// The number of a request; each is used once.
+/// The number of a request. Each is used once.
 pub type Ticket = u64;
 
-/// A request or a response with the ticket that joins them.
+/// A request or a response, with the ticket that connects the two.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ticketed<T> {
     /// The number of the request.
@@ -41,80 +39,81 @@ pub struct Ticketed<T> {
 /// The requests of the wizard.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Facts about this machine: [`Response::Machine`].
+    /// Facts about this machine. Answered by [`Response::Machine`].
     Machine,
-    /// How much of the catalog's models is in the cache already: [`Response::Catalog`].
+    /// How much of each catalog model is already in the cache. Answered by [`Response::Catalog`].
     Catalog,
-    /// What was used recently: [`Response::Recent`].
+    /// Recently used models and files. Answered by [`Response::Recent`].
     Recent,
-    /// A model judged by its `config.json` alone, before any weight is fetched: [`Response::Model`].
+    /// Facts about a model from its `config.json` alone, before any weight is downloaded. Answered by
+    /// [`Response::Model`].
     Model {
-        /// Hugging Face id or folder, as typed or chosen; `~/` is already the home folder.
+        /// The Hugging Face id or folder, as typed or chosen. `~/` was already replaced by the home folder.
         name: String,
-        /// Commit, tag or branch, when the user insists on one.
+        /// The commit, tag or branch, if the user gave one.
         revision: Option<String>,
-        /// The user's options for reading its config.
+        /// The user's options for reading the config.
         config: ConfigOptions,
     },
-    /// The contents of a folder: [`Response::Listing`].
+    /// The contents of a folder. Answered by [`Response::Listing`].
     List {
-        /// Absolute, or relative to the working directory.
+        /// The path, absolute or relative to the working directory.
         folder: PathBuf,
     },
-    /// Read, check and tokenise the data of these answers (`data`, `eval_data`, `format`, `think`,
-    /// `max_example_tokens`) with the model they name: [`Response::Data`]. The tokens are kept, so that
-    /// [`Request::Start`] finds them.
+    /// Reads, checks and tokenises the data of these answers (`data`, `eval_data`, `format`, `think`,
+    /// `max_example_tokens`) with their model. Answered by [`Response::Data`]. The tokens are kept for
+    /// [`Request::Start`].
     Data {
-        /// Model and data are set.
+        /// The answers, in which model and data are set.
         answers: Box<Answers>,
     },
-    /// Lines that the last [`Request::Data`] rejected: [`Response::Rejected`].
+    /// Lines that the last [`Request::Data`] rejected. Answered by [`Response::Rejected`].
     Rejected {
-        /// Rejected lines to skip.
+        /// The number of rejected lines to skip.
         offset: u64,
-        /// Rejected lines wanted.
+        /// The number of rejected lines to return.
         limit: usize,
     },
-    /// The presets there are, shipped ones first: [`Response::Presets`].
+    /// The available presets, shipped ones first. Answered by [`Response::Presets`].
     Presets {
-        /// One that is wanted in any case: it may be the path of a file.
+        /// A preset that is listed in any case, even if it is the path of a file.
         also: Option<String>,
     },
-    /// Keep these answers as a preset: [`Response::Saved`].
+    /// Saves these answers as a preset. Answered by [`Response::Saved`].
     SavePreset {
-        /// As typed: a plain name, from which the file is named.
+        /// The name as typed, from which the file name is made.
         name: String,
         /// The text of the preset.
         toml: String,
-        /// The user has said that an older one of the same name may go.
+        /// Whether the user agreed to replace an existing preset of the same name.
         replace: bool,
     },
-    /// Keep the draft, in place of the last one. Sent after each change; answered only when it fails, by
+    /// Saves the draft in place of the last one. Sent after each change; answered only when it fails, by
     /// [`Response::NotKept`].
     KeepDraft {
-        /// The rows to keep.
+        /// The draft.
         draft: Box<Draft>,
     },
-    /// Remove the kept draft: the user starts over, or the run has started. Not answered.
+    /// Removes the saved draft, because the user starts over or the run has started. Not answered.
     ForgetDraft,
-    /// The answers of `--demo`, overridden by what flags and environment say: [`Response::Demo`].
+    /// The answers of `--demo`, overridden by flags and environment. Answered by [`Response::Demo`].
     Demo,
-    /// Fetch what is missing, tokenise, make the run folder and start the trainer in a process of its own:
-    /// [`Response::Started`]. What was fetched stays, also after a cancel or a failure, and the next start
-    /// continues there.
+    /// Downloads what is missing, tokenises, creates the run folder and starts the trainer as a process of
+    /// its own. Answered by [`Response::Started`]. Downloaded files are kept even after a cancel or a
+    /// failure, and the next start continues there.
     Start {
-        /// Complete: `sparktune train` with these would ask nothing.
+        /// The complete answers: `sparktune train` with them would ask nothing.
         answers: Box<Answers>,
     },
-    /// End the slow work of this ticket soon. Not answered by itself.
+    /// Ends the slow work of this ticket soon. Not answered itself.
     Cancel {
-        /// The ticket of the request to be ended.
+        /// The ticket of the request to end.
         ticket: Ticket,
     },
 }
 
 impl Request {
-    /// Whether it may take long: it reports progress, and can be cancelled.
+    /// Returns whether the request may take long. Such requests report progress and can be cancelled.
     pub const fn is_slow(&self) -> bool {
         matches!(self, Self::Machine | Self::Model { .. } | Self::Data { .. } | Self::Start { .. })
     }
@@ -123,32 +122,32 @@ impl Request {
 /// The responses.
 #[derive(Debug, Clone)]
 pub enum Response {
-    /// How far slow work has come.
+    /// The progress of slow work.
     Progress(Progress),
-    /// To [`Request::Machine`].
+    /// The response to [`Request::Machine`].
     Machine(Result<MachineFound, String>),
-    /// To [`Request::Catalog`]. Models that are missing here count as not cached.
+    /// The response to [`Request::Catalog`]. Models that are missing here count as not cached.
     Catalog(Vec<CachedModel>),
-    /// To [`Request::Recent`].
+    /// The response to [`Request::Recent`].
     Recent(Recent),
-    /// To [`Request::Model`].
+    /// The response to [`Request::Model`].
     Model(Result<Box<ModelFound>, String>),
-    /// To [`Request::List`].
+    /// The response to [`Request::List`].
     Listing(Result<Listing, String>),
-    /// To [`Request::Data`]. Rejected lines, however many, are no error: the wizard judges by the answers'
-    /// limit.
+    /// The response to [`Request::Data`]. Rejected lines, however many, are not an error: the wizard compares
+    /// them with the limit in the answers.
     Data(Result<Box<DataFound>, String>),
-    /// To [`Request::Rejected`].
+    /// The response to [`Request::Rejected`].
     Rejected(Result<RejectedPage, String>),
-    /// To [`Request::Presets`], with the one that is wanted in any case. One that cannot be read is listed,
-    /// with the reason.
+    /// The response to [`Request::Presets`], including the one that is listed in any case. A preset that
+    /// cannot be read is listed with the reason.
     Presets(Vec<Preset>),
-    /// To [`Request::SavePreset`].
+    /// The response to [`Request::SavePreset`].
     Saved(Result<Saved, String>),
-    /// To [`Request::KeepDraft`], when it failed.
+    /// The response to [`Request::KeepDraft`] when it failed.
     NotKept(String),
-    /// To [`Request::Demo`].
+    /// The response to [`Request::Demo`].
     Demo(Result<Box<Answers>, String>),
-    /// To [`Request::Start`]: the run's folder. The trainer is running or about to.
+    /// The response to [`Request::Start`]: the run's folder. The trainer is running or about to.
     Started(Result<PathBuf, String>),
 }

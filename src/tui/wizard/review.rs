@@ -1,4 +1,4 @@
-//! The last page: the whole plan, the command line that does the same, and the start.
+//! The last page: the whole plan, the equivalent command line, and the start.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
@@ -22,7 +22,7 @@ use crate::screen::{Binding, Role, Theme, action, hint_line, key};
 #[derive(Debug, Default)]
 pub(super) struct ReviewPage {
     scroll: usize,
-    /// The command line is shown, on a screen of its own.
+    /// Whether the command line is shown, on a screen of its own.
     pub command: bool,
 }
 
@@ -138,7 +138,7 @@ impl ReviewPage {
         draw(frame, table, lines);
     }
 
-    /// The command line on a screen without anything beside it.
+    /// Draws the command line on a screen without anything else.
     pub(super) fn view_command(&self, state: &State, frame: &mut Frame<'_>, theme: &Theme) {
         let area = frame.area();
         let [_, text, foot] = area.layout(&Layout::vertical([
@@ -166,7 +166,7 @@ impl ReviewPage {
     }
 }
 
-/// What will be done, how long it takes and what it needs.
+/// Describes what will be done, how long it takes and what it needs.
 fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let label = |words: &str| ink(theme, Role::Dim, left(words, 8, theme));
@@ -196,7 +196,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         },
     );
     lines.extend(line("model", Role::Title, &model));
-    // A line break in a name is none on the screen.
+    // Line breaks in a name must not break the line on the screen.
     let paths: Vec<_> = plan.data.train.iter().map(|path| escape(&state.shown(path)).into_owned()).collect();
     let examples = state.data.ready().map_or_else(String::new, |data| {
         format!(
@@ -246,7 +246,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     lines
 }
 
-/// One line for each value: its name, itself, where it comes from, and as much of its reason as fits.
+/// Returns one line for each value: its name, the value, its origin, and as much of its reason as fits.
 fn table_rows(plan: &Plan, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let rows = plan.advice.as_ref().map(|advice| advice.explain.as_slice()).unwrap_or_default();
     let keys = rows.iter().map(|row| row.key.width()).max().unwrap_or(0).min(26);

@@ -1,9 +1,9 @@
-//! The settings as a list: which are shown, what each is now, and how far an arrow key moves it.
+//! The list of settings: which ones are shown, their current values, and the step of an arrow key.
 
 use sparktune_plan::setting::{Kind, Page, Step};
 use sparktune_plan::{Answers, Explained, Origin, Plan, SETTINGS, Setting};
 
-/// The settings to be listed: the essential ones in the order of their weight, then, with `all`, the others.
+/// Returns the listed settings: the essential ones in order of importance, then, with `all`, the others.
 pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
     let is_listed = |setting: &&Setting| match setting.page {
         Page::Essential(_) => true,
@@ -15,26 +15,26 @@ pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
     listed
 }
 
-/// What a setting is called in a list: its name on the command line, in words.
+/// Returns the name of a setting in the list: its name on the command line, in words.
 pub(super) fn name(setting: &Setting) -> String {
     setting.name.replace('-', " ")
 }
 
-/// The row of the plan about a setting.
+/// Returns the plan's explanation of a setting.
 pub(super) fn explained<'a>(plan: Option<&'a Plan>, key: &str) -> Option<&'a Explained> {
     plan?.advice.as_ref()?.explain.iter().find(|row| row.key == key)
 }
 
-/// A setting as it is now.
+/// The current value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Now {
-    /// As text; empty where nothing is set.
+    /// The value as text; empty if it is not set.
     pub value: String,
     pub origin: Origin,
     pub reason: String,
 }
 
-/// What a setting is: by the plan, or else by the answers alone.
+/// Returns the current value of a setting, from the plan if there is one, otherwise from the answers.
 pub(super) fn now(setting: &Setting, plan: Option<&Plan>, answers: &Answers) -> Now {
     if let Some(Explained { value, origin, reason, .. }) = explained(plan, setting.key) {
         return Now { value: value.clone(), origin: *origin, reason: reason.clone() };
@@ -45,7 +45,7 @@ pub(super) fn now(setting: &Setting, plan: Option<&Plan>, answers: &Answers) -> 
     }
 }
 
-/// Where a value comes from, in one short word; nothing for the recommendation.
+/// Returns one short word for the origin of a value, or an empty text for a recommendation.
 pub(super) fn origin_word(origin: Origin) -> &'static str {
     match origin {
         Origin::BuiltIn => "",
@@ -56,7 +56,7 @@ pub(super) fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// The next value up or down; `None` where arrows mean nothing.
+/// Returns the next value up or down, or `None` if arrow keys do not change this setting.
 pub(super) fn stepped(setting: &Setting, value: &str, up: bool) -> Option<String> {
     let choices = setting.choices();
     if !choices.is_empty() {
@@ -75,7 +75,7 @@ pub(super) fn stepped(setting: &Setting, value: &str, up: bool) -> Option<String
     }
     let number: f64 = value.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)?;
     let next = match range.step {
-        // A hair's breadth keeps 0.3 from being 2.9999 steps.
+        // The small constant prevents 0.3 from counting as 2.9999 steps.
         Step::By(by) if up => ((number / by + 1e-9).floor() + 1.0) * by,
         Step::By(by) => (((number / by - 1e-9).ceil() - 1.0) * by).max(0.0),
         Step::Double => {
@@ -90,7 +90,8 @@ pub(super) fn stepped(setting: &Setting, value: &str, up: bool) -> Option<String
     Some(if setting.kind == Kind::Whole { format!("{}", next.floor()) } else { shown(next) })
 }
 
-/// A number with four digits and no trailing noise; small ones as powers of ten, as the plan writes them.
+/// Formats a number with four digits and without trailing zeros; small numbers as powers of ten, as in the
+/// plan.
 fn shown(number: f64) -> String {
     let rounded: f64 = format!("{number:.4e}").parse().unwrap_or(number);
     if rounded != 0.0 && rounded.abs() < 1e-2 { format!("{rounded:e}") } else { format!("{rounded}") }

@@ -1,4 +1,5 @@
-//! After the last question: fetching, tokenising, starting. And how progress is shown on every page.
+//! The screen after the last question: downloading, tokenising, starting. It also draws progress for every
+//! page.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ use super::request::{Request, Response, Ticketed};
 use super::state::State;
 use crate::screen::{Binding, Role, Theme, action, key};
 
-/// The start of a run, while it is under way.
+/// The start of a run, while it is in progress.
 #[derive(Debug, Default)]
 pub(super) struct Starting {
     pub run: Loading<PathBuf>,
@@ -78,7 +79,7 @@ impl Starting {
         KeyResult::Handled
     }
 
-    /// Asks for the end of what is under way. It may be too late: only the answer tells.
+    /// Requests the end of the work. It may be too late; only the response shows whether it was.
     pub(super) fn cancel(&mut self, state: &mut State) {
         if let Loading::Waiting(wait) = &mut self.run
             && !wait.cancelled
@@ -88,7 +89,7 @@ impl Starting {
         }
     }
 
-    /// Takes how it ended; the run's folder when it has started.
+    /// Takes the result. Returns the run's folder when the run has started.
     pub(super) fn receive(&mut self, response: Ticketed<Response>, state: &mut State) -> Option<PathBuf> {
         let Response::Started(result) = response.body else { return None };
         let cancelled = self.run.wait().is_some_and(|wait| wait.cancelled);
@@ -143,8 +144,8 @@ impl Starting {
     }
 }
 
-/// How far slow work is: what is being done, a bar, pace and time left, and its note. `words` stand until
-/// there is news.
+/// Draws the progress of slow work: the stage, a bar, rate and remaining time, and its note. `words` is shown
+/// until the first progress message.
 pub(super) fn progress_lines(
     wait: &Wait,
     words: &str,

@@ -1,8 +1,8 @@
 //! The state that all pages share: the answers, the facts for them, and the plan that follows.
 //!
-//! Facts follow answers: a page changes an answer, [`State::refresh_facts`] requests what is now unknown and
-//! drops what no longer belongs to the answers, and [`State::replan`] makes the plan again. So going back and
-//! changing something can never leave a plan that rests on something else.
+//! Facts depend on answers: a page changes an answer, [`State::refresh_facts`] requests the facts that are
+//! now unknown and drops those that no longer belong to the answers, and [`State::replan`] makes the plan
+//! again. A plan therefore never rests on outdated facts.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -25,21 +25,21 @@ use crate::screen::Role;
 /// The answers that the model's facts depend on.
 type ModelKey = (String, Option<String>, ConfigOptions);
 
-/// The answers without which the data's facts cannot be used.
+/// The answers that the data's facts depend on.
 type DataKey = (ModelKey, Vec<PathBuf>);
 
-/// The state that the pages share.
+/// The state that all pages share.
 pub(super) struct State {
-    /// The answers, and the plan for the present model and data.
+    /// The answers, and the plan for the current model and data.
     pub planner: Planner,
     /// The working directory.
     pub folder: PathBuf,
     /// The user's home folder.
     pub home: Option<PathBuf>,
     pub size: Size,
-    /// Ticks so far: the clock.
+    /// The number of ticks so far, which serves as a clock.
     pub now: u64,
-    /// One line about what just happened.
+    /// One line about the last action.
     pub notice: Option<(Role, String)>,
     pub machine: Loading<MachineFound>,
     pub catalog: Loading<Vec<CachedModel>>,
@@ -50,9 +50,9 @@ pub(super) struct State {
     pub data: Loading<Box<DataFound>>,
     /// The answers that `data` belongs to.
     data_of: Option<DataKey>,
-    /// The answers by which `data` was read.
+    /// The answers that the data was last read with.
     read_by: Option<Answers>,
-    /// The data is being read again while the older figures serve.
+    /// The state of reading the data again, while the older figures are still used.
     pub recount: Loading<Box<DataFound>>,
     outbox: Sender<Ticketed<Request>>,
     tickets: Ticket,
@@ -90,7 +90,7 @@ impl State {
         state
     }
 
-    /// Sends a request and returns its ticket. A backend that is gone is noticed where its responses are
+    /// Sends a request and returns its ticket. A backend that has ended is noticed where its responses are
     /// read.
     pub(super) fn send(&mut self, request: Request) -> Ticket {
         self.tickets += 1;
@@ -98,7 +98,7 @@ impl State {
         self.tickets
     }
 
-    /// Sends a request, and waits for the response in [`Loading`].
+    /// Sends a request and returns a value that waits for the response.
     pub(super) fn request<T>(&mut self, request: Request) -> Loading<T> {
         Loading::waiting(self.send(request), self.now)
     }
@@ -113,33 +113,33 @@ impl State {
         self.machine = self.request(Request::Machine);
     }
 
-    /// Shows one line about what just happened.
+    /// Shows one line about the last action.
     pub(super) fn say(&mut self, role: Role, words: impl Into<String>) {
         self.notice = Some((role, words.into()));
     }
 
-    /// The model, once it is known and, where that is needed, confirmed.
+    /// Returns the model, once it is known and, if necessary, confirmed.
     pub(super) fn model_ready(&self) -> Option<&ModelFound> {
         let found = self.model.ready()?;
         (found.unknown_architecture.is_none() || self.is_confirmed()).then_some(&**found)
     }
 
-    /// Whether the user has said what an unknown family is to be treated as.
+    /// Returns whether the user confirmed how an unknown family is treated.
     pub(super) fn is_confirmed(&self) -> bool {
         self.planner.answers.architecture.is_some()
     }
 
-    /// Takes the architecture that was offered for an unknown family.
+    /// Accepts the architecture that was suggested for an unknown family.
     pub(super) fn confirm_model(&mut self) {
         if let Some(found) = self.model.ready() {
             self.planner.answers.architecture = Some(Answer::flag(found.facts.config.architecture));
-            // It was looked up as that already.
+            // The model was already looked up as that architecture.
             self.model_of = self.model_key();
             self.replan();
         }
     }
 
-    /// Chooses a model. One that failed before is looked up again.
+    /// Chooses a model. A model that failed before is looked up again.
     pub(super) fn choose_model(&mut self, name: &str) {
         let is_same = self.planner.answers.model.as_ref().is_some_and(|answer| answer.value == name);
         self.planner.choose_model(name);
@@ -156,12 +156,12 @@ impl State {
         }
     }
 
-    /// Reads the data once more, after a failure, a cancel, or because the files have changed.
+    /// Reads the data again after a failure, a cancel, or a change of the files.
     pub(super) fn read_data_again(&mut self) {
         self.data_of = None;
     }
 
-    /// Stops reading the data; it stays unread until it is asked for again.
+    /// Stops reading the data. It stays unread until the user requests it again.
     pub(super) fn cancel_data(&mut self) {
         let data = std::mem::replace(&mut self.data, Loading::Failed("cancelled".into()));
         self.cancel(&data);
@@ -209,7 +209,7 @@ impl State {
         self.planner.answers.without(|_, setting| !setting.reads_data)
     }
 
-    /// Reads the data again in the background, where an answer that it is read by has changed.
+    /// Reads the data again in the background if an answer that affects it has changed.
     pub(super) fn count_again(&mut self) {
         let read_by = self.answers_data_is_read_by();
         if self.data.ready().is_none() || self.read_by.as_ref() == Some(&read_by) {
@@ -221,7 +221,7 @@ impl State {
         self.recount = self.request(self.data_request());
     }
 
-    /// Makes the plan that follows from the answers and the present facts.
+    /// Makes the plan from the answers and the current facts.
     pub(super) fn replan(&mut self) {
         let known = (self.machine.ready(), self.model_ready(), self.data.ready());
         let facts = match known {
@@ -236,8 +236,8 @@ impl State {
         self.planner.set_facts(facts);
     }
 
-    /// Why the data cannot be trained on as it is: too much of it was rejected, nothing is left, or a plan
-    /// cannot hold its name.
+    /// Returns why the data cannot be trained on as it is: too many lines were rejected, nothing is left, or
+    /// a plan cannot contain its name.
     pub(super) fn data_refused(&self) -> Option<String> {
         let report = &self.data.ready()?.report;
         let Some(refusal) = refusal(&self.planner.answers, report) else {
@@ -252,7 +252,7 @@ impl State {
         Some(format!("{}{keys}", refusal.text))
     }
 
-    /// Raises the limit on rejected lines to what was found.
+    /// Raises the limit on rejected lines to the number found.
     pub(super) fn accept_the_rest(&mut self) {
         let Some(data) = self.data.ready() else { return };
         if let Some(limit) = self.planner.accept_the_rest(&data.report) {
@@ -260,13 +260,13 @@ impl State {
         }
     }
 
-    /// How much of a catalog model is on this machine.
+    /// Returns how much of a catalog model is on this machine.
     pub(super) fn cached(&self, id: &str) -> Cached {
         let models = self.catalog.ready().map(Vec::as_slice).unwrap_or_default();
         models.iter().find(|model| model.id == id).map_or(Cached::Nothing, |model| model.cached)
     }
 
-    /// Takes a response that is for all pages; hands back one that is for one of them.
+    /// Takes a response that concerns all pages. Returns a response that belongs to a single page.
     pub(super) fn receive(&mut self, response: Ticketed<Response>) -> Option<Ticketed<Response>> {
         let Ticketed { ticket, body } = response;
         match body {
@@ -311,7 +311,7 @@ impl State {
         self.replan();
     }
 
-    /// Takes news of work under way.
+    /// Takes a progress message. Returns whether anything waits for it.
     pub(super) fn progress(&mut self, ticket: Ticket, progress: &Progress) -> bool {
         let now = self.now;
         self.model.progress(ticket, progress, now)
@@ -319,12 +319,13 @@ impl State {
             || self.recount.progress(ticket, progress, now)
     }
 
-    /// A path as typed: `~/` is the home folder.
+    /// Resolves a typed path: `~/` is the home folder.
     pub(super) fn path(&self, typed: &str) -> PathBuf {
         expand_home(typed, self.home.as_deref())
     }
 
-    /// A path as it is shown: short where it lies here or at home. Not escaped.
+    /// Returns a path as it is displayed, relative to the working directory or the home folder where
+    /// possible. It is not escaped.
     pub(super) fn shown(&self, path: &Path) -> String {
         if let Ok(here) = path.strip_prefix(&self.folder)
             && !here.as_os_str().is_empty()

@@ -1,4 +1,4 @@
-//! Test inputs that own their memory, made from a seed, and how results are compared.
+//! Test inputs that own their memory, generated from a seed, and the comparison of results.
 
 use std::iter;
 
@@ -45,7 +45,7 @@ impl Case {
     }
 
     pub(super) fn blank_outputs(&self) -> Outputs {
-        // Not zeros: everything has to be overwritten.
+        // Not zeros, so that the test detects values that are not overwritten.
         Outputs {
             out: vec![f32::NAN; self.tokens() * self.dims.values_width()],
             final_state: vec![f32::NAN; self.inputs().state_floats()],
@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// A stream of numbers in [-1, 1), the same for the same seed.
+/// Returns a stream of numbers in [-1, 1), determined by the seed.
 pub(super) fn numbers(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move || {
@@ -149,8 +149,8 @@ pub(super) fn probe(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The largest difference, relative to the largest value (or to 1e-4, where all are smaller than differences
-/// can tell).
+/// Returns the largest difference, relative to the largest value (or to 1e-4 if all values are smaller than
+/// that).
 pub(super) fn distance<A: Copy + Into<f64>, B: Copy + Into<f64>>(a: &[A], b: &[B]) -> f64 {
     assert_eq!(a.len(), b.len());
     let largest = b.iter().fold(1e-4_f64, |largest, &b| largest.max(b.into().abs()));

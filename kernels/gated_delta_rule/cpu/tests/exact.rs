@@ -1,5 +1,4 @@
-//! The rule once more, in f64 and as plainly as the specification states it, and its derivatives as
-//! differences.
+//! The rule in f64, written like its specification, and its derivatives as differences.
 
 use std::iter;
 
@@ -19,7 +18,7 @@ pub(super) fn exact(case: &Case) -> Exact {
     ]
 }
 
-/// Outputs and final states, straight from the specification.
+/// Returns outputs and final states, directly from the specification.
 pub(super) fn exact_recurrence(case: &Case, [qkv, g, beta, initial_state]: &Exact) -> (Vec<f64>, Vec<f64>) {
     let Dims { key_heads, value_heads, key_dim, value_dim } = case.dims;
     let mut out = vec![0.0; case.tokens() * case.dims.values_width()];

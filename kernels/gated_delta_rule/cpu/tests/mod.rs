@@ -1,4 +1,4 @@
-//! The chunked rule against golden values of transformers, against the recurrence, and against differences of
+//! Compares the chunked rule with golden values of transformers, with the recurrence, and with differences of
 //! an f64 recurrence.
 
 use std::iter;
@@ -144,8 +144,8 @@ fn gradients_hold_under_strong_decay() {
     assert_gradients_match_differences(&random_case(dims(1, 1, 4, 4), &[70], 40.0, true, 5), 5e-6);
 }
 
-/// The gradient of the decay is tiny where the decay is strong; each single value has to be right, not just
-/// the largest.
+/// The gradient of the decay is tiny where the decay is strong; every value must be accurate, not only the
+/// largest.
 #[test]
 fn small_gradients_of_strong_decays_keep_their_digits() {
     let mut case = random_case(dims(1, 1, 4, 4), &[70], 0.0, true, 6);
@@ -254,7 +254,7 @@ fn nothing_of_a_broken_segment_reaches_its_neighbours() {
         gate[75 * case.dims.value_heads..145 * case.dims.value_heads].fill(f32::NAN);
     }
     out_probe[75 * out_width..145 * out_width].fill(f32::NAN);
-    // One thread, so that the buffers of the broken segment are used again by the one behind it.
+    // One thread, so that the next segment uses the buffers of the faulty one again.
     pool(1).install(|| assert_packed_equals_alone(&case, &out_probe));
     let out = case.forward().out;
     assert!(out[75 * out_width..145 * out_width].iter().all(|x| x.is_nan()), "the broken segment shows");

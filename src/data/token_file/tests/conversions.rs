@@ -29,7 +29,7 @@ fn intact(items: &[Item]) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Bit by bit, from the definition, for any of the three algorithms and coverages.
+/// Computes a CRC bit by bit, from the definition.
 fn slow_crc(bytes: &[u8], start: u16, reflected: bool) -> u16 {
     bytes.iter().fold(start, |crc, &byte| {
         let byte = if reflected { byte.reverse_bits() } else { byte };
@@ -245,7 +245,7 @@ fn packets_of_other_kinds_and_negative_ids_are_not_taken_for_tokens() {
     assert!(error.contains("-100 is no token id"), "{error}");
 }
 
-/// Gives one byte at a time, like a slow pipe.
+/// A reader that returns one byte at a time, like a slow pipe.
 struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {

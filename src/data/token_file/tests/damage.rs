@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::token_file::v2::{FOOTER, packet_len, u32_at, u64_at};
 
-/// The byte ranges of a sound file's parts.
+/// The byte ranges of an intact file's parts.
 struct Layout {
     header: Range<usize>,
     packets: Vec<Range<usize>>,
@@ -32,7 +32,7 @@ fn layout(bytes: &[u8]) -> Layout {
     Layout { header, packets, index, footer }
 }
 
-/// Calls `check` with the file on disk changed in each of its bits in turn.
+/// Flips each bit of the file on disk in turn, and calls `check`.
 fn for_each_flipped_bit(path: &Path, sound: &[u8], mut check: impl FnMut(usize, u32)) {
     let file = File::options().write(true).open(path).unwrap();
     for (at, &byte) in sound.iter().enumerate() {
@@ -127,7 +127,7 @@ fn every_truncation_is_refused_and_every_whole_packet_in_it_recovered() {
             }
             Err(_) => assert!(len < 8, "{len} bytes"),
         }
-        // Packets end at multiples of 64; in between, each rebuild would only cost its fsync.
+        // Packets end at multiples of 64. Other lengths are skipped, because each rebuild costs an fsync.
         if !matches!(len % 64, 63 | 0 | 1) {
             continue;
         }
@@ -172,7 +172,7 @@ fn what_a_killed_writer_left_can_be_recovered() {
     let partial = folder.path().join("train.qubgpu.partial");
     assert!(matches!(rebuild(&partial, &path), Err(TokenFileError::BeingWritten { .. })));
 
-    // What SIGKILL would leave: some bytes, no lock, no destructor run.
+    // This is the state after SIGKILL: some bytes, no lock, and no destructor was run.
     let left = fs::read(&partial).unwrap();
     drop(writer);
     fs::write(&partial, &left[..left.len() - 100_000]).unwrap();
@@ -233,7 +233,7 @@ fn reseal(block: &mut [u8]) {
     block[end..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Everything that reads, on one file: no panic, no matter what.
+/// Reads one file with all readers, none of which may panic.
 fn read_all_ways(path: &Path) -> (bool, bool) {
     let sound = verify(path).is_ok_and(|report| report.is_sound());
     let readable = read(path).is_ok();
@@ -257,7 +257,7 @@ proptest! {
         prop_assert_eq!(read_all_ways(&path), (false, false));
     }
 
-    /// Checksums set right again after the damage, so that the checks behind them have to hold.
+    /// Checksums are corrected after the damage, so that the checks after them are tested.
     #[test]
     fn wrong_numbers_under_right_checksums_never_panic_nor_lead_out_of_the_file(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -271,7 +271,7 @@ proptest! {
             let place = range.start + at.index(range.len());
             bytes[place] = value;
         }
-        // The length of the header is kept: elsewhere it has no checksum to set right.
+        // The length of the header is kept, because without it there is no checksum to correct.
         bytes[12..16].copy_from_slice(&sound[12..16]);
         reseal(&mut bytes[header]);
         let index_crc = crc32c::crc32c(&bytes[index]);

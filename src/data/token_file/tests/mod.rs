@@ -1,4 +1,4 @@
-//! Token files as real files: what comes back, and what happens to each damaged bit.
+//! Tests of token files on disk: what is read back, and the effect of each damaged bit.
 
 mod conversions;
 mod damage;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// An example with everything the file keeps of it.
+/// An example with everything that the file stores about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sample {
     tokens: Vec<u32>,
@@ -22,7 +22,7 @@ fn sample(len: usize, salt: u32, origin: Origin) -> Sample {
     Sample { tokens, mask, origin }
 }
 
-/// Lengths around the borders of mask bytes and of alignment.
+/// Returns examples with lengths around the boundaries of mask bytes and of alignment.
 fn samples() -> Vec<Sample> {
     [1, 7, 8, 9, 15, 16, 40]
         .into_iter()
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Vec<Sample>, TokenFileError> {
         .collect()
 }
 
-/// A folder with one sound file in it, and that file's bytes.
+/// Returns a folder with one intact file, and that file's bytes.
 fn sound_file() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.qubgpu");

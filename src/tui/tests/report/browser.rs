@@ -1,6 +1,6 @@
-//! The page in a real browser, where there is one: `CHROMIUM`, or Chromium or Chrome on the path.
+//! Tests the page in a real browser, if there is one: `CHROMIUM`, or Chromium or Chrome on the path.
 //!
-//! A second page with a script of its own holds the report in a frame and measures what became of it.
+//! A second page with a script contains the report in a frame and measures its layout.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,14 +17,14 @@ struct Browser {
     place: tempfile::TempDir,
 }
 
-/// The response of a browser.
-struct Said {
+/// The output of a browser.
+struct BrowserOutput {
     out: String,
     err: String,
 }
 
 impl Browser {
-    /// The browser, or a word that there is none.
+    /// Finds the browser, or prints that there is none.
     fn find() -> Option<Self> {
         let named = std::env::var_os("CHROMIUM").map(PathBuf::from);
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -39,7 +39,7 @@ impl Browser {
     }
 
     /// Runs the browser to its end on a page of this text.
-    fn open(&self, page: &str, flags: &[&str]) -> Said {
+    fn open(&self, page: &str, flags: &[&str]) -> BrowserOutput {
         let file = self.place.path().join("page.html");
         std::fs::write(&file, page).unwrap();
         let output = |name: &str| std::fs::File::create(self.place.path().join(name)).unwrap();
@@ -63,7 +63,7 @@ impl Browser {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Said { out: self.read("out"), err: self.read("err") }
+        BrowserOutput { out: self.read("out"), err: self.read("err") }
     }
 
     fn read(&self, name: &str) -> String {
@@ -75,14 +75,15 @@ impl Browser {
         let srcdoc = page.replace('&', "&amp;").replace('"', "&quot;");
         let holder =
             include_str!("holder.html").replace("WIDTH", &width.to_string()).replace("SRCDOC", &srcdoc);
-        let said = self.open(&holder, &["--dump-dom"]);
-        let found = said.out.split_once("<pre>").and_then(|(_, rest)| rest.split_once("</pre>"));
-        let (json, _) = found.unwrap_or_else(|| panic!("nothing was measured:\n{}\n{}", said.out, said.err));
+        let result = self.open(&holder, &["--dump-dom"]);
+        let found = result.out.split_once("<pre>").and_then(|(_, rest)| rest.split_once("</pre>"));
+        let (json, _) =
+            found.unwrap_or_else(|| panic!("nothing was measured:\n{}\n{}", result.out, result.err));
         let json = json.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
         serde_json::from_str(&json).unwrap()
     }
 
-    /// The upper part of the page as pixels.
+    /// Returns the upper part of the page as pixels.
     fn picture(&self, page: &str, width: u32, height: u32, flags: &[&str]) -> Picture {
         let path = self.place.path().join("picture.png");
         let picture = format!("--screenshot={}", path.display());
@@ -134,7 +135,7 @@ fn the_page_lies_well_on_a_desk_and_on_a_phone() {
         for chart in charts {
             let size = |name: &str| chart[name].as_f64().unwrap();
             assert!(size("width") > 0.7 * f64::from(width.min(430)) && size("height") > 100.0, "{chart}");
-            // What is drawn fills the chart: curves from side to side, and not on one line.
+            // The drawing fills the chart: curves from side to side, and not on one line.
             assert!(size("drawn_width") > 0.7 * size("width") && size("drawn_height") > 8.0, "{chart}");
             assert!(
                 size("drawn_width") < 1.1 * size("width") && size("drawn_height") < 1.1 * size("height"),
@@ -159,12 +160,12 @@ fn the_page_has_its_colours_by_day_and_by_night_and_no_complaint_from_the_browse
         let night = browser.picture(&page, width, height, &["--blink-settings=preferredColorScheme=0"]);
         assert!(night.of(dark_paper) > all / 2 && night.of(dark_accent) > 1000 && night.of(accent) == 0);
     }
-    let said = browser.open(&page, &["--dump-dom"]);
-    assert!(said.out.contains("</html>"), "{}", said.err);
-    assert!(!said.err.contains(":CONSOLE"), "{}", said.err);
+    let result = browser.open(&page, &["--dump-dom"]);
+    assert!(result.out.contains("</html>"), "{}", result.err);
+    assert!(!result.err.contains(":CONSOLE"), "{}", result.err);
 }
 
-/// Text that takes every way out of text that a page may have left open.
+/// Text that tries every way of escaping from text in a page.
 const HOSTILE: &str = "</title></style></pre></svg><script>parent.hit = 1; document.title = 'hit'</script>\
     \"><img src=x onerror='parent.hit = 1'>'><svg onload=parent.hit=1><iframe srcdoc='<script>top.hit=1</script>'>\
     <a href='javascript:parent.hit=1'>x</a><style>body { display: none }</style><base href='//evil'>&#60;script>\
@@ -177,10 +178,10 @@ fn hostile_text_is_shown_and_does_nothing() {
     let mut input = ReportInput::read(&runs::hostile(&RunsRoot::new(root.path()), HOSTILE));
     input.name = HOSTILE.into();
     let page = html(&input);
-    let said = browser.open(&page, &["--dump-dom"]);
-    assert!(!said.err.contains(":CONSOLE"), "the policy had something to forbid:\n{}", said.err);
+    let result = browser.open(&page, &["--dump-dom"]);
+    assert!(!result.err.contains(":CONSOLE"), "the policy had something to forbid:\n{}", result.err);
 
-    // Without the policy nothing stands between a hole and what it would do.
+    // Without the policy, nothing would prevent such a hole from having an effect.
     let open = page.replacen("Content-Security-Policy", "X-Nothing", 1);
     let found = browser.measure(&open, 1200);
     assert!(found["hit"].is_null(), "a script of the data ran");
@@ -190,7 +191,7 @@ fn hostile_text_is_shown_and_does_nothing() {
     assert!(found["text"].as_str().unwrap().matches("<script>parent.hit = 1;").count() > 20);
     assert!(found["height"].as_f64().unwrap() < 40_000.0);
 
-    // That this finds something where there is something.
+    // This checks that the test can detect a leak.
     let leak = "<html><body><svg class=\"plot\"></svg><script>parent.hit = 1</script></body></html>";
     let found = browser.measure(leak, 1200);
     assert_eq!((found["hit"].as_i64(), found["strange"].to_string()), (Some(1), "[\"script\"]".to_owned()));

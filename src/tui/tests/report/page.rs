@@ -1,4 +1,4 @@
-//! The page as markup: what stands on it, that text stays text, and that it is put in place whole.
+//! Tests of the page as markup: its contents, that text stays text, and that it is written atomically.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -10,14 +10,14 @@ use sparktune_tui::report::{ReportInput, html, write_page};
 
 use crate::runs::{self, Log, noise};
 
-/// The page through a strict parser.
+/// Parses the page with a strict parser.
 fn parsed<R>(page: &str, look: impl FnOnce(&roxmltree::Document) -> R) -> R {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let document = roxmltree::Document::parse_with_options(page, options);
     look(&document.unwrap_or_else(|error| panic!("{error}\n{page}")))
 }
 
-/// All text and tooltips, in order, for looking up.
+/// Returns all text and tooltips, in order.
 fn words(page: &str) -> String {
     parsed(page, |document| {
         let texts = document.descendants().filter_map(|node| node.is_text().then(|| node.text()).flatten());

@@ -219,7 +219,7 @@ fn lengths() -> Vec<u32> {
     lengths
 }
 
-/// What was found in the data of the realistic run.
+/// The findings about the data of the realistic run.
 pub(crate) fn data() -> Report {
     let lengths = LengthReport::new(Unit::Tokens, &mut lengths()).unwrap();
     let place = |line| Place { file: "train.jsonl".into(), line };

@@ -1,11 +1,11 @@
-//! Any keys in any order, on any screen: nothing panics, and what is drawn stays in its place.
+//! Presses any keys in any order, on any screen: nothing panics, and everything drawn stays in its place.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::screen::picture::{ASCII, TRUE_COLOUR};
 
-/// A key, an answer to what is open, or a tick.
+/// A key, a response to an open request, or a tick.
 #[derive(Debug, Clone)]
 enum Step {
     Press(KeyCode, KeyModifiers),

@@ -1,5 +1,5 @@
-//! The wizard driven by keys, with a backend that answers from a list: nothing here touches a file, a hub or
-//! a device.
+//! Tests of the wizard, driven by keys, with a backend that answers from a list. Nothing here uses a file,
+//! the hub or a device.
 
 mod any_key;
 mod screens;
@@ -39,18 +39,18 @@ struct Rig {
     wizard: Wizard,
     requests: Receiver<Ticketed<Request>>,
     responses: Sender<Ticketed<Response>>,
-    /// All that was requested so far.
+    /// All requests so far.
     log: Vec<Request>,
-    /// Requests that were not answered.
+    /// The requests that were not answered yet.
     open: Vec<Ticketed<Request>>,
-    /// The responses of the backend.
+    /// The responses that the backend gives.
     world: World,
 }
 
 /// A response that depends on the request.
 type By<Q, A> = Box<dyn Fn(&Q) -> Result<A, String>>;
 
-/// The state of the backend.
+/// The contents of the backend's responses.
 struct World {
     machine: Result<MachineFound, String>,
     model: By<str, ModelFound>,
@@ -93,7 +93,7 @@ impl Rig {
         rig
     }
 
-    /// A wizard without answers, with everything it requested at first answered.
+    /// A wizard without answers, after its first requests were answered.
     fn ready() -> Self {
         let mut rig = Self::new(Setup::default(), World::default());
         rig.settle();
@@ -120,7 +120,7 @@ impl Rig {
         self.collect();
     }
 
-    /// Answers everything that is open, until nothing more is asked.
+    /// Answers all open requests until there are no new ones.
     fn settle(&mut self) {
         for _ in 0..20 {
             self.collect();
@@ -190,7 +190,7 @@ impl Rig {
         self.press(KeyCode::Enter)
     }
 
-    /// Presses Enter and answers what it requests.
+    /// Presses Enter and answers the requests that follow.
     fn take(&mut self) {
         self.enter();
         self.settle();
@@ -201,14 +201,13 @@ impl Rig {
         text(&drawn(&mut self.wizard, 100, 32, &NO_COLOUR))
     }
 
-    /// Shows the plan of a file, whatever the present rules would plan, so that a snapshot of a screen
-    /// changes only when the screen does.
+    /// Replaces the plan by that of a file, so that the snapshot of a screen does not depend on the planner.
     fn pose(&mut self) {
         let plan = Plan::from_toml(include_str!("plan.toml"), "plan.toml").unwrap();
         self.wizard.state.planner.plan = Some(plan);
     }
 
-    /// Goes to this page with the plan of the file.
+    /// Goes to this page, with the plan of the file.
     fn pose_at(&mut self, page: Page) {
         let pages = [Page::Data, Page::Plan, Page::Mtp].into_iter();
         for before in pages.filter(|before| (self.page()..page).contains(before)).collect::<Vec<_>>() {
@@ -231,7 +230,7 @@ impl Rig {
         assert!(!screen.contains(words), "{words:?} is on the screen:\n{screen}");
     }
 
-    /// The requests that were sent since the last look, of one kind.
+    /// Returns the requests of one kind that were sent since the last call.
     fn open_as<T>(&mut self, pick: impl Fn(&Ticketed<Request>) -> Option<T>) -> Vec<T> {
         self.collect();
         self.open.iter().filter_map(pick).collect()
@@ -241,7 +240,7 @@ impl Rig {
         self.wizard.page
     }
 
-    /// From the first page to this one, taking every recommendation; model and data have to be given.
+    /// Goes from the first page to this one and takes every recommendation. Model and data have to be given.
     fn to(&mut self, page: Page) {
         for _ in 0..10 {
             if self.page() == page {
@@ -261,7 +260,7 @@ fn flags(pairs: &[(&str, &str)]) -> Answers {
     answers
 }
 
-/// Model and data as a newcomer has them.
+/// The model and data that a new user would choose.
 const GIVEN: &[(&str, &str)] = &[("model", "Qwen/Qwen3.5-2B"), ("data", "sets/train.jsonl")];
 
 fn finding(what: &str, found: &str, severity: Severity, advice: Option<&str>) -> Finding {
@@ -301,7 +300,7 @@ fn spark() -> MachineFound {
     }
 }
 
-/// A laptop without a GPU and with something to be fixed.
+/// A laptop without a GPU and with a problem to fix.
 fn laptop() -> MachineFound {
     use Severity::{Good, Note, Problem};
     MachineFound {
@@ -358,7 +357,7 @@ fn model(name: &str) -> ModelFound {
     }
 }
 
-/// Lengths that look like chats: many short ones and a long tail.
+/// Lengths as in chats: many short ones and a long tail.
 fn lengths() -> Vec<u32> {
     (1..=24_315u32)
         .map(|i| {
@@ -497,7 +496,7 @@ fn entry(name: impl Into<OsString>, kind: EntryKind, bytes: Option<u64>) -> Entr
     Entry { is_model: false, is_data, name, kind, bytes }
 }
 
-/// A folder with names that try to do harm.
+/// A folder with malicious names.
 fn listing(folder: &Path) -> Listing {
     let entries = match folder.to_str() {
         Some("/desk") => vec![

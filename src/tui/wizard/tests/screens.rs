@@ -1,6 +1,6 @@
-//! Every page as text, and some as pictures: `INSTA_UPDATE=always` writes them anew.
+//! Compares every page as text, and some as pictures: `INSTA_UPDATE=always` updates them.
 //!
-//! The plan comes from `plan.toml` here, so that other reasons or figures of the planner change no snapshot.
+//! The plan comes from `plan.toml`, so that changes of the planner's reasons or figures change no snapshot.
 
 use super::*;
 use crate::screen::Role;

@@ -1,4 +1,4 @@
-//! Handles keys and answers.
+//! Tests of keys and responses across pages.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn the_demo_is_filled_in_by_one_key_and_taken_by_enter() {
     rig.take();
     rig.take();
     assert_eq!(rig.page(), Page::Plan);
-    // The preset's values are in force, and named as such.
+    // The preset's values are used, and marked as such.
     rig.sees("256");
     rig.sees("preset");
 }
@@ -142,7 +142,7 @@ fn a_model_of_unknown_architecture_has_to_be_confirmed() {
         _ => None,
     });
     assert_eq!(started, [("qwen3_5".to_owned(), Origin::Flag)]);
-    // It was looked at once.
+    // The model was looked up only once.
     assert_eq!(rig.log.iter().filter(|request| matches!(request, Request::Model { .. })).count(), 1);
 }
 
@@ -213,7 +213,7 @@ fn reading_the_data_is_cancelled_by_a_key_and_begun_again_by_choosing() {
     rig.take();
     rig.enter();
     rig.collect();
-    // The model was checked on its page already.
+    // The model was already checked on its page.
     rig.settle_all_but_data();
     assert_eq!(rig.page(), Page::Data);
     let ticket = rig.data_ticket().unwrap();
@@ -236,7 +236,7 @@ fn reading_the_data_is_cancelled_by_a_key_and_begun_again_by_choosing() {
         [ticket]
     );
     rig.open.clear();
-    // Its late answer changes nothing.
+    // The late response changes nothing.
     rig.send(ticket, Response::Data(Ok(Box::new(data()))));
     assert!(rig.wizard.state.data.ready().is_none());
     rig.press(KeyCode::Esc);
@@ -328,7 +328,7 @@ fn the_think_policy_is_switched_at_once_and_counted_again_when_the_page_is_left(
     rig.press(KeyCode::Esc);
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
-    // The old counts serve until the new ones are here.
+    // The old counts are used until the new ones arrive.
     assert!(rig.wizard.state.planner.plan.is_some());
     let ticket = rig.data_ticket().unwrap();
     let mut found = data();
@@ -352,7 +352,7 @@ fn the_plan_follows_each_keystroke_and_the_last_valid_one_stays() {
     rig.text("x");
     assert_eq!(rank(&rig), 64);
     rig.sees("expected a whole number");
-    // What is wrong cannot be kept, only corrected or undone.
+    // An invalid value cannot be kept, only corrected or undone.
     rig.enter();
     assert_eq!((rig.page(), rank(&rig)), (Page::Plan, 64));
     rig.press(KeyCode::Backspace);
@@ -380,7 +380,7 @@ fn arrows_change_values_and_say_why_one_cannot_be() {
     assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().pack.length, before + 128);
     rig.press(KeyCode::Left);
     rig.sees("as recommended");
-    // Epochs stop at one.
+    // The number of epochs cannot go below one.
     rig.press(KeyCode::Down);
     rig.press(KeyCode::Down);
     for _ in 0..3 {
@@ -399,13 +399,13 @@ fn answers_that_fit_nowhere_are_shown_with_what_would_and_can_be_changed() {
     rig.sees("does not fit");
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
-    // The cursor stands on what is at fault.
+    // The cursor is on the setting that causes the problem.
     rig.press(KeyCode::Char('r'));
     let state = &rig.wizard.state;
     assert!(state.planner.plan.is_some(), "{:?}", state.planner.problem);
 }
 
-/// A machine with disk enough, and too little memory for full fine-tuning.
+/// A machine with enough disk space, and too little memory for full fine-tuning.
 fn laptop_with_room() -> MachineFound {
     let mut found = laptop();
     found.facts.disk_free_bytes = Some(1_000_000_000_000);
@@ -427,7 +427,7 @@ fn a_preset_is_loaded_and_own_values_count_more() {
     assert_eq!((plan.method.rank(), plan.duration.epochs, plan.preset.as_deref()), (16, 5, Some("quick")));
     rig.press(KeyCode::Char('R'));
     assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
-    // A value of one's own falls back to the preset's, and that to the plan's.
+    // An answer, when removed, falls back to the preset's value, and that to the plan's.
     rig.press(KeyCode::Down);
     rig.press(KeyCode::Down);
     rig.text("64");
@@ -436,7 +436,7 @@ fn a_preset_is_loaded_and_own_values_count_more() {
         rig.press(KeyCode::Char('r'));
         assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().method.rank(), rank);
     }
-    // Another preset takes the place of the first.
+    // Another preset replaces the first.
     rig.press(KeyCode::Char('p'));
     rig.settle();
     rig.enter();
@@ -557,7 +557,7 @@ fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
     assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
     assert_eq!(rig.open.last().unwrap().body, Request::ForgetDraft);
 
-    // Somebody who insists with Ctrl-C is let go.
+    // Pressing Ctrl-C again leaves without a question.
     let mut rig = Rig::ready();
     rig.ctrl('c');
     assert_eq!(rig.ctrl('c'), Next::Leave);
