@@ -69,7 +69,7 @@ fn read(path: &Path, origin: Origin) -> Result<Answers, Failure> {
 fn demo_answers() -> Result<Answers, Failure> {
     let folder = demo_folder().ok_or_else(|| {
         Failure::usage("presets/demo was not found next to the program")
-            .hint(format!("Set {HOME_VARIABLE} to the folder that holds presets/, the checkout of sparktune"))
+            .hint(format!("Set {HOME_VARIABLE} to the folder that contains presets/, the checkout of sparktune"))
     })?;
     let preset = |value: PathBuf| Answer::new(value.display().to_string(), Origin::Preset);
     Ok(Answers {
