@@ -135,7 +135,7 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
             escape(&output.display().to_string())
         )),
         _ if defects > 0 => text.push_str(&format!(
-            "Convert the source again, or save the intact examples with `{} verify FILE --rebuild OUT`\n",
+            "Create the file again from its source, or save the intact examples with `{} verify FILE --rebuild OUT`\n",
             program_name()
         )),
         _ => {}

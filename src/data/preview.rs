@@ -71,12 +71,12 @@ impl Preview {
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
         match (&self.empty_think_block, differ) {
-            (None, _) => "this model's template inserts no empty think block: both choices train the same",
+            (None, _) => "this model's template inserts no empty think block, so both choices train the same tokens",
             (Some(_), false) => {
-                "no example shown has an inserted empty think block: both choices train the same here"
+                "none of the examples shown has an inserted empty think block, so both choices train the same tokens here"
             }
             (Some(_), true) => {
-                "the empty think block that the template inserts is trained under `train`, context under `skip`"
+                "the empty think block that the template inserts is trained with `train`, and is context with `skip`"
             }
         }
     }
@@ -276,7 +276,7 @@ fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_byt
     for (start, end) in borders.iter().zip(borders.iter().skip(1)).map(|(a, b)| (*a, *b)) {
         if hole.contains(&start) {
             if start == hole.start {
-                let text = format!("… {} bytes left out …", hole.len());
+                let text = format!("… {} bytes not shown …", hole.len());
                 spans.push(Span { text, trained: false, special: false, left_out: true });
             }
             continue;

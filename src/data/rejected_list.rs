@@ -82,7 +82,7 @@ impl RejectedList {
     }
 
     fn no_list(&self, line_no: u64) -> DataError {
-        let problem = format!("line {} is not one of a list of rejected lines", line_no + 1);
+        let problem = format!("line {} does not belong to a list of rejected lines", line_no + 1);
         DataError::input(&self.path, problem, "run the check again to rebuild the list")
     }
 }

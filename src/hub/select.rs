@@ -61,12 +61,12 @@ pub(crate) fn select(
         return Err(Error::NoSafetensors { repo: repo.into(), found });
     }
     if !has(CONFIG) {
-        return Err(missing(CONFIG, "Choose a repository or folder that holds a whole model"));
+        return Err(missing(CONFIG, "Choose a repository or folder that contains a complete model"));
     }
     let mut files = vec![CONFIG.to_string()];
     if matches!(needs, Needs::Tokenizer | Needs::Model) {
         if !has(TOKENIZER) {
-            let advice = "Load the tokenizer in transformers and write it with `save_pretrained`, which makes this file";
+            let advice = "Load the tokenizer in transformers and save it with `save_pretrained`, which writes this file";
             return Err(missing(TOKENIZER, advice));
         }
         files.push(TOKENIZER.into());
@@ -138,7 +138,7 @@ impl Index {
                 e.line(),
                 e.column(),
                 if e.is_data() {
-                    "`weight_map` from tensor to file is missing or of another type"
+                    "`weight_map` is missing or has the wrong type"
                 } else {
                     "not JSON"
                 }

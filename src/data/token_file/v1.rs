@@ -147,7 +147,7 @@ impl Packet {
         ids.iter()
             .map(|bytes| {
                 let id = i32::from_be_bytes(*bytes);
-                u32::try_from(id).map_err(|_| format!("{id} is no token id"))
+                u32::try_from(id).map_err(|_| format!("{id} is not a token id"))
             })
             .collect()
     }

@@ -276,7 +276,7 @@ fn nonsense_from_a_server_is_refused_in_words() {
     }
     let (server, home) = (FakeHub::with_model(), Home::new());
     server.rule(|r| Some(say(302, &[("location", &r.path)])));
-    assert!(error_of(&home.hub(&server), ID).1.contains("redirects without end"));
+    assert!(error_of(&home.hub(&server), ID).1.contains("endless redirects"));
     server.be_good();
     server.rule(|_| Some(say(302, &[("location", "file:///etc/passwd")])));
     assert!(error_of(&home.hub(&server), ID).1.contains("a redirect without a usable address"));
