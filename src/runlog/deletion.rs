@@ -29,11 +29,11 @@ impl RunDir {
         let path = self.path().to_owned();
         let refuse = |reason: &str| Err(Error::NotDeletable { path: path.clone(), reason: reason.into() });
         if fs::symlink_metadata(&path).doing("delete", &path)?.is_symlink() {
-            return refuse("it is a link; delete the run where it lies");
+            return refuse("it is a link; delete the run at its real location");
         }
         let here = |part: &Path| fs::symlink_metadata(part).is_ok_and(|meta| !meta.is_symlink());
         if !(here(&self.events()) && self.events().is_dir() && here(&self.plan()) && self.plan().is_file()) {
-            return refuse("it has no plan.toml and events/ of its own, so it may be something else");
+            return refuse("it has no plan.toml and events/, so it may not be a run");
         }
         // Held to the end: nobody starts a trainer in a folder that is going away.
         let _lease = Lease::acquire(&self)?;

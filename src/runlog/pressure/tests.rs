@@ -94,7 +94,7 @@ fn at_the_edge_it_is_said_once_and_again_only_after_a_minute_of_room() {
             Relief::Warn(words) | Relief::Stop(words) => words.split(':').next().unwrap(),
         })
         .collect();
-    assert_eq!(words, ["memory is tight", "there is enough memory again", "memory is tight"]);
+    assert_eq!(words, ["memory is running low", "there is enough memory again", "memory is running low"]);
 }
 
 #[test]
@@ -143,9 +143,8 @@ fn the_verdict_says_what_used_the_memory_and_what_to_change() {
     assert_eq!(
         words,
         "memory ran out: 1.0 GB of 128 GB available, and 11.7 GB should stay free; swap in use grew by 3.0 GB; all programs waited \
-         for memory for 12 % of the last 10 s; the trainer holds 6.0 GB, not counting what it holds for the GPU; the largest other \
-         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs took it, end them \
-         and resume; else start a new run with --recompute true or --pack-length 2688"
+         for memory for 12 % of the last 10 s; the trainer holds 6.0 GB, not counting its memory on the GPU; the largest other \
+         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs are using it, end them and resume; else start a new run with --recompute true or --pack-length 2688"
     );
     assert_eq!(watch.reading(&pressed, 2 * SECOND, nobody), None, "said once");
 }
