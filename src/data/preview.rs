@@ -299,7 +299,7 @@ mod tests {
         let text = "ä".repeat(50) + "b" + &"ö".repeat(50);
         let spans = spans(&text, &[0..text.len()], &[], 21);
         let words: Vec<&str> = spans.iter().map(|span| span.text.as_str()).collect();
-        assert_eq!(words, ["äääää", "… 181 bytes left out …", "ööööö"]);
+        assert_eq!(words, ["äääää", "… 181 bytes not shown …", "ööööö"]);
         assert_eq!(spans.iter().map(|span| span.left_out).collect::<Vec<_>>(), [false, true, false]);
         assert!(spans[0].trained && !spans[1].trained && spans[2].trained);
     }

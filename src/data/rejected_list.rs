@@ -191,7 +191,7 @@ mod tests {
         let path = folder.path().join("data.jsonl");
         std::fs::write(&path, "{\"messages\": []}\n").unwrap();
         let error = RejectedList::open(&path).unwrap().page(0, 1, 10).unwrap_err().to_string();
-        assert!(error.contains("data.jsonl") && error.contains("line 1 is not one"), "{error}");
+        assert!(error.contains("data.jsonl") && error.contains("line 1 does not belong"), "{error}");
         std::fs::write(&path, "").unwrap();
         assert!(RejectedList::open(&path).unwrap().page(0, 1, 10).unwrap().is_empty());
         assert!(RejectedList::open(&folder.path().join("none")).is_err());

@@ -222,7 +222,7 @@ mod tests {
         assert!(text(Needs::Config, &["model-q4.gguf"]).contains("GGUF"));
         assert!(text(Needs::Model, &["config.json", "adapter_model.safetensors"]).contains("LoRA adapter"));
         assert!(text(Needs::Model, &["config.json"]).contains("no weights at all"));
-        assert!(text(Needs::Config, &["README.md"]).contains("config.json is not there"));
+        assert!(text(Needs::Config, &["README.md"]).contains("config.json is missing"));
         assert!(text(Needs::Model, &["config.json", WEIGHTS]).contains("save_pretrained"));
     }
 
@@ -260,8 +260,8 @@ mod tests {
     fn a_malformed_index_is_said_with_its_place() {
         for (text, part) in [
             ("{\"weight_map\":\n{\"a\":", "line 2, column 5: not JSON"),
-            ("{}", "`weight_map` from tensor to file is missing"),
-            (r#"{"weight_map":{"a":["b"]}}"#, "another type"),
+            ("{}", "`weight_map` is missing"),
+            (r#"{"weight_map":{"a":["b"]}}"#, "the wrong type"),
             (r#"{"weight_map":{}}"#, "empty"),
         ] {
             let error = with_index(Needs::Model, &SHARDED, text).unwrap_err().to_string();

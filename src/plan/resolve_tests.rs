@@ -287,7 +287,7 @@ fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_doe
     let between = Facts { data: report(lengths(70_000, 900.0, 0.4), 0.5), ..facts("Qwen/Qwen3.5-2B") };
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &between).unwrap();
     assert!(
-        reason(&plan, "method.kind").contains("between the two rules"),
+        reason(&plan, "method.kind").contains("between the two limits"),
         "{}",
         reason(&plan, "method.kind")
     );

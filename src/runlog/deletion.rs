@@ -102,7 +102,7 @@ mod tests {
         let other = root.path().join("project");
         fs::create_dir_all(other.join("events")).unwrap();
         let error = RunDir::open(&other).unwrap().delete().unwrap_err();
-        assert!(error.to_string().contains("may be something else"), "{error}");
+        assert!(error.to_string().contains("may not be a run"), "{error}");
         assert!(other.join("events").is_dir());
 
         // Somebody else's plan and events, linked into a folder.

@@ -184,7 +184,7 @@ mod tests {
     fn a_full_disk_and_a_read_only_one_are_said_in_words() {
         let full = Error::io("write", "/runs/a/checkpoints", rustix::io::Errno::NOSPC.into());
         assert!(full.is_disk_full());
-        assert!(full.to_string().contains("disk full; free some space"), "{full}");
+        assert!(full.to_string().contains("the disk is full; free some space"), "{full}");
         let read_only = Error::io("create", "/runs/a", rustix::io::Errno::ROFS.into());
         assert!(!read_only.is_disk_full());
         assert!(read_only.to_string().contains("read-only"), "{read_only}");

@@ -271,11 +271,11 @@ mod tests {
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    default_program(1): catastrophic error: cannot open source file \"cuda_fp16.h\"\n      #include <cuda_fp16.h>\n[Source]  \n#include <cuda_fp16.h>",
-            "header cuda_fp16.h was not found",
+            "header cuda_fp16.h, which a kernel needs, was not found",
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    nvrtc: error: invalid value for --gpu-architecture (-arch)\n[Source]  \nextern",
-            "NVRTC is too old to know this GPU",
+            "NVRTC is too old for this GPU",
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    default_program(1): error: identifier \"y\" is undefined\n      extern \"C\" __global__ void k(float*x){ y; }\n[Source]  \nextern",

@@ -332,6 +332,6 @@ mod tests {
         let untied = trimmed_page("merged-mtp", false, None);
         assert!(untied.contains("--speculative-token-map ./draft-tokens.pt"), "{untied}");
         let tied = trimmed_page("merged-mtp", true, None);
-        assert!(tied.contains("do not give it the list") && !tied.contains("launch_server"), "{tied}");
+        assert!(tied.contains("Do not use the list") && !tied.contains("launch_server"), "{tied}");
     }
 }

@@ -141,7 +141,7 @@ fn a_peer_that_trains_something_else_or_dies_is_named_with_what_to_do() {
     let place = Place::new();
     let fewer = format!(r#"{ITSELF} | sed -u 's/"trained_parameters":/"trained_parameters":9/'"#);
     let said = lossless(&place, &fewer, &["--method", "lora"]).exits(2).err;
-    assert!(said.contains("not the same training"), "{said}");
+    assert!(said.contains("the two trainings differ"), "{said}");
     let said = lossless(&place, "echo no torch here >&2; exit 1", &["--method", "lora"]).exits(2).err;
     assert!(said.contains("ended before the first step") && said.contains("no torch here"), "{said}");
     assert!(said.contains("/python") && said.contains("--peers"), "{said}");

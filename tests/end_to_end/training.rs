@@ -98,7 +98,7 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
             .iter()
             .any(|event| event["detail"].as_str().is_some_and(|d| d.contains(words)))
     };
-    assert!(told(&trimmed, "a draft from 100 tokens") && !told(&whole, "a draft from 100 tokens"));
+    assert!(told(&trimmed, "drafting from 100 tokens") && !told(&whole, "drafting from 100 tokens"));
 
     let refused = done(&mut place.train(&["--draft-vocab", "100000"])).exits(2);
     assert!(

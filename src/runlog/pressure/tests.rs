@@ -108,7 +108,7 @@ fn waiting_for_memory_while_it_is_tight_stops_and_while_there_is_room_is_only_sa
     assert_eq!(stops(&said), [5.0], "{said:?}");
     let said = told(&mut spark(), vec![waiting(50.0); 600]);
     assert!(
-        matches!(said.as_slice(), [(10.0, Relief::Warn(words))] if words.contains("programs wait")),
+        matches!(said.as_slice(), [(10.0, Relief::Warn(words))] if words.contains("programs are waiting")),
         "{said:?}"
     );
 }

@@ -223,7 +223,7 @@ fn a_full_disk_is_said_once_and_counted_and_the_events_go_on() {
             board.flush()
         })
         .collect();
-    assert!(matches!(&said[..], [once] if once.contains("disk full")), "{said:?}");
+    assert!(matches!(&said[..], [once] if once.contains("disk is full")), "{said:?}");
     assert_eq!(board.lost(), 4, "the version and three steps");
 
     // A folder that cannot be made: a warning among the events, and nothing else.
