@@ -201,7 +201,10 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         Exit::Done | Exit::Stopped => Ending { exit, failure: None, log: None },
         Exit::Bug if crash_report.is_file() => failed(Failure::new(
             Exit::Bug,
-            format!("the trainer ended because of a bug in sparktune. The crash report is {}", crash_report.display()),
+            format!(
+                "the trainer ended because of a bug in sparktune. The crash report is {}",
+                crash_report.display()
+            ),
         )),
         _ if events_say_why => Ending { exit, failure: None, log: None },
         _ => {

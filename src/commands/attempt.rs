@@ -82,9 +82,7 @@ fn follow_to_the_end(
             if handled > 1 {
                 return false;
             }
-            note(
-                "stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)",
-            );
+            note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
             following.request_stop();
         }
         true

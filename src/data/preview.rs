@@ -71,7 +71,9 @@ impl Preview {
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
         match (&self.empty_think_block, differ) {
-            (None, _) => "this model's template inserts no empty think block, so both choices train the same tokens",
+            (None, _) => {
+                "this model's template inserts no empty think block, so both choices train the same tokens"
+            }
             (Some(_), false) => {
                 "none of the examples shown has an inserted empty think block, so both choices train the same tokens here"
             }

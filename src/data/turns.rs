@@ -152,7 +152,10 @@ impl TurnShape {
             let mut segments =
                 rendered.messages.iter().filter(|(m, _)| *m == i).map(|(_, span)| span.clone());
             let (Some(segment), None) = (segments.next(), segments.next()) else {
-                return Err(uncertain(i, "the chat template does not render this turn exactly once, separately from other turns"));
+                return Err(uncertain(
+                    i,
+                    "the chat template does not render this turn exactly once, separately from other turns",
+                ));
             };
             if segment.start < previous_end {
                 return Err(uncertain(i, "the chat template renders turns out of order"));
@@ -168,7 +171,10 @@ impl TurnShape {
             let opening = self.openings.iter().find(|o| text.starts_with(o.as_str()));
             let closing = self.closings.iter().find(|c| text.ends_with(&c.text));
             let (Some(opening), Some(closing)) = (opening, closing) else {
-                return Err(uncertain(i, "the chat template opens or closes this turn differently from all others"));
+                return Err(uncertain(
+                    i,
+                    "the chat template opens or closes this turn differently from all others",
+                ));
             };
             if opening.len() + closing.text.len() > text.len() {
                 return Err(uncertain(

@@ -226,7 +226,9 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// Any other status that is not success.
-    #[error("{host}: the server answered HTTP {status}. Try again later; if that does not help, check HF_ENDPOINT")]
+    #[error(
+        "{host}: the server answered HTTP {status}. Try again later; if that does not help, check HF_ENDPOINT"
+    )]
     Server {
         /// Host that was asked.
         host: String,

@@ -34,7 +34,8 @@ impl ModelName {
             return Ok(Self::Folder(path));
         }
         if text.starts_with(['/', '.', '~']) {
-            let why = if path.exists() { "is a file; give the folder that contains it" } else { "no such folder" };
+            let why =
+                if path.exists() { "is a file; give the folder that contains it" } else { "no such folder" };
             return Err(Error::NoFolder { path, why });
         }
         let bad = |why| Error::BadName { given: text.into(), why };

@@ -137,11 +137,7 @@ impl Index {
                 "not a list of shards (line {}, column {}: {})",
                 e.line(),
                 e.column(),
-                if e.is_data() {
-                    "`weight_map` is missing or has the wrong type"
-                } else {
-                    "not JSON"
-                }
+                if e.is_data() { "`weight_map` is missing or has the wrong type" } else { "not JSON" }
             ))
         })?;
         if index.weight_map.is_empty() {

@@ -22,8 +22,7 @@ impl Token {
         }
         if !text.bytes().all(|b| b.is_ascii_graphic()) {
             let why =
-                "the token contains invalid characters. Copy it again from the hub's settings page"
-                    .into();
+                "the token contains invalid characters. Copy it again from the hub's settings page".into();
             return Err(Error::BadSetting { name, why });
         }
         Ok(Some(Self(text.into())))
@@ -154,7 +153,8 @@ fn endpoint(given: Option<String>) -> Result<String, Error> {
     let Some(given) = given else { return Ok(default_endpoint()) };
     let bad = |why: &str| Error::BadSetting { name: "HF_ENDPOINT", why: why.into() };
     let text = given.trim().trim_end_matches('/');
-    let uri: ureq::http::Uri = text.parse().map_err(|_| bad("not a valid address. Write it as https://host"))?;
+    let uri: ureq::http::Uri =
+        text.parse().map_err(|_| bad("not a valid address. Write it as https://host"))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(bad("the address must begin with https:// (or http://)"));
     }

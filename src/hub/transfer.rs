@@ -125,7 +125,11 @@ impl Transfer<'_> {
                 Some((start, total))
                     if start == part.have && total.is_none_or(|total| total == part.size) => {}
                 Some((_, Some(total))) if total != part.size => return Err(self.wrong_size(&answer, total)),
-                _ => return Err(self.bad_reply(&answer, "a different part of the file than the one requested")),
+                _ => {
+                    return Err(
+                        self.bad_reply(&answer, "a different part of the file than the one requested")
+                    );
+                }
             },
             // The server knows no ranges: what it sends is the whole.
             200 => {

@@ -93,7 +93,9 @@ pub enum PlanError {
         fix: String,
     },
     /// No preset of that name.
-    #[error("{place}: there is no preset `{name}`. The presets are {known}; the path of a TOML file also works")]
+    #[error(
+        "{place}: there is no preset `{name}`. The presets are {known}; the path of a TOML file also works"
+    )]
     UnknownPreset {
         /// Where the name was given.
         place: String,
@@ -211,7 +213,9 @@ fn does_not_fit_text(what: &str, memory: &Shortage, remedies: &[Remedy]) -> Stri
         memory.parts,
     );
     if remedies.is_empty() {
-        text.push_str(" No model in the catalog fits this machine: free some memory or use a larger machine.");
+        text.push_str(
+            " No model in the catalog fits this machine: free some memory or use a larger machine.",
+        );
     } else {
         text.push_str(" What would fit:");
         for remedy in remedies {

@@ -110,10 +110,7 @@ impl Measured {
             let rates = machine.training.iter().flat_map(|row| [row.tokens_per_s, row.flops_per_token]);
             let probe = machine.probe.is_none_or(Probe::is_usable);
             if !probe || !rates.chain([machine.copy_gb_per_s, machine.bf16_tflops]).all(usable) {
-                return Err(broken(format!(
-                    "{} of {} has an invalid rate",
-                    machine.device, machine.date
-                )));
+                return Err(broken(format!("{} of {} has an invalid rate", machine.device, machine.date)));
             }
         }
         Ok(measured)

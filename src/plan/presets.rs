@@ -231,7 +231,9 @@ mod tests {
             let error = user.path(name).unwrap_err().to_string();
             assert!(error.contains("letters, digits, - and _") && !error.contains('\u{1b}'), "{error}");
         }
-        assert!(check_name("recipe").unwrap_err().to_string().contains("an included preset already has this one"));
+        assert!(
+            check_name("recipe").unwrap_err().to_string().contains("an included preset already has this one")
+        );
         assert_eq!(user.path("größe_2-final").unwrap(), PathBuf::from("own/größe_2-final.toml"));
     }
 

@@ -159,7 +159,12 @@ impl Resolver<'_> {
         let (answers, facts) = (self.answers, self.facts);
         let model = self.model();
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules decide");
-        let seed = self.pick("seed", &answers.seed, 42, "any fixed number will do; the same seed gives the same run");
+        let seed = self.pick(
+            "seed",
+            &answers.seed,
+            42,
+            "any fixed number will do; the same seed gives the same run",
+        );
         let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;

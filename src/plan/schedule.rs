@@ -160,7 +160,10 @@ impl Resolver<'_> {
             "checkpoint.keep",
             &answers.keep,
             recommended as u32,
-            format!("in addition to the best{fewer}; on disk the run takes {}: {parts} ({room})", bytes(needed(keep))),
+            format!(
+                "in addition to the best{fewer}; on disk the run takes {}: {parts} ({room})",
+                bytes(needed(keep))
+            ),
         );
 
         // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to

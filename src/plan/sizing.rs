@@ -107,7 +107,10 @@ impl Resolver<'_> {
         let (rank, reason) = if asked_rank.is_none() && rank < usual {
             (rank, format!("the largest that fits; {usual} is usual"))
         } else if usual < 128 {
-            (usual, format!("a quarter of the hidden size, {hidden}; 128 is for hidden sizes of 512 and more"))
+            (
+                usual,
+                format!("a quarter of the hidden size, {hidden}; 128 is for hidden sizes of 512 and more"),
+            )
         } else {
             (
                 usual,
@@ -254,7 +257,9 @@ impl Resolver<'_> {
         let relative = percent(best.map_or(1.0, |point| point.tokens_per_s_relative));
         let reason = match (&self.answers.pack_length, fit.strategy) {
             (Some(_), _) => {
-                format!("{waste} of the space in packs stays empty, and the speed is {relative} of the best{longer}; {rule}")
+                format!(
+                    "{waste} of the space in packs stays empty, and the speed is {relative} of the best{longer}; {rule}"
+                )
             }
             (None, PackStrategy::Bfd) => format!(
                 "the shortest pack that holds 99 % of the examples and reaches {relative} of the best speed; {waste} of it stays empty{longer}; {rule}"
@@ -319,7 +324,10 @@ impl Resolver<'_> {
             HEAD_PACK_LENGTH => "as in the Qwen3.5 recipe".to_owned(),
             shorter if shorter < wanted => format!("the longest packs that fit; {recipe}"),
             _ if wanted == whole_step => {
-                format!("one pack makes a step of {} tokens, as large as in the main training; {recipe}", count(step))
+                format!(
+                    "one pack makes a step of {} tokens, as large as in the main training; {recipe}",
+                    count(step)
+                )
             }
             _ => format!("the longest that the model supports; {recipe}"),
         };

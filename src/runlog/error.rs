@@ -150,7 +150,9 @@ pub fn in_words(error: &io::Error) -> String {
     let advice = match error.kind() {
         K::StorageFull => "the disk is full; free some space (`df -h` shows where) and resume",
         K::QuotaExceeded => "your disk quota is used up; free some space and resume",
-        K::ReadOnlyFilesystem => "the file system is read-only; remount it, or choose another folder with --runs-dir",
+        K::ReadOnlyFilesystem => {
+            "the file system is read-only; remount it, or choose another folder with --runs-dir"
+        }
         K::PermissionDenied => "permission denied; check the folder's owner and permissions",
         K::NotFound => "it does not exist",
         K::FileTooLarge => "the file would exceed the size limit (`ulimit -f`)",

@@ -93,7 +93,8 @@ impl BeforeFirstRun {
         if passed.lines().any(|line| line == self.on) {
             return Ok(());
         }
-        session.phase("self-test", format!("the first run on {}: testing whether training is exact", self.on));
+        session
+            .phase("self-test", format!("the first run on {}: testing whether training is exact", self.on));
         let tests = self_test(&self.model, device)?;
         for (done, test) in tests.iter().enumerate() {
             session.phase("self-test", format!("{}: {}", test.name, test.found));

@@ -49,13 +49,18 @@ impl TileFile {
         };
         let (on, lines) = text.split_once('\n').unwrap_or((&text, ""));
         if on != self.on {
-            session
-                .phase("tiles", format!("{path} belongs to another GPU, driver or build, and will be rewritten"));
+            session.phase(
+                "tiles",
+                format!("{path} belongs to another GPU, driver or build, and will be rewritten"),
+            );
             return true;
         }
         let unfinished = lines.strip_suffix(UNFINISHED);
         if let Err(line) = learn(unfinished.unwrap_or(lines)) {
-            warn_unusable(format!("is not used because line {} names a tile that this build does not have", line + 1));
+            warn_unusable(format!(
+                "is not used because line {} names a tile that this build does not have",
+                line + 1
+            ));
         } else if unfinished.is_some() {
             session.warn(
                 format!(
@@ -91,8 +96,9 @@ impl TileFile {
         }
         device.memory_cleanup();
         self.write(session, "");
-        let found =
-            format!("{improved} of {measured} matrix products are faster with another tile than the estimated one");
+        let found = format!(
+            "{improved} of {measured} matrix products are faster with another tile than the estimated one"
+        );
         session.phase("tiles", found);
     }
 
@@ -108,7 +114,8 @@ impl TileFile {
             .and_then(|()| fs::rename(&partial, &self.path));
         if let Err(error) = written {
             let path = self.path.display();
-            session.warn(format!("{path} cannot be written, so the next run will measure again: {error}"), None);
+            session
+                .warn(format!("{path} cannot be written, so the next run will measure again: {error}"), None);
         }
     }
 }

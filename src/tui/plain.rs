@@ -212,7 +212,9 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
         Some(checkpoint) => {
             format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
         }
-        None => format!("`{program} resume {run}` starts again from the beginning, because there is no checkpoint yet"),
+        None => format!(
+            "`{program} resume {run}` starts again from the beginning, because there is no checkpoint yet"
+        ),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),

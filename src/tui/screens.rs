@@ -102,7 +102,9 @@ impl Screens {
                 Some(Wish::Delete(run)) => {
                     let name = run.name();
                     match run.delete() {
-                        Ok(freed) => list.list.say(&format!("{name} was deleted; this freed {}", bytes(freed))),
+                        Ok(freed) => {
+                            list.list.say(&format!("{name} was deleted; this freed {}", bytes(freed)))
+                        }
                         Err(error) => list.list.say(&error.to_string()),
                     }
                 }

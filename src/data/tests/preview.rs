@@ -76,7 +76,11 @@ fn an_example_that_thinks_is_the_same_under_both_and_so_are_plain_completions() 
     .to_string();
     let shown = show(&[thinking], &PreviewOptions::default());
     assert_eq!(shown.examples[0].train, shown.examples[0].skip);
-    assert!(shown.thinking_in_words().contains("none of the examples shown"), "{}", shown.thinking_in_words());
+    assert!(
+        shown.thinking_in_words().contains("none of the examples shown"),
+        "{}",
+        shown.thinking_in_words()
+    );
 
     let completion = json!({ "prompt": "2 + 2 = ", "completion": "4" }).to_string();
     let shown = show(&[completion], &PreviewOptions::default());

@@ -302,8 +302,9 @@ fn import_json_lines(
     })?;
     let mut done = Conversion::default();
     if unmasked > 0 {
-        done.notes
-            .push(format!("{unmasked} lines have no loss_mask; every token except the first is trained there"));
+        done.notes.push(format!(
+            "{unmasked} lines have no loss_mask; every token except the first is trained there"
+        ));
     }
     if first_cleared > 0 {
         done.notes.push(format!("{first_cleared} lines mark their first token as trained; it is not, because no earlier token predicts it"));

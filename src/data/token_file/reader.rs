@@ -131,9 +131,7 @@ impl TokenFile {
             HeaderFault::Damaged(defect) => TokenFileError::damaged(path, defect),
         })?;
         let footer = Footer::decode(&map).map_err(|fault| match fault {
-            FooterFault::Absent => {
-                truncated("it has no footer, so it was truncated or never finished")
-            }
+            FooterFault::Absent => truncated("it has no footer, so it was truncated or never finished"),
             FooterFault::Damaged(defect) => TokenFileError::damaged(path, defect),
         })?;
         if footer.examples > u64::from(u32::MAX) {

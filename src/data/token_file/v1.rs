@@ -142,7 +142,10 @@ impl Packet {
     pub fn token_ids(&self) -> Result<Vec<u32>, String> {
         let (ids, rest) = self.payload.as_chunks::<4>();
         if !rest.is_empty() {
-            return Err(format!("{} bytes of payload are not a whole number of token ids", self.payload.len()));
+            return Err(format!(
+                "{} bytes of payload are not a whole number of token ids",
+                self.payload.len()
+            ));
         }
         ids.iter()
             .map(|bytes| {

@@ -134,7 +134,11 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
             None
         }
         Err(FooterFault::Absent) => {
-            report.add(Defect::new(Part::Footer, map.len(), "missing: the file was truncated or never finished"));
+            report.add(Defect::new(
+                Part::Footer,
+                map.len(),
+                "missing: the file was truncated or never finished",
+            ));
             None
         }
     };
@@ -294,7 +298,8 @@ impl Walk<'_> {
             }
         }
         if self.next == first {
-            let defect = Defect::new(Part::Packet, offset, format!("{bytes} bytes contain no readable packet"));
+            let defect =
+                Defect::new(Part::Packet, offset, format!("{bytes} bytes contain no readable packet"));
             self.report.add(defect.of_example(self.next, None));
         }
         self.end = end;

@@ -95,9 +95,7 @@ impl TokenFileWriter {
             return Err(refuse("loss mask and tokens differ in length"));
         }
         if loss_mask[0] {
-            return Err(refuse(
-                "its first token is marked as trained, but no earlier token predicts it",
-            ));
+            return Err(refuse("its first token is marked as trained, but no earlier token predicts it"));
         }
         if u32::try_from(input_ids.len()).is_err() {
             return Err(refuse("it has more tokens than fit in 32 bits"));

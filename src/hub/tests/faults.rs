@@ -194,7 +194,10 @@ fn a_range_that_was_not_asked_for_is_not_appended() {
         Act::Say(206, vec![("content-range", "bytes 5-1999999/3000000".into())], vec![0; 1_999_995])
     });
     let (error, text) = error_of(&home.hub(&server), ID);
-    assert!(matches!(error, Error::BadReply { .. }) && text.contains("a different part of the file"), "{text}");
+    assert!(
+        matches!(error, Error::BadReply { .. }) && text.contains("a different part of the file"),
+        "{text}"
+    );
     assert_eq!(std::fs::metadata(home.part(&sha256(&weights()))).unwrap().len(), 1_000_000);
 }
 

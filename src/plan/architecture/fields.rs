@@ -263,7 +263,8 @@ impl FieldLists {
         let mut unknown: Vec<String> = Vec::new();
         for (name, value) in config.map.iter().filter(asks) {
             if refused(name) && !is_neutral_factor(value) {
-                let problem = format!("asks for a computation that sparktune does not support in a {family} model");
+                let problem =
+                    format!("asks for a computation that sparktune does not support in a {family} model");
                 return Err(ConfigError::field(name, &problem));
             }
             if !refused(name) && !known(name) {

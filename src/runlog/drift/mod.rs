@@ -79,12 +79,14 @@ impl DriftWatch {
 
     fn slow_in_words(&self) -> String {
         let rate = self.rate.recent().zip(self.rate.own);
-        let rate =
-            rate.map(|(now, own)| format!("{} tokens/s, down from {} in this attempt", count(now), count(own)));
+        let rate = rate
+            .map(|(now, own)| format!("{} tokens/s, down from {} in this attempt", count(now), count(own)));
         if let (true, Some(reading)) = (self.clock.slow, &self.clock.last) {
             let Reading { mhz, max_mhz, busy_percent, throttle, .. } = reading;
-            let throttle =
-                throttle.as_ref().map(|why| format!("; reason given by the driver: {why}")).unwrap_or_default();
+            let throttle = throttle
+                .as_ref()
+                .map(|why| format!("; reason given by the driver: {why}"))
+                .unwrap_or_default();
             return format!(
                 "the GPU is running slowly: SM clock {} MHz of {} for {} s while {busy_percent} % busy{}{throttle}. Let it cool, check its power adapter (GB10 needs its own), and check `nvidia-smi -q -d PERFORMANCE`; if that shows nothing, run `{program} stop`, unplug the machine for a minute and run `{program} resume`",
                 count(f64::from(*mhz)),

@@ -366,7 +366,8 @@ fn versions(facts: &Machine) -> Check {
     }
     let headers = facts.cuda_headers.as_ref().and_then(|headers| version(headers.version.as_deref()?));
     if let Some(headers) = headers.filter(|headers| headers.0 != nvrtc.0) {
-        let found = format!("the headers are from CUDA {}, but NVRTC is from CUDA {}", words(headers), words(nvrtc));
+        let found =
+            format!("the headers are from CUDA {}, but NVRTC is from CUDA {}", words(headers), words(nvrtc));
         let fix = format!(
             "kernels may not compile: {}, and set CUDA_PATH to that toolkit",
             apt(&["cudart-dev", "cccl", "crt"], nvrtc)

@@ -240,10 +240,7 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     }
     if dash.frozen.is_some() {
         let at = count(known.view.steps_done());
-        said.push((
-            Role::Accent,
-            format!("frozen at step {at}; space shows the newest step again"),
-        ));
+        said.push((Role::Accent, format!("frozen at step {at}; space shows the newest step again")));
     }
     if let Some(other) = &dash.other {
         let name = escape(&other.name);

@@ -110,13 +110,7 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
     bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
     bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),
-    bind(
-        &[key(KeyCode::Char('o'))],
-        "o",
-        "overlay another run, or remove it",
-        Some("compare"),
-        Do::Compare,
-    ),
+    bind(&[key(KeyCode::Char('o'))], "o", "overlay another run, or remove it", Some("compare"), Do::Compare),
 ];
 
 pub(super) const RUN: &[Binding<Do>] = &[

@@ -185,7 +185,8 @@ fn save_preset(interview: &Interview<'_>, planner: &Planner) -> Result<(), Failu
         presets::text(&planner.answers, planner.plan.as_ref()).and_then(|toml| {
             match presets::save(&name, &toml, false)? {
                 Saved::Exists { path } => {
-                    let choices = [(false, "keep the existing one".to_owned()), (true, "replace it".to_owned())];
+                    let choices =
+                        [(false, "keep the existing one".to_owned()), (true, "replace it".to_owned())];
                     let replace = interview.choose(PRESET_EXISTS, &choices, 0)?;
                     if replace { presets::save(&name, &toml, true) } else { Ok(Saved::Exists { path }) }
                 }

@@ -92,7 +92,8 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let mut all =
         vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
     if let Some(eta) = view.eta().filter(|_| run.is_live()) {
-        let how = format!("{} per step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
+        let how =
+            format!("{} per step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
         all.push(("Time left", units::duration(eta.seconds), how));
     }
     let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));

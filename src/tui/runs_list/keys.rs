@@ -118,11 +118,5 @@ pub(super) const KEYS: &[Binding<Do>] = &[
         hint: None,
         action: Do::Last,
     },
-    Binding {
-        keys: &[key(KeyCode::Esc)],
-        shown: "esc",
-        help: "show all runs",
-        hint: None,
-        action: Do::Back,
-    },
+    Binding { keys: &[key(KeyCode::Esc)], shown: "esc", help: "show all runs", hint: None, action: Do::Back },
 ];

@@ -298,9 +298,8 @@ impl DataPage {
                         "The data is counted in tokens of the model, but the model cannot be used (esc goes back to it): {problem}"
                     )
                 }
-                _ => {
-                    "The data is counted in tokens of the model: choose a model first (esc goes back).".to_owned()
-                }
+                _ => "The data is counted in tokens of the model: choose a model first (esc goes back)."
+                    .to_owned(),
             };
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         }

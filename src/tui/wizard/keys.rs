@@ -105,13 +105,7 @@ pub(super) const fn last<A>(action: A) -> Binding<A> {
 
 /// `pgup`
 pub(super) const fn page_up<A>(action: A) -> Binding<A> {
-    Binding {
-        keys: const { &[key(KeyCode::PageUp)] },
-        shown: "pgup",
-        help: "page up",
-        hint: None,
-        action,
-    }
+    Binding { keys: const { &[key(KeyCode::PageUp)] }, shown: "pgup", help: "page up", hint: None, action }
 }
 
 /// `pgdn`, and the space bar.

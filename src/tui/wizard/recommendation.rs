@@ -483,7 +483,11 @@ impl PlanPage {
         let mut lines = vec![block(theme, setting.key, width)];
         if let Some(problem) = self.edit.as_ref().and_then(|edit| edit.problem.as_ref()) {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
-            lines.push(inked(theme, Role::Dim, fit("the plan still uses the last valid value", width, theme)));
+            lines.push(inked(
+                theme,
+                Role::Dim,
+                fit("the plan still uses the last valid value", width, theme),
+            ));
             return lines;
         }
         if let Some(problem) = &state.planner.problem {

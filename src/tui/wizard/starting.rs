@@ -99,7 +99,10 @@ impl Starting {
             Loading::Ready(run) => return Some(run.clone()),
             Loading::Failed(_) if cancelled => {
                 self.run = Loading::Idle;
-                state.say(Role::Warn, "cancelled; what has been downloaded is kept, and the next start continues");
+                state.say(
+                    Role::Warn,
+                    "cancelled; what has been downloaded is kept, and the next start continues",
+                );
             }
             _ => {}
         }
