@@ -125,11 +125,7 @@ impl Transfer<'_> {
                 Some((start, total))
                     if start == part.have && total.is_none_or(|total| total == part.size) => {}
                 Some((_, Some(total))) if total != part.size => return Err(self.wrong_size(&answer, total)),
-                _ => {
-                    return Err(
-                        self.bad_reply(&answer, "a different part of the file than the one requested")
-                    );
-                }
+                _ => return Err(self.bad_reply(&answer, "not the requested part of the file")),
             },
             // The server knows no ranges: what it sends is the whole.
             200 => {

@@ -195,7 +195,7 @@ fn a_range_that_was_not_asked_for_is_not_appended() {
     });
     let (error, text) = error_of(&home.hub(&server), ID);
     assert!(
-        matches!(error, Error::BadReply { .. }) && text.contains("a different part of the file"),
+        matches!(error, Error::BadReply { .. }) && text.contains("not the requested part of the file"),
         "{text}"
     );
     assert_eq!(std::fs::metadata(home.part(&sha256(&weights()))).unwrap().len(), 1_000_000);
