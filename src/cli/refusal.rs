@@ -44,7 +44,7 @@ pub(super) fn flags_before_a_command(matches: &ArgMatches, command: &Command) ->
     let misplaced = command.get_arguments().filter(|arg| !arg.is_positional()).find(is_misplaced);
     if let Some(arg) = misplaced {
         let flag = arg.get_long().unwrap_or_default();
-        let text = format!("--{flag} comes before `{name}`, but the flags of a command must come after it\n");
+        let text = format!("--{flag} comes before `{name}`; the flags of a command come after `{name}`\n");
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text).with_cmd(command));
     }
     let sub = command.find_subcommand(name).expect("clap found it");

@@ -200,7 +200,7 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
         summary.lines().find(|line| line.starts_with("steps")).unwrap().to_owned()
     };
     let (facts, answers) = (demo_facts(), ask("tiny"));
-    assert!(steps(&answers, &facts).contains(" an epoch, 3 epochs), "), "{}", steps(&answers, &facts));
+    assert!(steps(&answers, &facts).contains(" per epoch, 3 epochs), "), "{}", steps(&answers, &facts));
     let per_epoch = resolve(&answers, &facts).unwrap().advice.unwrap().time.steps_per_epoch;
     let short = with(ask("tiny"), &[("max-steps", &(per_epoch * 2).to_string())]);
     let said = steps(&short, &facts);

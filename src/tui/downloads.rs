@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             text,
             "org/name: downloading 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
-             f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
+             f: host: the connection was closed; next attempt in 1 s\nf: continuing at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
         );
     }
 

@@ -368,7 +368,7 @@ mod tests {
 13:27:33 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
 13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
 13:27:34 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
-13:27:35 UTC fp8        step 3 · loss of the first step's packs – with fp8, 1.2500 in bf16
+13:27:35 UTC fp8        step 3 · loss on the first step's packs – with fp8, 1.2500 in bf16
 13:27:35 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
 13:27:36 UTC control    stop carried out at step 3

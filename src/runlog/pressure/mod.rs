@@ -160,7 +160,7 @@ impl PressureWatch {
     fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
         let reserve = units::bytes(self.reserve as u64);
         let mut words = format!(
-            "{} of {} available, of which {reserve} should stay free",
+            "{} of {} available, but {reserve} should stay free",
             units::bytes(reading.available_bytes),
             units::bytes(reading.total_bytes)
         );
@@ -188,8 +188,8 @@ impl PressureWatch {
     fn what_to_do(&self) -> String {
         const OTHERS: &str = "If other programs are using it, end them and resume";
         match self.lighter.as_slice() {
-            [] => format!("{OTHERS}; else this run needs a machine with more memory"),
-            lighter => format!("{OTHERS}; else start a new run with {}", lighter.join(" or ")),
+            [] => format!("{OTHERS}; otherwise this run needs a machine with more memory"),
+            lighter => format!("{OTHERS}; otherwise start a new run with {}", lighter.join(" or ")),
         }
     }
 }

@@ -142,9 +142,9 @@ fn the_verdict_says_what_used_the_memory_and_what_to_change() {
     };
     assert_eq!(
         words,
-        "memory ran out: 1.0 GB of 128 GB available, and 11.7 GB should stay free; swap in use grew by 3.0 GB; all programs waited \
-         for memory for 12 % of the last 10 s; the trainer holds 6.0 GB, not counting its memory on the GPU; the largest other \
-         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs are using it, end them and resume; else start a new run with --recompute true or --pack-length 2688"
+        "memory ran out: 1.0 GB of 128 GB available, but 11.7 GB should stay free; swap use grew by 3.0 GB; all programs waited \
+         for memory for 12 % of the last 10 s; the trainer uses 6.0 GB, not counting its memory on the GPU; the largest other \
+         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs are using it, end them and resume; otherwise start a new run with --recompute true or --pack-length 2688"
     );
     assert_eq!(watch.reading(&pressed, 2 * SECOND, nobody), None, "said once");
 }

@@ -521,8 +521,8 @@ fn a_run_in_folders_is_followed_asked_to_stop_and_heard() {
     }
     assert_eq!(dashboard.update(Input::Tick), Next::Draw);
     let screen = text(&mut dashboard);
-    assert!(screen.contains("stop after a checkpoint: carried out at step 3"), "{screen}");
-    assert!(screen.contains("checkpoint now: carried out at step 3"), "both in one look: {screen}");
+    assert!(screen.contains("stop after a checkpoint: done at step 3"), "{screen}");
+    assert!(screen.contains("checkpoint now: done at step 3"), "both in one look: {screen}");
 
     writer.emit(Kind::RunFinished(RunFinished {
         outcome: Outcome::Stopped,
