@@ -68,8 +68,9 @@ fn read(path: &Path, origin: Origin) -> Result<Answers, Failure> {
 /// The preset named `demo`, with the shipped model and data filled in.
 fn demo_answers() -> Result<Answers, Failure> {
     let folder = demo_folder().ok_or_else(|| {
-        Failure::usage("presets/demo was not found next to the program")
-            .hint(format!("Set {HOME_VARIABLE} to the folder that holds presets/, the checkout of sparktune"))
+        Failure::usage("presets/demo was not found next to the program").hint(format!(
+            "Set {HOME_VARIABLE} to the folder that contains presets/, the checkout of sparktune"
+        ))
     })?;
     let preset = |value: PathBuf| Answer::new(value.display().to_string(), Origin::Preset);
     Ok(Answers {

@@ -251,7 +251,7 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
 pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let Some(refusal) = refusal(answers, &prepared.report) else { return Ok(()) };
     let kept = match &prepared.rejected {
-        Some(path) => format!(". They are listed with reasons in {}", path.display()),
+        Some(path) => format!(". They are listed with their reasons in {}", path.display()),
         None => String::new(),
     };
     let report = prepared.report.to_string();

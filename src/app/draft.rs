@@ -11,7 +11,7 @@ use crate::questions::page::Page;
 /// The file of the draft, in the user's state folder.
 const FILE: &str = "wizard.toml";
 
-const HEAD: &str = "# An unfinished wizard of sparktune. It was left at the page: ";
+const HEAD: &str = "# Answers of an unfinished sparktune wizard. It was left on the page: ";
 
 /// An unfinished wizard.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +73,7 @@ pub fn kept_draft() -> Option<Draft> {
 /// There is no home folder, or the file cannot be written.
 pub fn keep_draft(draft: &Draft) -> Result<(), Failure> {
     let folder = state_folder().ok_or_else(|| {
-        Failure::usage("the unfinished wizard cannot be kept: neither XDG_STATE_HOME nor HOME is set")
+        Failure::usage("the answers cannot be saved: neither XDG_STATE_HOME nor HOME is set")
     })?;
     write_private_file(&folder.join(FILE), &draft.to_text())
 }

@@ -127,12 +127,11 @@ fn memory(facts: &Machine) -> Finding {
     if facts.mem_available_bytes < facts.mem_total_bytes / 2 {
         return finding.but(
             Severity::Note,
-            "more than half is in use: what other programs free can be used for training",
+            "more than half of the memory is in use: close other programs to leave more of it for training",
         );
     }
     if facts.mem_pressure.is_none() && facts.mem_unified {
-        let advice = "the kernel does not report memory pressure, so a run sees only how much memory is left: boot with psi=1 on the \
-                      kernel's command line";
+        let advice = "the kernel does not report memory pressure, so a run can only watch how much memory is free: boot with psi=1 on the kernel's command line";
         return finding.but(Severity::Note, advice);
     }
     finding
@@ -147,7 +146,7 @@ fn swap(facts: &Machine) -> Option<Finding> {
     Some(if used > GIB {
         finding.but(
             Severity::Note,
-            "memory was too small for what ran here: close some programs, or run `swapoff -a && swapon -a`",
+            "programs have needed more memory than the machine has: close some, or run `swapoff -a && swapon -a`",
         )
     } else {
         finding
@@ -177,7 +176,7 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
         Some(user) => finding.but(
             Severity::Note,
             format!(
-                "they share its memory and time: for full speed, end those you do not need (`kill {}` ends the first)",
+                "they share the GPU's memory and time: for full speed, end those that you do not need (`kill {}` ends the first)",
                 user.pid
             ),
         ),
@@ -186,12 +185,12 @@ fn users(gpu: &GpuFacts) -> Option<Finding> {
 }
 
 fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
-    const FIX: &str = "fix what failed, or train a small model with --device cpu";
+    const FIX: &str = "fix the failed checks, or train a small model with --device cpu";
     let found = match (has_cuda, facts.gpus.is_empty()) {
-        (true, true) => "CPU. This build has CUDA, but no GPU was found",
+        (true, true) => "the CPU: this build has CUDA, but no GPU was found",
         (true, false) => "GPU 0, or the CPU with --device cpu",
-        (false, true) => "CPU. This build has no CUDA, and no GPU was found",
-        (false, false) => "CPU. This build has no CUDA; build it through ./run.sh to train on the GPU",
+        (false, true) => "the CPU: this build has no CUDA, and no GPU was found",
+        (false, false) => "the CPU: this build has no CUDA; build it with ./run.sh to train on the GPU",
     };
     let finding = Finding::good("trains on", found);
     match (has_cuda, facts.gpus.is_empty()) {
@@ -200,7 +199,7 @@ fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
             Some(_) => finding.but(Severity::Problem, FIX),
         },
         (false, false) => {
-            finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA where it finds a driver")
+            finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA if it finds a driver")
         }
         (_, true) => finding.but(Severity::Note, "try --demo, or choose a small model: the CPU is slow"),
     }
@@ -211,11 +210,11 @@ fn disk(runs_dir: &Path, free: Option<u64>) -> Finding {
     let finding = Finding::good("disk", format!("{found} free for {}", runs_dir.display()));
     match free {
         Some(free) if free < GIB => {
-            finding.but(Severity::Problem, "no run fits there: free some space, or name a larger disk with --runs-dir")
+            finding.but(Severity::Problem, "no run fits there: free some space, or choose a folder on a larger disk with --runs-dir")
         }
         Some(free) if free < 20 * GIB => finding.but(
             Severity::Note,
-            "checkpoints and outputs of a run take several times the model's size: free some space, or name a larger disk with --runs-dir",
+            "checkpoints and outputs of a run take several times the model's size: free some space, or choose a folder on a larger disk with --runs-dir",
         ),
         _ => finding,
     }

@@ -103,7 +103,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
         }
         Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
-            "{} has completed, so there is nothing to resume. Its outputs are in {}",
+            "{} is complete, so there is nothing to resume. Its outputs are in {}",
             run.name(),
             run.outputs().display()
         ))
@@ -191,7 +191,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     }
     if let Some(signal) = status.signal() {
         let is_kill = signal == Signal::KILL.as_raw();
-        let cause = if is_kill { " (often the system, when memory runs out)" } else { "" };
+        let cause = if is_kill { " (often sent by the system when memory runs out)" } else { "" };
         let exit = if from_outside { Exit::Stopped } else { Exit::Bug };
         let text = format!("the trainer was ended by signal {signal}{cause}. Its log is {}", log.display());
         let hint = format!("`{} resume {}` continues the run", program_name(), run_argument(run));
@@ -203,7 +203,10 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         Exit::Done | Exit::Stopped => Ending { exit, failure: None, log: None },
         Exit::Bug if crash_report.is_file() => failed(Failure::new(
             Exit::Bug,
-            format!("a bug in sparktune ended the trainer. The crash report is {}", crash_report.display()),
+            format!(
+                "the trainer ended because of a bug in sparktune. The crash report is {}",
+                crash_report.display()
+            ),
         )),
         _ if events_say_why => Ending { exit, failure: None, log: None },
         _ => {

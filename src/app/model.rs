@@ -95,7 +95,7 @@ fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
     if name.contains('/') || Path::new(name).exists() {
         return failure;
     }
-    failure.hint(format!("There is no folder '{name}' here either; check the path if you meant one"))
+    failure.hint(format!("There is no folder '{name}' either; if you meant a folder, check the path"))
 }
 
 /// Checks the model of these answers by its config alone, then downloads its tokenizer.

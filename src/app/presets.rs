@@ -116,7 +116,7 @@ pub enum Saved {
 pub fn save(name: &str, toml: &str, replace: bool) -> Result<Saved, Failure> {
     let user = user_presets();
     if user.folder.as_os_str().is_empty() {
-        return Err(Failure::usage("presets cannot be kept: neither XDG_CONFIG_HOME nor HOME is set"));
+        return Err(Failure::usage("presets cannot be saved: neither XDG_CONFIG_HOME nor HOME is set"));
     }
     let path = user.path(name.trim())?;
     if path.exists() && !replace {
@@ -142,7 +142,7 @@ fn about(plan: Option<&Plan>) -> String {
             Method::Lora { rank, .. } => format!("LoRA of rank {rank}, pack length {}", plan.pack.length),
             Method::Full => format!("full fine-tuning, pack length {}", plan.pack.length),
         },
-        None => "saved before there was a plan".into(),
+        None => "saved before a plan was made".into(),
     }
 }
 

@@ -117,7 +117,7 @@ pub fn compare(training: &Training, program: &Path, python: &Path) -> Result<Com
 fn different(peer: &Worker, what: String) -> BenchError {
     BenchError::Peer {
         peer: peer.name(),
-        what: format!("{what}, which is not the same training"),
+        what: format!("{what}, so the two trainings differ"),
         advice: "This is a bug in sparktune or in tests/peers/train_steps.py; please report it with the name of the model".into(),
     }
 }

@@ -21,8 +21,7 @@ pub fn predict() -> (Vec<Prediction>, String) {
     let steps = predictions();
     let ceilings = promised_for();
     let mut summary = format!(
-        "Predicted for {PROMISED_FOR} from published rates, {:.0} TFLOP/s and {:.0} GB/s; an estimate, in tokens/s with every op at its \
-         floor, and at the shares above with {:.0} µs between launches:\n",
+        "Estimated for {PROMISED_FOR} from published rates, {:.0} TFLOP/s and {:.0} GB/s, in tokens/s: with every op at its floor, and at the shares above with {:.0} µs between launches:\n",
         ceilings.flops_per_s / 1e12,
         ceilings.bytes_per_s / 1e9,
         GAP_S * 1e6

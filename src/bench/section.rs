@@ -56,15 +56,15 @@ impl Section {
     /// One line of help.
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Start => "Start time of the program",
-            Self::Validation => "Checking JSON lines; with --peers compared with Python's json.loads",
+            Self::Start => "Start-up time of the program",
+            Self::Validation => "Checking JSON lines; with --peers, compared with Python's json.loads",
             Self::Tokenising => "Rendering and tokenising examples, compared with the tokenizers library",
             Self::Tokens => "Reading token files, compared with a memory copy",
             Self::Packing => "Packing examples and building the packs",
             Self::Log => "Opening the log of a long run, and following a live one",
-            Self::Screen => "Time and bytes of the dashboard's frames",
+            Self::Screen => "Time and size of the dashboard's frames",
             Self::Train => {
-                "Optimizer steps on the CPU, LoRA and full; with --peers compared with transformers and peft"
+                "Optimizer steps on the CPU, LoRA and full; with --peers, compared with transformers and peft"
             }
         }
     }

@@ -22,7 +22,7 @@ const PASSES: usize = 3;
 
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     let Some(folder) = &context.options.tokenizer else {
-        (context.note)("skipped: presets/demo was not found; --model FOLDER names a tokenizer");
+        (context.note)("skipped: presets/demo was not found; name a tokenizer with --model FOLDER");
         return Ok(Vec::new());
     };
     let tokenizer = ChatTokenizer::from_dir(folder)?;

@@ -87,7 +87,7 @@ fn json_loads(python: &Path, sample: &Path) -> Result<Timing, BenchError> {
                 done.status,
                 shortened(&String::from_utf8_lossy(&done.stderr))
             ),
-            advice: "Name a Python 3 with --peers, or leave --peers out".into(),
+            advice: "Name a Python 3 with --peers, or omit --peers".into(),
         }),
     }
 }

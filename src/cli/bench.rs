@@ -14,28 +14,26 @@ use crate::cli::settings::SettingFlags;
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// Measure these sections only
+    /// Measure only these sections
     #[arg(value_name = "SECTION", value_parser = section_parser(), conflicts_with = "gpu")]
     pub sections: Vec<Section>,
-    /// Write the rows into this file as JSON: one array; with --gpu one object on a line, as soon as each is
-    /// known
+    /// Write the rows into this file as JSON: as one array, or with --gpu as one object per line while it
+    /// measures
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Measure less of everything: a few seconds in all, and less exact; with --gpu only to try whether it
-    /// works
+    /// Measure less of everything, in a few seconds and less exactly; with --gpu only to see whether it works
     #[arg(long)]
     pub quick: bool,
-    /// Run the peers too, side by side: a Python with torch, transformers and peft; without it no peer in
-    /// Python is run
+    /// Run the peers too, in turn with sparktune: a Python with torch, transformers and peft
     #[arg(long, value_name = "PYTHON", conflicts_with = "gpu")]
     pub peers: Option<PathBuf>,
-    /// Measure the tokenizer of the model in this folder instead of the demo's
+    /// Measure the tokenizer of the model in this folder, instead of the demo's
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub model: Option<PathBuf>,
-    /// Measure one thing on the first GPU instead; tests/gpu/run.sh makes tables of all of them
+    /// Measure one section on the first GPU instead; tests/gpu/run.sh runs all of them and makes tables
     #[arg(long, value_name = "SECTION")]
     pub gpu: Option<GpuSection>,
-    /// Leave out what would not end within so many seconds
+    /// Skip what would not end within this many seconds
     #[arg(long, value_name = "N", requires = "gpu")]
     pub seconds: Option<u32>,
 }
@@ -46,7 +44,7 @@ pub(crate) enum BenchCommand {
     /// Compare each step's loss with transformers and peft, on your model and data
     #[command(after_help = lossless_help())]
     Lossless(Box<LosslessArgs>),
-    /// Make optimizer steps as asked on standard input, by the protocol of tests/peers/train_steps.py
+    /// Make the optimizer steps requested on standard input, in the protocol of tests/peers/train_steps.py
     #[command(hide = true)]
     Stepper {
         /// The plan, as TOML, with the folder of its model
@@ -55,7 +53,7 @@ pub(crate) enum BenchCommand {
         /// The packs of each step
         #[arg(long, value_name = "FILE")]
         packs: PathBuf,
-        /// Write the adapters' initial values into this folder
+        /// Write the initial values of the adapters into this folder
         #[arg(long, value_name = "FOLDER")]
         adapter: Option<PathBuf>,
     },
@@ -65,9 +63,9 @@ fn lossless_help() -> String {
     format!(
         "\
 Both sides make the same optimizer steps (30, or --max-steps) on the packs that `{program} train` would train on, from the
-same weights and the same initial adapters; LoRA and full, or what --method says. All settings of `{program} train` can be
-given. Exit code: 0 when the losses of every step lie within the bound, 70 when they do not. The bound, relative to the
-peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
+same weights and the same initial adapters; with LoRA and in full, or with the given --method only. All settings of
+`{program} train` can be given. The exit code is 0 if the losses of every step lie within the bound, and 70 if not. The
+bound, relative to the peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
         program = program_name()
     )
 }
@@ -80,7 +78,7 @@ pub(crate) struct LosslessArgs {
     /// A Python with torch, transformers and peft
     #[arg(long, value_name = "PYTHON")]
     pub peers: PathBuf,
-    /// Compare on the shipped tiny model and data
+    /// Compare on the included tiny model and data
     #[arg(long)]
     pub demo: bool,
 }
@@ -95,16 +93,15 @@ fn section_parser() -> impl TypedValueParser<Value = Section> {
 /// Sections that are measured on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GpuSection {
-    /// Every kernel against its reference and its floor
+    /// Every kernel, compared with its reference and its floor
     Kernels,
     /// The matrix products of all model sizes
     Gemm,
-    /// Training steps: loss beside the CPU's, speed, memory
+    /// Training steps: loss compared with the CPU's, speed, memory
     Steps,
-    /// What a step moves and computes, op by op, and the speed that allows on GB10: arithmetic that needs no
-    /// GPU
+    /// The bytes and FLOPs of a step, op by op, and the speed that they allow on GB10; needs no GPU
     Model,
-    /// What the plan asks for: two rates, in two seconds
+    /// The two rates that the plan uses, in two seconds
     #[value(hide = true)]
     Probe,
 }

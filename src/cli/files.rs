@@ -8,12 +8,12 @@ use crate::cli::settings::CheckFlags;
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Files (.jsonl, .jsonl.gz, .jsonl.zst) and folders
+    /// Files (.jsonl, .jsonl.gz, .jsonl.zst), or folders that contain them
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
     #[command(flatten)]
     pub settings: CheckFlags,
-    /// Where rejected lines are kept
+    /// Where to save the rejected lines
     #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
     pub rejected: PathBuf,
 }
@@ -24,7 +24,7 @@ pub(crate) struct PackArgs {
     pub input: PathBuf,
     /// The token file to write
     pub output: PathBuf,
-    /// Leave damaged packets out and list them, instead of stopping at the first
+    /// Skip damaged packets and list them, instead of stopping at the first
     #[arg(long)]
     pub skip_damaged: bool,
 }
@@ -38,7 +38,7 @@ pub(crate) struct UnpackArgs {
     /// `v1` packets (tokens only) or `jsonl`
     #[arg(long, default_value = "jsonl", value_parser = ["v1", "jsonl"])]
     pub to: String,
-    /// Leave damaged examples out and list them, instead of stopping at the first
+    /// Skip damaged examples and list them, instead of stopping at the first
     #[arg(long)]
     pub skip_damaged: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) struct UnpackArgs {
 pub(crate) struct VerifyArgs {
     /// The token file
     pub file: PathBuf,
-    /// Write its intact examples into a new token file
+    /// Save its intact examples as a new token file
     #[arg(long, value_name = "FILE")]
     pub rebuild: Option<PathBuf>,
 }

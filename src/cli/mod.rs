@@ -30,17 +30,17 @@ use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 fn after_help() -> String {
     format!(
         "\
-Begin:
-  {program}                       the wizard: one question at a time, all answered already
-  {program} --demo                the whole job on a tiny model that is included
+Getting started:
+  {program}                       the wizard: one question at a time, each with a recommended answer
+  {program} --demo                the complete workflow on a tiny model that is included
   {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
   {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
-  {program} watch                 follow the newest run; leaving never touches it
-  {program} runs                  all runs: watch, resume, export, delete
+  {program} watch                 follow the newest run; leaving does not stop it
+  {program} runs                  list all runs; watch, resume, export or delete them
 
-Without a command, flags are the first answers of the wizard on a terminal, and mean `train` elsewhere.
+Without a command, the flags are passed to the wizard if the output is a terminal, and to `train` otherwise.
 
-Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device or memory, 5 stopped and resumable, 70 bug in sparktune.",
+Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device, memory or disk, 5 stopped and resumable, 70 bug in sparktune.",
         program = program_name()
     )
 }
@@ -62,13 +62,14 @@ pub(crate) struct Cli {
 /// they change nothing.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct GlobalFlags {
-    /// Never prompt; a missing answer ends the command and names its flag
+    /// Never prompt; if an answer is missing, fail and name its flag
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub non_interactive: bool,
-    /// Lines and plain questions instead of full screens; always so where the output is not a terminal
+    /// Print lines and ask plain questions instead of using full screens; always on if the output is not a
+    /// terminal
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub plain: bool,
-    /// JSON instead of text; while training, events as JSON Lines, the last of which is the result
+    /// Print JSON instead of text; during training, one event per line, the last of which is the result
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
 }
@@ -76,35 +77,35 @@ pub(crate) struct GlobalFlags {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Read data and say what is in it: formats, rejected lines with reason and fix, duplicates, lengths
+    /// Check data: formats, rejected lines with reason and fix, duplicates, lengths
     Check(CheckArgs),
-    /// Recommend how to train, with the reason for each value; starts nothing and downloads no weights
+    /// Recommend how to train, with a reason for each value; downloads no weights and starts nothing
     Plan(PlanArgs),
     /// Train: check, plan, download, train, export
     Train(TrainArgs),
-    /// Follow a run; leaving never touches it
+    /// Follow a run; leaving does not stop it
     Watch(RunName),
     /// List all runs
     Runs,
-    /// Continue a run from its newest whole checkpoint
+    /// Continue a run from its newest complete checkpoint
     Resume(RunName),
-    /// Ask a running trainer to save a checkpoint and end
+    /// Ask a running trainer to save a checkpoint and stop
     Stop(StopArgs),
     /// Write a run's outputs again from a checkpoint
     Export(ExportArgs),
-    /// Draw a run as one page for a browser: curves, plan, data, samples
+    /// Write a run's report as one HTML page: curves, plan, data, samples
     Report(ReportArgs),
-    /// Make a token file from v1 packets or JSON Lines of token ids
+    /// Convert v1 packets or JSON Lines of token ids to a token file
     Pack(PackArgs),
-    /// Write a token file as v1 packets or JSON Lines
+    /// Convert a token file to v1 packets or JSON Lines
     Unpack(UnpackArgs),
-    /// Find every defect of a token file
+    /// Find every defect in a token file
     Verify(VerifyArgs),
-    /// Say what this machine is and whether training is exact on it
+    /// Check this machine, and whether training on it is exact
     Doctor,
-    /// Measure the speed of every part on this machine
+    /// Measure the speed of every part of sparktune on this machine
     Bench(BenchArgs),
-    /// Print a script that completes commands, settings, presets and runs in a shell
+    /// Print a shell script that completes commands, settings, presets and runs
     Completions {
         /// Which shell
         shell: Shell,
@@ -129,10 +130,10 @@ pub(crate) enum Command {
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub settings: SettingFlags,
-    /// Train the shipped tiny model on the shipped data; takes all other flags too
+    /// Train the included tiny model on the included data; can be combined with all other flags
     #[arg(long)]
     pub demo: bool,
-    /// Do everything up to the plan, print it, and stop; no weights are downloaded
+    /// Print the plan and stop; no weights are downloaded
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -141,10 +142,10 @@ pub(crate) struct TrainArgs {
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub settings: SettingFlags,
-    /// Plan for the shipped tiny model and data
+    /// Plan for the included tiny model and data
     #[arg(long)]
     pub demo: bool,
-    /// Every value with its origin and reason, and what each pack length would cost
+    /// Print every value with its origin and reason, and the cost of each pack length
     #[arg(long)]
     pub explain: bool,
 }

@@ -12,7 +12,7 @@ pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Erro
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
         let name = flag.trim_start_matches('-');
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.nearest_to.contains(&name)) {
-            let tip = format!("the nearest setting is '--{}': {}", setting.name, setting.about);
+            let tip = format!("the most similar setting is '--{}': {}", setting.name, setting.about);
             error.remove(ContextKind::SuggestedArg);
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
         }
@@ -44,7 +44,7 @@ pub(super) fn flags_before_a_command(matches: &ArgMatches, command: &Command) ->
     let misplaced = command.get_arguments().filter(|arg| !arg.is_positional()).find(is_misplaced);
     if let Some(arg) = misplaced {
         let flag = arg.get_long().unwrap_or_default();
-        let text = format!("--{flag} stands before `{name}`: flags of a command stand after `{name}`\n");
+        let text = format!("--{flag} comes before `{name}`; the flags of a command come after `{name}`\n");
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text).with_cmd(command));
     }
     let sub = command.find_subcommand(name).expect("clap found it");

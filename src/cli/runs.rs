@@ -7,7 +7,7 @@ use clap::Args;
 /// Which run.
 #[derive(Debug, Args)]
 pub(crate) struct RunName {
-    /// Folder, unique beginning of the name, or `latest`
+    /// The run's folder, a unique beginning of its name, or `latest`
     #[arg(default_value = "latest")]
     pub run: String,
 }
@@ -16,7 +16,7 @@ pub(crate) struct RunName {
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Ask and return at once
+    /// Send the request and return at once
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -25,7 +25,7 @@ pub(crate) struct StopArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// The checkpoint with the lowest evaluation loss instead of the newest
+    /// Export the checkpoint with the lowest evaluation loss instead of the newest
     #[arg(long)]
     pub best: bool,
 }
@@ -34,7 +34,7 @@ pub(crate) struct ExportArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// The page to write, instead of report.html in the run folder
+    /// The file to write, instead of report.html in the run folder
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -9,7 +9,7 @@ use sparktune_plan::{Answers, Origin, SETTINGS, Setting};
 pub(crate) const HELP_ALL: &str = "help-all";
 
 /// The heading of the flags that every command has.
-pub(crate) const GLOBAL: &str = "For every command";
+pub(crate) const GLOBAL: &str = "For all commands";
 
 /// The setting that is a flag of every command.
 const RUNS_DIR: &str = "runs-dir";

@@ -83,9 +83,7 @@ fn follow_to_the_end(
             if handled > 1 {
                 return false;
             }
-            note(
-                "stopping: the trainer saves a checkpoint and ends (Ctrl-C again: detach; the trainer still ends by itself)",
-            );
+            note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
             following.request_stop();
         }
         true
@@ -100,7 +98,7 @@ fn follow_to_the_end(
         Some(exit) => exit,
         None => {
             note(&format!(
-                "detached: the trainer saves a checkpoint and ends. `{} watch {}` shows it",
+                "detached: the trainer saves a checkpoint and ends. Watch it with `{} watch {}`",
                 program_name(),
                 run_argument(&run)
             ));

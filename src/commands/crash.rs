@@ -56,15 +56,14 @@ pub fn report_to(path: PathBuf) {
 pub fn report_panic() -> Exit {
     let place = match &*report() {
         Some(path) => format!("The crash report is {}", path.display()),
-        None => "No crash report could be written".to_owned(),
+        None => "A crash report could not be written".to_owned(),
     };
     if let Some(what) = sparktune_telemetry::recorded_failure() {
         note(&format!("error: {what}. {place}"));
         return Exit::Device;
     }
     note(&format!(
-        "error: a bug in sparktune ended this command. {place}: please send it to the developers; a run can be continued \
-         with `{program} resume`",
+        "error: this command ended because of a bug in sparktune. {place}. Please report this to the developers; `{program} resume` continues a run",
         program = program_name()
     ));
     Exit::Bug

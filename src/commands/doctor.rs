@@ -64,7 +64,7 @@ pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> 
         Some(demo) => self_tests(&demo.join("model"), &facts).map_err(from_training)?,
         None => vec![Check::skipped(
             "self-tests",
-            format!("presets/demo was not found; set {HOME_VARIABLE} to the folder that holds presets/"),
+            format!("presets/demo was not found; set {HOME_VARIABLE} to the folder that contains presets/"),
         )],
     };
     let checks = cuda_checks(&facts, program.has_cuda);
@@ -113,7 +113,7 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
             None => Ok(vec![Check::failed(
                 &name,
                 "CUDA shows no GPU to this process",
-                "look at CUDA_VISIBLE_DEVICES and `nvidia-smi`; in a container, start it with --gpus all",
+                "check CUDA_VISIBLE_DEVICES and `nvidia-smi`; start a container with --gpus all",
             )]),
         }
     }));
@@ -125,7 +125,7 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
 
 #[cfg(not(feature = "cuda"))]
 fn on_cuda(_: &Path) -> Result<Vec<Check>, TrainError> {
-    unreachable!("without CUDA the GPU is out of reach")
+    unreachable!("the GPU cannot be used without CUDA")
 }
 
 /// Runs the trainer's self-tests on one device; `suffix` is appended to their names.
@@ -140,8 +140,7 @@ fn on_device(model: &Path, suffix: &str, device: &Device) -> Result<Vec<Check>, 
 
 fn not_exact() -> String {
     format!(
-        "do not train there until this is understood: run it again, and if it fails again, send the output of \
-         `{} doctor --json` to the developers",
+        "do not train on this device until the cause is known: run `doctor` again, and if it fails again, send the output of `{} doctor --json` to the developers",
         program_name()
     )
 }

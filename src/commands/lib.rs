@@ -36,11 +36,11 @@ pub fn welcome() -> Exit {
     let program = program_name();
     note(&format!(
         "\
-sparktune fine-tunes small language models on this machine. On a terminal, its name alone opens the wizard.
+sparktune fine-tunes small language models on this machine. On a terminal, running it without arguments opens the wizard.
 
-see the whole job on a shipped tiny model   {program} --demo
+try it on an included tiny model            {program} --demo
 check your data                             {program} check train.jsonl --model Qwen/Qwen3.5-0.8B
-see how it would train, and why             {program} plan --model Qwen/Qwen3.5-0.8B --data train.jsonl --explain
+see the plan with its reasons               {program} plan --model Qwen/Qwen3.5-0.8B --data train.jsonl --explain
 train                                       {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
 everything else                             {program} --help"
     ));

@@ -90,7 +90,9 @@ pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Fa
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
     if began_with.is_ok_and(|hash| program.build_hash().is_ok_and(|ours| ours != hash)) {
-        note("note: another build of sparktune started this run; the rest may not be bit-identical");
+        note(
+            "note: another build of sparktune started this run; its results may not be bit-identical from here on",
+        );
     }
     run_attempt(program, &run, Display::suited_to(style), &interrupts)
 }

@@ -53,7 +53,7 @@ fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
     if same {
         let path = input.display().to_string();
         let text = format!("{}: input and output are the same file", escape(&path));
-        return Err(Failure::usage(text).hint("Name another output"));
+        return Err(Failure::usage(text).hint("Choose another output"));
     }
     Ok(())
 }
@@ -73,10 +73,10 @@ fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
         text.push_str(&format!("note: {}\n", escape(line)));
     }
     for defect in done.left_out.iter().take(LISTED) {
-        text.push_str(&format!("left out: {defect}\n"));
+        text.push_str(&format!("skipped: {defect}\n"));
     }
     if done.left_out_count > LISTED as u64 {
-        text.push_str(&format!("left out in all: {}\n", count(done.left_out_count)));
+        text.push_str(&format!("skipped in total: {}\n", count(done.left_out_count)));
     }
     print(&text)?;
     Ok(Exit::Done)
@@ -117,7 +117,7 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
         counted(report.intact_examples, "example"),
         counted(report.intact_tokens, "token"),
         match defects {
-            0 => "no defect".to_owned(),
+            0 => "no defects".to_owned(),
             n => counted(n, "defect"),
         }
     );
@@ -135,7 +135,7 @@ fn in_words(file: &Path, report: &VerifyReport, rebuilt: Option<(&Rebuilt, &Path
             escape(&output.display().to_string())
         )),
         _ if defects > 0 => text.push_str(&format!(
-            "Make the file again from its source, or save its intact examples with `{} verify FILE --rebuild OUT`\n",
+            "Create the file again from its source, or save the intact examples with `{} verify FILE --rebuild OUT`\n",
             program_name()
         )),
         _ => {}

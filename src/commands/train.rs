@@ -86,7 +86,7 @@ fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {
         WizardEnd::Started(run) => note_how_it_stands(&run),
         WizardEnd::DraftKept => {
             note(&format!(
-                "nothing was started; your answers are kept, and the next `{}` offers to continue",
+                "nothing was started; your answers are saved, and the next `{}` offers to continue",
                 program_name()
             ));
             Ok(Exit::Done)

@@ -56,7 +56,7 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     match finished.outcome {
         Outcome::Completed => {
             if let Err(failure) = remember_speed(&run) {
-                note(&format!("the measured speed was not remembered: {failure}"));
+                note(&format!("the measured speed could not be saved: {failure}"));
             }
             Ok(Exit::Done)
         }
@@ -90,7 +90,7 @@ fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
             options.before_first_run = Some(tests);
         }
         None => note(&format!(
-            "no self-tests on this GPU: presets/demo was not found; set {HOME_VARIABLE} to the folder that holds presets/"
+            "this GPU was not tested: presets/demo was not found; set {HOME_VARIABLE} to the folder that contains presets/"
         )),
     }
     Ok(options)

@@ -49,7 +49,7 @@ impl ChatTokenizer {
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {
             DataError::model(
                 &path,
-                format!("not a tokenizer this build can read ({e})"),
+                format!("not a tokenizer that this build can read ({e})"),
                 "Download the model again",
             )
         })?;
@@ -77,7 +77,7 @@ impl ChatTokenizer {
                     DataError::model(
                         &path,
                         format!("the chat template cannot be used: {problem}"),
-                        "Replace it with a template that writes each message in one loop, or report it",
+                        "Replace it with a template that writes all messages in one loop, or report this",
                     )
                 };
                 template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
@@ -313,7 +313,7 @@ impl ChatTokenizer {
             Kind::TemplateRefused,
             "messages",
             format!("{} has no chat template", self.folder.display()),
-            "Choose the instruction-tuned sibling of this model, put a chat_template.jinja into its folder, or write the data as prompt and completion",
+            "Choose the instruction-tuned version of this model, put a chat_template.jinja into its folder, or write the data as prompt and completion",
         )
     }
 }
@@ -339,19 +339,19 @@ fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
         Kind::TokenizerFailed,
         "",
         format!("the tokenizer failed: {error}"),
-        "Look for characters this tokenizer cannot represent",
+        "Look for characters that this tokenizer cannot represent",
     )
 }
 
 fn refused(chat: &Chat<'_>, message: &str) -> Rejection {
     let fix = match chat.unusual_order() {
         Some(order) => format!("Change the order of turns: the example has {order}"),
-        None => "Change the conversation so that the model's template accepts it".to_owned(),
+        None => "Change the conversation so that the model's chat template accepts it".to_owned(),
     };
     Rejection::new(
         Kind::TemplateRefused,
         "messages",
-        format!("the model's chat template refuses it: {message}"),
+        format!("the model's chat template rejects it: {message}"),
         fix,
     )
 }

@@ -52,7 +52,7 @@ pub fn check(
     if let Some(list) = options.rejected_path.as_ref().and_then(|path| path.canonicalize().ok()) {
         let mut files = train.files().iter().chain(eval.iter().flat_map(|source| source.files()));
         if files.any(|file| file.path.canonicalize().is_ok_and(|path| path == list)) {
-            let problem = "is read as data, so the list of rejected lines cannot go there";
+            let problem = "is read as data, so the list of rejected lines cannot be written there";
             return Err(DataError::input(list, problem, "choose another path with --rejected"));
         }
     }

@@ -302,7 +302,7 @@ impl Current<'_> {
         if utf16 {
             return Err(DataError::input(
                 &self.file.path,
-                "this file is UTF-16, JSON lines are UTF-8",
+                "this file is UTF-16, but JSON lines must be UTF-8",
                 "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT",
             ));
         }
@@ -318,7 +318,7 @@ impl Current<'_> {
         if text.first() == Some(&b'[') {
             return Err(DataError::input(
                 &self.file.path,
-                "this file begins with `[`: one JSON array, not one JSON object per line",
+                "this file begins with `[`: it is one JSON array, not one JSON object per line",
                 "Convert it: jq -c '.[]' IN > OUT",
             ));
         }

@@ -20,7 +20,7 @@ pub enum DataError {
         source: io::Error,
     },
     /// A compressed input ends early or is damaged.
-    #[error("{} is damaged or cut short ({message}): download or compress it again", path.display())]
+    #[error("{} is damaged or truncated ({message}): download or compress it again", path.display())]
     Compressed {
         /// The input file.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum DataError {
     #[error(transparent)]
     TokenFile(#[from] TokenFileError),
     /// The caller cancelled the work.
-    #[error("stopped on request; nothing was kept, run the command again to start over")]
+    #[error("stopped on request; nothing was saved. Run the command again to start over")]
     Cancelled,
 }
 

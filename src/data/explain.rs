@@ -11,7 +11,7 @@ pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistan
 pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
-const LINE_FIX: &str = "Write one JSON object per line; line breaks inside a string are written \\n";
+const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
 
 /// Quotes text from the data for a message: shortened and escaped for a terminal.
 pub(crate) fn quoted(text: &str) -> String {
@@ -35,7 +35,7 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
         Kind::LineTooLong,
         "",
         format!(
-            "the line is {bytes} bytes long, more than the {} MiB one line may have",
+            "the line is {bytes} bytes long; a line may have at most {} MiB",
             crate::chunks::MAX_LINE_BYTES >> 20
         ),
         "Split the example; if the whole file is one line, write one example per line",
@@ -46,8 +46,8 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32) -> Rejection {
     Rejection::new(
         Kind::TooManyTokens,
         "",
-        format!("{tokens} tokens, more than the model's limit of {limit}"),
-        "Shorten or split the example, or raise --max-example-tokens if the model can take it",
+        format!("{tokens} tokens, more than the limit of {limit}"),
+        "Shorten or split the example, or raise --max-example-tokens if the model supports it",
     )
 }
 
@@ -75,7 +75,7 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
         names.push(format!("{} more", object.len() - SHOWN_FIELDS));
     }
     let found = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
-    let reason = format!("has {found}, which fit no known format");
+    let reason = format!("has {found}, which match no known format");
     Rejection::new(Kind::UnknownFormat, "", reason, fix)
 }
 
@@ -105,8 +105,8 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
             Some(other) => Rejection::new(
                 Kind::UnknownFormat,
                 *field,
-                format!("missing: the line looks like {other}, the file is read as {format}"),
-                format!("Put {other} lines into a file of their own, or pass --format"),
+                format!("missing: the line looks like {other}, but the file is read as {format}"),
+                format!("Put {other} lines into a file of their own, or set --format"),
             ),
             None => Rejection::new(Kind::MissingField, *field, "missing or null", format!("Add {field:?}")),
         })
@@ -116,7 +116,7 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
             Kind::WrongType,
             "",
             without_place(error),
-            format!("Write the line as the {format} format has it"),
+            format!("Write the line in the {format} format"),
         )
     })
 }
@@ -190,13 +190,13 @@ fn part(value: &Value, content: String, index: usize) -> Option<Rejection> {
                 Kind::MissingField,
                 format!("{field}.text"),
                 "missing",
-                "Give the part a text, or remove it",
+                "Give the part some text, or remove it",
             )),
         },
         Some(kind) => Some(Rejection::new(
             Kind::UnsupportedContent,
             field,
-            format!("a part of type {}: only text is trained", quoted(kind)),
+            format!("a part of type {}: only text can be trained", quoted(kind)),
             "Remove the example, or replace the part with text",
         )),
     }

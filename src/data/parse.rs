@@ -217,7 +217,7 @@ fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
             Kind::WrongType,
             "value",
             reason,
-            "Write the call as JSON: {\"name\": \"…\", \"arguments\": {…}}, or a list of such objects",
+            "Write the call as JSON: {\"name\": \"…\", \"arguments\": {…}}, or as a list of such objects",
         )
     };
     let call: serde_json::Value = serde_json::from_str(value)
@@ -300,7 +300,7 @@ fn finish<'a>(
         return Err(Rejection::new(
             Kind::NothingToTrain,
             field,
-            "no assistant turn to learn from",
+            "no assistant turn to train on",
             "Add the answer as a turn with role \"assistant\"",
         ));
     }
@@ -336,7 +336,7 @@ impl<'a> PromptLine<'a> {
                         Kind::NothingToTrain,
                         "completion",
                         "empty",
-                        "Write the text to learn",
+                        "Write the text to train on",
                     ));
                 }
                 Ok(Conversation::Completion { prompt, completion })

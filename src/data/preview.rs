@@ -71,12 +71,14 @@ impl Preview {
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);
         match (&self.empty_think_block, differ) {
-            (None, _) => "this model's template inserts no empty think block: both choices train the same",
+            (None, _) => {
+                "this model's template inserts no empty think block, so both choices train the same tokens"
+            }
             (Some(_), false) => {
-                "no example shown has an inserted empty think block: both choices train the same here"
+                "none of the examples shown has an inserted empty think block, so both choices train the same tokens here"
             }
             (Some(_), true) => {
-                "the empty think block that the template inserts is trained under `train`, context under `skip`"
+                "the empty think block that the template inserts is trained with `train`, and is context with `skip`"
             }
         }
     }
@@ -277,7 +279,7 @@ fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_byt
     for (start, end) in borders.iter().zip(borders.iter().skip(1)).map(|(a, b)| (*a, *b)) {
         if hole.contains(&start) {
             if start == hole.start {
-                let text = format!("… {} bytes left out …", hole.len());
+                let text = format!("… {} bytes not shown …", hole.len());
                 spans.push(Span { text, trained: false, special: false, left_out: true });
             }
             continue;
@@ -300,7 +302,7 @@ mod tests {
         let text = "ä".repeat(50) + "b" + &"ö".repeat(50);
         let spans = spans(&text, &[0..text.len()], &[], 21);
         let words: Vec<&str> = spans.iter().map(|span| span.text.as_str()).collect();
-        assert_eq!(words, ["äääää", "… 181 bytes left out …", "ööööö"]);
+        assert_eq!(words, ["äääää", "… 181 bytes not shown …", "ööööö"]);
         assert_eq!(spans.iter().map(|span| span.left_out).collect::<Vec<_>>(), [false, true, false]);
         assert!(spans[0].trained && !spans[1].trained && spans[2].trained);
     }

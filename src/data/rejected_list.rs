@@ -84,7 +84,7 @@ impl RejectedList {
     }
 
     fn no_list(&self, line_no: u64) -> DataError {
-        let problem = format!("line {} is not one of a list of rejected lines", line_no + 1);
+        let problem = format!("line {} does not belong to a list of rejected lines", line_no + 1);
         DataError::input(&self.path, problem, "run the check again to rebuild the list")
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let path = folder.path().join("data.jsonl");
         std::fs::write(&path, "{\"messages\": []}\n").unwrap();
         let error = RejectedList::open(&path).unwrap().page(0, 1, 10).unwrap_err().to_string();
-        assert!(error.contains("data.jsonl") && error.contains("line 1 is not one"), "{error}");
+        assert!(error.contains("data.jsonl") && error.contains("line 1 does not belong"), "{error}");
         std::fs::write(&path, "").unwrap();
         assert!(RejectedList::open(&path).unwrap().page(0, 1, 10).unwrap().is_empty());
         assert!(RejectedList::open(&folder.path().join("none")).is_err());

@@ -61,8 +61,8 @@ impl fmt::Display for Kind {
             Self::NothingToTrain => "nothing to train",
             Self::UnsupportedContent => "unsupported content",
             Self::LineTooLong => "line too long",
-            Self::TemplateRefused => "refused by the chat template",
-            Self::UncertainMask => "uncertain what to train",
+            Self::TemplateRefused => "rejected by the chat template",
+            Self::UncertainMask => "unclear what to train",
             Self::TokenizerFailed => "tokenizer failed",
             Self::TooManyTokens => "too many tokens",
         })

@@ -186,7 +186,7 @@ impl Report {
     pub fn findings(&self) -> Vec<String> {
         let findings = [
             ("identical to an earlier one", Some(&self.duplicates)),
-            ("both trained on and in the eval set", Some(&self.in_train_and_eval)),
+            ("in both the training data and the eval set", Some(&self.in_train_and_eval)),
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
             ("with an unusual order of turns", Some(&self.unusual_order)),
             ("with special tokens in the text", self.special_tokens_in_text.as_ref()),

@@ -54,7 +54,7 @@ impl Source {
                     return Err(DataError::input(
                         input,
                         "no .jsonl, .jsonl.gz or .jsonl.zst file in this folder",
-                        "Name the data files themselves, or give them one of these endings",
+                        "Name the data files themselves, or rename them to one of these endings",
                     ));
                 }
                 files.extend(found);
@@ -69,7 +69,7 @@ impl Source {
         if files.is_empty() {
             return Err(DataError::input(
                 PathBuf::new(),
-                "no data was named",
+                "no data was given",
                 "Name a .jsonl file or a folder, for example --data train.jsonl",
             ));
         }

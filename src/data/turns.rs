@@ -153,7 +153,10 @@ impl TurnShape {
             let mut segments =
                 rendered.messages.iter().filter(|(m, _)| *m == i).map(|(_, span)| span.clone());
             let (Some(segment), None) = (segments.next(), segments.next()) else {
-                return Err(uncertain(i, "the chat template does not render this turn once and by itself"));
+                return Err(uncertain(
+                    i,
+                    "the chat template does not render this turn exactly once, separately from other turns",
+                ));
             };
             if segment.start < previous_end {
                 return Err(uncertain(i, "the chat template renders turns out of order"));
@@ -169,12 +172,15 @@ impl TurnShape {
             let opening = self.openings.iter().find(|o| text.starts_with(o.as_str()));
             let closing = self.closings.iter().find(|c| text.ends_with(&c.text));
             let (Some(opening), Some(closing)) = (opening, closing) else {
-                return Err(uncertain(i, "the chat template opens or closes this turn unlike any other"));
+                return Err(uncertain(
+                    i,
+                    "the chat template opens or closes this turn differently from all others",
+                ));
             };
             if opening.len() + closing.text.len() > text.len() {
                 return Err(uncertain(
                     i,
-                    "the chat template leaves nothing between opening and end of this turn",
+                    "the chat template writes nothing between the start and the end of this turn",
                 ));
             }
             let target = segment.start + opening.len()..segment.end - closing.text.len() + closing.target;
@@ -197,13 +203,13 @@ fn uncertain(message: usize, reason: &str) -> Rejection {
     Rejection::new(
         Kind::UncertainMask,
         format!("messages[{message}]"),
-        format!("{reason}, so what to train is uncertain"),
+        format!("{reason}, so it is unclear which tokens to train"),
         "Change the turn, or mark the assistant's text with {% generation %} in the chat template",
     )
 }
 
 fn untraceable() -> String {
-    "the turns of this chat template cannot be told apart: it does not write each message in one loop over `messages`"
+    "this chat template does not write all messages in one loop over `messages`, so the turns cannot be identified"
         .to_owned()
 }
 

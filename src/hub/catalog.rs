@@ -61,7 +61,7 @@ impl Listing {
         })?;
         // The parser's message quotes untrusted text; the position suffices.
         let info: RepoInfo = serde_json::from_slice(&text).map_err(|e| {
-            bad(format!("not the JSON of a repository (line {}, column {})", e.line(), e.column()))
+            bad(format!("not valid JSON for a repository (line {}, column {})", e.line(), e.column()))
         })?;
         if !is_commit(&info.sha) {
             return Err(bad("`sha` is not a commit".into()));
@@ -87,7 +87,7 @@ pub(crate) fn facts(http: &Http, subject: &Subject<'_>, listed: Option<u64>) -> 
         .or_else(|| number("content-length").filter(|_| !answer.is_redirect()))
         .ok_or_else(|| Error::BadReply {
             place: place(),
-            why: "the server does not tell the size of this file".into(),
+            why: "the server does not give the size of this file".into(),
         })?;
     Ok(Facts { etag, size })
 }

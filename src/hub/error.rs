@@ -16,7 +16,7 @@ use indicatif::DecimalBytes;
 pub enum Error {
     /// The text is neither an id nor a folder.
     #[error(
-        "model {given:?}: {why}. Give `org/name`, `org/name@revision`, or a folder that holds config.json and model.safetensors"
+        "model {given:?}: {why}. Give `org/name`, `org/name@revision`, or a folder that contains config.json and model.safetensors"
     )]
     BadName {
         /// The input of the user.
@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// There is no such repository, or it is private and no token was sent.
     #[error(
-        "{repo}: no such model at {host}. Check the spelling; for a private model set HF_TOKEN to a token that may read it"
+        "{repo}: no such model at {host}. Check the spelling; for a private model, set HF_TOKEN to a token that can read it"
     )]
     RepoMissing {
         /// `org/name@revision`.
@@ -62,14 +62,14 @@ pub enum Error {
     },
     /// The repository exists, but not the branch, tag or commit.
     #[error(
-        "{repo}: the model exists, but not this revision. Omit `@…` for the newest, or give a branch, tag or commit"
+        "{repo}: the model exists, but not this revision. Omit `@…` to use the newest, or give a branch, tag or commit"
     )]
     RevisionMissing {
         /// `org/name@revision`.
         repo: String,
     },
     /// A required file is not in the repository or folder.
-    #[error("{repo}: {file} is not there. {advice}")]
+    #[error("{repo}: {file} is missing. {advice}")]
     FileMissing {
         /// `org/name@revision` or the folder.
         repo: String,
@@ -91,7 +91,7 @@ pub enum Error {
         missing: String,
     },
     /// The hub could not be reached, and the cache is incomplete.
-    #[error("{repo}: {missing} is not in the cache, and the hub gave no list of files: {why}")]
+    #[error("{repo}: {missing} is not in the cache, and the hub did not list the files: {why}")]
     HubAway {
         /// `org/name@revision`.
         repo: String,
@@ -122,7 +122,7 @@ pub enum Error {
     },
     /// The index has no tensor under `mtp.`.
     #[error(
-        "{repo}: model.safetensors.index.json lists no `mtp.*` tensors, so there is no MTP head to carry over. Use `--mtp none`"
+        "{repo}: model.safetensors.index.json lists no `mtp.*` tensors, so there is no MTP head to copy. Use `--mtp none`"
     )]
     NoMtp {
         /// `org/name@revision` or the folder.
@@ -130,7 +130,7 @@ pub enum Error {
     },
     /// There is too little disk space, which was found before the download or during it.
     #[error(
-        "{path:?}: the disk is full: {} needed, {} free. Free some space or set HF_HUB_CACHE to a larger disk; what is already downloaded is kept, and the same command continues",
+        "{path:?}: the disk is full: {} needed, {} free. Free some space or set HF_HUB_CACHE to a larger disk; what is already downloaded is kept. The same command then continues",
         DecimalBytes(*needed), DecimalBytes(*available)
     )]
     DiskFull {
@@ -143,7 +143,7 @@ pub enum Error {
     },
     /// The whole file was received and does not match the hub's hash.
     #[error(
-        "{repo}: {file}: wrong SHA-256 after download (expected {expected}, got {actual}). The file was removed. Run the same command again; if it happens twice, a proxy, mirror or disk on the way alters data"
+        "{repo}: {file}: wrong SHA-256 after download (expected {expected}, got {actual}). The file was removed. Run the same command again; if it happens twice, a proxy, a mirror or the disk is corrupting the data"
     )]
     WrongHash {
         /// `org/name@revision`.
@@ -157,7 +157,7 @@ pub enum Error {
     },
     /// The server offers another number of bytes than the hub announced.
     #[error(
-        "{repo}: {file}: wrong size: the hub says {expected} bytes, {host} offers {actual}. Run the same command again; if it happens twice, a proxy or mirror on the way alters data"
+        "{repo}: {file}: wrong size: the hub lists {expected} bytes, but {host} offers {actual}. Run the same command again; if it happens twice, a proxy or a mirror is corrupting the data"
     )]
     WrongSize {
         /// `org/name@revision`.
@@ -173,7 +173,7 @@ pub enum Error {
     },
     /// A transfer failed more often than the limit.
     #[error(
-        "{repo}: {file}: stopped at {} of {} after {attempts} attempts without progress ({last}). What arrived is kept: run the same command again to continue",
+        "{repo}: {file}: stopped at {} of {} after {attempts} attempts without progress ({last}). What has been downloaded is kept: run the same command again to continue",
         DecimalBytes(*have), DecimalBytes(*size)
     )]
     Interrupted {
@@ -192,7 +192,7 @@ pub enum Error {
     },
     /// No connection could be established.
     #[error(
-        "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or set HF_HUB_OFFLINE=1 to use the cache alone"
+        "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or set HF_HUB_OFFLINE=1 to use only the cache"
     )]
     Unreachable {
         /// The host.
@@ -201,14 +201,14 @@ pub enum Error {
         why: String,
     },
     /// The connection ended before the response was complete.
-    #[error("{host}: the connection was cut before the end")]
+    #[error("{host}: the connection was closed too early")]
     Cut {
         /// The host.
         host: String,
     },
     /// The server did not answer, or stopped sending.
     #[error(
-        "{host}: no answer in time. Try again, or raise HF_HUB_DOWNLOAD_TIMEOUT (seconds without a byte)"
+        "{host}: no answer in time. Try again, or raise HF_HUB_DOWNLOAD_TIMEOUT (seconds without receiving a byte)"
     )]
     TimedOut {
         /// The host.
@@ -216,7 +216,7 @@ pub enum Error {
     },
     /// The server limits requests (429).
     #[error(
-        "{host}: too many requests (HTTP 429). Wait some minutes; with HF_TOKEN set the limits are higher"
+        "{host}: too many requests (HTTP 429). Wait a few minutes; with HF_TOKEN set, the limits are higher"
     )]
     RateLimited {
         /// The host.
@@ -225,7 +225,9 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// Any other status that is not success.
-    #[error("{host}: the server answered HTTP {status}. Try again later; if it stays, check HF_ENDPOINT")]
+    #[error(
+        "{host}: the server answered HTTP {status}. Try again later; if that does not help, check HF_ENDPOINT"
+    )]
     Server {
         /// The host.
         host: String,
@@ -242,7 +244,7 @@ pub enum Error {
     },
     /// A name in the repository would leave the snapshot folder, or is not a plain file name.
     #[error(
-        "{repo}: refused the file name {name:?}: it is not a plain path inside the model's folder. Do not use this repository"
+        "{repo}: the file name {name:?} is not a plain path inside the model's folder. Do not use this repository"
     )]
     UnsafeName {
         /// `org/name@revision` or the folder.
@@ -251,10 +253,10 @@ pub enum Error {
         name: String,
     },
     /// The user cancelled.
-    #[error("download cancelled. What arrived is kept: run the same command again to continue")]
+    #[error("download cancelled. What has been downloaded is kept: run the same command again to continue")]
     Cancelled,
     /// The file system reported an error.
-    #[error("{path:?}: {reason}. Check that the cache folder can be written (HF_HOME, HF_HUB_CACHE)")]
+    #[error("{path:?}: {reason}. Check that the cache folder is writable (HF_HOME, HF_HUB_CACHE)")]
     Io {
         /// The path.
         path: PathBuf,

@@ -186,7 +186,7 @@ impl Http {
             }
             uri = next;
         }
-        Err(bad(&self.origin, "redirects without end"))
+        Err(bad(&self.origin, "endless redirects"))
     }
 
     /// Interprets an unsuccessful status. The hub's `x-error-code` is used; its free text is never shown.
@@ -210,7 +210,7 @@ impl Http {
                 Error::Gated { repo, status, advice: self.advice(status, subject.id) }
             }
             (_, 404, Some(file)) => {
-                let advice = "It was in the list of files a moment ago; run the same command again";
+                let advice = "It was in the list of files a moment ago. Run the same command again";
                 Error::FileMissing { repo, file: file.into(), advice }
             }
             (_, 404, None) => Error::RepoMissing { repo, host },
@@ -227,11 +227,10 @@ impl Http {
                 )
             }
             (Some(_), 401) => {
-                "The token was not accepted: it may have expired. Set HF_TOKEN to a valid one".into()
+                "The token was not accepted; it may have expired. Set HF_TOKEN to a valid one".into()
             }
             (Some(_), _) => format!(
-                "The token's account has no access yet: accept the licence at {page} (some are granted by hand, which \
-                 takes time), and give the token the right to read gated repositories"
+                "The token's account has no access yet: accept the licence at {page} (access may be granted by hand, which takes time), and give the token permission to read gated repositories"
             ),
         }
     }
@@ -290,10 +289,10 @@ fn network_fault(origin: &Origin, error: ureq::Error) -> Error {
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::Tls(text) => text.into(),
         ureq::Error::Rustls(error) => error.to_string(),
-        ureq::Error::Protocol(error) => format!("broken HTTP: {error}"),
+        ureq::Error::Protocol(error) => format!("invalid HTTP: {error}"),
         ureq::Error::ConnectProxyFailed(_) => "the proxy refused the connection".into(),
-        ureq::Error::InvalidProxyUrl => "the proxy variable holds no valid address".into(),
-        ureq::Error::LargeResponseHeader(..) => "headers without end".into(),
+        ureq::Error::InvalidProxyUrl => "the proxy variable does not contain a valid address".into(),
+        ureq::Error::LargeResponseHeader(..) => "endless headers".into(),
         _ => "the connection failed".into(),
     };
     Error::Unreachable { host, why }

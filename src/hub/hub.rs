@@ -241,7 +241,7 @@ impl Hub {
             Ok(Found { shown: shown.clone(), names, place: Place::Cached { source, instead_of } })
         };
         if self.settings.offline {
-            let commit = in_cache.ok_or_else(|| self.offline(&shown, "nothing of this model is there"))?;
+            let commit = in_cache.ok_or_else(|| self.offline(&shown, "no file of this model is there"))?;
             return from_cache(commit, None);
         }
         let subject = Subject { id: &id, shown: &shown, revision: &revision, file: None };

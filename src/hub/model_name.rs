@@ -34,7 +34,8 @@ impl ModelName {
             return Ok(Self::Folder(path));
         }
         if text.starts_with(['/', '.', '~']) {
-            let why = if path.exists() { "is a file; give the folder it lies in" } else { "no such folder" };
+            let why =
+                if path.exists() { "is a file; give the folder that contains it" } else { "no such folder" };
             return Err(Error::NoFolder { path, why });
         }
         let bad = |why| Error::BadName { given: text.into(), why };
@@ -45,7 +46,7 @@ impl ModelName {
         }
         if !parts.iter().all(|part| is_id_part(part)) {
             return Err(bad(
-                "no such folder, and an id is made of letters, digits, `-`, `_` and `.` (not doubled, not at an end)",
+                "no such folder, and an id consists of letters, digits, `-`, `_` and `.` (not doubled, not at either end)",
             ));
         }
         if revision.len() > 250 || !is_plain_path(revision) {

@@ -61,12 +61,12 @@ pub(crate) fn select(
         return Err(Error::NoSafetensors { repo: repo.into(), found });
     }
     if !has(CONFIG) {
-        return Err(missing(CONFIG, "Choose a repository or folder that holds a whole model"));
+        return Err(missing(CONFIG, "Choose a repository or folder that contains a complete model"));
     }
     let mut files = vec![CONFIG.to_string()];
     if matches!(needs, Needs::Tokenizer | Needs::Model) {
         if !has(TOKENIZER) {
-            let advice = "Load the tokenizer in transformers and write it with `save_pretrained`, which makes this file";
+            let advice = "Load the tokenizer in transformers and save it with `save_pretrained`, which writes this file";
             return Err(missing(TOKENIZER, advice));
         }
         files.push(TOKENIZER.into());
@@ -137,11 +137,7 @@ impl Index {
                 "not a list of shards (line {}, column {}: {})",
                 e.line(),
                 e.column(),
-                if e.is_data() {
-                    "`weight_map` from tensor to file is missing or of another type"
-                } else {
-                    "not JSON"
-                }
+                if e.is_data() { "`weight_map` is missing or has the wrong type" } else { "not JSON" }
             ))
         })?;
         if index.weight_map.is_empty() {
@@ -222,7 +218,7 @@ mod tests {
         assert!(text(Needs::Config, &["model-q4.gguf"]).contains("GGUF"));
         assert!(text(Needs::Model, &["config.json", "adapter_model.safetensors"]).contains("LoRA adapter"));
         assert!(text(Needs::Model, &["config.json"]).contains("no weights at all"));
-        assert!(text(Needs::Config, &["README.md"]).contains("config.json is not there"));
+        assert!(text(Needs::Config, &["README.md"]).contains("config.json is missing"));
         assert!(text(Needs::Model, &["config.json", WEIGHTS]).contains("save_pretrained"));
     }
 
@@ -260,8 +256,8 @@ mod tests {
     fn a_malformed_index_is_said_with_its_place() {
         for (text, part) in [
             ("{\"weight_map\":\n{\"a\":", "line 2, column 5: not JSON"),
-            ("{}", "`weight_map` from tensor to file is missing"),
-            (r#"{"weight_map":{"a":["b"]}}"#, "another type"),
+            ("{}", "`weight_map` is missing"),
+            (r#"{"weight_map":{"a":["b"]}}"#, "the wrong type"),
             (r#"{"weight_map":{}}"#, "empty"),
         ] {
             let error = with_index(Needs::Model, &SHARDED, text).unwrap_err().to_string();

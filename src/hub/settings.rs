@@ -22,8 +22,7 @@ impl Token {
         }
         if !text.bytes().all(|b| b.is_ascii_graphic()) {
             let why =
-                "the token holds characters that no token has. Copy it again from the hub's settings page"
-                    .into();
+                "the token contains invalid characters. Copy it again from the hub's settings page".into();
             return Err(Error::BadSetting { name, why });
         }
         Ok(Some(Self(text.into())))
@@ -101,7 +100,7 @@ impl Settings {
             .or_else(|| hf_home.as_ref().map(|home| home.join("hub")))
             .ok_or_else(|| Error::BadSetting {
                 name: "HF_HOME",
-                why: "neither HF_HOME nor HOME is set, so there is no place for the cache. Set HF_HOME to a folder".into(),
+                why: "neither HF_HOME nor HOME is set, so there is no folder for the cache. Set HF_HOME to a folder".into(),
             })?;
 
         let token_file = path("HF_TOKEN_PATH").or_else(|| hf_home.map(|home| home.join("token")));
@@ -154,13 +153,14 @@ fn endpoint(given: Option<String>) -> Result<String, Error> {
     let Some(given) = given else { return Ok(default_endpoint()) };
     let bad = |why: &str| Error::BadSetting { name: "HF_ENDPOINT", why: why.into() };
     let text = given.trim().trim_end_matches('/');
-    let uri: ureq::http::Uri = text.parse().map_err(|_| bad("not an address. Give it as https://host"))?;
+    let uri: ureq::http::Uri =
+        text.parse().map_err(|_| bad("not a valid address. Write it as https://host"))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(bad("the address must begin with https:// (or http://)"));
     }
-    let authority = uri.authority().ok_or_else(|| bad("the address names no host"))?;
+    let authority = uri.authority().ok_or_else(|| bad("the address contains no host"))?;
     if authority.as_str().contains('@') {
-        return Err(bad("leave user and password out of the address; set HF_TOKEN"));
+        return Err(bad("the address must not contain a user or password; set HF_TOKEN instead"));
     }
     if uri.query().is_some() {
         return Err(bad("the address must not have a query"));

@@ -127,7 +127,7 @@ impl Transfer<'_> {
                 Some((start, total))
                     if start == part.have && total.is_none_or(|total| total == part.size) => {}
                 Some((_, Some(total))) if total != part.size => return Err(self.wrong_size(&answer, total)),
-                _ => return Err(self.bad_reply(&answer, "another part of the file than was asked for")),
+                _ => return Err(self.bad_reply(&answer, "not the requested part of the file")),
             },
             // The server does not support ranges, so it sends the whole file.
             200 => {

@@ -8,7 +8,7 @@ use sparktune_plan::Architecture;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file could not be opened, read or written.
-    #[error("{path}: {source}. Check that the file is there, readable, and that the disk is not full")]
+    #[error("{path}: {source}. Check that the file exists and is readable, and that the disk is not full")]
     Io {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum ModelError {
     NoWeights(PathBuf),
     /// The index names a file outside the folder.
     #[error(
-        "{path}: the index names the file `{file}`, which is not a plain file name. Refusing to read it; download the model from a source you trust"
+        "{path}: the index names the file `{file}`, which is not a plain file name, so it was not read. Download the model from a source that you trust"
     )]
     UnsafeIndex {
         /// The index.
@@ -58,8 +58,7 @@ pub enum ModelError {
     },
     /// The weights contain a tensor that no part of the model uses.
     #[error(
-        "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not. \
-         Choose another model; if the family was named with --architecture, name the one that has this tensor"
+        "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not support. Choose another model; if the family was set with --architecture, set the one that has this tensor"
     )]
     UnknownTensor {
         /// The folder.
@@ -71,7 +70,7 @@ pub enum ModelError {
     },
     /// The shape of a tensor differs from the config.
     #[error(
-        "{path}: the tensor `{name}` has the shape {found:?}, config.json calls for {expected:?}. The weights belong to another config"
+        "{path}: the tensor `{name}` has the shape {found:?}, but config.json requires {expected:?}. The weights belong to another config"
     )]
     Shape {
         /// The folder.
@@ -106,7 +105,7 @@ pub enum ModelError {
     },
     /// The exported folder differs from the model in memory.
     #[error(
-        "{path}: the export failed its own check: {reason}. Nothing was published; the checkpoint it was made from is untouched. Please report this"
+        "{path}: the export failed its own check: {reason}. No output was written; the checkpoint is unchanged. Please report this"
     )]
     Export {
         /// The folder.

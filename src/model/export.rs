@@ -89,7 +89,7 @@ pub fn export(
 ) -> Result<Accounting, ModelError> {
     let failed = |reason: String| ModelError::Export { path: out.to_owned(), reason };
     if out.exists() {
-        return Err(failed("the folder exists already".into()));
+        return Err(failed("the folder already exists".into()));
     }
     let partial = out.with_extension("partial");
     if partial.exists() {
@@ -127,7 +127,7 @@ fn write_and_compare(
     let by_stored_name: BTreeMap<String, String> =
         parameters.keys().map(|canonical| (base.stored_name(canonical), canonical.clone())).collect();
     if let Some(unknown) = by_stored_name.keys().find(|name| !base.tensors().contains_key(*name)) {
-        return Err(failed(format!("the parameter `{unknown}` has no tensor in the base")));
+        return Err(failed(format!("the parameter `{unknown}` has no tensor in the base model")));
     }
 
     let kept = |name: &str| keep_mtp || mtp.is_some() || !name.starts_with("mtp.");
@@ -180,19 +180,19 @@ fn write_and_compare(
     let written = Checkpoint::open_with(dir, base.options())?;
     for (name, info) in base.tensors().iter().filter(|(name, _)| kept(name)) {
         let Some(copy) = written.tensors().get(name) else {
-            return Err(failed(format!("the tensor `{name}` of the base is missing")));
+            return Err(failed(format!("the base model's tensor `{name}` is missing")));
         };
         if copy.dtype != info.dtype || copy.shape != info.shape {
             return Err(failed(format!("the tensor `{name}` changed its type or shape")));
         }
         if !by_stored_name.contains_key(name) && written.bytes(copy) != base.bytes(info) {
-            return Err(failed(format!("the carried tensor `{name}` is not the base's")));
+            return Err(failed(format!("the copied tensor `{name}` differs from the base model's")));
         }
         written.forget(copy);
         base.forget(info);
     }
     if let Some(unknown) = written.tensors().keys().find(|name| !base.tensors().contains_key(*name)) {
-        return Err(failed(format!("the tensor `{unknown}` is not in the base")));
+        return Err(failed(format!("the tensor `{unknown}` is not in the base model")));
     }
     if written.config().mtp_num_hidden_layers > 0 && base.has_mtp() && !written.has_mtp() {
         return Err(failed("config.json declares an MTP head that is not in the weights".into()));

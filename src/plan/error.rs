@@ -51,7 +51,7 @@ pub enum PlanError {
     Missing(Vec<Missing>),
     /// A key or variable that does not exist.
     #[error(
-        "{source_name}: `{key}` is not known. The closest known name is `{nearest}`: correct the name or remove it"
+        "{source_name}: `{key}` is not a known setting. The most similar one is `{nearest}`: correct the name or remove it"
     )]
     UnknownKey {
         /// The file name, or "environment".
@@ -76,7 +76,7 @@ pub enum PlanError {
         expects: String,
     },
     /// The text is not TOML.
-    #[error("{source_name} is not TOML: {problem}")]
+    #[error("{source_name} is not valid TOML: {problem}")]
     NotToml {
         /// The file name.
         source_name: String,
@@ -94,7 +94,9 @@ pub enum PlanError {
         fix: String,
     },
     /// There is no preset of that name.
-    #[error("{place}: there is no preset `{name}`. There are {known}; or give the path of a TOML file")]
+    #[error(
+        "{place}: there is no preset `{name}`. The presets are {known}; the path of a TOML file also works"
+    )]
     UnknownPreset {
         /// The flag, variable or TOML key that named it.
         place: String,
@@ -150,10 +152,10 @@ pub enum PlanError {
         parts: String,
     },
     /// The plan could not be written as TOML.
-    #[error("the plan cannot be written as TOML: {0}. Paths must be valid UTF-8")]
+    #[error("the plan cannot be written as TOML: {0}. All paths must be valid UTF-8")]
     NotWritable(String),
     /// A file shipped with this build is invalid.
-    #[error("the shipped {file} is broken: {problem}. This is a bug in sparktune")]
+    #[error("the included {file} is invalid: {problem}. This is a bug in sparktune")]
     Shipped {
         /// Name of the file.
         file: &'static str,
@@ -206,14 +208,16 @@ fn missing_text(missing: &[Missing]) -> String {
 
 fn does_not_fit_text(what: &str, memory: &Shortage, remedies: &[Remedy]) -> String {
     let mut text = format!(
-        "{what} does not fit: it needs {}, and {} are {}. By part: {}.",
+        "{what} does not fit: it needs {}, but only {} are {}. By part: {}.",
         bytes(memory.needed_bytes),
         bytes(memory.available_bytes),
         memory.budget,
         memory.parts,
     );
     if remedies.is_empty() {
-        text.push_str(" Nothing in the catalog fits this machine: free some memory or use a larger one.");
+        text.push_str(
+            " No model in the catalog fits this machine: free some memory or use a larger machine.",
+        );
     } else {
         text.push_str(" What would fit:");
         for remedy in remedies {

@@ -35,7 +35,7 @@ pub(crate) fn speed(
     if let Some(rate) = rates.newest(model, &fit.speed.device, wish.method) {
         let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
         let words = format!(
-            "based on {} tokens/s in an earlier run here, at {} a token; this run has {}",
+            "based on {} tokens/s in an earlier run here, with {} per token; this run has {}",
             tokens_per_s(rate.tokens_per_s),
             flops(rate.flops_per_token),
             flops(flops_per_token)
@@ -54,7 +54,7 @@ pub(crate) fn speed(
         if let Some(rate) = recipe {
             let recipe_rate = count(rate.tokens_per_s as u64);
             words.push_str(&format!(
-                "; the Qwen3.5 recipe (another program) reached {recipe_rate} on {}",
+                "; the Qwen3.5 recipe (another program) reached {recipe_rate} tokens/s on {}",
                 rate.device
             ));
         }
@@ -76,7 +76,7 @@ pub(crate) fn speed(
     match &fit.speed.basis {
         Some(basis) if choice.epoch_s > 0.0 => {
             let words = format!(
-                "estimate: {} a token, {basis}, padding and fixed costs counted",
+                "estimate: {} per token, {basis}, including padding and fixed costs",
                 flops(flops_per_token)
             );
             (Some(choice.rows.tokens / choice.epoch_s), RateBasis::Estimate, words)
@@ -134,7 +134,7 @@ pub(crate) fn basis_in_words(time: &Time) -> String {
         RateBasis::MeasuredHere => "measured here in an earlier run",
         RateBasis::Measured => "measured on a device of this kind by tests/gpu; not measured here yet",
         RateBasis::OriginalRecipe => {
-            "what the Qwen3.5 recipe, another program, measured; sparktune has not been measured here yet"
+            "measured by the Qwen3.5 recipe, another program; sparktune has not been measured here yet"
         }
         RateBasis::Estimate => "an estimate, until the first steps have been measured",
         RateBasis::Unknown => "unknown until the first steps have been measured",

@@ -111,10 +111,7 @@ impl Measured {
             let rates = machine.training.iter().flat_map(|row| [row.tokens_per_s, row.flops_per_token]);
             let probe = machine.probe.is_none_or(Probe::is_usable);
             if !probe || !rates.chain([machine.copy_gb_per_s, machine.bf16_tflops]).all(usable) {
-                return Err(broken(format!(
-                    "{} of {} has a rate that is none",
-                    machine.device, machine.date
-                )));
+                return Err(broken(format!("{} of {} has an invalid rate", machine.device, machine.date)));
             }
         }
         Ok(measured)
@@ -151,7 +148,7 @@ impl Measured {
         let probes = probe.zip(machine.probe);
         let slower = probes.map_or(1.0, |(here, there)| machine.slower(row, here, there));
         let mut words = format!(
-            "tests/gpu measured {} tokens/s with {} on {} ({}, commit {}) at {} a token, now {}",
+            "tests/gpu measured {} tokens/s with {} on {} ({}, commit {}) with {} per token; this run has {}",
             tokens_per_s(row.tokens_per_s),
             row.size,
             machine.device,
@@ -162,8 +159,7 @@ impl Measured {
         );
         if let Some((here, there)) = probes {
             words.push_str(&format!(
-                "; a token takes {slower:.2} times as long here, where a probe reached {:.0} TFLOP/s and \
-                 {:.0} GB/s, there {:.0} and {:.0}",
+                "; a token takes {slower:.2} times as long here, because a probe reached {:.0} TFLOP/s and {:.0} GB/s here, and {:.0} and {:.0} there",
                 here.bf16_tflops, here.copy_gb_per_s, there.bf16_tflops, there.copy_gb_per_s
             ));
         }

@@ -172,7 +172,7 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
             available: machine.mem_available_bytes,
             reserve: system_reserve(machine.mem_total_bytes, true),
             source: format!("{system}, unified"),
-            reason: "1 GB for CUDA, and a twelfth of the memory so that the machine does not stall",
+            reason: "1 GB for CUDA, and a twelfth of the memory to keep the machine responsive",
         },
         (Device::Cpu, _) => Budget {
             available: machine.mem_available_bytes,

@@ -24,7 +24,7 @@ pub struct Preset {
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "default",
-        about: "recommended: everything decided from model, data and machine",
+        about: "recommended: everything is decided from the model, the data and the machine",
         toml: include_str!("../../presets/default.toml"),
     },
     Preset {
@@ -96,7 +96,7 @@ const LONGEST_NAME: usize = 64;
 pub fn check_name(name: &str) -> Result<(), PlanError> {
     let plain = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let expects = if PRESETS.iter().any(|shipped| shipped.name == name) {
-        "another name, because an included preset has this one"
+        "another name, because an included preset already has this one"
     } else if name.is_empty()
         || name.len() > LONGEST_NAME
         || !name.chars().all(plain)
@@ -231,7 +231,9 @@ mod tests {
             let error = user.path(name).unwrap_err().to_string();
             assert!(error.contains("letters, digits, - and _") && !error.contains('\u{1b}'), "{error}");
         }
-        assert!(check_name("recipe").unwrap_err().to_string().contains("an included preset has this one"));
+        assert!(
+            check_name("recipe").unwrap_err().to_string().contains("an included preset already has this one")
+        );
         assert_eq!(user.path("größe_2-final").unwrap(), PathBuf::from("own/größe_2-final.toml"));
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
             key: "data.train",
             what: "the data holds no usable example".into(),
             fix: format!(
-                "Run `{} check` on it: it names each rejected line with its reason and fix",
+                "Run `{} check` on it: for each rejected line it gives the reason and the fix",
                 program_name()
             ),
         });
@@ -79,7 +79,7 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
         return Err(PlanError::Data {
             key: "data.train",
             what: format!(
-                "none of the {} tokens is trained, so there is nothing to learn from",
+                "none of the {} tokens is trained, so there is nothing to learn",
                 count(data.total_tokens)
             ),
             fix: format!(
@@ -109,7 +109,7 @@ pub(crate) fn check_paths(answers: &Answers) -> Result<(), PlanError> {
                     "the name of {} is not valid UTF-8, and a plan cannot hold it",
                     escape(&path.display().to_string())
                 ),
-                fix: "Rename it, or give another".into(),
+                fix: "Rename it, or choose another".into(),
             });
         }
     }

@@ -31,7 +31,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 /// Returns the table of `plan --explain`: value, origin and reason of every setting, wrapped to `width`
 /// columns.
 pub fn explain(plan: &Plan, width: usize) -> String {
-    let Some(advice) = &plan.advice else { return "this plan carries no reasons\n".to_owned() };
+    let Some(advice) = &plan.advice else { return "this plan contains no reasons\n".to_owned() };
     let longest = |column: fn(&Explained) -> usize, most: usize| {
         advice.explain.iter().map(column).max().unwrap_or(0).min(most)
     };
@@ -105,8 +105,8 @@ pub fn eta(time: &Time) -> String {
     };
     let label = match time.basis {
         RateBasis::MeasuredHere => "measured here",
-        RateBasis::Measured => "measured on a device of this kind, not yet here",
-        RateBasis::OriginalRecipe => "measured by the Qwen3.5 recipe, not yet here",
+        RateBasis::Measured => "measured on a device of this kind, not here yet",
+        RateBasis::OriginalRecipe => "measured by the Qwen3.5 recipe, not here yet",
         RateBasis::Estimate | RateBasis::Unknown => "estimate",
     };
     let rate = tokens_per_s(rate);
@@ -147,12 +147,12 @@ pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
     let whole = time.steps_per_epoch.saturating_mul(duration.epochs.into());
     let epochs = counted(duration.epochs.into(), "epoch");
     if time.steps >= whole {
-        return format!("{an_epoch} an epoch, {epochs}");
+        return format!("{an_epoch} per epoch, {epochs}");
     }
     let ends = time.steps as f64 / time.steps_per_epoch.max(1) as f64;
     // Two digits below a tenth, so that a short trial is not shown as zero epochs.
     let digits = if ends < 0.1 { 2 } else { 1 };
-    format!("{an_epoch} an epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
+    format!("{an_epoch} per epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
 }
 
 /// Summarises the plan in a few lines, for `--dry-run` and the head of a run.
@@ -167,12 +167,12 @@ pub fn summary(plan: &Plan) -> String {
         "model {}\nhow   {method}, on {}{}{}\npacks {} tokens each, of {}; {} per optimizer step{}\n",
         escape(&plan.model.id),
         plan.device,
-        if plan.recompute { ", with recompute (layers run twice to save memory)" } else { "" },
+        if plan.recompute { ", with recompute (layers are computed twice to save memory)" } else { "" },
         if plan.fp8 { ", linear layers in fp8 (not lossless)" } else { "" },
         count(plan.pack.length.into()),
         match plan.pack.strategy {
             PackStrategy::Bfd => "several whole examples (bfd)",
-            PackStrategy::Stream => "examples joined and split at the end (stream)",
+            PackStrategy::Stream => "concatenated examples, cut at the end (stream)",
         },
         count(plan.batch.packs_per_step()),
         plan.pack

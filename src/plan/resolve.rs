@@ -160,10 +160,15 @@ impl Resolver<'_> {
     fn plan(mut self) -> Result<Plan, PlanError> {
         let (answers, facts) = (self.answers, self.facts);
         let model = self.model();
-        let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules");
-        let seed = self.pick("seed", &answers.seed, 42, "any fixed number; the same seed gives the same run");
+        let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules decide");
+        let seed = self.pick(
+            "seed",
+            &answers.seed,
+            42,
+            "any fixed number will do; the same seed gives the same run",
+        );
         let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "in the current folder");
-        let name = self.pick_optional("name", &answers.name, "made from time, model and method");
+        let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;
         let mtp = self.mtp(&model.id)?;
@@ -186,7 +191,7 @@ impl Resolver<'_> {
                     "every example is longer than data.max_example_tokens = {}",
                     count(data.max_example_tokens.into())
                 ),
-                fix: "Raise it, or omit it: then the model's own limit applies".into(),
+                fix: "Raise it, or omit it to use the model's own limit".into(),
             });
         }
 
@@ -297,7 +302,7 @@ impl Resolver<'_> {
             (answer, _) => self.pick_optional("model.path", answer, "not downloaded yet"),
         };
         let architecture =
-            self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
+            self.pick_optional("model.architecture", &answers.architecture, "as given in its config.json");
         let ignored_fields = self
             .pick_optional("model.ignored_fields", &answers.ignore_config_field, "none")
             .unwrap_or_default();
@@ -354,7 +359,7 @@ impl Resolver<'_> {
                 "fp8",
                 answer,
                 false,
-                "fp8 (e4m3) is lossy, and its speed is unmeasured; a run measures the loss with and without it at its start and end",
+                "fp8 (e4m3) is lossy, and its speed is unmeasured; the run measures the loss with and without it at the start and the end",
             )),
         }
     }
@@ -440,12 +445,12 @@ impl Resolver<'_> {
 
         let held_out = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
-            (0.0, "evaluation data was given".to_owned())
+            (0.0, "no share is needed, because evaluation data was given".to_owned())
         } else if held_out == 0.0 {
             (0.0, "a single example cannot be split".to_owned())
         } else {
             let drawn = format!(
-                "about {} of {} examples, drawn by a seeded hash of each",
+                "about {} of {} examples, chosen by a seeded hash of each",
                 count((held_out * data.examples as f64).round() as u64),
                 count(data.examples)
             );
@@ -459,7 +464,7 @@ impl Resolver<'_> {
             return Err(PlanError::Conflict {
                 key: "data.eval_fraction",
                 what: format!(
-                    "{} sets examples aside, although --eval-data is given",
+                    "{} sets examples aside for evaluation, but --eval-data is given too",
                     setting("data.eval_fraction").place(answer.origin)
                 ),
                 fix: "Omit one of the two".into(),
@@ -474,13 +479,13 @@ impl Resolver<'_> {
             "data.format",
             &answers.format,
             DataFormat::Auto,
-            "decided for each file from its lines",
+            "detected for each file from its lines",
         );
         let think = self.pick(
             "data.think",
             &answers.think,
             DataPlan::THINK,
-            "the template puts an empty think block into the prompt when the model is served, so the block is context",
+            "when the model is served, the template puts an empty think block into the prompt, so the block is context",
         );
         let over = if data.max > limit { "; longer ones are rejected" } else { "; none is longer" };
         let max_example_tokens = self.pick(
@@ -493,7 +498,7 @@ impl Resolver<'_> {
             "data.max_rejected",
             &answers.max_rejected,
             DataPlan::MAX_REJECTED,
-            "a larger share of rejected lines means that something is wrong with the data",
+            "if more lines are rejected, something is wrong with the data",
         );
         let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");
         Ok(DataPlan {

@@ -199,7 +199,7 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
         summary.lines().find(|line| line.starts_with("steps")).unwrap().to_owned()
     };
     let (facts, answers) = (demo_facts(), ask("tiny"));
-    assert!(steps(&answers, &facts).contains(" an epoch, 3 epochs), "), "{}", steps(&answers, &facts));
+    assert!(steps(&answers, &facts).contains(" per epoch, 3 epochs), "), "{}", steps(&answers, &facts));
     let per_epoch = resolve(&answers, &facts).unwrap().advice.unwrap().time.steps_per_epoch;
     let short = with(ask("tiny"), &[("max-steps", &(per_epoch * 2).to_string())]);
     let steps_line = steps(&short, &facts);
@@ -286,7 +286,7 @@ fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_doe
     let between = Facts { data: report(lengths(70_000, 900.0, 0.4), 0.5), ..facts("Qwen/Qwen3.5-2B") };
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &between).unwrap();
     assert!(
-        reason(&plan, "method.kind").contains("between the two rules"),
+        reason(&plan, "method.kind").contains("between the two limits"),
         "{}",
         reason(&plan, "method.kind")
     );

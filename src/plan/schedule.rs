@@ -28,13 +28,13 @@ impl Resolver<'_> {
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
         let reason = if step_rows.is_cut() {
             format!(
-                "an epoch has only {} packs: with {per_step} per step it still has {} optimizer steps",
+                "an epoch has only {} packs; with {per_step} per step it still has {} optimizer steps",
                 count(packs),
                 count(packs.div_ceil(per_step))
             )
         } else {
             format!(
-                "{per_step} packs of {} tokens make up the batch that the learning rate is meant for, 16 × {} tokens; an epoch has {} packs",
+                "{per_step} packs of {} tokens make the batch size that the learning rate is meant for, 16 × {} tokens; an epoch has {} packs",
                 count(row_tokens as u64),
                 count(fit.rule.into()),
                 count(packs)
@@ -51,7 +51,7 @@ impl Resolver<'_> {
             "duration.epochs",
             &self.answers.epochs,
             3,
-            "as in the Qwen3.5 recipe; the last weights are exported, and `export --best` exports those of the best evaluation",
+            "as in the Qwen3.5 recipe; the last weights are exported, and `export --best` exports those with the best evaluation loss",
         );
         let max_steps =
             self.pick_optional("duration.max_steps", &self.answers.max_steps, "no limit: the epochs decide");
@@ -62,10 +62,10 @@ impl Resolver<'_> {
         let answers = self.answers;
         let (rate, reason) = match method {
             MethodKind::Lora => {
-                (2e-4, "as in the Qwen3.5 recipe: adapters start from zero and take large steps")
+                (2e-4, "as in the Qwen3.5 recipe: adapters start from zero and need large steps")
             }
             MethodKind::Full => {
-                (1e-5, "usual for full fine-tuning: larger steps make the model forget what the base knows")
+                (1e-5, "usual for full fine-tuning: larger steps make the model forget what it knows")
             }
         };
         OptimizerPlan {
@@ -74,7 +74,7 @@ impl Resolver<'_> {
                 "optimizer.min_lr_ratio",
                 &answers.min_lr_ratio,
                 0.1,
-                "the cosine ends at a tenth",
+                "the cosine schedule ends at a tenth of the peak",
             ),
             warmup_ratio: self.pick(
                 "optimizer.warmup_ratio",
@@ -114,7 +114,7 @@ impl Resolver<'_> {
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
         let reason = if quarter < 200 {
-            format!("four to a run of {}", counted(steps, "step"))
+            format!("four per run of {}", counted(steps, "step"))
         } else {
             format!("of {}", counted(steps, "step"))
         };
@@ -123,7 +123,7 @@ impl Resolver<'_> {
             "checkpoint.save_minutes",
             &answers.save_minutes,
             15,
-            "at most this much work is lost to a power cut",
+            "a power cut costs at most this much work",
         );
 
         let trained = match method {
@@ -152,7 +152,7 @@ impl Resolver<'_> {
             let key = if keep > 1 && answers.keep.is_some() { "checkpoint.keep" } else { "runs_dir" };
             return Err(PlanError::Disk { key, needed_bytes: needed(keep), free_bytes: free, parts });
         }
-        let fewer = if recommended < 3 { ", fewer than 3 because of the disk" } else { "" };
+        let fewer = if recommended < 3 { ", fewer than 3 because of the disk space" } else { "" };
         let room = self
             .facts
             .machine
@@ -162,7 +162,10 @@ impl Resolver<'_> {
             "checkpoint.keep",
             &answers.keep,
             recommended as u32,
-            format!("besides the best{fewer}; the run takes {}: {parts} ({room})", bytes(needed(keep))),
+            format!(
+                "in addition to the best{fewer}; on disk the run takes {}: {parts} ({room})",
+                bytes(needed(keep))
+            ),
         );
 
         // A forward pass over 2 % of the data costs about 0.6 % of an epoch. Evaluation takes at most a
@@ -171,7 +174,7 @@ impl Resolver<'_> {
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
         let reason = match (evaluated, every == save_steps) {
             (false, _) => "there is no eval set, so nothing is evaluated",
-            (true, true) => "with each checkpoint, so that the best one is kept",
+            (true, true) => "with each checkpoint, so that the best one can be kept",
             (true, false) => "with checkpoints, but rarely enough to take less than 5 % of the time",
         };
         let every_steps = self.pick("eval.every_steps", &answers.eval_every_steps, every, reason);
@@ -184,7 +187,7 @@ impl Resolver<'_> {
             "eval.sample_count",
             &answers.sample_count,
             3,
-            "a few answers to read, besides the loss",
+            "a few answers to read, in addition to the loss",
         );
         let sample_max_tokens =
             self.pick("eval.sample_max_tokens", &answers.sample_max_tokens, 128, "enough to judge an answer");

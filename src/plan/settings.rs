@@ -151,29 +151,29 @@ const STEPS: f64 = (1u64 << 40) as f64;
 const TOKENS: f64 = (1u32 << 30) as f64;
 
 settings! {
-    preset: String = "preset", "preset", "Preset to start from: a name from the list, or the path of a TOML file." {
+    preset: String = "preset", "preset", "Preset to start from: the name of a preset, or the path of a TOML file." {
         heading: In::Run, page: Own, is_common: true, completes: Completes::Presets, of_one_run: true,
     }
-    seed: u64 = "seed", "seed", "Seed of shuffling and of the initial adapters; the evaluation split is the same for every seed." {
+    seed: u64 = "seed", "seed", "Random seed for shuffling and for the initial adapters; the evaluation split does not depend on it." {
         heading: In::Run, page: AllSettings, is_common: true, number: Some(Number::between(0.0, SEEDS, By(1.0))),
     }
-    device: DeviceChoice = "device", "device", "Where to train; auto takes a usable GPU, else the CPU." {
+    device: DeviceChoice = "device", "device", "Where to train; auto uses the GPU if there is a usable one, otherwise the CPU." {
         heading: In::Device, page: AllSettings, is_common: true,
     }
-    recompute: bool = "recompute", "recompute", "Save memory by computing activations again in the backward pass instead of keeping them." {
+    recompute: bool = "recompute", "recompute", "Save memory by recomputing activations in the backward pass instead of storing them." {
         heading: In::Device, page: Essential(7), aliases: &["gradient-checkpointing", "grad-checkpointing"],
     }
-    fp8: bool = "fp8", "fp8", "Multiply in fp8 (e4m3) in wide linear layers, on GPUs of compute capability 8.9 and newer; lossy." {
+    fp8: bool = "fp8", "fp8", "Compute wide linear layers in fp8 (e4m3); lossy; needs a GPU of compute capability 8.9 or newer." {
         heading: In::Device, page: AllSettings,
     }
-    mtp: Mtp = "mtp", "mtp", "Train the MTP head, keep the base's, or leave it out." {
+    mtp: Mtp = "mtp", "mtp", "Train the MTP head, keep the base model's head, or leave it out." {
         heading: In::Mtp, page: AllSettings, is_common: true,
     }
-    draft_vocab: u32 = "draft_vocab", "draft-vocab", "Let the MTP head draft only this many tokens, the most frequent of the training data; all by default." {
+    draft_vocab: u32 = "draft_vocab", "draft-vocab", "Let the MTP head draft only from this many tokens, the most frequent in the training data; by default all." {
         heading: In::Mtp, page: AllSettings,
         number: Some(Number::between(1.0, TOKENS, Double).within(Limit::Vocabulary).starting_at("32768")),
     }
-    runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder that holds the runs." {
+    runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder in which the runs are stored." {
         heading: In::Run, page: AllSettings, is_common: true, completes: Completes::Folders,
         nearest_to: &["output-dir", "output"], reads_data: true, of_one_run: true,
     }
@@ -187,20 +187,20 @@ settings! {
     revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
         heading: In::Model, page: Own, of_one_run: true,
     }
-    model_path: PathBuf = "model.path", "model-path", "Folder of the model's files, where the id alone does not say it." {
+    model_path: PathBuf = "model.path", "model-path", "Folder with the model's files, if they are not where the id says." {
         heading: In::Model, page: Own, completes: Completes::Folders, of_one_run: true,
     }
     architecture: Architecture = "model.architecture", "architecture", "Treat a model of an unknown family as one of this family." {
         heading: In::Model, page: Own, of_one_run: true,
     }
-    ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several may be given." {
+    ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several can be given." {
         heading: In::Model, page: Own,
     }
-    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files or folders of them." {
+    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, or folders that contain them." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true,
     }
-    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Evaluation data, instead of a share of the training data." {
+    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Evaluation data, to use instead of a share of the training data." {
         heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,
         aliases: &["eval-file", "validation-data", "validation-file"], reads_data: true, of_one_run: true,
     }
@@ -208,7 +208,7 @@ settings! {
         heading: In::Data, page: Essential(9), number: Some(Number::between(0.0, 0.5, By(0.01))),
         nearest_to: &["val-size", "test-size", "val-set-size"], reads_data: true,
     }
-    format: DataFormat = "data.format", "format", "Format of the data; auto recognises it in each file." {
+    format: DataFormat = "data.format", "format", "Format of the data; auto detects it for each file." {
         heading: In::Data, page: AllSettings, reads_data: true,
     }
     think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {
@@ -221,7 +221,7 @@ settings! {
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
     }
-    crc_drop: f64 = "data.crc_drop", "crc-drop", "Share of packets dropped at random, as augmentation." {
+    crc_drop: f64 = "data.crc_drop", "crc-drop", "Share of examples dropped at random in each epoch, as augmentation." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),
     }
     method: MethodKind = "method.kind", "method", "What to train: LoRA adapters or all weights." {
@@ -235,21 +235,21 @@ settings! {
         heading: In::Method, page: AllSettings, is_common: true, number: Some(Number::between(1e-6, 1e6, Double)),
         aliases: &["lora-alpha"],
     }
-    rslora: bool = "method.rslora", "rslora", "Scale the adapters by alpha / sqrt(rank) instead." {
+    rslora: bool = "method.rslora", "rslora", "Scale the adapters by alpha / sqrt(rank) instead of alpha / rank." {
         heading: In::Method, page: AllSettings, aliases: &["use-rslora"],
     }
-    pack_length: u32 = "pack.length", "pack-length", "Tokens of a pack, the sequence that several examples share." {
+    pack_length: u32 = "pack.length", "pack-length", "Length of a pack, the sequence that several examples share, in tokens." {
         heading: In::Batch, page: Essential(2), is_common: true,
         number: Some(Number::between(16.0, TOKENS, By(128.0)).within(Limit::Context)),
         nearest_to: &["max-seq-length", "max-seq-len", "max-length", "cutoff-len", "seq-length", "sequence-len"],
     }
-    mtp_pack_length: u32 = "pack.mtp_length", "mtp-pack-length", "Tokens of a pack while the MTP head is trained." {
+    mtp_pack_length: u32 = "pack.mtp_length", "mtp-pack-length", "Length of a pack while the MTP head is trained, in tokens." {
         heading: In::Mtp, page: AllSettings, number: Some(Number::between(16.0, TOKENS, By(128.0)).within(Limit::Context)),
     }
-    pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", "How examples share a pack: bfd never splits one, stream cuts at the end of each pack." {
+    pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", "How examples share a pack: bfd never splits an example, stream cuts at the end of each pack." {
         heading: In::Batch, page: Essential(8), nearest_to: &["packing", "sample-packing"],
     }
-    micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", "Packs that pass through the model together." {
+    micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", "Packs that the model processes at once." {
         heading: In::Batch, page: AllSettings, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
         nearest_to: &["micro-batch-size", "per-device-train-batch-size"],
     }
@@ -257,22 +257,22 @@ settings! {
         heading: In::Batch, page: Essential(5), is_common: true, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
         aliases: &["gradient-accumulation-steps", "grad-accum"], nearest_to: &["batch-size", "train-batch-size"],
     }
-    learning_rate: f64 = "optimizer.learning_rate", "learning-rate", "Highest learning rate of the schedule." {
+    learning_rate: f64 = "optimizer.learning_rate", "learning-rate", "Peak learning rate." {
         heading: In::Optimizer, page: Essential(6), is_common: true, number: Some(Number::between(1e-12, 1.0, OneTwoFive)),
         aliases: &["lr"],
     }
-    min_lr_ratio: f64 = "optimizer.min_lr_ratio", "min-lr-ratio", "Learning rate at the end of the cosine, as a share of the highest." {
+    min_lr_ratio: f64 = "optimizer.min_lr_ratio", "min-lr-ratio", "Learning rate at the end of the cosine schedule, as a share of the peak." {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 1.0, By(0.05))), nearest_to: &["min-lr"],
     }
-    warmup_ratio: f64 = "optimizer.warmup_ratio", "warmup-ratio", "Share of the steps in which the learning rate rises." {
+    warmup_ratio: f64 = "optimizer.warmup_ratio", "warmup-ratio", "Share of the steps during which the learning rate warms up." {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),
         nearest_to: &["warmup-steps", "warmup"],
     }
-    beta1: f64 = "optimizer.beta1", "beta1", "AdamW's decay of the first moment." {
+    beta1: f64 = "optimizer.beta1", "beta1", "AdamW's decay rate of the first moment." {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.999_999, By(0.05))),
         aliases: &["adam-beta1"],
     }
-    beta2: f64 = "optimizer.beta2", "beta2", "AdamW's decay of the second moment." {
+    beta2: f64 = "optimizer.beta2", "beta2", "AdamW's decay rate of the second moment." {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 0.999_999_9, By(0.005))),
         aliases: &["adam-beta2"],
     }
@@ -280,7 +280,7 @@ settings! {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(1e-20, 1e-2, OneTwoFive)),
         aliases: &["adam-epsilon"],
     }
-    weight_decay: f64 = "optimizer.weight_decay", "weight-decay", "Weight decay, of matrices only." {
+    weight_decay: f64 = "optimizer.weight_decay", "weight-decay", "Weight decay, applied to matrices only." {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(0.0, 1.0, OneTwoFive)),
     }
     clip_norm: f64 = "optimizer.clip_norm", "clip-norm", "Clip gradients to this global norm." {
@@ -298,10 +298,10 @@ settings! {
     save_steps: u64 = "checkpoint.save_steps", "save-steps", "Optimizer steps between checkpoints." {
         heading: In::Checkpoints, page: Essential(11), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),
     }
-    save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Save a checkpoint at the latest after this many minutes." {
+    save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Longest time between checkpoints, in minutes." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 100_000.0, By(5.0))),
     }
-    keep: u32 = "checkpoint.keep", "keep", "How many checkpoints to keep, besides the best." {
+    keep: u32 = "checkpoint.keep", "keep", "Number of checkpoints to keep, in addition to the best." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
         aliases: &["save-total-limit"],
     }
@@ -312,10 +312,10 @@ settings! {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0)).starting_at("3")),
         aliases: &["early-stopping-patience", "patience"],
     }
-    sample_count: u32 = "eval.sample_count", "sample-count", "Sample answers generated at each evaluation." {
+    sample_count: u32 = "eval.sample_count", "sample-count", "Number of sample answers generated at each evaluation." {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(0.0, 1000.0, By(1.0))),
     }
-    sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", "Longest sample answer, in tokens." {
+    sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", "Maximum length of a sample answer, in tokens." {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 1_048_576.0, By(32.0))),
     }
     tensorboard: bool = "log.tensorboard", "tensorboard", "Also write event files for TensorBoard." {

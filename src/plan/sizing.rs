@@ -33,15 +33,15 @@ impl Resolver<'_> {
         }
         if data.examples < FULL_EXAMPLES || data.total_tokens < FULL_TOKENS {
             let rule = format!(
-                "full fine-tuning pays from {} examples and {} tokens",
+                "full fine-tuning pays off from {} examples and {} tokens",
                 count(FULL_EXAMPLES),
                 count(FULL_TOKENS)
             );
             let reason = if data.examples <= LORA_EXAMPLES {
-                format!("{size}: adapters can hold what this much data teaches; {rule}")
+                format!("{size}: adapters have enough capacity for this much data; {rule}")
             } else {
                 format!(
-                    "{size} lie between the two rules: adapters lose little and need far less memory; {rule}"
+                    "{size} lie between the two limits: adapters lose little and need far less memory; {rule}"
                 )
             };
             return (MethodKind::Lora, reason);
@@ -58,7 +58,7 @@ impl Resolver<'_> {
             Err(memory) => (
                 MethodKind::Lora,
                 format!(
-                    "{size} would be enough for full fine-tuning, but it needs {} and {} are available",
+                    "{size} would be enough for full fine-tuning, but it needs {} and only {} are available",
                     bytes(memory.needed_bytes()),
                     bytes(memory.available_bytes)
                 ),
@@ -105,9 +105,12 @@ impl Resolver<'_> {
             return Ok((Method::Full, choice));
         }
         let (rank, reason) = if asked_rank.is_none() && rank < usual {
-            (rank, format!("the largest that fits; {usual} would be usual"))
+            (rank, format!("the largest that fits; {usual} is usual"))
         } else if usual < 128 {
-            (usual, format!("a quarter of the hidden size of {hidden}; 128 is for models of 512 and more"))
+            (
+                usual,
+                format!("a quarter of the hidden size, {hidden}; 128 is for hidden sizes of 512 and more"),
+            )
         } else {
             (
                 usual,
@@ -169,7 +172,7 @@ impl Resolver<'_> {
         let again = fit.memory(wish, choice.pack_length, true);
         let flops = |recompute| fit.work.training_flops(&fit.treatment(wish, recompute, &choice.rows));
         let figures = format!(
-            "recompute would free {} and add {} of work",
+            "recompute would free {} and add {} more work",
             bytes(kept.activations.saturating_sub(again.activations)),
             percent(flops(true) / flops(false) - 1.0),
         );
@@ -181,7 +184,7 @@ impl Resolver<'_> {
             )
         } else {
             format!(
-                "layers are computed again in the backward pass: without that, {} are needed and {} are available; {figures}",
+                "layers are recomputed in the backward pass: without that, {} are needed and only {} are available; {figures}",
                 bytes(kept.needed_bytes()),
                 bytes(kept.available_bytes)
             )
@@ -209,17 +212,16 @@ impl Resolver<'_> {
         let reason = if best > 1 {
             let together = fit.together(&free, alone.clone(), best);
             format!(
-                "the most of 4, 2 and 1 that fit without recompute: weights are read, and the head's gradient is updated, once for \
-                 {best} packs, which is an estimated {} faster, for {} more of activations",
+                "the most of 4, 2 and 1 that fit without recompute: weights are read and the head's gradient is updated only once for {best} packs, which is an estimated {} faster and needs {} more for activations",
                 percent(alone.epoch_s / together.epoch_s - 1.0),
                 bytes(together.memory.needed_bytes().saturating_sub(alone.memory.needed_bytes())),
             )
         } else if wish.method == MethodKind::Lora {
             format!(
-                "{busy}, and the gradients of adapters are small; more packs at once only need more memory"
+                "{busy}, and the gradients of adapters are small; more packs at once would only need more memory"
             )
         } else if fit.device == Device::Cpu {
-            format!("{busy}; more packs at once only need more memory")
+            format!("{busy}; more packs at once would only need more memory")
         } else if !is_free {
             "with the given batch.grad_accum_steps, more packs at once would make larger steps".to_owned()
         } else if alone.recompute {
@@ -229,7 +231,7 @@ impl Resolver<'_> {
         } else {
             let two = fit.memory(&Wish { micro_batch_packs: Some(2), ..free }, alone.pack_length, false);
             format!(
-                "two packs at once would need {} without recompute, and {} are available",
+                "two packs at once would need {} without recompute, but only {} are available",
                 bytes(two.needed_bytes()),
                 bytes(two.available_bytes)
             )
@@ -255,13 +257,15 @@ impl Resolver<'_> {
         let relative = percent(best.map_or(1.0, |point| point.tokens_per_s_relative));
         let reason = match (&self.answers.pack_length, fit.strategy) {
             (Some(_), _) => {
-                format!("{waste} of the packs stays empty, {relative} of the best speed{longer}; {rule}")
+                format!(
+                    "{waste} of the space in packs stays empty, and the speed is {relative} of the best{longer}; {rule}"
+                )
             }
             (None, PackStrategy::Bfd) => format!(
                 "the shortest pack that holds 99 % of the examples and reaches {relative} of the best speed; {waste} of it stays empty{longer}; {rule}"
             ),
             (None, PackStrategy::Stream) if choice.pack_length == fit.rule => {
-                format!("{rule}, and the strategy is the recipe's too")
+                format!("{rule}, and the packing strategy is the recipe's too")
             }
             (None, PackStrategy::Stream) => {
                 format!("{rule}, which does not fit; this is the longest pack that does")
@@ -289,7 +293,7 @@ impl Resolver<'_> {
             self.no_head(KEY, answer, "no MTP head is trained", "--mtp trained")?;
             return Ok(None);
         }
-        let recipe = format!("the Qwen3.5 recipe has packs of {}", count(HEAD_PACK_LENGTH.into()));
+        let recipe = format!("the Qwen3.5 recipe uses packs of {}", count(HEAD_PACK_LENGTH.into()));
         let step = u64::from(choice.pack_length) * batch.packs_per_step();
         // A pack longer than a step of the main training would make the head's steps larger and fewer.
         let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
@@ -319,9 +323,12 @@ impl Resolver<'_> {
             HEAD_PACK_LENGTH => "as in the Qwen3.5 recipe".to_owned(),
             shorter if shorter < wanted => format!("the longest packs that fit; {recipe}"),
             _ if wanted == whole_step => {
-                format!("one pack makes a step of {} tokens, as in the main training; {recipe}", count(step))
+                format!(
+                    "one pack makes a step of {} tokens, as large as in the main training; {recipe}",
+                    count(step)
+                )
             }
-            _ => format!("the longest that the model can take; {recipe}"),
+            _ => format!("the longest that the model supports; {recipe}"),
         };
         let most = memory.needed_bytes() > choice.memory.needed_bytes();
         let reason = format!(

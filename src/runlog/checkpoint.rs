@@ -383,7 +383,7 @@ mod tests {
             ("manifest.json is missing", |p| fs::remove_file(p.join(MANIFEST)).unwrap()),
             ("manifest.json is damaged", |p| fs::write(p.join(MANIFEST), "{").unwrap()),
             ("weights.bin is missing", |p| fs::remove_file(p.join("weights.bin")).unwrap()),
-            ("weights.bin is truncated: 10 of 1000 bytes", |p| {
+            ("weights.bin is truncated: it has 10 of 1000 bytes", |p| {
                 fs::write(p.join("weights.bin"), [2; 10]).unwrap();
             }),
             ("weights.bin has 1001 bytes instead of 1000", |p| {

@@ -103,7 +103,7 @@ impl ControlInbox {
             }
             match read(&path) {
                 Ok(request) if request.time_us < self.started_us => {
-                    incoming.ignored.push(set_aside(&path, "it was meant for an earlier attempt"));
+                    incoming.ignored.push(set_aside(&path, "it was addressed to an earlier attempt"));
                 }
                 Ok(request) => incoming.requests.push(request),
                 Err(reason) => incoming.ignored.push(set_aside(&path, &reason)),

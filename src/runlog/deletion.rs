@@ -29,11 +29,11 @@ impl RunDir {
         let path = self.path().to_owned();
         let refuse = |reason: &str| Err(Error::NotDeletable { path: path.clone(), reason: reason.into() });
         if fs::symlink_metadata(&path).doing("delete", &path)?.is_symlink() {
-            return refuse("it is a link; delete the run where it lies");
+            return refuse("it is a link; delete the run at its real location");
         }
         let here = |part: &Path| fs::symlink_metadata(part).is_ok_and(|meta| !meta.is_symlink());
         if !(here(&self.events()) && self.events().is_dir() && here(&self.plan()) && self.plan().is_file()) {
-            return refuse("it has no plan.toml and events/ of its own, so it may be something else");
+            return refuse("it has no plan.toml and events/, so it may not be a run");
         }
         // The lease is held to the end, so that no trainer starts in a folder that is being deleted.
         let _lease = Lease::acquire(&self)?;
@@ -102,7 +102,7 @@ mod tests {
         let other = root.path().join("project");
         fs::create_dir_all(other.join("events")).unwrap();
         let error = RunDir::open(&other).unwrap().delete().unwrap_err();
-        assert!(error.to_string().contains("may be something else"), "{error}");
+        assert!(error.to_string().contains("may not be a run"), "{error}");
         assert!(other.join("events").is_dir());
 
         // Somebody else's plan and events, linked into a folder.

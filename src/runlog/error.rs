@@ -34,7 +34,7 @@ pub enum Error {
         root: PathBuf,
     },
     /// No run has this name.
-    #[error("no run named '{name}' in {}; `{program} runs` lists them", .root.display(), program = program_name())]
+    #[error("no run named '{name}' in {}; `{program} runs` lists all runs", .root.display(), program = program_name())]
     NoSuchRun {
         /// The name that the user gave.
         name: String,
@@ -42,7 +42,7 @@ pub enum Error {
         root: PathBuf,
     },
     /// Several runs match the prefix.
-    #[error("'{name}' matches {} runs; type more of one of these names:\n  {}", .candidates.len(), .candidates.join("\n  "))]
+    #[error("'{name}' matches {} runs; type more of the name:\n  {}", .candidates.len(), .candidates.join("\n  "))]
     Ambiguous {
         /// The name that the user gave.
         name: String,
@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// The folder exists but is not a run.
     #[error(
-        "{} is not a run folder: it has no events/ inside; `{program} runs` lists the runs",
+        "{} is not a run folder: it contains no events/; `{program} runs` lists all runs",
         .path.display(), program = program_name()
     )]
     NotARun {
@@ -79,13 +79,13 @@ pub enum Error {
         run: PathBuf,
     },
     /// A record that is written only once exists already.
-    #[error("{} is already written and never changes; start a new run to use other settings", .path.display())]
+    #[error("{} already exists and never changes; start a new run to use other settings", .path.display())]
     AlreadyWritten {
         /// The record.
         path: PathBuf,
     },
     /// The folder cannot be deleted as a run.
-    #[error("{} is not deleted: {reason}", .path.display())]
+    #[error("{} was not deleted: {reason}", .path.display())]
     NotDeletable {
         /// The folder.
         path: PathBuf,
@@ -94,7 +94,7 @@ pub enum Error {
     },
     /// The run was removed from the list, but part of it is still on the disk.
     #[error(
-        "{} is deleted, but {left_bytes} bytes of it could not be removed: {}. They are in {}; remove that folder by hand",
+        "{} was deleted, but {left_bytes} bytes of it could not be removed: {}. They are in {}; delete that folder by hand",
         .run.display(), in_words(.source), .left_in.display()
     )]
     HalfDeleted {
@@ -108,7 +108,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The events were written by a newer sparktune.
-    #[error("{}: event format v{found} is newer than v{known}, the newest this sparktune reads; update sparktune", .path.display())]
+    #[error("{}: event format v{found} is newer than v{known}, the newest that this sparktune can read; update sparktune", .path.display())]
     NewerEvents {
         /// The event file.
         path: PathBuf,
@@ -148,10 +148,12 @@ impl Error {
 pub fn in_words(error: &io::Error) -> String {
     use io::ErrorKind as K;
     let advice = match error.kind() {
-        K::StorageFull => "disk full; free some space (`df -h` shows where) and resume",
+        K::StorageFull => "the disk is full; free some space (`df -h` shows where) and resume",
         K::QuotaExceeded => "your disk quota is used up; free some space and resume",
-        K::ReadOnlyFilesystem => "the file system is read-only; remount it or choose another --runs-dir",
-        K::PermissionDenied => "permission denied; check the owner and mode of the folder",
+        K::ReadOnlyFilesystem => {
+            "the file system is read-only; remount it, or choose another folder with --runs-dir"
+        }
+        K::PermissionDenied => "permission denied; check the folder's owner and permissions",
         K::NotFound => "it does not exist",
         K::FileTooLarge => "the file would exceed the size limit (`ulimit -f`)",
         _ => return error.to_string(),
@@ -184,7 +186,7 @@ mod tests {
     fn a_full_disk_and_a_read_only_one_are_said_in_words() {
         let full = Error::io("write", "/runs/a/checkpoints", rustix::io::Errno::NOSPC.into());
         assert!(full.is_disk_full());
-        assert!(full.to_string().contains("disk full; free some space"), "{full}");
+        assert!(full.to_string().contains("the disk is full; free some space"), "{full}");
         let read_only = Error::io("create", "/runs/a", rustix::io::Errno::ROFS.into());
         assert!(!read_only.is_disk_full());
         assert!(read_only.to_string().contains("read-only"), "{read_only}");

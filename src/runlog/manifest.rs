@@ -33,12 +33,12 @@ impl fmt::Display for Damage {
             Damage::BadManifest { reason } => write!(f, "{MANIFEST} is damaged: {reason}"),
             Damage::Missing { file } => write!(f, "{file} is missing"),
             Damage::WrongSize { file, expected, found } if found < expected => {
-                write!(f, "{file} is truncated: {found} of {expected} bytes")
+                write!(f, "{file} is truncated: it has {found} of {expected} bytes")
             }
             Damage::WrongSize { file, expected, found } => {
                 write!(f, "{file} has {found} bytes instead of {expected}")
             }
-            Damage::Corrupt { file } => write!(f, "{file} is corrupt: its BLAKE3 does not match"),
+            Damage::Corrupt { file } => write!(f, "{file} is corrupt: its BLAKE3 hash does not match"),
             Damage::Unreadable { file, reason } => write!(f, "{file} cannot be read: {reason}"),
         }
     }
@@ -100,7 +100,7 @@ impl Manifest {
         };
         let manifest: Manifest = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
         if manifest.blake3 != list_hash(manifest.v, manifest.step, &manifest.files) {
-            return Err(bad("its own BLAKE3 does not match".to_owned()));
+            return Err(bad("its own BLAKE3 hash does not match".to_owned()));
         }
         if manifest.v != VERSION {
             return Err(bad(format!("version {} is newer than this sparktune; update it", manifest.v)));

@@ -30,21 +30,21 @@ impl fmt::Display for Notice {
             Notice::TornEnd { file, bytes } => {
                 write!(
                     f,
-                    "{}: ends within a line ({bytes} bytes), as a killed trainer leaves it",
+                    "{}: ends in the middle of a line ({bytes} bytes), probably because the trainer was killed",
                     file.display()
                 )
             }
             Notice::Gap { file, from_seq, to_seq, more } => {
                 write!(f, "{}: events {from_seq} to {to_seq} are missing", file.display())?;
-                if *more > 0 { write!(f, ", and {more} more further on") } else { Ok(()) }
+                if *more > 0 { write!(f, ", and {more} more after them") } else { Ok(()) }
             }
             Notice::Rewritten { file } => write!(
                 f,
-                "{}: was shortened or replaced, which sparktune never does; it is read again and known events are passed over",
+                "{}: was truncated or replaced, which sparktune never does; it is read again, and known events are skipped",
                 file.display()
             ),
             Notice::Vanished { file } => {
-                write!(f, "{}: is gone; was the run folder moved or deleted?", file.display())
+                write!(f, "{} is gone; was the run folder moved or deleted?", file.display())
             }
         }
     }

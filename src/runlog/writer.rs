@@ -135,7 +135,7 @@ impl<W: Write> Lines<W> {
             }
             Ok(()) if self.unsaid > 0 => {
                 let message = format!(
-                    "{} events before this one could not be logged (disk full or unreachable?); charts have a gap here",
+                    "the {} events before this one could not be logged (is the disk full or unreachable?); charts have a gap here",
                     self.unsaid
                 );
                 self.unsaid = 0;

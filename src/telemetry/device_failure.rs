@@ -44,7 +44,7 @@ pub fn recorded_failure() -> Option<String> {
 }
 
 fn doctor() -> String {
-    format!("`{} doctor` says what to install", program_name())
+    format!("`{} doctor` shows what to install", program_name())
 }
 
 fn resume() -> String {
@@ -52,23 +52,23 @@ fn resume() -> String {
 }
 
 const REPORT: &str =
-    "this is a bug in sparktune or in a library under it: please report it with the crash report";
+    "this is a bug in sparktune or in a library that it uses: please report it with the crash report";
 
 fn library(message: &str) -> Option<String> {
     let name = between(message, "Unable to dynamically load the \"", "\"");
     let what = match name {
         Some("cuda" | "nvcuda") => "the driver's library libcuda was not found",
         Some("nvrtc") => "NVRTC, which compiles the kernels, was not found",
-        Some(_) => "a library of CUDA was not found",
+        Some(_) => "a CUDA library was not found",
         None if message.contains("CUDA installation not found") => "the CUDA headers were not found",
         None if message.contains("failed to open libnvrtc-builtins") => {
-            "NVRTC was found, but not libnvrtc-builtins, which belongs to it: export LD_LIBRARY_PATH with the folder of both"
+            "NVRTC was found, but not libnvrtc-builtins, which belongs to it: export LD_LIBRARY_PATH with the folder that contains both"
         }
         None if message.contains("Missing symbol cu") => {
-            "the driver is too old for this build: it lacks a function; update it"
+            "the driver is too old for this build, because it lacks a function: update it"
         }
         None if message.contains("Missing symbol nvrtc") => {
-            "NVRTC is too old for this build: it lacks a function; install a newer one"
+            "NVRTC is too old for this build, because it lacks a function: install a newer one"
         }
         None => return None,
     };
@@ -80,17 +80,16 @@ fn compilation(message: &str) -> Option<String> {
     let log = message.split_once("[Compilation Error]")?.1;
     let log = log.split("[Source]").next().unwrap_or(log);
     Some(if let Some(header) = between(log, "cannot open source file \"", "\"") {
-        format!("the CUDA header {header} was not found, which a kernel needs. {doctor}")
+        format!("the CUDA header {header}, which a kernel needs, was not found. {doctor}")
     } else if log.contains("libnvrtc-builtins") {
         return library("failed to open libnvrtc-builtins");
     } else if log.contains("--gpu-architecture") {
-        format!("NVRTC is too old to know this GPU. {doctor}")
+        format!("NVRTC is too old for this GPU. {doctor}")
     } else {
         let line =
             log.lines().map(str::trim).find(|line| line.contains("error")).unwrap_or("no reason given");
         format!(
-            "a kernel does not compile on this machine ({line}); {REPORT}. `{program} doctor` checks whether the parts of CUDA \
-             fit together",
+            "a kernel does not compile on this machine ({line}); {REPORT}. `{program} doctor` checks whether the parts of CUDA match",
             program = program_name()
         )
     })
@@ -104,11 +103,10 @@ fn memory(message: &str) -> Option<String> {
     let out = size.is_some()
         || message.contains("An out-of-memory error happened during launch")
         || status(message) == Some("CUDA_ERROR_OUT_OF_MEMORY");
-    let for_what = size.map(|size| format!(" ({} more were asked for)", bytes(size)));
+    let for_what = size.map(|size| format!(" ({} more were requested)", bytes(size)));
     out.then(|| {
         format!(
-            "the GPU's memory ran out{}. If other programs use it (`nvidia-smi`), end them, and {}; else start a new run \
-             with a smaller --pack-length, with --recompute true, or with --method lora",
+            "the GPU ran out of memory{}. If other programs use it (`nvidia-smi` lists them), end them, and {}; otherwise start a new run with a smaller --pack-length, with --recompute true, or with --method lora",
             for_what.unwrap_or_default(),
             resume()
         )
@@ -158,18 +156,18 @@ fn of_status(name: &str) -> Option<String> {
     Some(match name.strip_prefix("CUDA_ERROR_")? {
         "NO_DEVICE" | "INVALID_DEVICE" => {
             format!(
-                "the driver shows no GPU to this process ({name}). In a container start it with --gpus all; else look at CUDA_VISIBLE_DEVICES and `nvidia-smi`"
+                "the driver shows no GPU to this process ({name}). Start a container with --gpus all; otherwise check CUDA_VISIBLE_DEVICES and `nvidia-smi`"
             )
         }
         "STUB_LIBRARY" => format!("a stub of libcuda was loaded instead of the driver's ({name}). {doctor}"),
         "SYSTEM_DRIVER_MISMATCH" => {
             format!(
-                "libcuda and the driver in the kernel are of different versions ({name}): the driver was updated; reboot"
+                "libcuda and the driver's kernel module have different versions ({name}), because the driver was updated: reboot"
             )
         }
         "COMPAT_NOT_SUPPORTED_ON_DEVICE" => {
             format!(
-                "cuda-compat's libcuda was loaded, which is for data-centre GPUs only ({name}): remove cuda-compat, or take it out of LD_LIBRARY_PATH"
+                "cuda-compat's libcuda was loaded, which works only on data-centre GPUs ({name}): uninstall cuda-compat, or remove it from LD_LIBRARY_PATH"
             )
         }
         "SYSTEM_NOT_READY" => {
@@ -179,11 +177,11 @@ fn of_status(name: &str) -> Option<String> {
         }
         "DEVICE_UNAVAILABLE" => {
             format!(
-                "another program has the GPU for itself ({name}): end it (`nvidia-smi` lists them), then {resume}"
+                "another program has exclusive use of the GPU ({name}): end it (`nvidia-smi` lists them), then {resume}"
             )
         }
         "UNSUPPORTED_PTX_VERSION" => {
-            format!("NVRTC is newer than the driver, which refuses what it compiled ({name}). {doctor}")
+            format!("NVRTC is newer than the driver, which rejects the compiled kernels ({name}). {doctor}")
         }
         "NO_BINARY_FOR_GPU" | "INVALID_PTX" => {
             format!(
@@ -192,17 +190,17 @@ fn of_status(name: &str) -> Option<String> {
         }
         "JIT_COMPILER_NOT_FOUND" => {
             format!(
-                "the driver's own compiler, libnvidia-ptxjitcompiler, was not found ({name}): install the driver whole; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+                "the driver's own compiler, libnvidia-ptxjitcompiler, was not found ({name}): install the complete driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
             )
         }
         "ECC_UNCORRECTABLE" => {
             format!(
-                "the GPU's memory has an error that could not be corrected ({name}). {resume}; if it happens again, the GPU must be replaced (`nvidia-smi -q -d ECC`)"
+                "the GPU's memory has an uncorrectable error ({name}). {resume}; if it happens again, the GPU must be replaced (`nvidia-smi -q -d ECC`)"
             )
         }
         "LAUNCH_TIMEOUT" => {
             format!(
-                "a kernel took longer than the driver allows a GPU that draws a screen ({name}). {resume} with the screen on another GPU, or without a desktop"
+                "a kernel took longer than the driver allows on a GPU that drives a screen ({name}). {resume} with the screen on another GPU, or without a desktop"
             )
         }
         "ILLEGAL_ADDRESS"
@@ -215,13 +213,11 @@ fn of_status(name: &str) -> Option<String> {
         | "INVALID_PC"
         | "LAUNCH_FAILED" => {
             format!(
-                "a kernel failed on the GPU ({name}), and this process can no longer use it. {resume}. If it fails at the same \
-                 step again, {REPORT}; if at another, the GPU may be unwell (`sudo dmesg | grep -i xid`)"
+                "a kernel failed on the GPU ({name}), and this process can no longer use it. {resume}. If it fails at the same step again, {REPORT}; if it fails at another step, the GPU may be faulty (`sudo dmesg | grep -i xid`)"
             )
         }
         _ => format!(
-            "the GPU's driver failed ({name}). {resume}; if it happens again, `{program} doctor` checks driver and libraries, and \
-             `sudo dmesg | grep -i xid` the GPU",
+            "the GPU's driver failed ({name}). {resume}; if it happens again, check the driver and its libraries with `{program} doctor`, and the GPU with `sudo dmesg | grep -i xid`",
             program = program_name()
         ),
     })
@@ -231,11 +227,11 @@ fn other(message: &str) -> Option<String> {
     let signs = [
         ("The device is poisoned", "a kernel failed on the GPU"),
         ("The device was poisoned", "a kernel failed on the GPU"),
-        ("Too much shared memory requested", "a kernel asks for more shared memory than this GPU has"),
+        ("Too much shared memory requested", "a kernel needs more shared memory than this GPU has"),
         ("Too many resources were requested during launch", "a kernel is too large for this GPU"),
         ("An error caused the compilation to fail", "a kernel does not compile"),
         ("All autotune operations failed", "no kernel for a matrix product runs on this GPU"),
-        ("The work writing this buffer was torn down", "work on the GPU was given up"),
+        ("The work writing this buffer was torn down", "work on the GPU was abandoned"),
         ("device runner channel disconnected", "the thread that drives the GPU ended"),
         ("Failed to synchronize device runner thread", "the thread that drives the GPU did not start"),
         ("An error happened during execution", "work on the GPU failed"),
@@ -275,11 +271,11 @@ mod tests {
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    default_program(1): catastrophic error: cannot open source file \"cuda_fp16.h\"\n      #include <cuda_fp16.h>\n[Source]  \n#include <cuda_fp16.h>",
-            "header cuda_fp16.h was not found",
+            "header cuda_fp16.h, which a kernel needs, was not found",
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    nvrtc: error: invalid value for --gpu-architecture (-arch)\n[Source]  \nextern",
-            "NVRTC is too old to know this GPU",
+            "NVRTC is too old for this GPU",
         ),
         (
             "An error caused the compilation to fail\nCaused by:\n  [Compilation Error] \n    default_program(1): error: identifier \"y\" is undefined\n      extern \"C\" __global__ void k(float*x){ y; }\n[Source]  \nextern",

@@ -137,7 +137,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }));
         for skipped in &found.skipped {
             let (name, damage) = (skipped.path.display(), &skipped.damage);
-            session.warn(format!("the checkpoint {name} is damaged and was passed over: {damage}"), None);
+            session.warn(format!("the checkpoint {name} is damaged and was skipped: {damage}"), None);
         }
         checkpoints.set_aside(&found.skipped, &session.lease)?;
         for path in [path, eval_tokens(session.run)] {
@@ -173,7 +173,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             EvalSet::open(&path, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
         if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
             session.warn(
-                "config.json declares an MTP head, but the weights hold none (transformers drops it when it saves): continuing without it",
+                "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it",
                 None,
             );
         }
@@ -239,7 +239,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         last: Option<Mtp>,
     ) -> Result<Ending, TrainError> {
         let Self { session, plan, base, .. } = self;
-        session.phase("export", "writing adapter and merged model");
+        session.phase("export", "writing the adapter and the merged model");
         let among = draft_vocab::for_run(plan, &train_tokens(session.run), base)?;
         let (folder, heads) = (session.run.outputs(), Heads { before, last, among });
         let export = Export { folder: &folder, plan, base, eval_set: self.eval_set.as_ref() };

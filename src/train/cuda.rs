@@ -18,7 +18,7 @@ mod with_cuda {
     /// Returns the first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         let devices = Device::enumerate(DeviceType::Cuda).into_vec();
-        devices.into_iter().next().ok_or_else(|| TrainError::NoDevice("no CUDA device answers".into()))
+        devices.into_iter().next().ok_or_else(|| TrainError::NoDevice("no CUDA device responds".into()))
     }
 }
 

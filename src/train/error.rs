@@ -21,47 +21,47 @@ pub enum TrainError {
     Packing(#[from] PackingError),
     #[error("plan.toml of this run cannot be read: {0}. Start a new run with `{program} train`", program = program_name())]
     Plan(String),
-    #[error("the plan names no model folder. Start a new run with `{program} train`", program = program_name())]
+    #[error("the plan contains no model folder. Start a new run with `{program} train`", program = program_name())]
     NoModelFolder,
     #[error(
-        "{path}: no token is trained, so there is nothing to learn. Check that the data has assistant turns, and the think policy"
+        "{path}: no token is trained, so there is nothing to learn. Check that the data has assistant turns, and check --think"
     )]
     NoTargets { path: PathBuf },
     #[error(
-        "{path}: holds the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
+        "{path}: contains the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
     )]
     ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
-    #[error("{path}: {defect}. Start a new run: the tokens are then made again from the data")]
+    #[error("{path}: {defect}. Start a new run, which tokenises the data again")]
     DamagedTokens { path: PathBuf, defect: String },
     #[error(
-        "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or look at the examples of this step; `{program} export` writes what the last checkpoint holds",
+        "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or check the examples of this step; `{program} export` exports the last checkpoint",
         program = program_name()
     )]
     NotFinite { what: &'static str, value: f64, step: u64 },
     #[error(
-        "{count} trainable parameter(s) got no gradient at step {step}, first of them `{first}`: they would silently stay untrained. This is a bug in sparktune; please report it"
+        "{count} trainable parameter(s) received no gradient at step {step}, the first of them `{first}`, and would silently stay untrained. This is a bug in sparktune; please report it"
     )]
     NoGradient { first: String, count: usize, step: u64 },
     #[error(
-        "the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one"
+        "the checkpoint {path} does not fit this run: {reason}. Delete this folder to continue from an older checkpoint"
     )]
     ForeignCheckpoint { path: PathBuf, reason: String },
-    #[error("no checkpoint of this run was evaluated, so none is the best. Export without --best")]
+    #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
-        "the device `cuda` was asked for, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
+        "the device `cuda` was requested, but {0}. Use --device cpu, or a build with CUDA on a machine with an NVIDIA driver"
     )]
     NoDevice(String),
     #[error(
-        "training is not exact on {on} ({failed}), so the run was not started there. Look at what `{program} doctor` finds: if it fails again, send the output of `{program} doctor --json` to the developers; a new run with --device cpu does not need this device",
+        "training is not exact on {on} ({failed}), so the run was not started. Run `{program} doctor`: if it fails too, send the output of `{program} doctor --json` to the developers. A new run with --device cpu does not need this device",
         program = program_name()
     )]
     Inexact { on: String, failed: String },
     #[error("{what}. Details are in {details}")]
     Device { what: String, details: PathBuf },
-    #[error("{path}: {source}. Check space and permissions of the run folder, then run `{program} resume`", program = program_name())]
+    #[error("{path}: {source}. Check the run folder's permissions and the free space, then run `{program} resume`", program = program_name())]
     Io { path: PathBuf, source: std::io::Error },
 }
 

@@ -49,7 +49,7 @@ impl EvalSet {
         let tokenizer = match ChatTokenizer::from_dir(base.dir()) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
-                warn(format!("no sample generations: {error}"));
+                warn(format!("no sample answers: {error}"));
                 None
             }
         };

@@ -33,7 +33,8 @@ impl Examples {
     pub(crate) fn open(path: &Path, vocabulary: usize, group_size: usize) -> Result<Self, TrainError> {
         let file = open_tokens(path, vocabulary)?;
         if file.len() % group_size != 0 {
-            let defect = format!("its {} examples are no whole number of groups of {group_size}", file.len());
+            let defect =
+                format!("its {} examples are not a whole number of groups of {group_size}", file.len());
             return Err(TrainError::DamagedTokens { path: path.to_owned(), defect });
         }
         Ok(Self { file, group_size })

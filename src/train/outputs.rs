@@ -130,7 +130,7 @@ impl Export<'_> {
         let done = export(self.base, model, mtp, keep_mtp, &unchecked, &probe(self.base))?;
         replace(&unchecked, &path)?;
         record(format!(
-            "{name} is written and checked: {} tensors trained, {} copied, {} in the base; logits within {:.1e} after loading",
+            "{name} was written and checked: {} tensors trained, {} copied, {} in the base model; logits differ by at most {:.1e} after loading",
             done.trained, done.carried, done.base_tensors, done.logits_distance
         ));
         Ok(path)
@@ -153,7 +153,7 @@ impl Export<'_> {
             record(format!("{which}: {}", report.in_a_line()));
             if !report.equal_to_greedy {
                 warnings.push(format!(
-                    "speculative decoding with the {which} gave a different text than greedy decoding; serve without drafts and report this"
+                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this"
                 ));
             }
             Some(report)

@@ -123,8 +123,11 @@ impl Committer {
             Ok(checkpoint) => checkpoint,
             Err(first) => {
                 let retried = self.write(&snapshot, step);
-                let how =
-                    if retried.is_ok() { "the second try succeeded" } else { "the second try failed too" };
+                let how = if retried.is_ok() {
+                    "the second attempt succeeded"
+                } else {
+                    "the second attempt failed too"
+                };
                 self.warn(
                     format!("the checkpoint of step {step} could not be written: {first}; {how}"),
                     step,

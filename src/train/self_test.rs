@@ -94,7 +94,8 @@ impl BeforeFirstRun {
         if passed.lines().any(|line| line == self.on) {
             return Ok(());
         }
-        session.phase("self-test", format!("the first run on {}: is training exact there?", self.on));
+        session
+            .phase("self-test", format!("the first run on {}: testing whether training is exact", self.on));
         let tests = self_test(&self.model, device)?;
         for (done, test) in tests.iter().enumerate() {
             session.phase("self-test", format!("{}: {}", test.name, test.found));
@@ -112,7 +113,7 @@ impl BeforeFirstRun {
             .and_then(|mut file| file.write_all(format!("{}\n", self.on).as_bytes()));
         if let Err(error) = remembered {
             let path = self.passed.display();
-            session.warn(format!("the next run tests again, for {path} cannot be written: {error}"), None);
+            session.warn(format!("{path} cannot be written, so the next run will test again: {error}"), None);
         }
         Ok(())
     }

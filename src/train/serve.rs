@@ -126,7 +126,7 @@ impl HeadReport {
     pub(crate) fn in_a_line(&self) -> String {
         let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
         format!(
-            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); a draft from {} tokens reads {} of the model, so {LONGEST_DRAFT} of them gain {:.2}× at most (estimate)",
+            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); drafting from {} tokens reads {} of the model, so {LONGEST_DRAFT} drafts give a speed-up of at most {:.2}× (estimate)",
             accepted.join(", "),
             self.prompts,
             count(self.rows as u64),
@@ -172,8 +172,7 @@ pub(crate) fn serve_page(served: &Served) -> String {
         String::new()
     };
     line(format!("```\nvllm serve ./{folder}{speculative}\n```\n"));
-    line("Written for vLLM 0.33 or newer (the version whose model code this layout was checked against); older ones may know \
-          neither the architecture nor the MTP head."
+    line("These files are for vLLM 0.33 or newer (their layout was checked against the model code of that version). Older versions may support neither the architecture nor the MTP head."
         .into());
     line("\n## transformers\n".into());
     line(format!(
@@ -184,13 +183,13 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line("\n## The adapter alone (PEFT)\n".into());
         line(format!(
             "```\nfrom peft import PeftModel\nmodel = PeftModel.from_pretrained(base_model, \"./adapter\")\n```\n\n\
-             `base_model` is `{}`, loaded with the class its config.json names.",
+             `base_model` is `{}`, loaded with the class named in its config.json.",
             plan.model.id
         ));
     }
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
-        (MtpChoice::None, _) => line("Left out, as the plan says.".into()),
+        (MtpChoice::None, _) => line("Not exported, as set in the plan.".into()),
         (_, None) => line("Not measured: the model has no MTP head, or there is no eval set.".into()),
         (_, Some(last)) => {
             line(format!(
@@ -199,14 +198,14 @@ pub(crate) fn serve_page(served: &Served) -> String {
             ));
             line(acceptance_table(before.as_ref(), last, trimmed.as_ref()));
             line(format!(
-                "Recommended draft length: **{draft}**{}. The speed-up is an estimate: (1 + accepted) / (1 + length × share), with the share below. Measure it on your server.\n",
+                "Recommended draft length: **{draft}**{}. The speed-up is estimated as (1 + accepted) / (1 + length × share), with the share given below. Measure it on your server.\n",
                 if draft == 0 { " (drafting does not pay)" } else { "" },
             ));
             line(reading_table(last, trimmed.as_ref()));
             let equal = last.equal_to_greedy && trimmed.as_ref().is_none_or(|report| report.equal_to_greedy);
             line(format!(
                 "Speculative text equal to plain greedy decoding on these prompts: {}.",
-                if equal { "yes" } else { "NO; do not use the head and report this" }
+                if equal { "yes" } else { "NO; do not use the head, and report this" }
             ));
         }
     }
@@ -251,7 +250,7 @@ fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
     let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
     let mut table = format!(
-        "What is read of memory (arithmetic, not measured: parameters in bf16, one request at a time). The last column is the \
+        "Bytes read from memory (calculated, not measured: parameters in bf16, one request at a time). The last column is the \
          speed-up if every draft of {} tokens were accepted: (1 + length) / (1 + length × share).\n\n\
          | | reads | share of a pass | at most |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
         lengths.join(", "),
@@ -275,15 +274,13 @@ fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
 /// Describes which servers can draft from the list of token ids, and how.
 fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> String {
     let mut page = String::from(
-        "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent trained tokens of the data and the special ones, as a list that `torch.load` reads. Drafts are only proposals: the text stays what the model itself would write. The head \
+        "`draft-tokens.pt` holds the ids of the tokens to draft from, the most frequent trained tokens of the data and the special ones, as a list that `torch.load` reads. Drafts are only proposals: the text is always the model's own. The head \
          was trained on the whole vocabulary, and nothing is cut from the weights.\n\n\
-         SGLang takes the list as `--speculative-token-map`. What follows was read in its source (commit 008b79d2) and not run here. ",
+         SGLang takes the list as `--speculative-token-map`. The following comes from its source (commit 008b79d2) and was not run here. ",
     );
     if is_tied {
         page.push_str(
-            "This model's output head is its embedding, and for such models that version goes on drafting from the whole head while it \
-             already translates by the list, which gives wrong ids: do not give it the list before `set_embed_and_head` in its \
-             `qwen3_5_mtp.py` takes a cut head for tied embeddings too.\n\n",
+            "This model's output head is its embedding, and for such models that version still drafts from the whole head but already maps ids through the list, which gives wrong ids. Do not use the list until `set_embed_and_head` in its `qwen3_5_mtp.py` supports a reduced head with tied embeddings.\n\n",
         );
     } else {
         let draft = trimmed.map_or(1, HeadReport::recommended).max(1);
@@ -335,6 +332,6 @@ mod tests {
         let untied = trimmed_page("merged-mtp", false, None);
         assert!(untied.contains("--speculative-token-map ./draft-tokens.pt"), "{untied}");
         let tied = trimmed_page("merged-mtp", true, None);
-        assert!(tied.contains("do not give it the list") && !tied.contains("launch_server"), "{tied}");
+        assert!(tied.contains("Do not use the list") && !tied.contains("launch_server"), "{tied}");
     }
 }

@@ -270,7 +270,7 @@ fn start_memory_guard(watch: PressureWatch, events: Arc<EventWriter>) -> Option<
     match MemoryGuard::start(watch, warn) {
         Ok(guard) => Some(guard),
         Err(error) => {
-            let message = format!("memory is not watched in this run: {error}");
+            let message = format!("memory is not monitored in this run: {error}");
             events.emit(Kind::Warning(Warning { message, step: None }));
             None
         }

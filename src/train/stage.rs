@@ -140,8 +140,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             let evaluations = self.steps.state.evals_without_gain;
             self.session.warn(
                 format!(
-                    "stopping early: {evaluations} evaluations in a row were no better than the best; the outputs hold the last \
-                     weights, `{} export --best` writes the best",
+                    "stopping early: {evaluations} evaluations in a row did not improve on the best loss; the outputs contain the last weights, `{} export --best` exports the best",
                     program_name()
                 ),
                 Some(self.steps.state.step),

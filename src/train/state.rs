@@ -135,7 +135,7 @@ pub(crate) fn read_weights(
                 param.put(value, trainable);
                 set += 1;
             }
-            None => wrong = Some(format!("`{}` has another shape or type", param.name())),
+            None => wrong = Some(format!("`{}` has a different shape or type", param.name())),
         }
         file.forget_piece(view.data());
     });
@@ -146,7 +146,7 @@ pub(crate) fn read_weights(
             format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len()),
         )),
         None if set != expected => {
-            Err(foreign(folder, format!("it holds {set} of the {expected} trained parameters")))
+            Err(foreign(folder, format!("it contains {set} of the {expected} trained parameters")))
         }
         None => Ok(()),
     }

@@ -36,7 +36,7 @@ impl TileFile {
     pub(crate) fn read(&self, session: &Session) -> bool {
         let path = self.path.display();
         let warn_unusable =
-            |why: String| session.warn(format!("{path} {why}: tiles are measured again"), None);
+            |why: String| session.warn(format!("{path} {why}; tiles will be measured again"), None);
         learn("").expect("an empty file has no wrong line");
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
@@ -49,17 +49,22 @@ impl TileFile {
         };
         let (on, lines) = text.split_once('\n').unwrap_or((&text, ""));
         if on != self.on {
-            session
-                .phase("tiles", format!("{path} is of another GPU, driver or build, and is written again"));
+            session.phase(
+                "tiles",
+                format!("{path} belongs to another GPU, driver or build, and will be rewritten"),
+            );
             return true;
         }
         let unfinished = lines.strip_suffix(UNFINISHED);
         if let Err(line) = learn(unfinished.unwrap_or(lines)) {
-            warn_unusable(format!("is not used, for line {} names no tile of this build", line + 1));
+            warn_unusable(format!(
+                "is not used because line {} names a tile that this build does not have",
+                line + 1
+            ));
         } else if unfinished.is_some() {
             session.warn(
                 format!(
-                    "no more tiles are measured, for the last time came to no end; products without one take the estimated one. Delete {path} to measure again"
+                    "no more tiles are measured, because the last measurement never finished; matrix products that were not measured use the estimated tile. Delete {path} to measure again"
                 ),
                 None,
             );
@@ -74,7 +79,7 @@ impl TileFile {
         let total = products.len() as u64;
         session.phase(
             "tiles",
-            format!("timing {total} matrix products in several tiles each, once on {}", self.on),
+            format!("timing {total} matrix products with several tiles each, once on {}", self.on),
         );
         self.write(session, UNFINISHED);
         // The buffers of the previous step make room for the operands, and later the operands for the next
@@ -91,8 +96,9 @@ impl TileFile {
         }
         device.memory_cleanup();
         self.write(session, "");
-        let found =
-            format!("{improved} of {measured} products are faster in another tile than the estimated one");
+        let found = format!(
+            "{improved} of {measured} matrix products are faster with another tile than the estimated one"
+        );
         session.phase("tiles", found);
     }
 
@@ -108,7 +114,8 @@ impl TileFile {
             .and_then(|()| fs::rename(&partial, &self.path));
         if let Err(error) = written {
             let path = self.path.display();
-            session.warn(format!("the next run measures again, for {path} cannot be written: {error}"), None);
+            session
+                .warn(format!("{path} cannot be written, so the next run will measure again: {error}"), None);
         }
     }
 }

@@ -126,18 +126,18 @@ impl<W: Write + Send> DownloadProgress for Lines<W> {
 
 fn line_for(event: &Event<'_>) -> Option<String> {
     Some(match event {
-        Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is in the cache"),
+        Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is already in the cache"),
         Event::Begin { repo, files, bytes: size } => {
             format!("{repo}: downloading {}, {}", counted(*files as u64, "file"), bytes(*size))
         }
         Event::File { name, have: 0, size } => format!("{name}: {}", bytes(*size)),
         Event::File { name, have, size } => {
-            format!("{name}: continues at {} of {}", bytes(*have), bytes(*size))
+            format!("{name}: continuing at {} of {}", bytes(*have), bytes(*size))
         }
         Event::Retry { name, wait, why } => {
             format!("{name}: {why}; next attempt in {} s", wait.as_secs_f32().ceil())
         }
-        Event::Waiting { name } => format!("{name}: another process is downloading it, waiting"),
+        Event::Waiting { name } => format!("{name}: waiting for another process that is downloading it"),
         Event::Done { name, size } => format!("{name}: done, {}", bytes(*size)),
         _ => return None,
     })
@@ -170,7 +170,7 @@ mod tests {
         lines.on(Event::Retry {
             name: "f",
             wait: Duration::from_secs(1),
-            why: "host: the connection was cut",
+            why: "host: the connection was closed",
         });
         lines.on(Event::File { name: "f", have: 310, size: 1000 });
         lines.on(Event::Bytes { name: "f", count: 690 });
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             text,
             "org/name: downloading 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
-             f: host: the connection was cut; next attempt in 1 s\nf: continues at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
+             f: host: the connection was closed; next attempt in 1 s\nf: continuing at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
         );
     }
 

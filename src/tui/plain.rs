@@ -109,7 +109,7 @@ fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
 /// `eval loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
 pub(crate) fn fp8_loss(losses: &Fp8Loss) -> String {
     let Fp8Loss { fp8_nats, bf16_nats, held_out, .. } = losses;
-    let rows = if *held_out { "eval loss" } else { "loss of the first step's packs" };
+    let rows = if *held_out { "eval loss" } else { "loss on the first step's packs" };
     let more = fp8_nats.zip(*bf16_nats).map(|(fp8, bf16)| format!(" ({:+.2} %)", 100.0 * (fp8 / bf16 - 1.0)));
     format!(
         "{rows} {} with fp8, {} in bf16{}",
@@ -169,7 +169,7 @@ fn gpu_words(gpu: &GpuSample) -> String {
         or_unknown(gpu.sm_clock_mhz, |v| v.to_string()),
     );
     if let Some(throttle) = &gpu.throttle {
-        words.push_str(&format!(" held down by {}", escape(throttle)));
+        words.push_str(&format!(" limited by {}", escape(throttle)));
     }
     words
 }
@@ -212,17 +212,19 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
         Some(checkpoint) => {
             format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
         }
-        None => format!("`{program} resume {run}` starts again; there was no checkpoint yet"),
+        None => format!(
+            "`{program} resume {run}` starts again from the beginning, because there is no checkpoint yet"
+        ),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),
         Liveness::Running => format!("running, step {step}"),
         Liveness::Stalled { silent_s } => format!(
-            "stalled; the trainer is alive and has logged no work for {} (step {step})",
+            "stalled; the trainer is alive but has logged nothing for {} (step {step})",
             duration(std::time::Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => format!(
-            "crashed after step {step}; the trainer ended without saying why (see logs/). {}",
+            "crashed after step {step}; the trainer ended without giving a reason (see logs/). {}",
             resume()
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),
@@ -366,9 +368,9 @@ mod tests {
 13:27:33 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
 13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
 13:27:34 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
-13:27:35 UTC fp8        step 3 · loss of the first step's packs – with fp8, 1.2500 in bf16
+13:27:35 UTC fp8        step 3 · loss on the first step's packs – with fp8, 1.2500 in bf16
 13:27:35 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
-13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz held down by power cap
+13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
 13:27:36 UTC control    stop carried out at step 3
 13:27:37 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
 13:27:37 UTC other      'weather', written by a newer sparktune";

@@ -164,11 +164,11 @@ impl Prompter {
 fn declined(error: InquireError) -> Failure {
     let text = match error {
         InquireError::OperationCanceled | InquireError::OperationInterrupted => {
-            "left before everything was answered; nothing was started".to_owned()
+            "left before all questions were answered; nothing was started".to_owned()
         }
         error => format!("cannot ask: {error}"),
     };
-    Failure::usage(text).hint("With --model and --data there is nothing to ask")
+    Failure::usage(text).hint("Give --model and --data to skip the questions")
 }
 
 /// Completes paths of files and folders.

@@ -55,7 +55,7 @@ impl Screens {
         let theme = Theme::from_env(|name| std::env::var(name).ok());
         let terminal = Terminal::enter().map_err(|error| {
             Failure::usage(format!("cannot set the terminal: {error}"))
-                .hint("--plain asks and reports line by line")
+                .hint("use --plain for questions and output line by line")
         })?;
         Ok(Self { terminal, theme, quit })
     }
@@ -96,13 +96,15 @@ impl Screens {
                     Err(failure) => list.list.say(&failure.to_string()),
                 },
                 Some(Wish::Export(run)) => {
-                    list.list.say(&format!("{}: writing the outputs again …", run.name()));
+                    list.list.say(&format!("{}: exporting the outputs again …", run.name()));
                     export(program.clone(), run, sender.clone());
                 }
                 Some(Wish::Delete(run)) => {
                     let name = run.name();
                     match run.delete() {
-                        Ok(freed) => list.list.say(&format!("{name} is deleted; it freed {}", bytes(freed))),
+                        Ok(freed) => {
+                            list.list.say(&format!("{name} was deleted; this freed {}", bytes(freed)))
+                        }
                         Err(error) => list.list.say(&error.to_string()),
                     }
                 }
@@ -171,7 +173,7 @@ fn export(program: Program, run: RunDir, messages: Sender<String>) {
     std::thread::spawn(move || {
         let name = run.name();
         let message = match runs::export_in_process(&program, &run) {
-            Ok(()) => format!("{name}: the outputs were written again"),
+            Ok(()) => format!("{name}: the outputs were exported again"),
             Err(failure) => format!("{name}: {failure}"),
         };
         // The list may have been closed; the outputs are written anyway.

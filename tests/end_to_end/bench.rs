@@ -141,7 +141,7 @@ fn a_peer_that_trains_something_else_or_dies_is_named_with_what_to_do() {
     let place = Place::new();
     let fewer = format!(r#"{ITSELF} | sed -u 's/"trained_parameters":/"trained_parameters":9/'"#);
     let stderr = lossless(&place, &fewer, &["--method", "lora"]).exits(2).err;
-    assert!(stderr.contains("not the same training"), "{stderr}");
+    assert!(stderr.contains("the two trainings differ"), "{stderr}");
     let stderr = lossless(&place, "echo no torch here >&2; exit 1", &["--method", "lora"]).exits(2).err;
     assert!(stderr.contains("ended before the first step") && stderr.contains("no torch here"), "{stderr}");
     assert!(stderr.contains("/python") && stderr.contains("--peers"), "{stderr}");

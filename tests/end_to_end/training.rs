@@ -99,7 +99,7 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
             .any(|event| event["detail"].as_str().is_some_and(|d| d.contains(words)))
     };
     assert!(
-        has_logged(&trimmed, "a draft from 100 tokens") && !has_logged(&whole, "a draft from 100 tokens")
+        has_logged(&trimmed, "drafting from 100 tokens") && !has_logged(&whole, "drafting from 100 tokens")
     );
 
     let refused = done(&mut place.train(&["--draft-vocab", "100000"])).exits(2);

@@ -121,7 +121,7 @@ fn a_full_disk_ends_with_4_and_loses_nothing() {
     fresh_copy(&reference, &run);
     let result = resume(&place, &run).exits(4);
     let all = format!("{}{}", result.out, result.err);
-    assert!(all.contains("disk full") || all.contains("No space left"), "{all}");
+    assert!(all.contains("disk is full") || all.contains("No space left"), "{all}");
     assert_ne!(result.last()["outcome"], "completed");
     mount.make("size=64m");
     let result = resume(&place, &run).exits(0);

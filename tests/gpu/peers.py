@@ -130,7 +130,7 @@ def run(torch, device, rows, clock, size, config, method, rank, length, peer):
     elif again := attempt(torch, device, config, method, rank, length, True):
         rows.add(**row, **again, note="with recompute: memory did not suffice without")
     else:
-        rows.add(**row, skipped="memory does not suffice, with recompute neither")
+        rows.add(**row, skipped="there is not enough memory, not even with recompute")
     clock.done()
 
 

@@ -117,11 +117,11 @@ fn from_the_list_a_run_is_watched_stopped_and_deleted() {
     list.press("x");
     list.wait_for("delete this run?");
     list.press("n");
-    list.wait_for("is kept");
+    list.wait_for("was not deleted");
     list.press("x");
     list.wait_for("delete this run?");
     list.press("y");
-    list.wait_for("for good?");
+    list.wait_for("permanently?");
     list.press(&name[name.len() - 4..]);
     list.press(ENTER);
     list.wait_for("no runs here yet");

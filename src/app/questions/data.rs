@@ -10,7 +10,7 @@ use crate::data::{limit_that_accepts, refusal, think};
 use crate::files::expand_home;
 
 /// The files that count as data.
-pub const PATH_HELP: &str = ".jsonl, also .gz and .zst; a folder stands for all such files in it";
+pub const PATH_HELP: &str = ".jsonl, .jsonl.gz or .jsonl.zst; a folder means all such files in it";
 
 /// Checks the path of training data as typed, and returns it.
 ///
@@ -19,10 +19,10 @@ pub const PATH_HELP: &str = ".jsonl, also .gz and .zst; a folder stands for all 
 pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     let typed = typed.trim();
     if typed.is_empty() {
-        return Err("a file or a folder is needed".into());
+        return Err("type the path of a file or a folder".into());
     }
     let path = expand_home(typed, home);
-    if path.exists() { Ok(path) } else { Err(format!("{typed}: there is no such file or folder")) }
+    if path.exists() { Ok(path) } else { Err(format!("{typed}: no such file or folder")) }
 }
 
 /// The actions for data that was read.
@@ -49,11 +49,11 @@ impl DataAction {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Accept => "use this data",
-            Self::AcceptTheRest => "leave the rejected lines out and train on the rest",
-            Self::ShowRejected => "show the rejected lines with reason and fix",
-            Self::ShowExamples => "show examples as the model sees them, and what of them is trained",
-            Self::SwitchThink => "switch whether the inserted empty think block is trained",
-            Self::ReadAs => "read the lines as another format",
+            Self::AcceptTheRest => "skip the rejected lines and train on the rest",
+            Self::ShowRejected => "show the rejected lines with reasons and fixes",
+            Self::ShowExamples => "show examples as the model sees them, with the trained tokens marked",
+            Self::SwitchThink => "train or skip the inserted empty think block",
+            Self::ReadAs => "read the lines in another format",
             Self::Other => "choose other data",
         }
     }

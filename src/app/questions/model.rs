@@ -7,7 +7,7 @@ use sparktune_plan::{
 use crate::model::ModelFound;
 
 /// The label of the choice of a model that is not in the catalog.
-pub const OTHER: &str = "other: an id or a folder";
+pub const OTHER: &str = "another model: type an id or a folder";
 
 /// Describes which models can be chosen by [`OTHER`].
 pub fn other_about() -> String {
@@ -93,7 +93,7 @@ impl ModelQuestion {
 /// # Errors
 /// The problem with the name.
 pub fn check_name(typed: &str) -> Result<(), String> {
-    if typed.trim().is_empty() { Err("an id or a folder is needed".into()) } else { Ok(()) }
+    if typed.trim().is_empty() { Err("type an id or a folder".into()) } else { Ok(()) }
 }
 
 /// A model of an untested family. It is trained only if the user confirms this.
@@ -113,14 +113,14 @@ impl UnknownFamily<'_> {
     /// Returns what the user has to know before confirming.
     pub fn explanation(&self) -> String {
         format!(
-            "{} belongs to the family {}, which sparktune does not know. It would be computed as {}; only its authors' code can tell whether that is right.",
+            "{} belongs to the family {}, which sparktune does not know. It can be treated as {}, but only its authors' code shows whether that is correct.",
             self.name, self.family, self.treated_as
         )
     }
 
     /// Returns the label of the choice to train it anyway.
     pub fn train_anyway(&self) -> String {
-        format!("train it as {} anyway", self.treated_as)
+        format!("treat it as {} anyway", self.treated_as)
     }
 }
 

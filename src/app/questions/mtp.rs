@@ -55,7 +55,7 @@ impl MtpQuestion {
         };
         Some(Self {
             explanation: format!(
-                "The MTP (multi-token prediction) head has {} parameters. It guesses tokens ahead, which makes serving faster and never changes what the model writes.",
+                "The MTP (multi-token prediction) head has {} parameters. It proposes the next few tokens, which makes serving faster and never changes what the model writes.",
                 parameters(parameter_count)
             ),
             choices: Mtp::ALL.iter().filter_map(choice).collect(),

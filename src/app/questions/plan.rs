@@ -53,10 +53,10 @@ impl PlanAction {
 
 /// Describes the contents of a saved preset.
 pub const PRESET_ABOUT: &str =
-    "Keeps your own values and those of your files and the preset; model and data are left out.";
+    "Saves your own values and those from your files and the preset, but not the model and the data.";
 
 /// The question when a preset of the same name exists.
-pub const PRESET_EXISTS: &str = "A preset of this name exists.";
+pub const PRESET_EXISTS: &str = "A preset of this name already exists.";
 
 /// Checks the name of a preset as typed.
 ///

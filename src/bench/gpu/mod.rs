@@ -70,7 +70,7 @@ impl<'a> Bench<'a> {
         let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
         let found =
             caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
-        let device = found.ok_or("no CUDA device answers")?;
+        let device = found.ok_or("no CUDA device responds")?;
         Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, report })
     }
 
@@ -139,7 +139,7 @@ impl<'a> Bench<'a> {
             [Some(bytes_per_s), Some(flops_per_s)] => {
                 Ok(Probe { bf16_tflops: flops_per_s / 1e12, copy_gb_per_s: bytes_per_s / 1e9 })
             }
-            _ => Err("the device did not copy or multiply as it should".into()),
+            _ => Err("the device did not copy or multiply correctly".into()),
         }
     }
 
@@ -205,7 +205,7 @@ pub fn line(row: &Row) -> String {
     }
     if let Some(tolerance) = number("tolerance") {
         let error = number("error").map_or("not a number".into(), |error| format!("{error:.1e}"));
-        words.push(format!("error {error} of {tolerance:.0e}"));
+        words.push(format!("error {error}, allowed {tolerance:.0e}"));
     }
     words.extend(text("note").filter(|note| !note.is_empty()).map(str::to_owned));
     for word in ["failed", "skipped"] {

@@ -155,7 +155,11 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
             let loaded = &mut loaded;
             bench.measure(head.clone(), || {
                 if !fits {
-                    return vec![with(head, "skipped", "memory does not suffice, with recompute neither")];
+                    return vec![with(
+                        head,
+                        "skipped",
+                        "there is not enough memory, not even with recompute",
+                    )];
                 }
                 let measured = in_words(model_of(&config, &device, loaded.take())).and_then(|model| {
                     let model = prepared(model, (rank > 0).then_some(rank));

@@ -17,7 +17,7 @@ use crate::protocol::{Answer, Finished, PROTOCOL, QUIT, Ready, STEP, Stepped, wr
 const TRAIN_STEPS: &str = include_str!("../../../tests/peers/train_steps.py");
 
 /// The end of every message about a peer that failed.
-const ADVICE: &str = "Name a Python that has torch, transformers and peft with --peers; docker/Dockerfile.peers makes an image that has them";
+const ADVICE: &str = "Use --peers to name a Python that has torch, transformers and peft; docker/Dockerfile.peers builds an image with them";
 
 /// The work that both sides of a comparison do, in a folder that both read.
 pub(crate) struct Work<'a> {
@@ -218,7 +218,7 @@ impl Worker {
             }
             Err(_) => {
                 let line = shortened(&String::from_utf8_lossy(&line));
-                Err(self.failed(format!("answered {place} with what is not in the protocol: {line}")))
+                Err(self.failed(format!("gave an answer {place} that is not in the protocol: {line}")))
             }
         }
     }
@@ -234,12 +234,12 @@ impl Worker {
             }
         }
         let _ = self.child.kill();
-        "it closed its standard output and went on".into()
+        "it closed its standard output and continued".into()
     }
 
     fn unexpected(&mut self, answer: &Answer) -> BenchError {
         let line = serde_json::to_string(answer).expect("plain fields serialise");
-        self.failed(format!("answered {} with what was not asked for: {}", self.place(), shortened(&line)))
+        self.failed(format!("gave an unexpected answer {}: {}", self.place(), shortened(&line)))
     }
 
     /// Describes its position in the work.

@@ -19,10 +19,10 @@ use sparktune_base::choices::PackStrategy;
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum PackingError {
     /// The pack length is zero.
-    #[error("pack length 0: no token fits; use the plan's pack length")]
+    #[error("the pack length is 0, so no token fits; use the plan's pack length")]
     NoRoom,
     /// The drop share is out of its range.
-    #[error("drop share {0}: give a number from 0 (drop nothing) to below 1")]
+    #[error("the drop share is {0}; it must be at least 0 (drop nothing) and less than 1")]
     BadDropShare(f64),
 }
 

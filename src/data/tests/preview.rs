@@ -65,7 +65,7 @@ fn both_think_policies_are_shown_as_they_are_trained() {
         format!("{block}{}", text(&example.skip, |s| s.trained))
     );
     assert!(text(&example.skip, |span| span.trained).starts_with("Four <tag> & more.<|im_end|>"));
-    assert!(shown.thinking_in_words().contains("context under `skip`"), "{}", shown.thinking_in_words());
+    assert!(shown.thinking_in_words().contains("context with `skip`"), "{}", shown.thinking_in_words());
     assert!(shown.whole && shown.first_refused.is_none());
 }
 
@@ -76,7 +76,11 @@ fn an_example_that_thinks_is_the_same_under_both_and_so_are_plain_completions() 
     .to_string();
     let shown = show(&[thinking], &PreviewOptions::default());
     assert_eq!(shown.examples[0].train, shown.examples[0].skip);
-    assert!(shown.thinking_in_words().contains("no example shown"), "{}", shown.thinking_in_words());
+    assert!(
+        shown.thinking_in_words().contains("none of the examples shown"),
+        "{}",
+        shown.thinking_in_words()
+    );
 
     let completion = json!({ "prompt": "2 + 2 = ", "completion": "4" }).to_string();
     let shown = show(&[completion], &PreviewOptions::default());
@@ -105,7 +109,7 @@ fn the_first_the_middle_and_the_longest_are_shown_with_their_places_and_bad_line
     let (place, rejection) = shown.first_refused.clone().unwrap();
     assert_eq!((place.line, rejection.kind, rejection.field.as_str()), (2, Kind::WrongType, "messages"));
     let longest = &shown.examples[4].train;
-    assert!(longest.spans.iter().any(|span| span.left_out && span.text.contains("bytes left out")));
+    assert!(longest.spans.iter().any(|span| span.left_out && span.text.contains("bytes not shown")));
     assert!(text(longest, |span| !span.left_out).len() <= 200);
     assert!(shown.examples[4].tokens > 100, "tokens are those of the whole example");
 

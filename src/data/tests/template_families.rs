@@ -165,7 +165,7 @@ fn a_turn_without_an_end_token_is_trained_to_the_end_of_its_text() {
 fn a_template_whose_turns_cannot_be_told_apart_is_refused_at_once() {
     let template = "{% macro all(list) %}{% for m in list %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% endmacro %}{{ all(messages) }}";
     let error = with_template(template).err().unwrap();
-    assert!(error.to_string().contains("cannot be told apart"), "{error}");
+    assert!(error.to_string().contains("cannot be identified"), "{error}");
     let error = with_template("{% for m in messages %}").err().unwrap();
     assert!(matches!(error, DataError::Model { .. }), "{error}");
 }

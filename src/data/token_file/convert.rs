@@ -91,13 +91,13 @@ pub fn pack_file(
         Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix: fix.into() })
     };
     if start.starts_with(&FILE_MAGIC) {
-        refuse("it is v2 already, there is nothing to convert", "Use it as it is")
+        refuse("it is already v2, so there is nothing to convert", "Use it as it is")
     } else if json_text(&start).starts_with(b"{") {
         import_json_lines(input, output, options)
     } else if v1::looks_like(&start) {
         import_v1(input, output, options)
     } else {
-        refuse("it holds neither v1 packets nor JSON lines", "Give one of these")
+        refuse("it contains neither v1 packets nor JSON lines", "Give a file of one of these kinds")
     }
 }
 
@@ -157,13 +157,13 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
             },
         }
     }
-    done.notes.push("v1 has no loss mask: every token but the first of an example is trained".into());
-    done.notes.push("v1 has no source lines: they count the packets of the v1 file".into());
+    done.notes.push("v1 has no loss mask, so every token of an example except the first is trained".into());
+    done.notes.push("v1 has no source lines, so packets of the v1 file are counted instead".into());
     if others > 0 {
-        done.notes.push(format!("{others} packets hold no token ids and were left out"));
+        done.notes.push(format!("{others} packets contain no token ids and were skipped"));
     }
     if empty > 0 {
-        done.notes.push(format!("{empty} packets are empty and were left out"));
+        done.notes.push(format!("{empty} packets are empty and were skipped"));
     }
     finish(writer, done)
 }
@@ -212,7 +212,7 @@ impl TryFrom<BitText> for Bit {
             BitText::Word(bit) => Ok(Self(bit)),
             BitText::Digit(0) => Ok(Self(false)),
             BitText::Digit(1) => Ok(Self(true)),
-            BitText::Digit(_) => Err("a loss mask is made of 0 and 1"),
+            BitText::Digit(_) => Err("a loss mask must consist of 0 and 1"),
         }
     }
 }
@@ -302,11 +302,12 @@ fn import_json_lines(
     })?;
     let mut done = Conversion::default();
     if unmasked > 0 {
-        done.notes
-            .push(format!("{unmasked} lines have no loss_mask: every token but the first is trained there"));
+        done.notes.push(format!(
+            "{unmasked} lines have no loss_mask; every token except the first is trained there"
+        ));
     }
     if first_cleared > 0 {
-        done.notes.push(format!("{first_cleared} lines marked their first token as trained: nothing comes before it to predict it from, so it is not trained"));
+        done.notes.push(format!("{first_cleared} lines mark their first token as trained; it is not, because no earlier token predicts it"));
     }
     finish(writer, done)
 }
@@ -358,7 +359,7 @@ pub fn unpack(
                 Unfit::TokenId(_) => TokenFileError::BadExample {
                     example: i as u64,
                     origin: file.origin_text(i),
-                    reason: "it has a token id over 2147483647, which v1 cannot hold",
+                    reason: "it has a token id above 2147483647, which v1 cannot represent",
                 },
             })?,
             Exchange::JsonLines => {
@@ -389,9 +390,9 @@ pub fn unpack(
     if format == Exchange::V1 {
         let lost = done.tokens - done.examples - done.target_tokens;
         done.notes.push(format!(
-            "v1 has no loss mask: {lost} tokens that are not trained here are trained by whoever reads the packets"
+            "v1 has no loss mask: programs that read these packets will also train on {lost} tokens that are not trained here"
         ));
-        done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy: they are not in the output".into());
+        done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy, so they are not in the output".into());
         done.target_tokens = done.tokens - done.examples;
     }
     Ok(done)

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sparktune_base::program_name;
+
 use super::damage::Defect;
 
 /// Any failure of this module.
@@ -16,42 +18,44 @@ pub enum TokenFileError {
     NotTokenFile { path: PathBuf, found: &'static str, fix: String },
 
     #[error(
-        "{}: token file format version {version}, this program reads version 2. Make the file again from its source",
+        "{}: token file format version {version}; this program reads version 2. Create the file again from its source",
         path.display()
     )]
     UnsupportedVersion { path: PathBuf, version: u32 },
 
     #[error(
-        "{}: truncated: {what}. Make the file again from its source, or recover its intact examples with a rebuild",
-        path.display()
+        "{}: truncated: {what}. Create the file again from its source, or save the intact examples with `{program} verify FILE --rebuild OUT`",
+        path.display(),
+        program = program_name()
     )]
     Truncated { path: PathBuf, what: String },
 
     #[error(
-        "{}: damaged: {defect}. Verify lists every defect. Make the file again from its source, or recover its intact examples with a rebuild",
-        path.display()
+        "{}: damaged: {defect}. `{program} verify FILE` lists every defect. Create the file again from its source, or save the intact examples with `{program} verify FILE --rebuild OUT`",
+        path.display(),
+        program = program_name()
     )]
     Damaged { path: PathBuf, defect: Box<Defect> },
 
-    #[error("{}: another process is writing this file. Wait for it to end, or choose another output", path.display())]
+    #[error("{}: another process is writing this file. Wait until it is done, or choose another output", path.display())]
     BeingWritten { path: PathBuf },
 
     #[error("example {example} ({origin}): {reason}")]
     BadExample { example: u64, origin: String, reason: &'static str },
 
     #[error(
-        "example {example} ({origin}) has {tokens} tokens; a v1 packet holds at most {}. Export as JSON lines instead, or leave the example out",
+        "example {example} ({origin}) has {tokens} tokens; a v1 packet holds at most {}. Export JSON lines instead, or remove the example",
         super::v1::MAX_TOKENS
     )]
     TooLongForV1 { example: u64, origin: String, tokens: u32 },
 
-    #[error("{}:{line}: {field}: {reason}. Each line is one object with input_ids and, if wanted, loss_mask and source_line", path.display())]
+    #[error("{}:{line}: {field}: {reason}. Each line is an object with input_ids and, optionally, loss_mask and source_line", path.display())]
     BadJsonLine { path: PathBuf, line: u64, field: &'static str, reason: String },
 
-    #[error("{}: the header would take {bytes} bytes, at most {} are allowed. Name fewer source files", path.display(), super::v2::MAX_HEADER)]
+    #[error("{}: the header would take {bytes} bytes, but at most {} are allowed. Use fewer source files", path.display(), super::v2::MAX_HEADER)]
     HeaderTooLarge { path: PathBuf, bytes: usize },
 
-    #[error("{}: {examples} examples, at most {} are supported. Split the data", path.display(), u32::MAX)]
+    #[error("{}: {examples} examples, but at most {} are supported. Split the data", path.display(), u32::MAX)]
     TooManyExamples { path: PathBuf, examples: u64 },
 }
 

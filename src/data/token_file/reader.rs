@@ -118,9 +118,9 @@ impl TokenFile {
         if map[..map.len().min(8)] != FILE_MAGIC[..map.len().min(8)] && !has_footer(&map) {
             let program = program_name();
             let (found, fix) = if v1::looks_like(&map) {
-                ("it holds v1 packets", format!("Convert it with `{program} pack`"))
+                ("it contains v1 packets", format!("Convert it with `{program} pack`"))
             } else {
-                ("its first bytes are not a token file's", format!("Give a file made by `{program} pack`"))
+                ("it does not begin like a token file", format!("Give a file made by `{program} pack`"))
             };
             return Err(TokenFileError::NotTokenFile { path: path.to_path_buf(), found, fix });
         }
@@ -131,9 +131,7 @@ impl TokenFile {
             HeaderFault::Damaged(defect) => TokenFileError::damaged(path, defect),
         })?;
         let footer = Footer::decode(&map).map_err(|fault| match fault {
-            FooterFault::Absent => {
-                truncated("it does not end with a footer, so it was cut or never finished")
-            }
+            FooterFault::Absent => truncated("it has no footer, so it was truncated or never finished"),
             FooterFault::Damaged(defect) => TokenFileError::damaged(path, defect),
         })?;
         if footer.examples > u64::from(u32::MAX) {
@@ -163,7 +161,7 @@ impl TokenFile {
             let (offset, length) = (self.offsets()[i], self.lengths()[i]);
             let fits = self.index.offset.checked_sub(end).is_some_and(|room| packet_len(length) <= room);
             if offset != end || length == 0 || !fits {
-                return Err(defect("offset and length do not continue the packet before".into())
+                return Err(defect("offset and length do not follow the previous packet".into())
                     .of_example(i as u64, Some(self.origin_text(i))));
             }
             end += packet_len(length);

@@ -119,12 +119,15 @@ impl Packet {
     pub fn token_ids(&self) -> Result<Vec<u32>, String> {
         let (ids, rest) = self.payload.as_chunks::<4>();
         if !rest.is_empty() {
-            return Err(format!("{} bytes of payload are no whole number of token ids", self.payload.len()));
+            return Err(format!(
+                "{} bytes of payload are not a whole number of token ids",
+                self.payload.len()
+            ));
         }
         ids.iter()
             .map(|bytes| {
                 let id = i32::from_be_bytes(*bytes);
-                u32::try_from(id).map_err(|_| format!("{id} is no token id"))
+                u32::try_from(id).map_err(|_| format!("{id} is not a token id"))
             })
             .collect()
     }
@@ -143,7 +146,7 @@ pub struct Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes hold no packet with a right checksum", self.bytes)
+        write!(f, "{} bytes contain no packet with a correct checksum", self.bytes)
     }
 }
 

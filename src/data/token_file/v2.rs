@@ -147,7 +147,7 @@ impl Header {
         }
         let block_len = u32_at(file, 12) as usize;
         if block_len < ALIGN || !block_len.is_multiple_of(ALIGN) || block_len > MAX_HEADER.min(file.len()) {
-            return Err(defect("its length is impossible"));
+            return Err(defect("its length is invalid"));
         }
         let block = &file[..block_len];
         if !is_sealed(block) {
@@ -160,7 +160,7 @@ impl Header {
         let json = HEADER_FIXED
             .checked_add(u32_at(block, 16) as usize)
             .and_then(|end| block.get(HEADER_FIXED..end))
-            .ok_or_else(|| defect("its text runs over its end"))?;
+            .ok_or_else(|| defect("its text extends beyond its end"))?;
         let header =
             serde_json::from_slice(json).map_err(|e| defect(&format!("its text is not readable: {e}")))?;
         Ok((header, block_len))
@@ -287,7 +287,7 @@ impl Footer {
             file_hash: block[64..96].try_into().expect("32 bytes"),
         };
         if footer.file_len != file.len() as u64 {
-            return defect(&format!("it states {} bytes, the file has {}", footer.file_len, file.len()));
+            return defect(&format!("it states {} bytes, but the file has {}", footer.file_len, file.len()));
         }
         let end = IndexLayout::new(footer.index_offset, footer.examples).map(|index| index.end);
         if end != Some(at as u64) || !footer.index_offset.is_multiple_of(ALIGN as u64) {

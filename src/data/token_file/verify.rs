@@ -135,7 +135,11 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
             None
         }
         Err(FooterFault::Absent) => {
-            report.add(Defect::new(Part::Footer, map.len(), "absent: the file was cut or never finished"));
+            report.add(Defect::new(
+                Part::Footer,
+                map.len(),
+                "missing: the file was truncated or never finished",
+            ));
             None
         }
     };
@@ -201,7 +205,7 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
                 report.add(Defect::new(
                     Part::FileHash,
                     map.len() - FOOTER,
-                    "the content hashes to another value",
+                    "the content has a different hash",
                 ));
             }
         }
@@ -212,7 +216,7 @@ fn verify_v2(map: &Mmap) -> VerifyReport {
                 report.add(Defect::new(
                     Part::Packet,
                     packets_end,
-                    format!("{rest} bytes after the last readable packet are not accounted for"),
+                    format!("{rest} bytes after the last readable packet belong to no packet"),
                 ));
             }
         }
@@ -295,7 +299,8 @@ impl Walk<'_> {
             }
         }
         if self.next == first {
-            let defect = Defect::new(Part::Packet, offset, format!("{bytes} bytes hold no readable packet"));
+            let defect =
+                Defect::new(Part::Packet, offset, format!("{bytes} bytes contain no readable packet"));
             self.report.add(defect.of_example(self.next, None));
         }
         self.end = end;

@@ -89,18 +89,16 @@ impl TokenFileWriter {
             reason,
         };
         if input_ids.is_empty() {
-            return Err(refuse("it has no tokens; leave it out"));
+            return Err(refuse("it has no tokens"));
         }
         if loss_mask.len() != input_ids.len() {
             return Err(refuse("loss mask and tokens differ in length"));
         }
         if loss_mask[0] {
-            return Err(refuse(
-                "its first token is marked as trained, but nothing comes before it to predict it from",
-            ));
+            return Err(refuse("its first token is marked as trained, but no earlier token predicts it"));
         }
         if u32::try_from(input_ids.len()).is_err() {
-            return Err(refuse("it has more tokens than 32 bits count"));
+            return Err(refuse("it has more tokens than fit in 32 bits"));
         }
         if self.counts.examples == u64::from(u32::MAX) {
             let examples = self.counts.examples + 1;

@@ -88,7 +88,7 @@ fn a_write_that_finds_no_space_is_a_full_disk() {
     let error = home.hub(&server).fetch(ID, Needs::Model, &()).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::DiskFull { needed: 3_000_000, .. }), "{text}");
-    assert!(text.contains("the disk is full") && text.contains("the same command continues"), "{text}");
+    assert!(text.contains("the disk is full") && text.contains("The same command then continues"), "{text}");
 }
 
 #[test]

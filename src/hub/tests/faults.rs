@@ -58,7 +58,7 @@ fn a_missing_model_revision_or_file_each_has_its_own_words() {
     server.remove("tokenizer.json");
     let (error, text) = error_of(&hub, ID);
     assert!(
-        matches!(error, Error::FileMissing { .. }) && text.contains("tokenizer.json is not there"),
+        matches!(error, Error::FileMissing { .. }) && text.contains("tokenizer.json is missing"),
         "{text}"
     );
     // What the hub says to strangers about models that do not exist.
@@ -194,7 +194,10 @@ fn a_range_that_was_not_asked_for_is_not_appended() {
         Act::Say(206, vec![("content-range", "bytes 5-1999999/3000000".into())], vec![0; 1_999_995])
     });
     let (error, text) = error_of(&home.hub(&server), ID);
-    assert!(matches!(error, Error::BadReply { .. }) && text.contains("another part of the file"), "{text}");
+    assert!(
+        matches!(error, Error::BadReply { .. }) && text.contains("not the requested part of the file"),
+        "{text}"
+    );
     assert_eq!(std::fs::metadata(home.part(&sha256(&weights()))).unwrap().len(), 1_000_000);
 }
 
@@ -256,8 +259,8 @@ fn nonsense_from_a_server_is_refused_in_words() {
         error_of(&home.hub(&server), ID)
     };
     for (body, part) in [
-        ("{\"sha\":", "not the JSON of a repository (line 1, column 7)"),
-        ("<html>", "not the JSON"),
+        ("{\"sha\":", "not valid JSON for a repository (line 1, column 7)"),
+        ("<html>", "not valid JSON"),
         (r#"{"sha":"../../../evil","siblings":[]}"#, "`sha` is not a commit"),
     ] {
         let (error, text) = list(body);
@@ -276,7 +279,7 @@ fn nonsense_from_a_server_is_refused_in_words() {
     }
     let (server, home) = (FakeHub::with_model(), Home::new());
     server.rule(|r| Some(say(302, &[("location", &r.path)])));
-    assert!(error_of(&home.hub(&server), ID).1.contains("redirects without end"));
+    assert!(error_of(&home.hub(&server), ID).1.contains("endless redirects"));
     server.be_good();
     server.rule(|_| Some(say(302, &[("location", "file:///etc/passwd")])));
     assert!(error_of(&home.hub(&server), ID).1.contains("a redirect without a usable address"));

@@ -26,7 +26,7 @@ impl Sizes {
         }
         let num_hidden_layers = config.size("num_hidden_layers")?;
         if num_hidden_layers > 1024 {
-            return Err(ConfigError::field("num_hidden_layers", "is over 1024"));
+            return Err(ConfigError::field("num_hidden_layers", "is greater than 1024"));
         }
         let head_dim = config.optional_size("head_dim")?.unwrap_or(hidden_size / num_attention_heads);
         channels("head_dim", num_attention_heads, head_dim)?;
@@ -44,7 +44,7 @@ impl Sizes {
 /// Returns the number of channels of all heads, or an error if the sizes of a hostile config overflow.
 pub(super) fn channels(field: &str, heads: usize, width: usize) -> Result<usize, ConfigError> {
     let channels = heads.checked_mul(width).filter(|channels| *channels < 1 << 32);
-    channels.ok_or_else(|| ConfigError::field(field, "gives all heads together 2^32 channels or more"))
+    channels.ok_or_else(|| ConfigError::field(field, "gives 2^32 or more channels over all heads"))
 }
 
 /// Softmax attention with the features that families add to Llama's.

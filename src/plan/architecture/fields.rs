@@ -18,7 +18,7 @@ pub enum ConfigError {
     )]
     NotJson(String),
     /// A field is missing, has the wrong type, or requires a computation that is not implemented.
-    #[error("config.json: `{field}` {problem}. This file does not describe a model sparktune can train")]
+    #[error("config.json: `{field}` {problem}. sparktune cannot train the model that this file describes")]
     Field {
         /// The dotted name of the field.
         field: String,
@@ -35,12 +35,12 @@ pub enum ConfigError {
     },
     /// The family is unknown.
     #[error(
-        "config.json: model_type `{0}` is not known. Trainable here: {families} (dense, not quantised). If its layers compute the same as one of these, which only its authors' code can tell, name that family with --architecture", families = families()
+        "config.json: model_type `{0}` is unknown. sparktune can train {families} (dense, not quantised). If the authors' code shows that its layers compute the same as one of these, name that family with --architecture", families = families()
     )]
     Unsupported(String),
     /// The user asked to treat a model of a known family as another family.
     #[error(
-        "config.json: model_type `{found}` is known, and computing it as {asked} would be wrong. Omit --architecture"
+        "config.json: model_type `{found}` is a known family, so treating it as {asked} would be wrong. Omit --architecture"
     )]
     Contradicted {
         /// The `model_type` of the config.
@@ -79,8 +79,7 @@ fn unknown_fields_text(fields: &[String], family: Architecture) -> String {
     let (these, they) =
         if fields.len() == 1 { ("this field", "it changes") } else { ("these fields", "they change") };
     format!(
-        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it might train a model that differs from the published one. If {they} nothing in the computation, which only the \
-         authors' code can tell, add {flags}"
+        "config.json: {names}: sparktune does not know what {these} would change in a {family} model, so it might train a model that differs from the published one. If the authors' code shows that {they} nothing in the computation, add {flags}"
     )
 }
 
@@ -265,7 +264,8 @@ impl FieldLists {
         let mut unknown: Vec<String> = Vec::new();
         for (name, value) in config.map.iter().filter(asks) {
             if refused(name) && !is_neutral_factor(value) {
-                let problem = format!("asks for something that is not computed in a {family} model here");
+                let problem =
+                    format!("asks for a computation that sparktune does not support in a {family} model");
                 return Err(ConfigError::field(name, &problem));
             }
             if !refused(name) && !known(name) {
@@ -374,7 +374,7 @@ impl<'a> Fields<'a> {
     pub(super) fn expect(&self, field: &str, allowed: &[&str]) -> Result<(), ConfigError> {
         match self.text(field) {
             Some(found) if !allowed.contains(&found) => {
-                let problem = format!("is `{found}`, only {} is supported", allowed.join(" or "));
+                let problem = format!("is `{found}`, but only {} is supported", allowed.join(" or "));
                 Err(ConfigError::field(field, &problem))
             }
             _ => Ok(()),
@@ -394,12 +394,12 @@ impl<'a> Fields<'a> {
             .iter()
             .map(|value| {
                 let found = known.iter().find(|(name, _)| value.as_str() == Some(name));
-                let problem = || format!("has an entry that is not known: {value}");
+                let problem = || format!("has an unknown entry: {value}");
                 found.map(|(_, kind)| *kind).ok_or_else(|| ConfigError::field("layer_types", &problem()))
             })
             .collect::<Result<Vec<T>, _>>()?;
         if types.len() != num_hidden_layers {
-            let problem = "has not one entry for each of num_hidden_layers";
+            let problem = "must have one entry for each of num_hidden_layers";
             return Err(ConfigError::field("layer_types", problem));
         }
         Ok(Some(types))

@@ -70,7 +70,7 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     let bias = config.flag("attention_bias");
     let scalar = config.float("query_pre_attn_scalar", 0.0)?;
     if scalar <= 0.0 {
-        return Err(ConfigError::field("query_pre_attn_scalar", "is not over 0"));
+        return Err(ConfigError::field("query_pre_attn_scalar", "is not greater than 0"));
     }
     let [full_rope, sliding_rope] = ropes(config, sizes.head_dim)?;
     let full = Attention {

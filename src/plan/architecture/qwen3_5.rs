@@ -67,7 +67,10 @@ fn decoder(sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
     // This is the gate of the delta rule's output; that of full attention is always a sigmoid (SPEC.md 1.3).
     config.expect("output_gate_type", &["swish", "silu"])?;
     if config.get("attn_output_gate").is_some_and(|gate| gate.as_bool() != Some(true)) {
-        return Err(ConfigError::field("attn_output_gate", "is not true, only gated attention is supported"));
+        return Err(ConfigError::field(
+            "attn_output_gate",
+            "is not true, but only gated attention is supported",
+        ));
     }
     let bias = config.flag("attention_bias");
     let attention = Attention {

@@ -92,7 +92,10 @@ impl Rope {
             "linear" => {
                 let factor = parameters.float("factor", 0.0)?;
                 if factor <= 0.0 {
-                    return Err(ConfigError::field("rope_scaling.factor", "is missing or not over 0"));
+                    return Err(ConfigError::field(
+                        "rope_scaling.factor",
+                        "is missing or not greater than 0",
+                    ));
                 }
                 RopeScaling::Linear(factor)
             }

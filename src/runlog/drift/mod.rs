@@ -80,16 +80,16 @@ impl DriftWatch {
 
     fn slow_in_words(&self) -> String {
         let rate = self.rate.recent().zip(self.rate.own);
-        let rate =
-            rate.map(|(now, own)| format!("{} tokens/s, was {} in this attempt", count(now), count(own)));
+        let rate = rate
+            .map(|(now, own)| format!("{} tokens/s, down from {} in this attempt", count(now), count(own)));
         if let (true, Some(reading)) = (self.clock.slow, &self.clock.last) {
             let Reading { mhz, max_mhz, busy_percent, throttle, .. } = reading;
-            let throttle =
-                throttle.as_ref().map(|why| format!("; the driver says: {why}")).unwrap_or_default();
+            let throttle = throttle
+                .as_ref()
+                .map(|why| format!("; reason given by the driver: {why}"))
+                .unwrap_or_default();
             return format!(
-                "the GPU is in a slow state: SM clock {} MHz of {} for {} s while {busy_percent} % busy{}{throttle}. Let it cool, \
-                 check its power adapter (GB10 wants its own), look at `nvidia-smi -q -d PERFORMANCE`; if nothing is found, \
-                 `{program} stop`, unplug the box for a minute and `{program} resume`",
+                "the GPU is running slowly: SM clock {} MHz of {} for {} s while {busy_percent} % busy{}{throttle}. Let it cool, check its power adapter (GB10 needs its own), and check `nvidia-smi -q -d PERFORMANCE`; if that shows nothing, run `{program} stop`, unplug the machine for a minute and run `{program} resume`",
                 count(f64::from(*mhz)),
                 count(f64::from(*max_mhz)),
                 self.clock.span_us() / 1_000_000,
@@ -116,7 +116,7 @@ impl DriftWatch {
         });
         let rate = self.rate.recent().map(|now| format!("{} tokens/s", count(now)));
         let figures: Vec<String> = [clock, rate].into_iter().flatten().collect();
-        format!("the machine is back at its speed: {}", figures.join(", "))
+        format!("the machine is back at its normal speed: {}", figures.join(", "))
     }
 }
 

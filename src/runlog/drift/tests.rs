@@ -94,7 +94,10 @@ fn the_slow_state_is_one_warning_with_its_figures_and_its_end_another() {
     let [(began, slow), (ended, well)] = &warned[..] else { panic!("{warned:?}") };
     assert!((11..=12).contains(began) && (62..=64).contains(ended), "{warned:?}");
     assert!(slow.contains("SM clock 812 MHz of 2,400 for 60 s while 96 % busy"), "{slow}");
-    assert!(slow.contains("tokens/s, was 3,4") && slow.contains("nvidia-smi -q -d PERFORMANCE"), "{slow}");
+    assert!(
+        slow.contains("tokens/s, down from 3,4") && slow.contains("nvidia-smi -q -d PERFORMANCE"),
+        "{slow}"
+    );
     assert!(well.contains("SM clock 2,396 MHz of 2,400"), "{well}");
 }
 
@@ -109,8 +112,14 @@ fn a_run_that_begins_in_the_slow_state_is_told_by_its_clock() {
 fn speed_alone_is_a_sign_where_nobody_measures_a_clock() {
     let warned = play("10, 4, 400, 10, -, -\n10, 9, 180, 10, -, -\n10, 4, 400, 10, -, -");
     let [(_, slow), (_, well)] = &warned[..] else { panic!("{warned:?}") };
-    assert!(slow.starts_with("training has become slow: 1") && slow.contains("tokens/s, was 4"), "{slow}");
-    assert!(well.starts_with("the machine is back at its speed: 3") || well.contains("speed: 4"), "{well}");
+    assert!(
+        slow.starts_with("training has become slow: 1") && slow.contains("tokens/s, down from 4"),
+        "{slow}"
+    );
+    assert!(
+        well.starts_with("the machine is back at its normal speed: 3") || well.contains("speed: 4"),
+        "{well}"
+    );
 }
 
 #[test]

@@ -140,10 +140,10 @@ impl PressureWatch {
         let is_waiting = waiting_us.is_some_and(|us| us >= WAITING_US);
         if !self.warned && (is_tight || is_waiting) {
             self.warned = true;
-            let what = if is_tight { "memory is tight" } else { "programs wait for memory" };
+            let what = if is_tight { "memory is running low" } else { "programs are waiting for memory" };
             let state = self.state(reading, grown, largest());
             return Some(Relief::Warn(format!(
-                "{what}: {state}. If it gets tighter, the run saves a checkpoint and stops. {}",
+                "{what}: {state}. If it gets worse, the run saves a checkpoint and stops. {}",
                 self.what_to_do()
             )));
         }
@@ -162,12 +162,12 @@ impl PressureWatch {
     fn state(&self, reading: &MemoryReading, grown: u64, largest: Option<MemoryUser>) -> String {
         let reserve = units::bytes(self.reserve as u64);
         let mut words = format!(
-            "{} of {} available, and {reserve} should stay free",
+            "{} of {} available, but {reserve} should stay free",
             units::bytes(reading.available_bytes),
             units::bytes(reading.total_bytes)
         );
         if grown > 0 {
-            words.push_str(&format!("; swap in use grew by {}", units::bytes(grown)));
+            words.push_str(&format!("; swap use grew by {}", units::bytes(grown)));
         }
         if let Some(percent) = reading.full_percent.filter(|percent| *percent >= 1.0) {
             words.push_str(&format!("; all programs waited for memory for {percent:.0} % of the last 10 s"));
@@ -175,8 +175,8 @@ impl PressureWatch {
             words.push_str(&format!("; programs waited for memory for {percent:.0} % of the last 10 s"));
         }
         if let Some(own) = reading.own_bytes {
-            let gpu = if reading.unified { ", not counting what it holds for the GPU" } else { "" };
-            words.push_str(&format!("; the trainer holds {}{gpu}", units::bytes(own)));
+            let gpu = if reading.unified { ", not counting its memory on the GPU" } else { "" };
+            words.push_str(&format!("; the trainer uses {}{gpu}", units::bytes(own)));
         }
         if let Some(MemoryUser { name, pid, bytes }) = largest {
             words.push_str(&format!(
@@ -188,10 +188,10 @@ impl PressureWatch {
     }
 
     fn what_to_do(&self) -> String {
-        const OTHERS: &str = "If other programs took it, end them and resume";
+        const OTHERS: &str = "If other programs are using it, end them and resume";
         match self.lighter.as_slice() {
-            [] => format!("{OTHERS}; else this run needs a machine with more memory"),
-            lighter => format!("{OTHERS}; else start a new run with {}", lighter.join(" or ")),
+            [] => format!("{OTHERS}; otherwise this run needs a machine with more memory"),
+            lighter => format!("{OTHERS}; otherwise start a new run with {}", lighter.join(" or ")),
         }
     }
 }

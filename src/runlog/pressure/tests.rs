@@ -97,7 +97,7 @@ fn at_the_edge_it_is_said_once_and_again_only_after_a_minute_of_room() {
             Relief::Warn(words) | Relief::Stop(words) => words.split(':').next().unwrap(),
         })
         .collect();
-    assert_eq!(words, ["memory is tight", "there is enough memory again", "memory is tight"]);
+    assert_eq!(words, ["memory is running low", "there is enough memory again", "memory is running low"]);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn waiting_for_memory_while_it_is_tight_stops_and_while_there_is_room_is_only_sa
     assert_eq!(stops(&actions), [5.0], "{actions:?}");
     let actions = actions_of(&mut spark(), vec![waiting(50.0); 600]);
     assert!(
-        matches!(actions.as_slice(), [(10.0, Relief::Warn(words))] if words.contains("programs wait")),
+        matches!(actions.as_slice(), [(10.0, Relief::Warn(words))] if words.contains("programs are waiting")),
         "{actions:?}"
     );
 }
@@ -145,10 +145,9 @@ fn the_verdict_says_what_used_the_memory_and_what_to_change() {
     };
     assert_eq!(
         words,
-        "memory ran out: 1.0 GB of 128 GB available, and 11.7 GB should stay free; swap in use grew by 3.0 GB; all programs waited \
-         for memory for 12 % of the last 10 s; the trainer holds 6.0 GB, not counting what it holds for the GPU; the largest other \
-         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs took it, end them \
-         and resume; else start a new run with --recompute true or --pack-length 2688"
+        "memory ran out: 1.0 GB of 128 GB available, but 11.7 GB should stay free; swap use grew by 3.0 GB; all programs waited \
+         for memory for 12 % of the last 10 s; the trainer uses 6.0 GB, not counting its memory on the GPU; the largest other \
+         program is ollama (4711) with 42.0 GB. The run was stopped before the machine stalls. If other programs are using it, end them and resume; otherwise start a new run with --recompute true or --pack-length 2688"
     );
     assert_eq!(watch.reading(&pressed, 2 * SECOND, no_other), None, "said once");
 }

@@ -150,7 +150,7 @@ impl TensorBoard {
                 // One warning is returned each time that writing begins to fail.
                 (self.unsaid == records).then(|| {
                     format!(
-                        "cannot write {} for TensorBoard: {}; training continues, its charts get a gap",
+                        "cannot write {} for TensorBoard: {}; training continues, but the charts there will have a gap",
                         self.path.display(),
                         in_words(&error)
                     )
@@ -159,7 +159,7 @@ impl TensorBoard {
             Ok(()) => {
                 let unsaid = std::mem::take(&mut self.unsaid);
                 (unsaid > 0).then(|| {
-                    format!("{unsaid} records before this could not be written for TensorBoard; its charts have a gap here")
+                    format!("the {unsaid} records before this one could not be written for TensorBoard; the charts there have a gap")
                 })
             }
         }

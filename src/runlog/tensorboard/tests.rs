@@ -224,7 +224,7 @@ fn a_full_disk_is_said_once_and_counted_and_the_events_go_on() {
             board.flush()
         })
         .collect();
-    assert!(matches!(&warned[..], [once] if once.contains("disk full")), "{warned:?}");
+    assert!(matches!(&warned[..], [once] if once.contains("disk is full")), "{warned:?}");
     assert_eq!(board.lost(), 4, "the version and three steps");
 
     // If the folder cannot be created, there is a warning among the events and no other effect.

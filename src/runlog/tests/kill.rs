@@ -140,7 +140,7 @@ fn meet_a_full_and_a_read_only_disk(run: &RunDir) {
     let mut file = fs::File::create(&ballast).unwrap();
     while file.write_all(&[0; 512]).is_ok() {}
     let refusal = second.commit().unwrap_err();
-    assert!(refusal.is_disk_full() && refusal.to_string().contains("disk full"), "{refusal}");
+    assert!(refusal.is_disk_full() && refusal.to_string().contains("disk is full"), "{refusal}");
     while file.write_all(&[0; 512]).is_ok() {}
     let warn = |message: &str| Kind::Warning(Warning { message: message.repeat(9000), step: None });
     writer.emit(warn("w"));

@@ -94,7 +94,7 @@ pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
     match (facts.gpus.is_empty(), has_cuda) {
         (true, _) => Some("there is no GPU"),
         (false, false) => Some("this build has no CUDA"),
-        (false, true) => failed().then_some("first fix what failed"),
+        (false, true) => failed().then_some("fix the failed checks first"),
     }
 }
 
@@ -145,27 +145,26 @@ fn driver(facts: &Machine, has_cuda: bool) -> Check {
     if let Some(fault) = &facts.gpu_driver_fault {
         let (found, fix) = match fault {
             DriverFault::Mismatch => (
-                "its library and the driver in the kernel are of different versions".to_owned(),
-                "it was updated while the old one was in use: reboot",
+                "its library and its kernel module have different versions".to_owned(),
+                "it was updated while in use: reboot",
             ),
             DriverFault::NotLoaded => (
                 "installed, but not loaded".to_owned(),
-                "`sudo modprobe nvidia`; if that fails after an update of the kernel, install the driver again and reboot",
+                "run `sudo modprobe nvidia`; if that fails after a kernel update, reinstall the driver and reboot",
             ),
             DriverFault::NoPermission => (
-                "installed, but this process may not use it".to_owned(),
-                "open /dev/nvidia* to this user; in a container, start it with --gpus all",
+                "installed, but this process has no access to it".to_owned(),
+                "give this user access to /dev/nvidia*; start a container with --gpus all",
             ),
             DriverFault::Other(message) => (
-                format!("installed, but it says: {message}"),
-                "see what `nvidia-smi` and `sudo dmesg | grep -i nvrm` say; a reboot, then a power cycle, helps most often",
+                format!("installed, but it reports: {message}"),
+                "check `nvidia-smi` and `sudo dmesg | grep -i nvrm`; a reboot or a power cycle usually helps",
             ),
         };
         return Check::failed(NAME, found, fix);
     }
     let Some(driver) = &facts.gpu_driver else {
-        const FIX: &str = "without it training runs on the CPU, which is for small models: install NVIDIA's driver (in a container, \
-                           start it with --gpus all)";
+        const FIX: &str = "without it, training runs on the CPU, which suits small models only: install NVIDIA's driver (start a container with --gpus all)";
         return if has_cuda {
             Check::warning(NAME, "none: NVML was not found", FIX)
         } else {
@@ -176,7 +175,7 @@ fn driver(facts: &Machine, has_cuda: bool) -> Check {
     let found = format!("version {driver}, CUDA up to {cuda}");
     match facts.cuda.as_deref().and_then(version) {
         Some(cuda) if cuda < (12, 0) => {
-            Check::failed(NAME, found, "update it: kernels are made for CUDA 12 and newer")
+            Check::failed(NAME, found, "update it: the kernels need CUDA 12 or newer")
         }
         _ => Check::ok(NAME, found),
     }
@@ -205,12 +204,12 @@ fn gpu(gpu: &GpuFacts) -> Check {
         (Some(now), None) => found.push_str(&format!(", {now:.0} W")),
         _ => {}
     }
-    found.extend(gpu.throttle.iter().map(|why| format!(", clocks held down: {why}")));
+    found.extend(gpu.throttle.iter().map(|why| format!(", clocks limited by: {why}")));
     match gpu.compute_capability.as_deref().and_then(version) {
         Some(capability) if capability < (8, 0) => Check::failed(
             &name,
             found,
-            "its tensor cores have no bf16, which training needs (compute 8.0 and newer): use --device cpu, or another GPU",
+            "its tensor cores do not support bf16, which training needs (compute 8.0 or newer): use --device cpu, or another GPU",
         ),
         // A power cap alone is normal for a busy GPU.
         _ => match gpu.throttle.as_deref().filter(|why| *why != "power cap") {
@@ -218,8 +217,7 @@ fn gpu(gpu: &GpuFacts) -> Check {
             Some(_) => Check::warning(
                 &name,
                 found,
-                "let it cool, clear its vents, check its power adapter (GB10 wants its own); `nvidia-smi -q -d PERFORMANCE` says more. \
-                 If the clock stays low, unplug the machine for a minute",
+                "let it cool, clear its vents, and check its power adapter (GB10 needs its own); `nvidia-smi -q -d PERFORMANCE` shows details. If the clock stays low, unplug the machine for a minute",
             ),
         },
     }
@@ -231,19 +229,18 @@ fn libcuda(facts: &Machine) -> Check {
     let Some(library) = &facts.cuda_libraries.driver else {
         let branch = driver.and_then(|driver| driver.split('.').next()).unwrap_or("580");
         let fix = format!(
-            "in a container, start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility; on the machine itself install \
-             the driver's part for computing: `sudo apt install libnvidia-compute-{branch}` (Ubuntu, DGX OS) or libcuda1 (Debian)"
+            "start a container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility; on the machine itself, install the driver's compute package: `sudo apt install libnvidia-compute-{branch}` (Ubuntu, DGX OS) or libcuda1 (Debian)"
         );
         return Check::failed(NAME, "none: libcuda.so.1 was not found", fix);
     };
     let path = &library.path;
     if library.is_stub() {
-        let fix = format!("LD_LIBRARY_PATH points there: remove {} from it", library.folder());
-        return Check::failed(NAME, format!("{path} is a stub to link with, not the driver"), fix);
+        let fix = format!("LD_LIBRARY_PATH contains its folder: remove {} from it", library.folder());
+        return Check::failed(NAME, format!("{path} is a stub for linking, not the driver"), fix);
     }
     if library.out_of_sight {
         let fix = format!("export LD_LIBRARY_PATH='{}'", library.folder());
-        return Check::failed(NAME, format!("{path}, where the loader does not look"), fix);
+        return Check::failed(NAME, format!("{path}, where the loader does not search"), fix);
     }
     match (library.version.as_deref(), driver) {
         (Some(of_library), Some(driver)) if of_library != driver => {
@@ -253,14 +250,13 @@ fn libcuda(facts: &Machine) -> Check {
                 Check::warning(
                     NAME,
                     found,
-                    "forward compatibility is for data-centre GPUs: on any other, GB10 included, remove cuda-compat or take it out of \
-                 LD_LIBRARY_PATH",
+                    "forward compatibility works only on data-centre GPUs: on any other, including GB10, uninstall cuda-compat or remove it from LD_LIBRARY_PATH",
                 )
             } else {
                 Check::failed(
                     NAME,
                     found,
-                    "after an update of the driver, reboot; else take its folder out of LD_LIBRARY_PATH, or remove the other driver's packages",
+                    "after a driver update, reboot; otherwise remove its folder from LD_LIBRARY_PATH, or uninstall the other driver's packages",
                 )
             }
         }
@@ -280,7 +276,7 @@ fn nvrtc(facts: &Machine) -> Check {
         return Check::failed(NAME, "none: libnvrtc.so was not found", fix);
     };
     if library.out_of_sight {
-        let found = format!("{}, where the loader does not look", library.path);
+        let found = format!("{}, where the loader does not search", library.path);
         return Check::failed(NAME, found, format!("export LD_LIBRARY_PATH='{}'", library.folder()));
     }
     let version = library.version.as_deref().unwrap_or("version unknown");
@@ -293,8 +289,7 @@ fn headers(facts: &Machine) -> Check {
     let fitting = nvrtc.unwrap_or_else(|| installable(facts));
     let Some(headers) = &facts.cuda_headers else {
         let fix = format!(
-            "kernels are compiled with them when they are first used: {}{}; where they are already, set CUDA_PATH to the folder \
-             that holds include/cuda_fp16.h",
+            "kernels are compiled with them when they are first used: {}{}; if they are already installed, set CUDA_PATH to the folder that contains include/cuda_fp16.h",
             apt(&["cudart-dev", "cccl", "crt"], fitting),
             or_pip(&["runtime", "cccl", "crt"], fitting)
         );
@@ -305,7 +300,7 @@ fn headers(facts: &Machine) -> Check {
         None => headers.folder.clone(),
     };
     if let Some(path) = &headers.cuda_path {
-        let fix = format!("the compiler of kernels does not look there by itself: export CUDA_PATH='{path}'");
+        let fix = format!("the kernel compiler does not search there: export CUDA_PATH='{path}'");
         return Check::failed(NAME, found, fix);
     }
     let parts = [("cccl", headers.cccl, "nv/target"), ("crt", headers.crt, "crt/mma.h")];
@@ -338,16 +333,16 @@ fn versions(facts: &Machine) -> Check {
     let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
     let driver = facts.cuda.as_deref().and_then(version);
     let (Some(nvrtc), Some(driver)) = (nvrtc, driver) else {
-        return Check::skipped(NAME, "the version of driver or NVRTC is not known");
+        return Check::skipped(NAME, "the version of the driver or of NVRTC is unknown");
     };
     if nvrtc > driver {
         let found = format!(
-            "NVRTC is of CUDA {}, newer than the driver's {}: the driver refuses what it compiles",
+            "NVRTC is from CUDA {}, which is newer than the driver's {}: the driver will reject the kernels that it compiles",
             words(nvrtc),
             words(driver)
         );
         let fix = format!(
-            "{}, and let LD_LIBRARY_PATH name its folder first if the newer one is still found; or update the driver",
+            "{}, and put its folder first in LD_LIBRARY_PATH if the newer one is still found; or update the driver",
             apt(&["nvrtc"], driver)
         );
         return Check::failed(NAME, found, fix);
@@ -357,7 +352,7 @@ fn versions(facts: &Machine) -> Check {
         let first = FIRST_CUDA.iter().find(|(known, _)| Some(*known) == capability).map(|(_, first)| *first);
         if let (Some(capability), Some(first)) = (capability, first.filter(|first| nvrtc < *first)) {
             let found = format!(
-                "NVRTC is of CUDA {}, which does not know compute {}; {} is the first that does",
+                "NVRTC is from CUDA {}, which does not support compute {}; CUDA {} is the first that does",
                 words(nvrtc),
                 words(capability),
                 words(first)
@@ -371,14 +366,15 @@ fn versions(facts: &Machine) -> Check {
     }
     let headers = facts.cuda_headers.as_ref().and_then(|headers| version(headers.version.as_deref()?));
     if let Some(headers) = headers.filter(|headers| headers.0 != nvrtc.0) {
-        let found = format!("headers of CUDA {} with NVRTC of {}", words(headers), words(nvrtc));
+        let found =
+            format!("the headers are from CUDA {}, but NVRTC is from CUDA {}", words(headers), words(nvrtc));
         let fix = format!(
-            "kernels may not compile: {}, and let CUDA_PATH name that toolkit",
+            "kernels may not compile: {}, and set CUDA_PATH to that toolkit",
             apt(&["cudart-dev", "cccl", "crt"], nvrtc)
         );
         return Check::warning(NAME, found, fix);
     }
-    Check::ok(NAME, format!("NVRTC {} suits the driver's CUDA {}", words(nvrtc), words(driver)))
+    Check::ok(NAME, format!("NVRTC {} matches the driver's CUDA {}", words(nvrtc), words(driver)))
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn the_gpu_is_tried_only_where_nothing_failed() {
     assert_eq!(reached("gb10", false), Some("this build has no CUDA"));
     assert_eq!(reached("no_gpu", true), Some("there is no GPU"));
     for name in ["gb10_no_nvrtc", "gb10_newer_nvrtc", "gb10_stub", "old_card", "container_without_compute"] {
-        assert_eq!(reached(name, true), Some("first fix what failed"), "{name}");
+        assert_eq!(reached(name, true), Some("fix the failed checks first"), "{name}");
     }
 }
 

@@ -239,7 +239,7 @@ fn a_file_that_ends_in_the_middle_of_a_pair_is_refused() {
     assert!(Examples::open(&path, 512, 1).is_ok());
     let error = Examples::open(&path, 512, 2).map(drop).unwrap_err();
     assert!(matches!(&error, TrainError::DamagedTokens { .. }), "{error}");
-    assert!(error.to_string().contains("its 3 examples are no whole number of groups of 2"), "{error}");
+    assert!(error.to_string().contains("its 3 examples are not a whole number of groups of 2"), "{error}");
 }
 
 /// Two pairs in one sequence: `-ln σ(m)` has the slope `-σ(-m)` along `m`, so the gradient is a sum of the

@@ -134,9 +134,9 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
             .collect();
         let says = |start: &str, part: &str| details.iter().any(|d| d.starts_with(start) && d.contains(part));
         assert!(says("training the MTP head", "in packs of 128 tokens"), "{details:?}");
-        assert!(says("base's MTP head: ", "a draft from 512 tokens"), "{details:?}");
-        assert!(says("trained MTP head: ", "a draft from 512 tokens"), "{details:?}");
-        assert!(says("trained MTP head: ", "a draft from 48 tokens"), "{details:?}");
+        assert!(says("base's MTP head: ", "drafting from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "drafting from 512 tokens"), "{details:?}");
+        assert!(says("trained MTP head: ", "drafting from 48 tokens"), "{details:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
@@ -465,7 +465,7 @@ fn a_file_of_tiles_that_cannot_be_trusted_is_not_used_and_written_anew() {
         (format!("{ON}\n{good}linear_forward 64,64 1 99 512,512,32,2,2,3\n"), "line 3", format!("{ON}\n")),
         (format!("{ON}\n{good}meas"), "line 3", format!("{ON}\n")),
         // The same measurement would end the same way, so only the known tiles are used.
-        (format!("{ON}\n{good}measuring\n"), "came to no end", format!("{ON}\n{good}measuring\n")),
+        (format!("{ON}\n{good}measuring\n"), "never finished", format!("{ON}\n{good}measuring\n")),
         (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
     ] {
         std::fs::write(&path, &text).unwrap();

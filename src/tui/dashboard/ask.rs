@@ -33,7 +33,7 @@ impl Ask {
             (None, _) => refused("this run is not in a folder"),
             (_, Some(Liveness::NotStarted)) => refused("the trainer has not started"),
             (_, Some(Liveness::Finished { .. })) => refused("the run has ended"),
-            (_, Some(Liveness::Crashed)) => refused("the trainer is not running any more"),
+            (_, Some(Liveness::Crashed)) => refused("the trainer is no longer running"),
             (Some(run), _) => match request(run, action) {
                 Ok(request) => Fate::Sent { id: request.id },
                 Err(Error::NotRunning { .. }) => refused("no trainer is running"),
@@ -63,13 +63,13 @@ impl Ask {
         };
         match &self.fate {
             Fate::Sent { .. } if live => {
-                (Role::Accent, format!("{what}: requested; the trainer answers between two steps"))
+                (Role::Accent, format!("{what}: requested; the trainer responds between two steps"))
             }
             Fate::Sent { .. } => {
-                (Role::Warn, format!("{what}: requested, and the trainer ended before it answered"))
+                (Role::Warn, format!("{what}: requested, but the trainer ended before it responded"))
             }
-            Fate::Done { step } => (Role::Good, format!("{what}: carried out at step {}", count(*step))),
-            Fate::Refused(why) => (Role::Warn, format!("{what}: not requested, {why}")),
+            Fate::Done { step } => (Role::Good, format!("{what}: done at step {}", count(*step))),
+            Fate::Refused(why) => (Role::Warn, format!("{what}: not possible, because {why}")),
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
             measured(known, plan, &mut page);
         }
         Some(Err(problem)) => page.text(&escape(problem)),
-        None => page.text("there is no plan.toml here"),
+        None => page.text("there is no plan.toml in the run folder"),
     }
     page.lines
 }
@@ -82,7 +82,7 @@ fn outputs(known: &Known, facts: &Facts, page: &mut Page<'_>) {
         page.text(&escape(output));
     }
     if let Some(serve) = &facts.serve {
-        page.title("how to serve it (outputs/SERVE.md)");
+        page.title("how to serve the model (outputs/SERVE.md)");
         for line in serve.lines() {
             page.text(&escape(line));
         }

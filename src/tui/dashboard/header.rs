@@ -179,7 +179,7 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
     } else {
         let detail = view.phase.as_ref().and_then(|phase| phase.detail.as_deref()).unwrap_or_default();
         let waits = trains(view) && view.total_steps().is_some();
-        let honest = if waits { "; time left is known after two steps" } else { "" };
+        let honest = if waits { "; the time left will be known after two steps" } else { "" };
         vec![Span::styled(format!("{}{honest}", escape(detail)), dim)]
     };
     row(spans, Vec::new(), area, buffer);
@@ -242,10 +242,7 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     }
     if dash.frozen.is_some() {
         let at = count(known.view.steps_done());
-        sentences.push((
-            Role::Accent,
-            format!("frozen at step {at}; reading continues, space returns to the present"),
-        ));
+        sentences.push((Role::Accent, format!("frozen at step {at}; space shows the newest step again")));
     }
     if let Some(other) = &dash.other {
         let name = escape(&other.name);
@@ -276,7 +273,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
         Liveness::Stalled { .. } => {
             let run = &dash.here.argument;
             let end = known.trainer.as_ref().map(|trainer| {
-                format!("; if it does not answer, end {trainer} and type `{} resume {run}`", program_name())
+                format!("; if it does not respond, end {trainer} and run `{} resume {run}`", program_name())
             });
             let end = end.unwrap_or_default();
             Some((Role::Warn, format!("{sentence}. Its log: {}. s asks it to stop{end}", log())))
@@ -284,7 +281,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
         Liveness::Crashed => {
             let torn = match known.unfinished_bytes {
                 0 => String::new(),
-                bytes => format!("; its last line was cut off after {} bytes", count(bytes as u64)),
+                bytes => format!("; its last line is incomplete ({} bytes)", count(bytes as u64)),
             };
             Some((Role::Bad, format!("{sentence}. Its log: {}{torn}", log())))
         }
@@ -293,7 +290,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
             let how = serve.then(|| {
                 format!(
-                    "; how to serve it: {} (panel 6)",
+                    "; how to serve the model: {} (panel 6)",
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });

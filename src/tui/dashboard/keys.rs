@@ -75,7 +75,7 @@ pub(super) const PANELS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Up)],
         "↑ ↓ pgup pgdn",
-        "scroll a list; home and end go all the way",
+        "scroll a list; home and end go to the ends",
         None,
         Do::Scroll(Scroll::Up),
     ),
@@ -87,7 +87,7 @@ pub(super) const PANELS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char(' '))],
         "space",
-        "freeze the screen; reading continues",
+        "freeze the screen, or follow the run again",
         Some("freeze"),
         Do::Freeze,
     ),
@@ -110,18 +110,12 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
     bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
     bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),
-    bind(
-        &[key(KeyCode::Char('o'))],
-        "o",
-        "overlay another run; again removes it",
-        Some("compare"),
-        Do::Compare,
-    ),
+    bind(&[key(KeyCode::Char('o'))], "o", "overlay another run, or remove it", Some("compare"), Do::Compare),
 ];
 
 pub(super) const RUN: &[Binding<Do>] = &[
     bind(&[key(KeyCode::Char('s'))], "s", "stop after a checkpoint (asks first)", Some("stop"), Do::Stop),
-    bind(&[key(KeyCode::Char('w'))], "w", "write a checkpoint now", None, Do::Checkpoint),
+    bind(&[key(KeyCode::Char('w'))], "w", "save a checkpoint now", None, Do::Checkpoint),
     bind(&[key(KeyCode::Char('?'))], "?", "these keys", Some("keys"), Do::Help),
     bind(
         &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],

@@ -49,7 +49,7 @@ fn memory(sample: &DeviceSample) -> (String, String) {
 
 fn process(sample: &DeviceSample) -> (String, String) {
     let words = format!(
-        "{} resident, {} at most so far",
+        "{} resident, at most {} so far",
         or_unknown(sample.process_rss_bytes, bytes),
         or_unknown(sample.process_peak_rss_bytes, bytes),
     );
@@ -80,7 +80,7 @@ fn gpu(gpu: &GpuSample) -> Vec<(String, String)> {
     );
     let mut rows = vec![(format!("GPU {}", gpu.index), words)];
     if let Some(throttle) = &gpu.throttle {
-        rows.push((String::new(), format!("its clocks are held down by {}", escape(throttle))));
+        rows.push((String::new(), format!("its clocks are limited by {}", escape(throttle))));
     }
     rows
 }

@@ -179,7 +179,7 @@ impl Dashboard {
             (Some(trouble), _) => trouble.clone(),
             (None, liveness) => {
                 let words = liveness.map_or_else(
-                    || "its log was not read to the end".to_owned(),
+                    || "its log could not be read to the end".to_owned(),
                     |liveness| standing(&self.here.argument, liveness, &self.here.known.view),
                 );
                 format!("{}: {words}", escape(&self.here.name))
@@ -496,9 +496,9 @@ fn inside(area: Rect) -> Rect {
 
 fn confirm_stop(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
     let lines = vec![
-        Line::raw("It writes a checkpoint and ends; nothing is lost."),
-        Line::raw(format!("`{} resume` continues from there,", program_name())),
-        Line::raw("with the same losses as if it had never stopped."),
+        Line::raw("It saves a checkpoint and ends; nothing is lost."),
+        Line::raw(format!("`{} resume` continues from there", program_name())),
+        Line::raw("with the same losses as without a stop."),
     ];
     Popup { title: "stop this run?", role: Role::Warn, lines, keys: "y stop   n keep running" }
         .draw(frame, area, theme);

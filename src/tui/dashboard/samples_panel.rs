@@ -34,7 +34,7 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
         text(&sample.what.text, "wrote ", body, width, theme, &mut lines);
     }
     if lines.is_empty() {
-        let none = "no samples yet; they are written at evaluations when the plan asks for them";
+        let none = "no samples yet; they are written at each evaluation if the plan includes samples";
         lines.extend(
             wrap(none, usize::from(width)).into_iter().map(|l| Line::styled(l, theme.style(Role::Dim))),
         );

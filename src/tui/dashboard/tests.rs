@@ -521,8 +521,8 @@ fn a_run_in_folders_is_followed_asked_to_stop_and_heard() {
     }
     assert_eq!(dashboard.update(Input::Tick), Next::Draw);
     let screen = text(&mut dashboard);
-    assert!(screen.contains("stop after a checkpoint: carried out at step 3"), "{screen}");
-    assert!(screen.contains("checkpoint now: carried out at step 3"), "both in one look: {screen}");
+    assert!(screen.contains("stop after a checkpoint: done at step 3"), "{screen}");
+    assert!(screen.contains("checkpoint now: done at step 3"), "both in one look: {screen}");
 
     writer.emit(Kind::RunFinished(RunFinished {
         outcome: Outcome::Stopped,
@@ -557,12 +557,12 @@ fn damage_to_the_folder_is_told_in_words() {
     std::fs::write(run.event_file(1), half).unwrap();
     let mut dashboard = Dashboard::open(run.clone(), Some(runs.clone()));
     let screen = text(&mut dashboard);
-    assert!(screen.contains("crashed after step 3") && screen.contains("after 13 bytes"), "{screen}");
+    assert!(screen.contains("crashed after step 3") && screen.contains("(13 bytes)"), "{screen}");
     assert!(screen.contains("resume"), "{screen}");
 
     std::fs::write(run.event_file(1), &whole[..whole.len() / 2]).unwrap();
     assert_eq!(dashboard.update(Input::Tick), Next::Draw);
-    assert!(text(&mut dashboard).contains("was shortened or replaced"));
+    assert!(text(&mut dashboard).contains("was truncated or replaced"));
 
     std::fs::write(run.event_file(1), [&whole[..], b"no event\n{\"v\":9}\n"].concat()).unwrap();
     let mut newer = Dashboard::open(run.clone(), Some(runs.clone()));
@@ -577,7 +577,7 @@ fn damage_to_the_folder_is_told_in_words() {
     let screen = text(&mut dashboard);
     assert!(screen.contains("gone") && screen.contains("moved or deleted"), "{screen}");
     press(&mut dashboard, "w");
-    assert!(text(&mut dashboard).contains("not requested"));
+    assert!(text(&mut dashboard).contains("not possible"));
 }
 
 /// Writes the log of an attempt that was killed, with this many steps and a warning after every hundredth.

@@ -46,7 +46,7 @@ impl Interview<'_> {
     /// The user declined a question, or a failure occurred that no other answer would fix.
     pub fn until_agreed(&self, mut answers: Answers) -> Result<Job, Failure> {
         note(
-            "sparktune asks a few questions. Enter accepts what is offered; Ctrl-C leaves without starting anything.\n",
+            "sparktune asks a few questions. Enter accepts the recommended answer; Ctrl-C leaves without starting anything.\n",
         );
         self.show_machine(&answers);
         loop {

@@ -68,7 +68,7 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
     let runs_dir = runs_dir_of(answers);
     let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
     let question = ModelQuestion::new(&machine, &rates, None, None);
-    note(&format!("Models, and the longest packs in tokens that fit here ({}):", question.data));
+    note(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
     for offer in &question.offers {
         let Offer { name, outlook, .. } = offer;
         note(&format!(
@@ -81,7 +81,7 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
     let cached = cached_models();
     let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
         Some(Cached::Whole { .. }) => "here",
-        Some(Cached::Partial { .. }) => "partly here",
+        Some(Cached::Partial { .. }) => "incomplete",
         _ => "not downloaded",
     };
     let label = |model: &CatalogModel| {

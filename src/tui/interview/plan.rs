@@ -126,7 +126,7 @@ fn change(interview: &Interview<'_>, planner: &mut Planner) -> Result<After, Fai
     let question = format!("{}:", setting.name);
     let answer = match setting.choices() {
         [] => {
-            let help = format!("{} Empty: decided by the plan.", setting.about);
+            let help = format!("{} Leave empty to use the recommended value.", setting.about);
             let check = move |text: &str| match text.trim() {
                 "" => Ok(()),
                 text => Answers::default().set(setting.name, text, Origin::Flag).map_err(|e| e.to_string()),
@@ -186,7 +186,8 @@ fn save_preset(interview: &Interview<'_>, planner: &Planner) -> Result<(), Failu
         presets::text(&planner.answers, planner.plan.as_ref()).and_then(|toml| {
             match presets::save(&name, &toml, false)? {
                 Saved::Exists { path } => {
-                    let choices = [(false, "keep the older one".to_owned()), (true, "replace it".to_owned())];
+                    let choices =
+                        [(false, "keep the existing one".to_owned()), (true, "replace it".to_owned())];
                     let replace = interview.choose(PRESET_EXISTS, &choices, 0)?;
                     if replace { presets::save(&name, &toml, true) } else { Ok(Saved::Exists { path }) }
                 }

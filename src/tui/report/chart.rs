@@ -194,7 +194,7 @@ impl Chart<'_> {
         }
         let broken: u64 = drawing.kept.iter().map(|c| c.nonfinite).sum();
         if broken > 0 {
-            words.push_str(&format!(", {} values not finite", count(broken)));
+            words.push_str(&format!(", {} non-finite values", count(broken)));
         }
         words.push('.');
         words
@@ -205,7 +205,7 @@ impl Chart<'_> {
         let broken = [&drawing.kept, &drawing.discarded].iter().any(|of| of.iter().any(|c| c.nonfinite > 0));
         let keys = [
             ("line", "smoothed", large),
-            ("band", "each step, or smallest to largest", large),
+            ("band", "each step, or the range of several", large),
             ("eval", "evaluation", !drawing.eval.is_empty()),
             ("best", "best evaluation", self.best.is_some() && !drawing.eval.is_empty()),
             ("checkpoint", "checkpoint", !self.checkpoints.is_empty()),

@@ -103,7 +103,7 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
         .collect();
     page.leaf("h3", &[], "Where the time of a step goes");
     let words = format!(
-        "{} a step on average, measured over {} of all attempts.",
+        "{} per step on average, measured over {} of all attempts.",
         milliseconds(mean(times.step_ms)),
         counted(times.steps, "step")
     );

@@ -58,7 +58,7 @@ fn rejections(page: &mut Markup, report: &Report) {
         return;
     }
     page.leaf("h3", &[], "Rejected lines");
-    let columns = ["Count", "Kind", "First at", "What is wrong there, and what to do"];
+    let columns = ["Count", "Kind", "First at", "Reason and fix"];
     table(page, "rows", &columns, report.rejections.iter().take(MOST_ROWS), |page, rejection| {
         page.element("tr", &[], |page| {
             page.leaf("td", &[("class", "number")], &count(rejection.count));
@@ -75,7 +75,7 @@ fn findings(page: &mut Markup, report: &Report) {
     if findings.is_empty() {
         return;
     }
-    page.leaf("h3", &[], "Worth knowing");
+    page.leaf("h3", &[], "Notes");
     page.element("ul", &[], |page| {
         for finding in &findings {
             untrusted(page, "li", "said", finding.trim());

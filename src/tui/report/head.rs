@@ -46,12 +46,11 @@ fn state(page: &mut Markup, run: &ReportInput) {
     let next = match liveness {
         Liveness::NotStarted => format!("`{program} resume {argument}` starts it."),
         Liveness::Running => {
-            format!("`{program} watch {argument}` shows it live; this page does not change by itself.")
+            format!("`{program} watch {argument}` shows it live; this page does not update itself.")
         }
         Liveness::Finished { outcome: Outcome::Completed } => "See the outputs below.".to_owned(),
         Liveness::Stalled { .. } => format!(
-            "Look into logs/ in the run folder; `{program} stop {argument}` asks the trainer to save and end. \
-             If it does not react, end its process; `{program} resume {argument}` then continues."
+            "Check logs/ in the run folder. `{program} stop {argument}` asks the trainer to save a checkpoint and stop. If it does not respond, end its process; `{program} resume {argument}` then continues."
         ),
         _ => String::new(),
     };
@@ -93,7 +92,8 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let mut all =
         vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
     if let Some(eta) = view.eta().filter(|_| run.is_live()) {
-        let how = format!("{} a step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
+        let how =
+            format!("{} per step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
         all.push(("Time left", units::duration(eta.seconds), how));
     }
     let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));

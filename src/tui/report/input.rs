@@ -73,7 +73,7 @@ impl ReportInput {
             notes: Vec::new(),
             plan: text_of(&run.plan()).and_then(|text| {
                 Plan::from_toml(&text, "plan.toml").map_err(|error| {
-                    format!("The plan was written by another version of sparktune, or was changed: {error}")
+                    format!("The plan was written by another version of sparktune, or was edited: {error}")
                 })
             }),
             data: json_of(&run.data().join("report.json")),
@@ -144,7 +144,7 @@ fn text_of(path: &Path) -> Part<String> {
         let mut text = String::new();
         File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MOST_BYTES {
-            return Err(io::Error::other("it is far larger than sparktune writes it"));
+            return Err(io::Error::other("it is much larger than any that sparktune writes"));
         }
         Ok(text)
     };

@@ -44,10 +44,10 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 
 fn what_it_is(name: &str) -> &'static str {
     match name {
-        "adapter" => "the adapter alone, for PEFT",
-        "merged" => "the whole model",
-        "merged-mtp" => "the whole model with its MTP head",
-        "draft-tokens.pt" => "the token ids to draft from, for SGLang",
+        "adapter" => "the adapter, for PEFT",
+        "merged" => "the complete model",
+        "merged-mtp" => "the complete model with the trained MTP head",
+        "draft-tokens.pt" => "the ids of the tokens to draft from, for SGLang",
         _ => "",
     }
 }

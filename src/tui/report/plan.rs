@@ -12,7 +12,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Plan", |page| match &run.plan {
         Err(problem) => absent(page, problem),
         Ok(plan) => match &plan.advice {
-            None => absent(page, "The plan of this run carries no reasons and no estimates."),
+            None => absent(page, "The plan of this run contains no reasons and no estimates."),
             Some(advice) => {
                 time(page, run, advice);
                 memory(page, run, &advice.memory);
@@ -28,7 +28,7 @@ fn basis(advice: &Advice) -> &'static str {
     match advice.time.basis {
         RateBasis::MeasuredHere => "from a speed measured here in an earlier run",
         RateBasis::Measured => "from a speed measured on a device of this kind",
-        RateBasis::OriginalRecipe => "from the speed that the Qwen3.5 recipe, another program, measured",
+        RateBasis::OriginalRecipe => "from the speed measured by the Qwen3.5 recipe, another program",
         RateBasis::Estimate => "an estimate",
         RateBasis::Unknown => "no basis for an estimate",
     }
@@ -61,7 +61,7 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
     page.element("p", &[("class", "note"), ("dir", "auto")], |page| {
         page.text(&format!("The planned time is {}: ", basis(advice)));
         page.text(&super::markup::clip(&time.formula, super::LINE_CHARS));
-        page.text(". Measured is by the clock over all attempts, evaluations and checkpoints included; speed by steps alone.");
+        page.text(". The measured time covers all attempts, including evaluations and checkpoints; the measured speed covers the steps only.");
     });
     let phases: Vec<String> =
         times.phases.iter().map(|(name, s)| format!("{name} {}", milliseconds(*s * 1e3))).collect();
@@ -96,7 +96,7 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
 fn values(page: &mut Markup, plan: &Plan, advice: &Advice) {
     page.leaf("h3", &[], "Every value with its reason");
     if let Some(preset) = &plan.preset {
-        untrusted(page, "p", "note", &format!("It started from the preset {preset}."));
+        untrusted(page, "p", "note", &format!("It is based on the preset {preset}."));
     }
     let columns = ["Setting", "Value", "Origin", "Reason"];
     table(page, "rows explain", &columns, advice.explain.iter().take(MOST_ROWS), |page, row: &Explained| {

@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             None => prompts.push((prompt, vec![sample])),
         }
     }
-    section(page, "What the model writes", |page| {
+    section(page, "Samples", |page| {
         for (prompt, answers) in prompts {
             page.element("article", &[], |page| {
                 text(page, "prompt", &clip(prompt.trim_end(), PROMPT_CHARS));

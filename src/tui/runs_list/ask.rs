@@ -101,7 +101,7 @@ impl Ask {
         let name = escape(&name);
         match self.stage {
             Stage::Stop => format!("{name} continues"),
-            _ => format!("{name} is kept"),
+            _ => format!("{name} was not deleted"),
         }
     }
 
@@ -128,16 +128,16 @@ impl Ask {
                 "stop this run?",
                 Role::Warn,
                 vec![
-                    dim("It saves a checkpoint and ends; r continues it from there."),
+                    dim("It saves a checkpoint and ends; r resumes it from there."),
                     Line::default(),
-                    keys("stop it", "keeps it running"),
+                    keys("stop it", "keep it running"),
                 ],
             ),
             Stage::Delete(loss) => (
                 "delete this run?",
                 Role::Bad,
                 in_role(loss, Role::Text)
-                    .chain([dim("This cannot be undone."), Line::default(), keys("delete it", "keeps it")])
+                    .chain([dim("This cannot be undone."), Line::default(), keys("delete it", "keep it")])
                     .collect(),
             ),
             Stage::DeleteForGood { word, typed, wrong } => {
@@ -147,7 +147,7 @@ impl Ask {
                 let under = if *wrong {
                     Line::styled("that does not match; nothing was deleted", theme.style(Role::Warn))
                 } else {
-                    dim("Enter deletes it for good, Esc keeps it")
+                    dim("Enter deletes it permanently, Esc keeps it")
                 };
                 let what = if name.ends_with(word.as_str()) { "the end of its name, " } else { "" };
                 let ask = vec![
@@ -155,7 +155,7 @@ impl Ask {
                     Span::styled(word.clone(), accent),
                     Span::raw(":"),
                 ];
-                ("delete it for good?", Role::Bad, vec![Line::from(ask), Line::from(input), under])
+                ("delete it permanently?", Role::Bad, vec![Line::from(ask), Line::from(input), under])
             }
         };
         let lines = in_role(&name, Role::Title).chain(below).collect();

@@ -269,14 +269,14 @@ impl RunsList {
         let refusal = match (what, liveness) {
             (Do::Watch, _) => return self.leave_with(Wish::Watch(run)),
             (Do::Resume, _) if live => {
-                format!("{name} is being trained: there is nothing to resume. Enter watches it")
+                format!("{name} is running, so there is nothing to resume. Enter watches it")
             }
             (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
-                format!("{name} has completed: there is nothing to resume. e writes its outputs again")
+                format!("{name} is complete, so there is nothing to resume. e exports its outputs again")
             }
             (Do::Resume, _) => return self.leave_with(Wish::Resume(run)),
             (Do::Export, _) if live => {
-                format!("{name} is being trained. It exports when it is done, or after s has stopped it")
+                format!("{name} is running. It can be exported when it is done, or after s has stopped it")
             }
             (Do::Export, _) => return self.leave_with(Wish::Export(run)),
             (Do::Stop, _) if live => {
@@ -284,7 +284,7 @@ impl RunsList {
                 return Next::Draw;
             }
             (Do::Stop, state) => {
-                format!("{name} is not being trained ({}): there is nothing to stop", State::of(state).word)
+                format!("{name} is not running ({}), so there is nothing to stop", State::of(state).word)
             }
             (_, _) => match free_to_delete(&run) {
                 Ok(()) => {
@@ -335,7 +335,7 @@ fn free_to_delete(run: &RunDir) -> Result<(), String> {
     let name = run.name();
     let refusal = match Lease::is_held(run) {
         Ok(false) => return Ok(()),
-        Ok(true) => format!("{name} is being trained and cannot be deleted. s stops it, then x deletes it"),
+        Ok(true) => format!("{name} is running and cannot be deleted. Stop it with s, then delete it with x"),
         Err(error) => error.to_string(),
     };
     Err(escape(&refusal).into_owned())

@@ -129,21 +129,21 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
     let resume = || match Checkpoints::new(run).steps().unwrap_or_default().last() {
         Some(newest) => format!("r continues from step {}", count(*newest)),
-        None => "r starts it again, there was no checkpoint yet".to_owned(),
+        None => "r starts it again, because there is no checkpoint yet".to_owned(),
     };
     match liveness {
         Liveness::NotStarted => "its trainer has not started; r starts it".to_owned(),
         Liveness::Running => "running; Enter watches it, s stops it after a checkpoint".to_owned(),
         Liveness::Stalled { silent_s } => format!(
-            "its trainer is alive and has logged no work for {}; Enter looks closer, s asks it to stop",
+            "its trainer is alive but has logged nothing for {}; Enter shows details, s asks it to stop",
             duration(Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => {
-            format!("its trainer ended after step {step} without saying why, see logs/; {}", resume())
+            format!("its trainer ended after step {step} without giving a reason (see logs/); {}", resume())
         }
-        Liveness::Gone => "its folder is gone: moved or deleted".to_owned(),
+        Liveness::Gone => "its folder is gone; it was moved or deleted".to_owned(),
         Liveness::Finished { outcome: Outcome::Completed } => {
-            "done; Enter shows how it went, e writes its outputs again".to_owned()
+            "done; Enter shows its charts, e exports its outputs again".to_owned()
         }
         Liveness::Finished { outcome } => {
             let reason = view.finished().and_then(|finished| finished.reason.as_deref());

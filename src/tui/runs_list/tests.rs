@@ -221,7 +221,7 @@ fn the_questions_before_deleting_say_what_would_be_lost() {
         press(list, KeyCode::Char('y'));
         type_in(list, "0c3");
     });
-    picture::assert_role(&picture::usual(&mut list), "delete it for good?", Role::Bad);
+    picture::assert_role(&picture::usual(&mut list), "delete it permanently?", Role::Bad);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn what_a_run_does_not_allow_is_refused_in_words() {
         ("e4d5", 'r', "nothing to resume"),
         ("e4d5", 'e', "after s has stopped it"),
         ("e4d5", 'x', "cannot be deleted"),
-        ("0c31", 'r', "e writes its outputs again"),
+        ("0c31", 'r', "e exports its outputs again"),
         ("51d2", 's', "nothing to stop"),
     ] {
         choose(&mut list, part);
@@ -297,7 +297,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
             assert_ne!(press(&mut list, *code), Next::Leave, "{way:?}");
         }
         assert!(list.asking.is_none() && list.wish().is_none());
-        assert!(text(&mut list).contains("is kept"), "{way:?}");
+        assert!(text(&mut list).contains("was not deleted"), "{way:?}");
     }
     press(&mut list, KeyCode::Delete);
     press(&mut list, KeyCode::Char('y'));
@@ -326,7 +326,7 @@ fn a_run_that_is_resumed_while_the_question_is_open_is_not_deleted() {
     type_in(&mut list, "51d2");
     let _trainer = Lease::acquire(&run).unwrap();
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Draw);
-    assert!(list.wish().is_none() && text(&mut list).contains("is being trained"));
+    assert!(list.wish().is_none() && text(&mut list).contains("is running and"));
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
     } else if list.shelf.looks.is_empty() {
         vec![
             Line::styled("no runs here yet", theme.style(Role::Title)),
-            Line::raw(format!("`{}` starts one; --runs-dir names another folder", program_name())),
+            Line::raw(format!("`{}` starts one; --runs-dir shows another folder", program_name())),
         ]
     } else {
         vec![Line::styled("no run matches", theme.style(Role::Title)), Line::raw("Esc shows all of them")]

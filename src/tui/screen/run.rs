@@ -224,7 +224,7 @@ mod tests {
         fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
             let area = frame.area();
             frame.render_widget(hints(KEYS, area.width, theme), area.rows().next_back().unwrap_or(area));
-            help(frame, area, theme, &[("on every page", rows(KEYS)), ("here", vec![("⏎", "take it")])]);
+            help(frame, area, theme, &[("on every page", rows(KEYS)), ("here", vec![("⏎", "choose")])]);
         }
     }
 

@@ -72,25 +72,25 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("choose the file, or the marked ones; open the folder", "take, open", Action::Take),
+    enter("choose the file or the marked files; open the folder", "choose, open", Action::Take),
     Binding {
         keys: &[key(KeyCode::Char(' '))],
         shown: "space",
-        help: "mark: several files, or a whole folder",
+        help: "mark files, or a whole folder",
         hint: Some("mark"),
         action: Action::Mark,
     },
     Binding {
         keys: &[key(KeyCode::Right), key(KeyCode::Char('l'))],
         shown: "→ l",
-        help: "into the folder",
+        help: "open the folder",
         hint: None,
         action: Action::Into,
     },
     Binding {
         keys: &[key(KeyCode::Left), key(KeyCode::Char('h')), key(KeyCode::Backspace)],
         shown: "← h",
-        help: "to the folder above",
+        help: "go to the parent folder",
         hint: None,
         action: Action::Parent,
     },
@@ -115,7 +115,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
-        help: "read the folder again",
+        help: "reload the folder",
         hint: None,
         action: Action::Again,
     },
@@ -140,7 +140,7 @@ const FILTER_KEYS: &[Binding<Typing>] = &[
 ];
 
 const PATH_KEYS: &[Binding<Typing>] = &[
-    enter("take it; a folder that ends in / is opened", "take it", Typing::Take),
+    enter("choose it; a folder that ends in / is opened", "choose", Typing::Take),
     Binding {
         keys: &[key(KeyCode::Tab)],
         shown: "tab",
@@ -406,9 +406,9 @@ impl Browser {
         let left_out = self.listing.ready().map_or(0, |listing| listing.left_out);
         let words = match (self.marked.len(), left_out) {
             (0, 0) => PATH_HELP.to_owned(),
-            (0, n) => format!("{n} more entries are not shown: o types a path"),
-            (1, _) => "1 marked: enter takes it".to_owned(),
-            (n, _) => format!("{n} marked: enter takes them together"),
+            (0, n) => format!("{n} more entries are not shown; press o to type a path"),
+            (1, _) => "1 marked: enter chooses it".to_owned(),
+            (n, _) => format!("{n} marked: enter chooses all of them"),
         };
         let role = if self.marked.is_empty() { Role::Dim } else { Role::Accent };
         inked(theme, role, words)
@@ -418,7 +418,7 @@ impl Browser {
         let width = usize::from(area.width);
         if let Some(words) = self.listing.failed() {
             let mut lines = wrapped(theme, Role::Bad, words, width);
-            lines.push(inked(theme, Role::Dim, "left goes to the folder above, o types a path"));
+            lines.push(inked(theme, Role::Dim, "left goes to the parent folder, o lets you type a path"));
             return draw(frame, area, lines);
         }
         if self.listing.wait().is_some() {

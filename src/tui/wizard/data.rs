@@ -55,7 +55,7 @@ enum Action {
 }
 
 const FOUND_KEYS: &[Binding<Action>] = &[
-    enter(DataAction::Accept.label(), "go on", Action::GoOn),
+    enter(DataAction::Accept.label(), "next", Action::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('p'))],
         shown: "p",
@@ -119,14 +119,14 @@ const WAITING_KEYS: &[Binding<Waiting>] = &[
     Binding {
         keys: &[key(KeyCode::Enter)],
         shown: "⏎",
-        help: "go on, once it is read",
+        help: "continue, once it is read",
         hint: None,
         action: Waiting::GoOn,
     },
     Binding {
         keys: &[key(KeyCode::Char('x')), key(KeyCode::Char('o'))],
         shown: "x",
-        help: "cancel, and choose other data",
+        help: "cancel and choose other data",
         hint: Some("cancel"),
         action: Waiting::Cancel,
     },
@@ -288,19 +288,18 @@ impl DataPage {
             lines.push(inked(
                 theme,
                 Role::Dim,
-                "o chooses other data, u reads it again, f reads it as another format",
+                "o chooses other data, u reads it again, f reads it in another format",
             ));
         } else {
             let words = match (state.model.wait(), state.model.failed()) {
-                (Some(_), _) => "The model is being checked; the data is read next.".to_owned(),
+                (Some(_), _) => "The model is being checked; the data is read after that.".to_owned(),
                 (None, Some(problem)) => {
                     format!(
-                        "The data is counted in tokens of the model, and that cannot be used (esc goes back to it): {problem}"
+                        "The data is counted in tokens of the model, but the model cannot be used (esc goes back to it): {problem}"
                     )
                 }
-                _ => {
-                    "The data is counted in tokens of the model: choose one first (esc goes back).".to_owned()
-                }
+                _ => "The data is counted in tokens of the model: choose a model first (esc goes back)."
+                    .to_owned(),
             };
             lines.extend(wrapped(theme, Role::Warn, &words, width));
         }

@@ -88,7 +88,7 @@ fn marks(lengths: &LengthReport, plan: &Plan) -> Vec<Mark> {
     if lengths.max <= chosen {
         words.push_str(": every example fits");
     } else if longer > 0 {
-        words.push_str(&format!("; about {} longer ones get packs of their own", count(longer)));
+        words.push_str(&format!("; about {} longer examples get packs of their own", count(longer)));
     }
     let mut marks = vec![Mark { length: chosen, words, chosen: true }];
     if let Some(rule) = plan.advice.as_ref().map(|advice| advice.recipe_pack_length).filter(|r| *r != chosen)

@@ -44,7 +44,7 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     Binding {
         keys: &[key(KeyCode::Esc), key(KeyCode::BackTab), (KeyCode::Left, KeyModifiers::ALT)],
         shown: "esc",
-        help: "previous question; shift-tab too",
+        help: "previous question (also shift-tab)",
         hint: Some("back"),
         action: Common::Back,
     },
@@ -58,7 +58,7 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     Binding {
         keys: &[key(KeyCode::Char('q')), ctrl('c')],
         shown: "q",
-        help: "leave; asks first, and keeps your answers",
+        help: "leave (asks first); your answers are saved",
         hint: Some("leave"),
         action: Common::Leave,
     },
@@ -105,19 +105,13 @@ pub(super) const fn last<A>(action: A) -> Binding<A> {
 
 /// The binding of `pgup`.
 pub(super) const fn page_up<A>(action: A) -> Binding<A> {
-    Binding {
-        keys: const { &[key(KeyCode::PageUp)] },
-        shown: "pgup",
-        help: "a screen up",
-        hint: None,
-        action,
-    }
+    Binding { keys: const { &[key(KeyCode::PageUp)] }, shown: "pgup", help: "page up", hint: None, action }
 }
 
 /// The binding of `pgdn` and the space bar.
 pub(super) const fn page_down<A>(action: A) -> Binding<A> {
     let keys = const { &[key(KeyCode::PageDown), key(KeyCode::Char(' '))] };
-    Binding { keys, shown: "pgdn", help: "a screen down", hint: None, action }
+    Binding { keys, shown: "pgdn", help: "page down", hint: None, action }
 }
 
 /// The keys that are active now, for the hint line and the help.

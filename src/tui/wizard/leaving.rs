@@ -39,21 +39,21 @@ const CONTINUE_KEYS: &[Binding<Choice>] = &[
     Binding {
         keys: &[key(KeyCode::Char('c')), key(KeyCode::Enter)],
         shown: "c",
-        help: "continue where it was left",
+        help: "continue where you left off",
         hint: Some("continue where you left off"),
         action: Choice::Continue,
     },
     Binding {
         keys: &[key(KeyCode::Char('n'))],
         shown: "n",
-        help: "start over; the unfinished answers are deleted",
+        help: "start over and delete the saved answers",
         hint: Some("start over"),
         action: Choice::Anew,
     },
     Binding {
         keys: &[key(KeyCode::Char('q')), key(KeyCode::Esc)],
         shown: "q",
-        help: "leave; the unfinished answers are kept",
+        help: "leave; the saved answers are kept",
         hint: Some("leave"),
         action: Choice::Leave { keep: true },
     },
@@ -110,7 +110,7 @@ impl Leaving {
         match self {
             Self::Continue(draft) => {
                 let mut lines =
-                    vec![inked(theme, Role::Text, "A wizard was left unfinished:"), Line::default()];
+                    vec![inked(theme, Role::Text, "There is an unfinished wizard:"), Line::default()];
                 let model = draft.answers.model.as_ref().map(|answer| answer.value.clone());
                 let data = draft.answers.data.as_ref().and_then(|answer| answer.value.first());
                 let data = data.map(|path| state.shown(path));
@@ -134,13 +134,13 @@ impl Leaving {
                 let mut words = match answered {
                     true => {
                         let program = program_name();
-                        format!("Your answers are kept: the next `{program}` offers to continue here.")
+                        format!("Your answers are saved: the next `{program}` offers to continue here.")
                     }
-                    false => "Nothing has been answered yet, so there is nothing to keep.".to_owned(),
+                    false => "Nothing has been answered yet, so there is nothing to save.".to_owned(),
                 };
                 if *starting {
                     words.push_str(
-                        "\nThe download stops; what has arrived stays, and the next start continues it.",
+                        "\nThe download stops; what has been downloaded is kept, and the next start continues.",
                     );
                 }
                 let mut lines = wrapped(theme, Role::Text, &words, width);

@@ -31,7 +31,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("go on", "go on", Action::GoOn),
+    enter("continue", "next", Action::GoOn),
     Binding {
         keys: &[key(KeyCode::Char('d'))],
         shown: "d",
@@ -42,7 +42,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('u'))],
         shown: "u",
-        help: "check again, after something was fixed",
+        help: "check again, after fixing something",
         hint: Some("check again"),
         action: Action::Again,
     },
@@ -80,7 +80,7 @@ impl MachinePage {
                 theme,
                 Role::Text,
                 &format!(
-                    "Without it nothing can be planned. u checks again; `{} doctor` shows every check.",
+                    "Nothing can be planned until this is fixed. u checks again; `{} doctor` shows every check.",
                     program_name()
                 ),
                 width,
@@ -151,17 +151,17 @@ fn verdict(found: &MachineFound, width: usize, theme: &Theme) -> Vec<Line<'stati
     let mut lines = vec![Line::default()];
     match (&found.facts.no_gpu_because, found.facts.gpus.first()) {
         (_, Some(gpu)) => {
-            let words = format!("It trains on the {}.", gpu.name);
+            let words = format!("Training will use the {}.", gpu.name);
             lines.push(inked(theme, Role::Good, fit(&escape(&words), width, theme)));
         }
         (why, None) => {
             let why = why.as_deref().unwrap_or("no usable GPU was found");
-            let words = format!("It trains on the CPU: {why}.");
+            let words = format!("Training will use the CPU: {why}.");
             lines.extend(wrapped(theme, Role::Warn, &words, width));
             lines.extend(wrapped(
                 theme,
                 Role::Text,
-                "d fills in the demo: the whole job with a tiny model in about half a minute. A small model such as Qwen/Qwen3.5-0.8B trains here too, but slowly; the next page shows how slowly.",
+                "d fills in the demo: the complete workflow on a tiny model, in about half a minute. A small model such as Qwen/Qwen3.5-0.8B can be trained here too, but slowly; the next page shows how slowly.",
                 width,
             ));
         }

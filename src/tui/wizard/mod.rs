@@ -332,8 +332,8 @@ impl Wizard {
             Page::Model => match (state.model_ready(), state.model.wait(), state.model.ready()) {
                 (Some(_), ..) => None,
                 (None, Some(_), _) => Some("the model is still being checked".into()),
-                (None, None, Some(_)) => Some("its architecture is unknown: y trains it anyway".into()),
-                (None, None, None) => Some("enter takes the model under the cursor".into()),
+                (None, None, Some(_)) => Some("its architecture is unknown; y trains it anyway".into()),
+                (None, None, None) => Some("enter chooses the model under the cursor".into()),
             },
             Page::Data => match (state.data.ready(), state.data.wait()) {
                 (Some(_), _) => state.data_refused(),
@@ -363,7 +363,7 @@ impl Wizard {
                 Err(TryRecvError::Disconnected) if self.is_alone => return next,
                 Err(TryRecvError::Disconnected) => {
                     self.is_alone = true;
-                    let words = "the part of sparktune that reads files has ended, so nothing can be looked up any more. Leave (q) and start it again; your answers are kept";
+                    let words = "the part of sparktune that reads files has failed, so nothing can be read any more. Leave (q) and start again; your answers are saved";
                     self.state.say(Role::Bad, words);
                     return Some(Next::Draw);
                 }
@@ -417,7 +417,7 @@ impl Wizard {
                 if self.page == Page::Machine {
                     self.state.planner.start_from((**answers).clone());
                     self.state
-                        .say(Role::Accent, "the demo's answers are filled in: Enter accepts each of them");
+                        .say(Role::Accent, "the demo's answers are filled in; Enter accepts each of them");
                     self.go_to(Page::Model);
                 }
             }

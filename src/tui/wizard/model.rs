@@ -63,7 +63,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("choose it: its config.json is checked, nothing else is downloaded yet", "take it", Action::Take),
+    enter("choose it; only its config.json is downloaded and checked", "choose", Action::Take),
     up("up", Action::Up),
     down("down", None, Action::Down),
     first(Action::First),
@@ -110,7 +110,7 @@ const SEARCH_KEYS: &[Binding<Typing>] = &[
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",
-        help: "end the search, show all",
+        help: "end the search and show all",
         hint: Some("show all"),
         action: Typing::Stop,
     },
@@ -493,7 +493,7 @@ pub(super) fn found_in_words(found: &ModelFound) -> String {
     }
     words.push_str(&match found.missing_bytes {
         0 => ", already downloaded".to_owned(),
-        missing => format!(", {} to download at the start", bytes(missing)),
+        missing => format!(", {} to download when training starts", bytes(missing)),
     });
     words
 }

@@ -28,7 +28,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("go on with this choice", "go on", Action::GoOn),
+    enter("continue with this choice", "next", Action::GoOn),
     up("choice above", Action::Up),
     down("choice below", Some("choose"), Action::Down),
     Binding {

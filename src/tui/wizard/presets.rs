@@ -119,7 +119,7 @@ pub(super) fn load_named(name: &str, presets: &[Preset], state: &mut State) -> R
     match presets.iter().find(|preset| preset.name == name) {
         Some(preset) => load(preset, state).map(drop),
         None => Err(format!(
-            "the preset {name} of the unfinished wizard no longer exists: its values are now the recommended ones"
+            "the preset {name} of the unfinished wizard no longer exists; its values were replaced by the recommended ones"
         )),
     }
 }
@@ -131,7 +131,7 @@ enum Naming {
 }
 
 const NAME_KEYS: &[Binding<Naming>] = &[
-    enter("save; again to replace an existing one", "save", Naming::Save),
+    enter("save; press again to replace an existing preset", "save", Naming::Save),
     Binding {
         keys: &[key(KeyCode::Esc)],
         shown: "esc",

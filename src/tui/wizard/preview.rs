@@ -150,7 +150,7 @@ impl Preview {
         };
         let trains = match under(example, think(state)).target_tokens {
             // Only an inserted think block is left, which is context.
-            0 => "rejected under this policy".to_owned(),
+            0 => "rejected with this policy".to_owned(),
             targets => format!("{} trained", count(targets.into())),
         };
         let first = format!(
@@ -176,7 +176,7 @@ impl Preview {
 /// Describes the effect of the think policy on this data.
 pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     match (&data.preview.empty_think_block, think) {
-        (None, _) => "The template inserts no think block: there is nothing to choose",
+        (None, _) => "The template inserts no think block, so there is nothing to choose",
         (Some(_), Think::Skip) => "think = skip: the inserted think block is context",
         (Some(_), Think::Train) => "think = train: the inserted think block is trained",
     }

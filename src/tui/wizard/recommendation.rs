@@ -52,7 +52,7 @@ enum Action {
 }
 
 const KEYS: &[Binding<Action>] = &[
-    enter("go on with these values", "go on", Action::GoOn),
+    enter("continue with these values", "next", Action::GoOn),
     up("value above", Action::Up),
     down("value below", None, Action::Down),
     Binding {
@@ -84,7 +84,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('r')), key(KeyCode::Delete), key(KeyCode::Backspace)],
         shown: "r",
-        help: "reset the value to the preset's, or to the recommended one",
+        help: "reset the value to the preset's or the recommended one",
         hint: Some("recommended"),
         action: Action::Recommended,
     },
@@ -98,7 +98,7 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Char('a'))],
         shown: "a",
-        help: "all settings, or the essential ones",
+        help: "show all settings, or only the essential ones",
         hint: Some("all"),
         action: Action::All,
     },
@@ -135,7 +135,7 @@ const EDIT_KEYS: &[Binding<Typing>] = &[
     Binding {
         keys: &[key(KeyCode::Enter), key(KeyCode::Tab), key(KeyCode::Up), key(KeyCode::Down)],
         shown: "⏎",
-        help: "keep it; an empty line restores the recommended value",
+        help: "accept the value; an empty line restores the recommended one",
         hint: Some("keep it"),
         action: Typing::Keep,
     },
@@ -233,7 +233,7 @@ impl PlanPage {
             }
             Action::AllRecommended => {
                 state.planner.take_back_all();
-                state.say(Role::Accent, "all your own values are reset");
+                state.say(Role::Accent, "all your own values were reset");
                 self.look(state, false);
             }
             Action::All => {
@@ -262,7 +262,7 @@ impl PlanPage {
             return state.say(Role::Dim, format!("e types a value: {}", setting.expects()));
         };
         if let Err(problem) = state.planner.try_answer(setting, &next) {
-            state.say(Role::Bad, format!("not {next}: {}", problem.text));
+            state.say(Role::Bad, format!("{next} is not possible: {}", problem.text));
         }
         self.look(state, false);
     }
@@ -484,7 +484,11 @@ impl PlanPage {
         let mut lines = vec![block(theme, setting.key, width)];
         if let Some(problem) = self.edit.as_ref().and_then(|edit| edit.problem.as_ref()) {
             lines.extend(wrapped(theme, Role::Bad, problem, width));
-            lines.push(inked(theme, Role::Dim, fit("the plan shows the last valid value", width, theme)));
+            lines.push(inked(
+                theme,
+                Role::Dim,
+                fit("the plan still uses the last valid value", width, theme),
+            ));
             return lines;
         }
         if let Some(problem) = &state.planner.problem {
@@ -517,7 +521,7 @@ impl PlanPage {
         let reason = reason.strip_prefix(&format!("recommended was {recommended}: ")).unwrap_or(reason);
         lines.extend(wrapped(theme, Role::Text, reason, width));
         lines.extend(wrapped(theme, Role::Dim, setting.about, width));
-        lines.extend(wrapped(theme, Role::Dim, &format!("takes {}", setting.expects()), width));
+        lines.extend(wrapped(theme, Role::Dim, &format!("expects {}", setting.expects()), width));
         lines
     }
 }
@@ -526,7 +530,7 @@ fn view_curve(plan: &sparktune_plan::Plan, frame: &mut Frame<'_>, area: Rect, th
     let width = usize::from(area.width);
     let rule = plan.advice.as_ref().map_or(0, |advice| advice.recipe_pack_length);
     let words = format!(
-        "Longer packs are fewer, so fixed costs are lower; but attention and memory cost more, and there are fewer steps. empty: the share of a pack that no example fills. The rule of the Qwen3.5 recipe, the mean length rounded to a multiple of 128, gives {}.",
+        "With longer packs there are fewer of them, so fixed costs are lower, but attention and memory cost more and there are fewer steps. empty: the share of the pack space that no example fills. The Qwen3.5 recipe's rule, the mean length rounded to a multiple of 128, gives {}.",
         sparktune_base::units::count(rule.into())
     );
     let mut lines = vec![block(theme, "cost of pack lengths", width)];
@@ -560,5 +564,5 @@ pub(super) fn not_yet(state: &State, width: usize, theme: &Theme) -> Vec<Line<'s
             );
         }
     }
-    wrapped(theme, Role::Warn, "A plan needs a model and data: esc goes back to them.", width)
+    wrapped(theme, Role::Warn, "A plan needs a model and data; esc goes back to them.", width)
 }

@@ -50,15 +50,15 @@ const KEYS: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::PageUp)],
         shown: "pgup",
-        help: "previous hundred lines",
+        help: "previous 100 lines",
         hint: None,
         action: Action::PageUp,
     },
     Binding {
         keys: &[key(KeyCode::PageDown), key(KeyCode::Char(' '))],
         shown: "pgdn",
-        help: "next hundred lines",
-        hint: Some("next hundred"),
+        help: "next 100 lines",
+        hint: Some("next 100"),
         action: Action::PageDown,
     },
     first(Action::First),

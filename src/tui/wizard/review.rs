@@ -63,7 +63,7 @@ const COMMAND_KEYS: &[Binding<()>] = &[Binding {
     keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('c'))],
     shown: "esc",
     help: "back to the review",
-    hint: Some("back; select the lines with the mouse to copy them"),
+    hint: Some("back; to copy the lines, select them with the mouse"),
     action: (),
 }];
 
@@ -154,8 +154,7 @@ impl ReviewPage {
                 lines.extend(rows.into_iter().map(Line::raw));
                 if !is_exact {
                     lines.push(Line::default());
-                    let words = "A name in it holds characters that would move the cursor. They are spelled out, so this cannot be \
-                                 copied as it is.";
+                    let words = "A name in it contains control characters. They are escaped here, so the command line cannot be copied as it is.";
                     lines.extend(wrapped(theme, Role::Warn, words, width));
                 }
             }

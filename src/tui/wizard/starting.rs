@@ -34,7 +34,7 @@ enum Action {
 const UNDER_WAY: &[Binding<Action>] = &[Binding {
     keys: &[key(KeyCode::Esc), key(KeyCode::Char('x'))],
     shown: "esc",
-    help: "cancel; what has arrived stays, and the next start continues it",
+    help: "cancel; what has been downloaded is kept, and the next start continues",
     hint: Some("cancel"),
     action: Action::Cancel,
 }];
@@ -43,7 +43,7 @@ const FAILED: &[Binding<Action>] = &[
     Binding {
         keys: &[key(KeyCode::Enter), key(KeyCode::Char('u'))],
         shown: "⏎",
-        help: "try again; what has arrived stays",
+        help: "try again; what has been downloaded is kept",
         hint: Some("try again"),
         action: Action::Again,
     },
@@ -100,7 +100,10 @@ impl Starting {
             Loading::Ready(run) => return Some(run.clone()),
             Loading::Failed(_) if cancelled => {
                 self.run = Loading::Idle;
-                state.say(Role::Warn, "cancelled; what has arrived stays, and the next start continues it");
+                state.say(
+                    Role::Warn,
+                    "cancelled; what has been downloaded is kept, and the next start continues",
+                );
             }
             _ => {}
         }
@@ -126,8 +129,7 @@ impl Starting {
                 let words = if wait.cancelled {
                     "stopping"
                 } else {
-                    "When all is here the trainer starts as a process of its own: closing this window, or losing the \
-                     connection, will not end it. Then its charts come up."
+                    "When everything has been downloaded, the trainer starts as a process of its own, and its charts are shown. Closing this window or losing the connection does not stop it."
                 };
                 lines.extend(wrapped(theme, Role::Dim, words, width));
             }
@@ -136,7 +138,7 @@ impl Starting {
                 lines.push(Line::default());
                 lines.extend(wrapped(theme, Role::Bad, words, width));
                 lines.push(Line::default());
-                lines.push(inked(theme, Role::Dim, "What has arrived so far stays."));
+                lines.push(inked(theme, Role::Dim, "What has been downloaded so far is kept."));
             }
             Loading::Ready(_) | Loading::Idle => {}
         }

@@ -256,7 +256,7 @@ impl State {
     pub(super) fn accept_the_rest(&mut self) {
         let Some(data) = self.data.ready() else { return };
         if let Some(limit) = self.planner.accept_the_rest(&data.report) {
-            self.say(Role::Warn, format!("max_rejected is now {limit}: the rejected lines are left out"));
+            self.say(Role::Warn, format!("max_rejected is now {limit}; the rejected lines are skipped"));
         }
     }
 
@@ -295,7 +295,7 @@ impl State {
                 }
             }
             Response::NotKept(words) => {
-                self.say(Role::Warn, format!("the answers could not be kept for later: {words}"));
+                self.say(Role::Warn, format!("the answers could not be saved for later: {words}"));
             }
             body => return Some(Ticketed { ticket, body }),
         }

@@ -38,7 +38,7 @@ case $3 in
 good) printf '{"name": "a", "error": 0.001, "tolerance": 0.01}\n' >"$5" ;;
 wrong) printf '{"name": "a", "error": 0.5, "tolerance": 0.01}\n' >"$5" ;;
 nothing) ;;
-absent) echo 'no CUDA device answers'; exit 77 ;;
+absent) echo 'no CUDA device responds'; exit 77 ;;
 broken) echo 'out of memory'; exit 4 ;;
 slow)
     printf '{"name": "a", "error": 0.001, "tolerance": 0.01}\n{"name": "b", "err' >"$5"
@@ -101,7 +101,7 @@ class Harness(Folder):
             statuses, {"good": "done", "wrong": "FAILED", "nothing": "FAILED", "absent": "skipped", "broken": "FAILED"}
         )
         self.assertIn("over 1e-02", done["wrong"]["reason"])
-        self.assertEqual(done["absent"]["reason"], "no CUDA device answers")
+        self.assertEqual(done["absent"]["reason"], "no CUDA device responds")
         self.assertEqual(done["broken"]["reason"], "exit code 4: out of memory")
         self.assertEqual(done["good"]["rows"], [{"name": "a", "error": 0.001, "tolerance": 0.01}])
 

@@ -120,7 +120,7 @@ fn v2_to_v1_and_back_keeps_tokens_and_says_what_is_lost() {
     assert!(verify(&exported).unwrap().is_sound());
 
     let done = pack_file(&exported, &back, &PackFileOptions::default()).unwrap();
-    assert!(done.notes[0].contains("every token but the first"), "{:?}", done.notes);
+    assert!(done.notes[0].contains("every token of an example except the first"), "{:?}", done.notes);
     let read_back = read(&back).unwrap();
     for (i, (before, after)) in samples().iter().zip(&read_back).enumerate() {
         assert_eq!(before.tokens, after.tokens);
@@ -170,7 +170,7 @@ fn json_lines_without_masks_are_taken_and_wrong_ones_are_refused_by_line() {
         (r#"{"input_ids":[1,-2]}"#, "invalid value"),
         (r#"{"input_ids":[]}"#, "no tokens"),
         (r#"{"input_ids":[1,2],"loss_mask":[0]}"#, "1 entries for 2 tokens"),
-        (r#"{"input_ids":[1,2],"loss_mask":[0,2]}"#, "made of 0 and 1"),
+        (r#"{"input_ids":[1,2],"loss_mask":[0,2]}"#, "consist of 0 and 1"),
         (r#"{"input_ids":[1,2],"labels":[-100,2]}"#, "unknown field `labels`"),
         (r#"{"messages":[]}"#, "unknown field `messages`"),
     ] {
@@ -236,13 +236,13 @@ fn packets_of_other_kinds_and_negative_ids_are_not_taken_for_tokens() {
     let done = pack_file(&path, &out, &PackFileOptions::default()).unwrap();
     assert_eq!(done.examples, 1);
     assert!(
-        done.notes.iter().any(|note| note.starts_with("1 packets hold no token ids")),
+        done.notes.iter().any(|note| note.starts_with("1 packets contain no token ids")),
         "{:?}",
         done.notes
     );
     fs::write(&path, [packets(&[&[7]]), negative].concat()).unwrap();
     let error = pack_file(&path, &out, &PackFileOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("-100 is no token id"), "{error}");
+    assert!(error.contains("-100 is not a token id"), "{error}");
 }
 
 /// A reader that returns one byte at a time, like a slow pipe.

@@ -50,7 +50,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "If it has not moved for three days",
         "replaced by a later attempt",
         "vllm serve ./merged-mtp",
-        "the whole model with its MTP head",
+        "the complete model with the trained MTP head",
         "451 kB",
         "GPU clock from step 20 to 1,240",
         "messages[2].content: the field is missing. add the text, or leave the message out",
@@ -60,12 +60,12 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "pack length",
         "optimizer.learning_rate",
         "twice the rank: a scale of 2, as in the Qwen3.5 recipe",
-        "from the speed that the Qwen3.5 recipe, another program, measured",
+        "from the speed measured by the Qwen3.5 recipe, another program",
         "Measured by phase: load 1 min 22 s",
         "the recipe's rule",
         "activations",
         "not kept",
-        "did not say how it ended",
+        "ended without giving a reason",
         "machine.gpus.0.name",
     ] {
         assert!(words.contains(expected), "{expected:?} is not on the page:\n{words}");
@@ -158,7 +158,7 @@ fn a_missing_part_or_one_from_another_version_is_a_sentence() {
 
     let without_reasons = Plan { advice: None, ..runs::plan() };
     std::fs::write(run.plan(), without_reasons.to_toml().unwrap()).unwrap();
-    assert!(words_now().contains("carries no reasons"));
+    assert!(words_now().contains("contains no reasons"));
 }
 
 #[test]

@@ -473,7 +473,7 @@ fn rejected(offset: u64, limit: usize) -> RejectedPage {
                 kind: Kind::InvalidJson,
                 field: String::new(),
                 reason: "the line ends in the middle of a JSON value".into(),
-                fix: "Write one JSON object per line; line breaks inside a string are written \\n".into(),
+                fix: "Write one JSON object per line; write line breaks inside a string as \\n".into(),
             },
             _ => Rejection {
                 kind: Kind::Empty,

@@ -53,7 +53,7 @@ fn the_model_page() {
     });
 
     let refused = |_: &str| {
-        Err("config.json: model_type `qwen3_5_moe` is not supported. Trainable here: qwen3_5, qwen3, qwen2, llama, mistral (dense, not quantised)".to_owned())
+        Err("config.json: model_type `qwen3_5_moe` is unknown. sparktune can train qwen3_5, qwen3, qwen2, llama, mistral (dense, not quantised)".to_owned())
     };
     let mut rig = Rig::with(
         &[("model", "org/evil\u{1b}[2J\u{202e}name")],

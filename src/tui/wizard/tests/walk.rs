@@ -519,7 +519,7 @@ fn a_start_is_cancelled_goes_on_later_and_says_why_it_failed() {
     rig.sees("stopping");
     rig.send(ticket, Response::Started(Err("cancelled".into())));
     assert_eq!(rig.page(), Page::Review);
-    rig.sees("cancelled; what has arrived stays");
+    rig.sees("cancelled; what has been downloaded is kept");
     rig.enter();
     let ticket = start(&mut rig);
     rig.send(ticket, Response::Started(Err("the disk is full: free 3 GB".into())));
@@ -604,7 +604,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
     let setup = Setup { draft: Some(draft), ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
-    rig.sees("left unfinished");
+    rig.sees("an unfinished wizard");
     rig.sees("Qwen/Qwen3.5-2B");
     rig.press(KeyCode::Char('c'));
     assert_eq!(rig.page(), Page::Mtp);
@@ -640,7 +640,7 @@ fn a_backend_that_is_gone_is_named_once_and_leaving_still_works() {
     let (tell, _) = mpsc::channel();
     drop(std::mem::replace(&mut rig.responses, tell));
     assert_eq!(rig.wizard.update(Input::Tick), Next::Draw);
-    rig.sees("nothing can be looked up");
+    rig.sees("nothing can be read any more");
     assert_eq!(rig.wizard.update(Input::Tick), Next::Keep);
     rig.press(KeyCode::Char('q'));
     assert_eq!(rig.press(KeyCode::Char('y')), Next::Leave);
