@@ -113,7 +113,7 @@ fn flag(setting: &'static Setting) -> Arg {
 /// A value that the setting takes; else what it expects.
 fn checked(setting: &Setting, text: &str) -> Result<String, String> {
     let is_taken = Answers::default().set(setting.name, text, Origin::Flag);
-    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects()))
+    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects_instead_of(text)))
 }
 
 fn value_name(setting: &Setting) -> String {
@@ -190,6 +190,15 @@ mod tests {
         assert!(error.contains("--rank") && error.contains("a whole number from 1 to 65536"), "{error}");
         let error = given(&["--max-rejected", "2"]).unwrap_err().to_string();
         assert!(error.contains("a number from 0 to 1"), "{error}");
+    }
+
+    #[test]
+    fn a_comma_for_a_decimal_point_is_refused_with_how_to_write_the_number() {
+        let error = given(&["--epochs", "1,5"]).unwrap_err().to_string();
+        assert!(error.contains("groups of three digits, as in 10,000"), "{error}");
+        let error = given(&["--max-rejected", "0,5"]).unwrap_err().to_string();
+        assert!(error.contains("use a point for decimals"), "{error}");
+        assert_eq!(given(&["--pack-length", "5,376"]).unwrap().pack_length.unwrap().value, 5376);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Answers {
             key: setting.key,
             place: setting.place(origin),
             value: shown.chars().take(80).collect(),
-            expects: setting.expects(),
+            expects: setting.expects_instead_of(shown),
         })
     }
 
