@@ -15,7 +15,7 @@ pub(crate) struct Run<'a> {
     pub choice: &'a Choice,
     pub model: &'a str,
     pub rates: &'a Rates,
-    /// Share of the examples that is trained on, the rest is held out.
+    /// Share of the examples that an epoch trains on; the rest is held out or dropped.
     pub train_share: f64,
     pub steps_per_epoch: u64,
     pub steps: u64,

@@ -197,7 +197,8 @@ impl Resolver<'_> {
         };
         let (method, choice) = self.method_and_fit(&fit, free)?;
         let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
-        let train_share = 1.0 - data.eval_fraction;
+        // Other examples are dropped in each epoch, so every epoch is that much shorter.
+        let train_share = (1.0 - data.eval_fraction) * (1.0 - data.crc_drop);
         let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &wish, choice, train_share);
         let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..wish };
         let recompute = self.recompute(&fit, &wish, &choice);

@@ -215,6 +215,21 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
 }
 
 #[test]
+fn examples_that_are_dropped_take_no_steps_and_no_time() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let time = |drop: &str| {
+        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("crc-drop", drop)]);
+        resolve(&answers, &facts).unwrap().advice.unwrap().time
+    };
+    let (all, half) = (time("0"), time("0.5"));
+    let is_half = |all: f64, half: f64| (half / all - 0.5).abs() < 0.01;
+    assert!(is_half(all.steps as f64, half.steps as f64), "{} of {} steps", half.steps, all.steps);
+    assert!(is_half(all.tokens_per_epoch as f64, half.tokens_per_epoch as f64), "{half:?}");
+    assert!(is_half(all.train_s.unwrap(), half.train_s.unwrap()), "{half:?}");
+    assert!(is_half(all.mtp_s.unwrap(), half.mtp_s.unwrap()), "{half:?}");
+}
+
+#[test]
 fn an_error_says_which_setting_it_concerns() {
     let at = |answers: &Answers, facts: &Facts| resolve(answers, facts).unwrap_err().setting().unwrap().key;
     let mut facts = demo_facts();
