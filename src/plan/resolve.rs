@@ -391,25 +391,19 @@ impl Resolver<'_> {
         const KEY: &str = "draft_vocab";
         let answer = &self.answers.draft_vocab;
         if mtp == Mtp::None {
-            self.no_head(KEY, answer, "the MTP head is left out", "--mtp trained or default")?;
+            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
             return Ok(None);
         }
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
-    /// There is no head that a setting could be about: what the user said of it is refused, and what a preset
-    /// says, which is written for many models, is passed over.
-    pub(crate) fn no_head(
-        &mut self,
-        key: &'static str,
-        answer: &Option<Answer<u32>>,
-        why: &str,
-        wanted: &str,
-    ) -> Result<(), PlanError> {
-        match answer {
-            Some(Answer { value, origin }) if *origin > Origin::Preset => Err(PlanError::Conflict {
+    /// There is nothing that a setting could be about, no head or no eval set: what the user said of it is
+    /// refused, and what a preset says, which is written for many models and data sets, is passed over.
+    pub(crate) fn pass_over(&mut self, key: &'static str, why: &str, wanted: &str) -> Result<(), PlanError> {
+        match (self.answers.text(key), self.answers.origin(key)) {
+            (Some(value), Some(origin)) if origin > Origin::Preset => Err(PlanError::Conflict {
                 key,
-                what: format!("{} is {value}, but {why}", setting(key).place(*origin)),
+                what: format!("{} is {value}, but {why}", setting(key).place(origin)),
                 fix: format!("Omit it, or use {wanted}"),
             }),
             _ => {

@@ -381,10 +381,57 @@ fn answers_that_contradict_each_other_are_refused_with_both_places() {
     let error =
         resolve(&with(ask("tiny"), &[("method", "full"), ("rank", "8")]), &facts).unwrap_err().to_string();
     assert!(error.contains("--method is full") && error.contains("--rank is 8"), "{error}");
-    // A preset's rank stands for many models and methods; the user's own `--method full` lays it aside.
-    let preset = Answers { rank: Some(Answer::new(8, Origin::Preset)), ..Answers::default() };
+    for (name, value) in [("alpha", "64"), ("rslora", "true")] {
+        let error = resolve(&with(ask("tiny"), &[("method", "full"), (name, value)]), &facts).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, name));
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("--method is full, which has no adapters, but --{name} is {value}")),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        resolve(&with(ask("tiny"), &[("method", "full"), ("rslora", "false")]), &facts).unwrap().method,
+        Method::Full
+    );
+    // A preset's adapters stand for many models and methods; the user's own `--method full` lays them aside.
+    let mut preset = Answers::default();
+    for (name, value) in [("rank", "8"), ("alpha", "64"), ("rslora", "true")] {
+        preset.set(name, value, Origin::Preset).unwrap();
+    }
     let plan = resolve(&preset.merge(with(ask("tiny"), &[("method", "full")])), &facts).unwrap();
     assert_eq!(plan.method, Method::Full);
+}
+
+#[test]
+fn what_only_adapters_can_follow_recommends_them() {
+    let facts = Facts { data: report(lengths(120_000, 2000.0, 0.4), 0.5), ..recipe_facts("Qwen/Qwen3.5-2B") };
+    for (name, value, why) in
+        [("rank", "8", "a rank"), ("alpha", "64", "an alpha"), ("rslora", "true", "rslora")]
+    {
+        let plan = resolve(&with(ask("Qwen/Qwen3.5-2B"), &[(name, value)]), &facts).unwrap();
+        assert_eq!(plan.method.kind(), MethodKind::Lora);
+        assert_eq!(reason(&plan, "method.kind"), format!("{why} was given"));
+    }
+}
+
+#[test]
+fn what_is_said_of_evaluations_that_never_come_is_refused_from_the_user_and_passed_over_in_a_preset() {
+    let facts = demo_facts();
+    let nothing_held_out = with(ask("tiny"), &[("eval-fraction", "0")]);
+    let mut preset = Answers::default();
+    for name in ["early-stop-patience", "eval-every-steps"] {
+        let error = resolve(&with(nothing_held_out.clone(), &[(name, "3")]), &facts).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, name));
+        let text = error.to_string();
+        assert!(text.contains(&format!("--{name} is 3, but there is no eval set")), "{text}");
+        assert!(text.contains("--eval-data, or an --eval-fraction above 0"), "{text}");
+        preset.set(name, "3", Origin::Preset).unwrap();
+    }
+    let idle = resolve(&preset.clone().merge(nothing_held_out), &facts).unwrap();
+    assert_eq!((idle.eval.early_stop_patience, idle.eval.every_steps), (None, idle.checkpoint.save_steps));
+    let heeded = resolve(&preset.merge(ask("tiny")), &facts).unwrap();
+    assert_eq!((heeded.eval.early_stop_patience, heeded.eval.every_steps), (Some(3), 3));
 }
 
 #[test]

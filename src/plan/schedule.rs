@@ -109,6 +109,8 @@ impl Resolver<'_> {
         evaluated: bool,
         mtp: Mtp,
     ) -> Result<(CheckpointPlan, EvalPlan), PlanError> {
+        const EVERY: &str = "eval.every_steps";
+        const PATIENCE: &str = "eval.early_stop_patience";
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
         let reason = if quarter < 200 {
@@ -167,17 +169,24 @@ impl Resolver<'_> {
         // evaluation.
         let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
-        let reason = match (evaluated, every == save_steps) {
-            (false, _) => "there is no eval set, so nothing is evaluated",
-            (true, true) => "with each checkpoint, so that the best one is kept",
-            (true, false) => "with checkpoints, but rarely enough to take less than 5 % of the time",
+        let (every_steps, early_stop_patience) = if evaluated {
+            let reason = if every == save_steps {
+                "with each checkpoint, so that the best one is kept"
+            } else {
+                "with checkpoints, but rarely enough to take less than 5 % of the time"
+            };
+            let off = "off: all epochs are trained; the best checkpoint is kept as well";
+            (
+                self.pick(EVERY, &answers.eval_every_steps, every, reason),
+                self.pick_optional(PATIENCE, &answers.early_stop_patience, off),
+            )
+        } else {
+            for key in [EVERY, PATIENCE] {
+                let why = "there is no eval set, so nothing is evaluated";
+                self.pass_over(key, why, "--eval-data, or an --eval-fraction above 0")?;
+            }
+            (every, None)
         };
-        let every_steps = self.pick("eval.every_steps", &answers.eval_every_steps, every, reason);
-        let early_stop_patience = self.pick_optional(
-            "eval.early_stop_patience",
-            &answers.early_stop_patience,
-            "off: all epochs are trained; the best checkpoint is kept as well",
-        );
         let sample_count = self.pick(
             "eval.sample_count",
             &answers.sample_count,
