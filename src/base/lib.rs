@@ -2,14 +2,15 @@
 //!
 //! Figures as people read them ([`units`]), text from outside made safe to show ([`mod@escape`]) or to paste
 //! into a shell ([`shell`]), files that only their owner can read ([`files`]), random numbers that never
-//! change ([`random`]), packing by lengths ([`best_fit`]), the choices that several parts share
-//! ([`choices`]), and the name that the user calls the program by ([`program_name()`]). It knows no other
-//! crate of sparktune, and nothing of models, data or runs.
+//! change ([`random`]), packing by lengths ([`best_fit`]), how many examples are held out ([`held_out`]), the
+//! choices that several parts share ([`choices`]), and the name that the user calls the program by
+//! ([`program_name()`]). It knows no other crate of sparktune, and nothing of models, data or runs.
 
 pub mod best_fit;
 pub mod choices;
 pub mod escape;
 pub mod files;
+pub mod held_out;
 mod program_name;
 pub mod random;
 pub mod shell;

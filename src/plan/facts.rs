@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::held_out;
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
@@ -171,10 +172,9 @@ impl DataFacts {
         }
     }
 
-    /// Share of the examples to hold out for evaluation: 2 %, at least eight, but never most of a tiny set. A
-    /// single one cannot be split.
+    /// Share of the examples that the data stage holds out for evaluation where no answer says how many.
     pub fn held_out_share(&self) -> f64 {
-        if self.examples < 2 { 0.0 } else { (8.0 / self.examples as f64).clamp(0.02, 0.5) }
+        held_out::expected_share(self.examples)
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::escape::escape;
+use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
@@ -218,9 +219,9 @@ impl Resolver<'_> {
             .saturating_mul(duration.epochs.into())
             .min(duration.max_steps.unwrap_or(u64::MAX));
         let optimizer = self.optimizer(method.kind());
-        let eval = &data.eval;
-        let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
-        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        // A file of its own counts as the usual share.
+        let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
+        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -431,19 +432,26 @@ impl Resolver<'_> {
             .pick_optional("data.eval", &answers.eval_data, "none: a share of the training data is set aside")
             .unwrap_or_default();
 
-        let held_out = data.held_out_share();
+        let share = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
             (0.0, "evaluation data was given".to_owned())
-        } else if held_out == 0.0 {
-            (0.0, "a single example cannot be split".to_owned())
+        } else if share == 0.0 {
+            (0.0, format!("fewer than {} examples are not split", held_out::ONE_IN))
         } else {
             let drawn = format!(
                 "about {} of {} examples, drawn by a seeded hash of each",
-                count((held_out * data.examples as f64).round() as u64),
+                count((share * data.examples as f64).round() as u64),
                 count(data.examples)
             );
-            let rule = if held_out > 0.02 { "2 % would be fewer than 8 examples" } else { "2 %" };
-            (held_out, format!("{rule}: {drawn}"))
+            let (usual, one_in) = (percent(held_out::SHARE), held_out::ONE_IN);
+            let rule = if share == held_out::SHARE {
+                usual
+            } else if data.examples > held_out::FIRST {
+                format!("{usual}, and one in {one_in} of the first {}", held_out::FIRST)
+            } else {
+                format!("one in {one_in}, because {usual} would be fewer than {}", held_out::LEAST)
+            };
+            (share, format!("{rule}: {drawn}"))
         };
         if let (Some(answer), false) = (&answers.eval_fraction, eval.is_empty())
             && answer.value > 0.0

@@ -100,13 +100,14 @@ impl Resolver<'_> {
     }
 
     /// Checkpoints and evaluations, so that the best loss always has a checkpoint, and the disk holds them.
+    /// `eval_share`: the evaluation data as a share of the training data; 0 where there is none.
     pub(crate) fn rhythm(
         &mut self,
         fit: &Fit,
         method: Method,
         steps: u64,
         steps_per_epoch: u64,
-        evaluated: bool,
+        eval_share: f64,
         mtp: Mtp,
     ) -> Result<(CheckpointPlan, EvalPlan), PlanError> {
         const EVERY: &str = "eval.every_steps";
@@ -167,9 +168,9 @@ impl Resolver<'_> {
 
         // A pass over 2 % of the data forward only costs about 0.6 % of an epoch: at most a twentieth goes to
         // evaluation.
-        let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
+        let rare = (eval_share * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
-        let (every_steps, early_stop_patience) = if evaluated {
+        let (every_steps, early_stop_patience) = if eval_share > 0.0 {
             let reason = if every == save_steps {
                 "with each checkpoint, so that the best one is kept"
             } else {
@@ -199,14 +200,6 @@ impl Resolver<'_> {
             CheckpointPlan { save_steps, save_minutes, keep },
             EvalPlan { every_steps, early_stop_patience, sample_count, sample_max_tokens },
         ))
-    }
-
-    /// Evaluation data as a share of the training data; a file of its own counts as the usual 2 %.
-    fn eval_share(&self) -> f64 {
-        match (&self.answers.eval_data, &self.answers.eval_fraction) {
-            (None, Some(fraction)) => fraction.value,
-            _ => 0.02,
-        }
     }
 
     /// Three rows of the table that are no settings: where the run ends up.
