@@ -5,6 +5,7 @@
 //! nobody and opens no file.
 
 use sparktune_data::Report;
+use sparktune_plan::setting::Heading;
 use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
 
 use crate::data::limit_that_accepts;
@@ -194,8 +195,8 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
-    /// Chooses a model. The revision, the folder and the architecture of another one would be wrong, so they
-    /// are dropped.
+    /// Chooses a model. What was said of another one, as its revision and its architecture, would be wrong,
+    /// so it is dropped.
     pub fn choose_model(&mut self, name: &str) {
         if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
             self.drop_model();
@@ -220,7 +221,8 @@ impl Planner {
 
 /// Drops the model from answers, and the answers that belong to it alone.
 pub fn drop_model(answers: &mut Answers) {
-    ["model", "revision", "model-path", "architecture"].iter().for_each(|name| answers.clear(name));
+    let of_model = SETTINGS.iter().filter(|setting| setting.heading == Heading::Model);
+    of_model.for_each(|setting| answers.clear(setting.name));
 }
 
 fn below_flags(answers: &Answers) -> Answers {
@@ -288,10 +290,16 @@ mod tests {
 
     #[test]
     fn another_model_drops_what_belonged_to_the_last_one() {
-        let mut planner = with(&[("model", "a", Origin::Flag), ("revision", "main", Origin::Flag)]);
+        let said = [("revision", "main"), ("architecture", "llama"), ("ignore-config-field", "new_scale")];
+        let mut planner = with(&[("model", "a", Origin::Flag), ("rank", "8", Origin::Flag)]);
+        for (name, text) in said {
+            planner.answers.set(name, text, Origin::Flag).unwrap();
+        }
         planner.choose_model("a");
-        assert!(planner.answers.revision.is_some());
+        assert!(said.iter().all(|(name, _)| planner.answers.get(name).is_some()));
         planner.choose_model("b");
-        assert_eq!((planner.answers.model.unwrap().value.as_str(), planner.answers.revision), ("b", None));
+        assert_eq!(planner.answers.get("model"), Some(("b".into(), Origin::Flag)));
+        assert!(said.iter().all(|(name, _)| planner.answers.get(name).is_none()));
+        assert!(planner.answers.rank.is_some());
     }
 }

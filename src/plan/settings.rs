@@ -192,7 +192,7 @@ settings! {
         heading: In::Model, page: Own, of_one_run: true,
     }
     ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several may be given." {
-        heading: In::Model, page: Own,
+        heading: In::Model, page: Own, of_one_run: true,
     }
     data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files or folders of them." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
