@@ -238,7 +238,8 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs: duration.epochs,
-            trains_mtp: mtp == Mtp::Trained,
+            head_share: (mtp == Mtp::Trained)
+                .then(|| eta::head_share(&fit, pack, batch, train_share, duration.max_steps)),
         });
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");

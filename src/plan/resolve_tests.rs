@@ -230,6 +230,23 @@ fn examples_that_are_dropped_take_no_steps_and_no_time() {
 }
 
 #[test]
+fn max_steps_ends_the_heads_epoch_too() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let time = |pairs: &[(&str, &str)]| {
+        resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap().advice.unwrap().time
+    };
+    let whole = time(&[]);
+    let half = (whole.steps_per_epoch / 2).to_string();
+    let ended = time(&[("max-steps", &half)]);
+    let share = ended.mtp_s.unwrap() / whole.mtp_s.unwrap();
+    // The head's rows are filled less, so that its epoch has some more steps than that of the text model.
+    assert!((0.3..0.6).contains(&share), "{share}");
+    assert!(ended.formula.contains("the MTP head's epoch, which max_steps ends early"), "{}", ended.formula);
+    let idle = time(&[("max-steps", "1000000")]);
+    assert_eq!((idle.mtp_s, idle.formula), (whole.mtp_s, whole.formula));
+}
+
+#[test]
 fn an_error_says_which_setting_it_concerns() {
     let at = |answers: &Answers, facts: &Facts| resolve(answers, facts).unwrap_err().setting().unwrap().key;
     let mut facts = demo_facts();
