@@ -15,10 +15,9 @@ pub(crate) const GLOBAL: &str = "For every command";
 const RUNS_DIR: &str = "runs-dir";
 
 /// The settings that say how `check` reads data.
-const OF_CHECK: [&str; 10] = [
+const OF_CHECK: [&str; 9] = [
     "model",
     "revision",
-    "model-path",
     "architecture",
     "ignore-config-field",
     "eval-data",

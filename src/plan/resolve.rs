@@ -12,6 +12,7 @@ use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
+use crate::answers::MODEL_PATH;
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -246,8 +247,10 @@ impl Resolver<'_> {
         }
         self.record_time(&time, duration);
 
-        let order =
-            |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
+        let order = |key: &str| {
+            let beside = if key == MODEL_PATH { "model.revision" } else { key };
+            SETTINGS.iter().position(|setting| setting.key == beside).unwrap_or(SETTINGS.len())
+        };
         self.explain.sort_by_key(|row| order(&row.key));
         let advice =
             Advice { recipe_pack_length: fit.rule, memory, time, explain: self.explain, curve: choice.curve };
@@ -289,14 +292,14 @@ impl Resolver<'_> {
         );
         self.record("model.id", answer.value.clone(), answer.origin, reason);
         let revision = self.pick_optional("model.revision", &answers.revision, "the newest");
-        let path = match (&answers.model_path, &facts.path) {
-            (None, Some(path)) => {
-                let path = path.clone();
-                self.record("model.path", path.shown(), Origin::BuiltIn, "already downloaded".into());
-                Some(path)
-            }
-            (answer, _) => self.pick_optional("model.path", answer, "not downloaded yet"),
-        };
+        let path = facts.path.clone();
+        let found = if path.is_some() { "already downloaded" } else { "not downloaded yet" };
+        self.record(
+            MODEL_PATH,
+            path.as_ref().map(Shown::shown).unwrap_or_default(),
+            Origin::BuiltIn,
+            found.into(),
+        );
         let architecture =
             self.pick_optional("model.architecture", &answers.architecture, "as its config.json says");
         let ignored_fields = self

@@ -681,6 +681,22 @@ fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothin
 }
 
 #[test]
+fn where_an_old_run_found_its_model_is_no_answer() {
+    let mut facts = demo_facts();
+    facts.model.path = Some("/there".into());
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    assert_eq!(plan.model.path, Some("/there".into()));
+    let rows = &plan.advice.as_ref().unwrap().explain;
+    let at = rows.iter().position(|row| row.key == "model.path").unwrap();
+    assert_eq!((rows[at - 1].key.as_str(), rows[at].value.as_str()), ("model.revision", "/there"));
+    let text = plan.to_toml().unwrap();
+    assert!(text.contains("path = \"/there\""), "{text}");
+    let preset = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
+    facts.model.path = Some("/here".into());
+    assert_eq!(resolve(&preset, &facts).unwrap().model.path, Some("/here".into()));
+}
+
+#[test]
 fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let off = with(ask("Qwen/Qwen3.5-2B"), &[("tensorboard", "false")]);
     let plan = without_advice(resolve(&off, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap());

@@ -180,13 +180,10 @@ settings! {
     }
     model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
         heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
-        aliases: &["base-model", "model-name", "model-name-or-path"], of_one_run: true,
+        aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path"], of_one_run: true,
     }
     revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
         heading: In::Model, page: Own, of_one_run: true,
-    }
-    model_path: PathBuf = "model.path", "model-path", "Folder of the model's files, where the id alone does not say it." {
-        heading: In::Model, page: Own, completes: Completes::Folders, of_one_run: true,
     }
     architecture: Architecture = "model.architecture", "architecture", "Treat a model of an unknown family as one of this family." {
         heading: In::Model, page: Own, of_one_run: true,
