@@ -46,6 +46,11 @@ pub enum TrainError {
         "the checkpoint {path} does not fit this run: {reason}. Delete the folder to continue from an older one"
     )]
     ForeignCheckpoint { path: PathBuf, reason: String },
+    #[error(
+        "the model in {path} is not the one that this run began with: {reason}. Put back the files that it began with, or start a new run with `{program} train`",
+        program = program_name()
+    )]
+    OtherBase { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so none is the best. Export without --best")]
     NoBest,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]

@@ -10,6 +10,7 @@
 //! becomes a loss.
 
 mod attempt;
+mod base_files;
 mod batches;
 mod control;
 mod cuda;

@@ -19,7 +19,7 @@ use crate::objective::{NextToken, Objective};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
-use crate::{TrainError, draft_vocab, load};
+use crate::{TrainError, base_files, draft_vocab, load};
 
 /// Prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
@@ -185,6 +185,9 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
         state = State::read(&checkpoint)?;
     }
     let base = load::base(&plan)?;
+    if let Some(began_with) = &state.base_files {
+        base_files::require_same(&base, began_with)?;
+    }
     let device = load::device(&plan)?;
     let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
     let mut head = load::mtp_head(&plan, &base, &device)?;
