@@ -39,7 +39,7 @@ impl Draft {
         let mut answers = self.answers.clone();
         let toml = answers.to_toml().unwrap_or_else(|_| {
             // Paths are the only answers that TOML may be unable to represent.
-            for name in ["data", "eval-data", "model-path", "runs-dir"] {
+            for name in ["data", "eval-data", "runs-dir"] {
                 if answers.get(name).is_none() {
                     answers.clear(name);
                 }

@@ -5,10 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
+use sparktune_base::escape::escape;
 use sparktune_data::ChatTokenizer;
 pub use sparktune_hub::Cached;
 use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
-use sparktune_plan::{Answer, Answers, Architecture, Catalog, ConfigOptions, ModelConfig, ModelFacts};
+use sparktune_plan::{
+    Answer, Answers, Architecture, Catalog, ConfigOptions, ModelConfig, ModelFacts, Origin, Setting,
+};
 
 use crate::failure::Failure;
 use crate::listener::Listener;
@@ -69,12 +72,25 @@ fn hub() -> Result<Hub, Failure> {
 
 /// Returns the hub, and its name for the model of these answers.
 fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
-    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
-    let name = match &answers.revision {
-        Some(revision) if !Path::new(model).is_dir() => format!("{model}@{}", revision.value),
-        _ => model.to_owned(),
-    };
+    let name = name_of(answers)?;
     Ok((hub()?, name))
+}
+
+/// Returns the name of the model with its revision. A folder has none: a revision that the user gave is refused,
+/// and one of a preset is ignored.
+fn name_of(answers: &Answers) -> Result<String, Failure> {
+    let model = answers.model.as_ref().map_or("", |answer| &answer.value);
+    match &answers.revision {
+        Some(revision) if !Path::new(model).is_dir() => Ok(format!("{model}@{}", revision.value)),
+        Some(revision) if revision.origin > Origin::Preset => {
+            let place = Setting::of("model.revision").expect("the table has it").place(revision.origin);
+            let (value, model) = (escape(&revision.value), escape(model));
+            let text =
+                format!("{place} is {value}, but the model {model} is a folder, which has no revisions");
+            Err(Failure::usage(text).hint("Omit it, or name the model by its Hugging Face id"))
+        }
+        _ => Ok(model.to_owned()),
+    }
 }
 
 /// Returns the family of a model if it is unknown, and the one it would be treated as.
@@ -176,4 +192,28 @@ pub fn weigh(base: &mut BaseModel) -> Result<DownloadPlan, Failure> {
         download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
     base.facts.path = (download.bytes_missing() == 0).then(|| base.folder.clone());
     Ok(download)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_revision_of_a_folder_is_refused_from_the_user_and_passed_over_in_a_preset() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().to_str().unwrap();
+        let name = |model: &str, origin| {
+            let model = Some(Answer::flag(model.to_owned()));
+            let revision = Some(Answer::new("v2".to_owned(), origin));
+            name_of(&Answers { model, revision, ..Answers::default() })
+        };
+        assert_eq!(name("org/name", Origin::Flag).unwrap(), "org/name@v2");
+        assert_eq!(name(folder, Origin::Preset).unwrap(), folder);
+        let failure = name(folder, Origin::Flag).unwrap_err();
+        assert!(
+            failure.text.contains("--revision is v2") && failure.text.contains(folder),
+            "{}",
+            failure.text
+        );
+    }
 }

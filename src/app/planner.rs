@@ -5,6 +5,7 @@
 //! ask questions or open files.
 
 use sparktune_data::Report;
+use sparktune_plan::setting::Heading;
 use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
 
 use crate::data::limit_that_accepts;
@@ -192,8 +193,7 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
-    /// Chooses a model. The revision, the folder and the architecture belong to the previous one, so they are
-    /// removed.
+    /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are removed.
     pub fn choose_model(&mut self, name: &str) {
         if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
             self.drop_model();
@@ -218,7 +218,8 @@ impl Planner {
 
 /// Removes the model from answers, and the answers that belong to it.
 pub fn drop_model(answers: &mut Answers) {
-    ["model", "revision", "model-path", "architecture"].iter().for_each(|name| answers.clear(name));
+    let of_model = SETTINGS.iter().filter(|setting| setting.heading == Heading::Model);
+    of_model.for_each(|setting| answers.clear(setting.name));
 }
 
 fn below_flags(answers: &Answers) -> Answers {
@@ -286,10 +287,16 @@ mod tests {
 
     #[test]
     fn another_model_drops_what_belonged_to_the_last_one() {
-        let mut planner = with(&[("model", "a", Origin::Flag), ("revision", "main", Origin::Flag)]);
+        let said = [("revision", "main"), ("architecture", "llama"), ("ignore-config-field", "new_scale")];
+        let mut planner = with(&[("model", "a", Origin::Flag), ("rank", "8", Origin::Flag)]);
+        for (name, text) in said {
+            planner.answers.set(name, text, Origin::Flag).unwrap();
+        }
         planner.choose_model("a");
-        assert!(planner.answers.revision.is_some());
+        assert!(said.iter().all(|(name, _)| planner.answers.get(name).is_some()));
         planner.choose_model("b");
-        assert_eq!((planner.answers.model.unwrap().value.as_str(), planner.answers.revision), ("b", None));
+        assert_eq!(planner.answers.get("model"), Some(("b".into(), Origin::Flag)));
+        assert!(said.iter().all(|(name, _)| planner.answers.get(name).is_none()));
+        assert!(planner.answers.rank.is_some());
     }
 }

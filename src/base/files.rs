@@ -7,6 +7,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
 /// A builder for a folder with mode 0700.
 pub fn private_folder() -> DirBuilder {
     let mut builder = DirBuilder::new();
@@ -43,6 +46,28 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// Writes a file and flushes it to the disk.
+///
+/// # Errors
+/// When it cannot be written or flushed.
+pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    fs::write(path, contents)?;
+    sync(path)
+}
+
+/// Swaps what two names of one file system stand for, without an instant in which one of them stands for
+/// nothing. False where the file system cannot, as some network ones: then nothing has changed.
+///
+/// # Errors
+/// When one of them does not exist, or may not be changed.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
+    match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -62,6 +87,21 @@ mod tests {
         private_file().create_new(true).open(path.join("file")).unwrap();
         assert_eq!(mode(&path.join("file")), 0o600);
         sync(&path).unwrap();
+    }
+
+    #[test]
+    fn two_folders_are_exchanged_or_stay_as_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| root.path().join(name));
+        for folder in [&one, &other] {
+            fs::create_dir(folder).unwrap();
+            write_and_sync(&folder.join("was"), folder.to_str().unwrap()).unwrap();
+        }
+        let is_done = exchange(&one, &other).unwrap();
+        let (first, second) = if is_done { (&other, &one) } else { (&one, &other) };
+        assert_eq!(fs::read_to_string(one.join("was")).unwrap(), first.to_str().unwrap());
+        assert_eq!(fs::read_to_string(other.join("was")).unwrap(), second.to_str().unwrap());
+        assert!(!exchange(&one, &root.path().join("none")).is_ok_and(|is_done| is_done));
     }
 
     #[test]

@@ -176,8 +176,6 @@ fn step_event(step: u64, steps: u64) -> Step {
         tokens_per_s: Some((tokens as f64 / step_ms * 1e4).round() / 10.0),
         mem_used_bytes: Some(23_456_789_012 + step),
         data_ms: Some(ms(1.5 + noise)),
-        forward_ms: Some(ms(step_ms * 0.31)),
-        backward_ms: Some(ms(step_ms * 0.62)),
         optimizer_ms: Some(ms(step_ms * 0.05)),
     }
 }

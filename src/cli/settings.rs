@@ -15,10 +15,9 @@ pub(crate) const GLOBAL: &str = "For all commands";
 const RUNS_DIR: &str = "runs-dir";
 
 /// The settings that affect how `check` reads data.
-const OF_CHECK: [&str; 10] = [
+const OF_CHECK: [&str; 9] = [
     "model",
     "revision",
-    "model-path",
     "architecture",
     "ignore-config-field",
     "eval-data",
@@ -113,7 +112,7 @@ fn flag(setting: &'static Setting) -> Arg {
 /// Returns a value that the setting accepts, or an error with the expected values.
 fn checked(setting: &Setting, text: &str) -> Result<String, String> {
     let is_taken = Answers::default().set(setting.name, text, Origin::Flag);
-    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects()))
+    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects_instead_of(text)))
 }
 
 fn value_name(setting: &Setting) -> String {
@@ -190,6 +189,15 @@ mod tests {
         assert!(error.contains("--rank") && error.contains("a whole number from 1 to 65536"), "{error}");
         let error = given(&["--max-rejected", "2"]).unwrap_err().to_string();
         assert!(error.contains("a number from 0 to 1"), "{error}");
+    }
+
+    #[test]
+    fn a_comma_for_a_decimal_point_is_refused_with_how_to_write_the_number() {
+        let error = given(&["--epochs", "1,5"]).unwrap_err().to_string();
+        assert!(error.contains("groups of three digits, as in 10,000"), "{error}");
+        let error = given(&["--max-rejected", "0,5"]).unwrap_err().to_string();
+        assert!(error.contains("use a point for decimals"), "{error}");
+        assert_eq!(given(&["--pack-length", "5,376"]).unwrap().pack_length.unwrap().value, 5376);
     }
 
     #[test]

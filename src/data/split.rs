@@ -9,10 +9,8 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::held_out;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// Among the first examples, one in this many goes to the eval set until the minimum is reached.
-const ONE_IN: u32 = 4;
 
 /// The parameters of the eval split.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -27,7 +25,7 @@ pub struct EvalSplit {
 
 impl Default for EvalSplit {
     fn default() -> Self {
-        Self { fraction: 0.02, min_examples: 8, seed: 0 }
+        Self { fraction: held_out::SHARE, min_examples: held_out::LEAST, seed: 0 }
     }
 }
 
@@ -60,7 +58,7 @@ impl Splitter {
     pub(crate) fn is_eval(&mut self, content_hash: u64) -> bool {
         let by_hash = xxh3_64_with_seed(&content_hash.to_le_bytes(), self.seed) < self.threshold;
         if self.held_out < self.min_examples && self.seen.insert(content_hash) {
-            let due = self.seen.len() as u32 / ONE_IN;
+            let due = self.seen.len() as u32 / held_out::ONE_IN;
             if by_hash || self.held_out < due {
                 self.held_out += 1;
                 if !by_hash {
@@ -95,6 +93,20 @@ mod tests {
         let hashes: Vec<u64> = (0..100_000).collect();
         let held_out = sides(EvalSplit::default(), &hashes).iter().filter(|&&e| e).count();
         assert!((1_800..2_200).contains(&held_out), "{held_out}");
+    }
+
+    #[test]
+    fn as_many_are_held_out_as_the_plan_counts_on() {
+        for examples in [4, 20, 60, 320, 5000] {
+            let hashes: Vec<u64> = (0..examples).collect();
+            let of_seed = |seed| {
+                let split = EvalSplit { seed, ..EvalSplit::default() };
+                sides(split, &hashes).iter().filter(|&&e| e).count()
+            };
+            let mean = (0..200).map(of_seed).sum::<usize>() as f64 / 200.0;
+            let expected = held_out::expected_share(examples) * examples as f64;
+            assert!((mean / expected - 1.0).abs() < 0.1, "{mean} of {examples}, expected {expected}");
+        }
     }
 
     #[test]

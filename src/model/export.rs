@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use safetensors::{Dtype, View};
-use sparktune_base::files::sync;
+use sparktune_base::files::{sync, write_and_sync};
 
 use crate::linear::Linear;
 use crate::numbers::narrow;
@@ -168,7 +168,7 @@ fn write_and_compare(
     if shards.len() > 1 {
         let index = serde_json::json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
         let path = dir.join("model.safetensors.index.json");
-        fs::write(&path, format!("{index:#}\n")).map_err(ModelError::io(&path))?;
+        write_and_sync(&path, format!("{index:#}\n")).map_err(ModelError::io(&path))?;
     }
     let adjusted = AdjustedConfig {
         without_mtp: !(base.has_mtp() && (keep_mtp || mtp.is_some())),
@@ -262,12 +262,12 @@ fn carry_small_files(base: &Checkpoint, dir: &Path, adjusted: AdjustedConfig) ->
         }
         let to = dir.join(&name);
         if name == "config.json" {
-            fs::write(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
+            write_and_sync(&to, adjusted.apply(base)).map_err(ModelError::io(&to))?;
         } else {
             // Only the bytes are copied: the mode of the copy follows the umask of this process, not the
             // original.
             let bytes = fs::read(&path).map_err(ModelError::io(&path))?;
-            fs::write(&to, bytes).map_err(ModelError::io(&to))?;
+            write_and_sync(&to, bytes).map_err(ModelError::io(&to))?;
         }
     }
     Ok(())

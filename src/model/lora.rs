@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::{sync, write_and_sync};
 
 use crate::linear::Lora;
 use crate::numbers::uniform;
@@ -93,6 +94,7 @@ impl Model {
         let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
         safetensors::serialize_to_file(views, metadata, &path)
             .map_err(|e| ModelError::Io { path: path.clone(), source: std::io::Error::other(e) })?;
+        sync(&path).map_err(ModelError::io(&path))?;
         let text = serde_json::to_string_pretty(&PeftConfig {
             base_model_name_or_path: base_model.to_owned(),
             bias: "none".to_owned(),
@@ -108,7 +110,8 @@ impl Model {
         })
         .expect("plain fields serialise");
         let path = dir.join(CONFIG_FILE);
-        std::fs::write(&path, text + "\n").map_err(ModelError::io(&path))
+        write_and_sync(&path, text + "\n").map_err(ModelError::io(&path))?;
+        sync(dir).map_err(ModelError::io(dir))
     }
 }
 

@@ -12,6 +12,9 @@ use crate::settings::{Answers, Given, SETTINGS};
 /// preset.
 const ADVICE: &str = "advice";
 
+/// Where the model of that plan was found, which is no answer either: `model.id` takes a folder.
+pub(crate) const MODEL_PATH: &str = "model.path";
+
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
     known.map(|name| (strsim::damerau_levenshtein(word, name), name)).min()
 }
@@ -33,7 +36,8 @@ fn unknown(source: &str, key: &str) -> PlanError {
 }
 
 impl Answers {
-    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` is ignored).
+    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` and `model.path`
+    /// are ignored).
     ///
     /// `source` names the text in messages (a file name).
     ///
@@ -50,8 +54,9 @@ impl Answers {
             match value {
                 toml::Value::Table(_) if name == ADVICE => {}
                 toml::Value::Table(group) => {
-                    for (field, value) in group {
-                        answers.set_toml(&format!("{name}.{field}"), value, origin, source)?;
+                    let keys = group.iter().map(|(field, value)| (format!("{name}.{field}"), value));
+                    for (key, value) in keys.filter(|(key, _)| key != MODEL_PATH) {
+                        answers.set_toml(&key, value, origin, source)?;
                     }
                 }
                 value => answers.set_toml(name, value, origin, source)?,
@@ -136,7 +141,7 @@ impl Answers {
             key: setting.key,
             place: setting.place(origin),
             value: shown.chars().take(80).collect(),
-            expects: setting.expects(),
+            expects: setting.expects_instead_of(shown),
         })
     }
 

@@ -73,15 +73,18 @@ impl Mtp {
     }
 
     /// Describes the cost in words. `mtp_s` is the time that training the head takes, in seconds, if it is
-    /// known, and `head_bytes` the size of the head on disk.
-    pub fn cost(self, mtp_s: Option<f64>, head_bytes: u64) -> String {
-        match (self, mtp_s) {
-            (Self::Trained, Some(seconds)) => {
-                format!("takes {} more and no more memory", duration(seconds))
+    /// known; `more_bytes` is the memory that its stage needs beyond that of the main training, and
+    /// `head_bytes` the size of the head on disk.
+    pub fn cost(self, mtp_s: Option<f64>, more_bytes: u64, head_bytes: u64) -> String {
+        match self {
+            Self::Trained => {
+                let time = mtp_s
+                    .map_or("one more pass over the data".to_owned(), |s| format!("{} more", duration(s)));
+                let memory = if more_bytes == 0 { "no".to_owned() } else { bytes(more_bytes) };
+                format!("takes {time} and {memory} more memory")
             }
-            (Self::Trained, None) => "takes one more pass over the data and no more memory".to_owned(),
-            (Self::Default, _) => "takes no time".to_owned(),
-            (Self::None, _) => format!("takes no time and saves {} on disk", bytes(head_bytes)),
+            Self::Default => "takes no time".to_owned(),
+            Self::None => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
     }
 }
@@ -139,5 +142,17 @@ choice! {
         Mistral = "mistral",
         /// Gemma 3, text: five layers with a sliding window, then one with full attention.
         Gemma3 = "gemma3",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_the_head_costs_time_and_where_its_stage_needs_it_memory() {
+        assert_eq!(Mtp::Trained.cost(Some(5820.0), 0, 1), "takes 1 h 37 min more and no more memory");
+        let more = Mtp::Trained.cost(None, 1_500_000_000, 1);
+        assert_eq!(more, "takes one more pass over the data and 1.5 GB more memory");
     }
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::held_out;
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
@@ -174,10 +175,9 @@ impl DataFacts {
         }
     }
 
-    /// Returns the share of the examples for the eval set: 2 %, but at least eight examples and less than
-    /// most of a tiny data set. A single example cannot be split.
+    /// Returns the share of the examples that the data stage puts into the eval set if no answer says how many.
     pub fn held_out_share(&self) -> f64 {
-        if self.examples < 2 { 0.0 } else { (8.0 / self.examples as f64).clamp(0.02, 0.5) }
+        held_out::expected_share(self.examples)
     }
 }
 

@@ -188,6 +188,16 @@ pub struct PackPlan {
     pub strategy: PackStrategy,
 }
 
+impl PackPlan {
+    /// Returns the packs and the batch of the MTP head's stage, given the batch of the main training.
+    pub(crate) fn for_head(self, batch: BatchPlan) -> (Self, BatchPlan) {
+        let Some(length) = self.mtp_length else { return (self, batch) };
+        let step = batch.packs_per_step() as f64 * f64::from(self.length);
+        let rows = (step / f64::from(length.max(1))).round().max(1.0);
+        (Self { length, ..self }, BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 })
+    }
+}
+
 /// The number of packs of a micro-batch and of an optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -396,13 +406,7 @@ impl Plan {
     /// as those of the main training.
     #[must_use]
     pub fn for_head(&self) -> Self {
-        let Some(length) = self.pack.mtp_length else { return self.clone() };
-        let step = self.batch.packs_per_step() as f64 * f64::from(self.pack.length);
-        let rows = (step / f64::from(length.max(1))).round().max(1.0);
-        Self {
-            pack: PackPlan { length, ..self.pack },
-            batch: BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 },
-            ..self.clone()
-        }
+        let (pack, batch) = self.pack.for_head(self.batch);
+        Self { pack, batch, ..self.clone() }
     }
 }

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 
 use sparktune_base::choices::{PackStrategy, Think};
 use sparktune_base::escape::escape;
+use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
+use crate::answers::MODEL_PATH;
 use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::{Missing, PlanError};
 use crate::eta;
@@ -204,7 +206,8 @@ impl Resolver<'_> {
         };
         let (method, choice) = self.method_and_fit(&fit, free)?;
         let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
-        let train_share = 1.0 - data.eval_fraction;
+        // Other examples are dropped in each epoch, so every epoch is that much shorter.
+        let train_share = (1.0 - data.eval_fraction) * (1.0 - data.crc_drop);
         let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &wish, choice, train_share);
         let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..wish };
         let recompute = self.recompute(&fit, &wish, &choice);
@@ -224,9 +227,9 @@ impl Resolver<'_> {
             .saturating_mul(duration.epochs.into())
             .min(duration.max_steps.unwrap_or(u64::MAX));
         let optimizer = self.optimizer(method.kind());
-        let eval = &data.eval;
-        let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
-        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        // A file of its own counts as the usual share.
+        let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
+        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -243,15 +246,18 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs: duration.epochs,
-            trains_mtp: mtp == Mtp::Trained,
+            head_share: (mtp == Mtp::Trained)
+                .then(|| eta::head_share(&fit, pack, batch, train_share, duration.max_steps)),
         });
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
         }
         self.record_time(&time, duration);
 
-        let order =
-            |key: &str| SETTINGS.iter().position(|setting| setting.key == key).unwrap_or(SETTINGS.len());
+        let order = |key: &str| {
+            let beside = if key == MODEL_PATH { "model.revision" } else { key };
+            SETTINGS.iter().position(|setting| setting.key == beside).unwrap_or(SETTINGS.len())
+        };
         self.explain.sort_by_key(|row| order(&row.key));
         let advice =
             Advice { recipe_pack_length: fit.rule, memory, time, explain: self.explain, curve: choice.curve };
@@ -293,14 +299,14 @@ impl Resolver<'_> {
         );
         self.record("model.id", answer.value.clone(), answer.origin, reason);
         let revision = self.pick_optional("model.revision", &answers.revision, "the newest");
-        let path = match (&answers.model_path, &facts.path) {
-            (None, Some(path)) => {
-                let path = path.clone();
-                self.record("model.path", path.shown(), Origin::BuiltIn, "already downloaded".into());
-                Some(path)
-            }
-            (answer, _) => self.pick_optional("model.path", answer, "not downloaded yet"),
-        };
+        let path = facts.path.clone();
+        let found = if path.is_some() { "already downloaded" } else { "not downloaded yet" };
+        self.record(
+            MODEL_PATH,
+            path.as_ref().map(Shown::shown).unwrap_or_default(),
+            Origin::BuiltIn,
+            found.into(),
+        );
         let architecture =
             self.pick_optional("model.architecture", &answers.architecture, "as given in its config.json");
         let ignored_fields = self
@@ -397,25 +403,19 @@ impl Resolver<'_> {
         const KEY: &str = "draft_vocab";
         let answer = &self.answers.draft_vocab;
         if mtp == Mtp::None {
-            self.no_head(KEY, answer, "the MTP head is left out", "--mtp trained or default")?;
+            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
             return Ok(None);
         }
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
-    /// Handles a setting of the head for a model without one: an answer of the user is refused, and one of a
-    /// preset, which is written for many models, is ignored.
-    pub(crate) fn no_head(
-        &mut self,
-        key: &'static str,
-        answer: &Option<Answer<u32>>,
-        why: &str,
-        wanted: &str,
-    ) -> Result<(), PlanError> {
-        match answer {
-            Some(Answer { value, origin }) if *origin > Origin::Preset => Err(PlanError::Conflict {
+    /// Handles a setting that would have no effect, because there is no head or no eval set: an answer of the user
+    /// is refused, and one of a preset, which is written for many models and data sets, is ignored.
+    pub(crate) fn pass_over(&mut self, key: &'static str, why: &str, wanted: &str) -> Result<(), PlanError> {
+        match (self.answers.text(key), self.answers.origin(key)) {
+            (Some(value), Some(origin)) if origin > Origin::Preset => Err(PlanError::Conflict {
                 key,
-                what: format!("{} is {value}, but {why}", setting(key).place(*origin)),
+                what: format!("{} is {value}, but {why}", setting(key).place(origin)),
                 fix: format!("Omit it, or use {wanted}"),
             }),
             _ => {
@@ -443,19 +443,26 @@ impl Resolver<'_> {
             .pick_optional("data.eval", &answers.eval_data, "none: a share of the training data is set aside")
             .unwrap_or_default();
 
-        let held_out = data.held_out_share();
+        let share = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
             (0.0, "no share is needed, because evaluation data was given".to_owned())
-        } else if held_out == 0.0 {
-            (0.0, "a single example cannot be split".to_owned())
+        } else if share == 0.0 {
+            (0.0, format!("fewer than {} examples are not split", held_out::ONE_IN))
         } else {
             let drawn = format!(
                 "about {} of {} examples, chosen by a seeded hash of each",
-                count((held_out * data.examples as f64).round() as u64),
+                count((share * data.examples as f64).round() as u64),
                 count(data.examples)
             );
-            let rule = if held_out > 0.02 { "2 % would be fewer than 8 examples" } else { "2 %" };
-            (held_out, format!("{rule}: {drawn}"))
+            let (usual, one_in) = (percent(held_out::SHARE), held_out::ONE_IN);
+            let rule = if share == held_out::SHARE {
+                usual
+            } else if data.examples > held_out::FIRST {
+                format!("{usual}, and one in {one_in} of the first {}", held_out::FIRST)
+            } else {
+                format!("one in {one_in}, because {usual} would be fewer than {}", held_out::LEAST)
+            };
+            (share, format!("{rule}: {drawn}"))
         };
         if let (Some(answer), false) = (&answers.eval_fraction, eval.is_empty())
             && answer.value > 0.0

@@ -214,6 +214,38 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
 }
 
 #[test]
+fn examples_that_are_dropped_take_no_steps_and_no_time() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let time = |drop: &str| {
+        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("crc-drop", drop)]);
+        resolve(&answers, &facts).unwrap().advice.unwrap().time
+    };
+    let (all, half) = (time("0"), time("0.5"));
+    let is_half = |all: f64, half: f64| (half / all - 0.5).abs() < 0.01;
+    assert!(is_half(all.steps as f64, half.steps as f64), "{} of {} steps", half.steps, all.steps);
+    assert!(is_half(all.tokens_per_epoch as f64, half.tokens_per_epoch as f64), "{half:?}");
+    assert!(is_half(all.train_s.unwrap(), half.train_s.unwrap()), "{half:?}");
+    assert!(is_half(all.mtp_s.unwrap(), half.mtp_s.unwrap()), "{half:?}");
+}
+
+#[test]
+fn max_steps_ends_the_heads_epoch_too() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let time = |pairs: &[(&str, &str)]| {
+        resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap().advice.unwrap().time
+    };
+    let whole = time(&[]);
+    let half = (whole.steps_per_epoch / 2).to_string();
+    let ended = time(&[("max-steps", &half)]);
+    let share = ended.mtp_s.unwrap() / whole.mtp_s.unwrap();
+    // The head's rows are filled less, so that its epoch has some more steps than that of the text model.
+    assert!((0.3..0.6).contains(&share), "{share}");
+    assert!(ended.formula.contains("the MTP head's epoch, which max_steps ends early"), "{}", ended.formula);
+    let idle = time(&[("max-steps", "1000000")]);
+    assert_eq!((idle.mtp_s, idle.formula), (whole.mtp_s, whole.formula));
+}
+
+#[test]
 fn an_error_says_which_setting_it_concerns() {
     let at = |answers: &Answers, facts: &Facts| resolve(answers, facts).unwrap_err().setting().unwrap().key;
     let mut facts = demo_facts();
@@ -270,7 +302,23 @@ fn a_small_data_set_still_has_eight_optimizer_steps_an_epoch() {
     let time = &plan.advice.as_ref().unwrap().time;
     assert!(time.steps_per_epoch >= 8, "{}", time.steps_per_epoch);
     assert!(reason(&plan, "batch.grad_accum_steps").contains("an epoch has only"));
-    assert!(plan.data.eval_fraction > 0.13, "at least eight examples are held out");
+    assert_eq!(plan.data.eval_fraction, 0.14, "eight examples of the first 32, and 2 % of the others");
+}
+
+#[test]
+fn the_share_set_aside_is_the_one_that_is_drawn() {
+    let planned = |examples: usize| {
+        let facts = Facts { data: report(vec![90; examples], 0.5), ..demo_facts() };
+        let plan = resolve(&ask("tiny"), &facts).unwrap();
+        (plan.data.eval_fraction, reason(&plan, "data.eval_fraction").to_owned())
+    };
+    let drawn = "drawn by a seeded hash of each";
+    assert_eq!(planned(3), (0.0, "fewer than 4 examples are not split".to_owned()));
+    let why = format!("one in 4, because 2 % would be fewer than 8: about 5 of 20 examples, {drawn}");
+    assert_eq!(planned(20), (0.25, why));
+    let why = format!("2 %, and one in 4 of the first 32: about 14 of 320 examples, {drawn}");
+    assert_eq!(planned(320), (0.043, why));
+    assert_eq!(planned(20_000), (0.02, format!("2 %: about 400 of 20,000 examples, {drawn}")));
 }
 
 #[test]
@@ -365,10 +413,57 @@ fn answers_that_contradict_each_other_are_refused_with_both_places() {
     let error =
         resolve(&with(ask("tiny"), &[("method", "full"), ("rank", "8")]), &facts).unwrap_err().to_string();
     assert!(error.contains("--method is full") && error.contains("--rank is 8"), "{error}");
-    // A preset's rank applies to many models and methods; the user's own `--method full` overrides it.
-    let preset = Answers { rank: Some(Answer::new(8, Origin::Preset)), ..Answers::default() };
+    for (name, value) in [("alpha", "64"), ("rslora", "true")] {
+        let error = resolve(&with(ask("tiny"), &[("method", "full"), (name, value)]), &facts).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, name));
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("--method is full, which has no adapters, but --{name} is {value}")),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        resolve(&with(ask("tiny"), &[("method", "full"), ("rslora", "false")]), &facts).unwrap().method,
+        Method::Full
+    );
+    // A preset's adapters apply to many models and methods; the user's own `--method full` overrides them.
+    let mut preset = Answers::default();
+    for (name, value) in [("rank", "8"), ("alpha", "64"), ("rslora", "true")] {
+        preset.set(name, value, Origin::Preset).unwrap();
+    }
     let plan = resolve(&preset.merge(with(ask("tiny"), &[("method", "full")])), &facts).unwrap();
     assert_eq!(plan.method, Method::Full);
+}
+
+#[test]
+fn what_only_adapters_can_follow_recommends_them() {
+    let facts = Facts { data: report(lengths(120_000, 2000.0, 0.4), 0.5), ..recipe_facts("Qwen/Qwen3.5-2B") };
+    for (name, value, why) in
+        [("rank", "8", "a rank"), ("alpha", "64", "an alpha"), ("rslora", "true", "rslora")]
+    {
+        let plan = resolve(&with(ask("Qwen/Qwen3.5-2B"), &[(name, value)]), &facts).unwrap();
+        assert_eq!(plan.method.kind(), MethodKind::Lora);
+        assert_eq!(reason(&plan, "method.kind"), format!("{why} was given"));
+    }
+}
+
+#[test]
+fn what_is_said_of_evaluations_that_never_come_is_refused_from_the_user_and_passed_over_in_a_preset() {
+    let facts = demo_facts();
+    let nothing_held_out = with(ask("tiny"), &[("eval-fraction", "0")]);
+    let mut preset = Answers::default();
+    for name in ["early-stop-patience", "eval-every-steps"] {
+        let error = resolve(&with(nothing_held_out.clone(), &[(name, "3")]), &facts).unwrap_err();
+        assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, name));
+        let text = error.to_string();
+        assert!(text.contains(&format!("--{name} is 3, but there is no eval set")), "{text}");
+        assert!(text.contains("--eval-data, or an --eval-fraction above 0"), "{text}");
+        preset.set(name, "3", Origin::Preset).unwrap();
+    }
+    let idle = resolve(&preset.clone().merge(nothing_held_out), &facts).unwrap();
+    assert_eq!((idle.eval.early_stop_patience, idle.eval.every_steps), (None, idle.checkpoint.save_steps));
+    let heeded = resolve(&preset.merge(ask("tiny")), &facts).unwrap();
+    assert_eq!((heeded.eval.early_stop_patience, heeded.eval.every_steps), (Some(3), 3));
 }
 
 #[test]
@@ -583,6 +678,22 @@ fn the_plan_holds_what_was_said_about_the_models_config_and_nothing_where_nothin
     assert_eq!(again.model.ignored_fields, ["new_scale", "use_new_thing"]);
     let preset = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
     assert_eq!(preset.config_options(), answers.config_options());
+}
+
+#[test]
+fn where_an_old_run_found_its_model_is_no_answer() {
+    let mut facts = demo_facts();
+    facts.model.path = Some("/there".into());
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    assert_eq!(plan.model.path, Some("/there".into()));
+    let rows = &plan.advice.as_ref().unwrap().explain;
+    let at = rows.iter().position(|row| row.key == "model.path").unwrap();
+    assert_eq!((rows[at - 1].key.as_str(), rows[at].value.as_str()), ("model.revision", "/there"));
+    let text = plan.to_toml().unwrap();
+    assert!(text.contains("path = \"/there\""), "{text}");
+    let preset = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
+    facts.model.path = Some("/here".into());
+    assert_eq!(resolve(&preset, &facts).unwrap().model.path, Some("/here".into()));
 }
 
 #[test]

@@ -102,15 +102,18 @@ impl Resolver<'_> {
 
     /// Decides the intervals of checkpoints and evaluations, so that the best loss always has a checkpoint
     /// and the disk suffices.
+    /// `eval_share`: the evaluation data as a share of the training data; 0 where there is none.
     pub(crate) fn rhythm(
         &mut self,
         fit: &Fit,
         method: Method,
         steps: u64,
         steps_per_epoch: u64,
-        evaluated: bool,
+        eval_share: f64,
         mtp: Mtp,
     ) -> Result<(CheckpointPlan, EvalPlan), PlanError> {
+        const EVERY: &str = "eval.every_steps";
+        const PATIENCE: &str = "eval.early_stop_patience";
         let answers = self.answers;
         let quarter = steps.div_ceil(4).max(1);
         let reason = if quarter < 200 {
@@ -170,19 +173,26 @@ impl Resolver<'_> {
 
         // A forward pass over 2 % of the data costs about 0.6 % of an epoch. Evaluation takes at most a
         // twentieth of the time.
-        let rare = (self.eval_share() * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
+        let rare = (eval_share * steps_per_epoch as f64 / 3.0 / 0.05).ceil() as u64;
         let every = rare.div_ceil(save_steps).max(1).saturating_mul(save_steps).min(1 << 40);
-        let reason = match (evaluated, every == save_steps) {
-            (false, _) => "there is no eval set, so nothing is evaluated",
-            (true, true) => "with each checkpoint, so that the best one can be kept",
-            (true, false) => "with checkpoints, but rarely enough to take less than 5 % of the time",
+        let (every_steps, early_stop_patience) = if eval_share > 0.0 {
+            let reason = if every == save_steps {
+                "with each checkpoint, so that the best one can be kept"
+            } else {
+                "with checkpoints, but rarely enough to take less than 5 % of the time"
+            };
+            let off = "off: all epochs are trained; the best checkpoint is kept as well";
+            (
+                self.pick(EVERY, &answers.eval_every_steps, every, reason),
+                self.pick_optional(PATIENCE, &answers.early_stop_patience, off),
+            )
+        } else {
+            for key in [EVERY, PATIENCE] {
+                let why = "there is no eval set, so nothing is evaluated";
+                self.pass_over(key, why, "--eval-data, or an --eval-fraction above 0")?;
+            }
+            (every, None)
         };
-        let every_steps = self.pick("eval.every_steps", &answers.eval_every_steps, every, reason);
-        let early_stop_patience = self.pick_optional(
-            "eval.early_stop_patience",
-            &answers.early_stop_patience,
-            "off: all epochs are trained; the best checkpoint is kept as well",
-        );
         let sample_count = self.pick(
             "eval.sample_count",
             &answers.sample_count,
@@ -195,15 +205,6 @@ impl Resolver<'_> {
             CheckpointPlan { save_steps, save_minutes, keep },
             EvalPlan { every_steps, early_stop_patience, sample_count, sample_max_tokens },
         ))
-    }
-
-    /// Returns the size of the eval set as a share of the training data. A file of its own counts as the
-    /// usual 2 %.
-    fn eval_share(&self) -> f64 {
-        match (&self.answers.eval_data, &self.answers.eval_fraction) {
-            (None, Some(fraction)) => fraction.value,
-            _ => 0.02,
-        }
     }
 
     /// Records three rows of the table that are not settings: the resulting length of the run.

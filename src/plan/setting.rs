@@ -207,6 +207,19 @@ impl Setting {
         }
     }
 
+    /// Describes the values like [`expects`](Self::expects), as the answer to text that was refused. If separators
+    /// may be the reason, it says how to write the number.
+    pub fn expects_instead_of(&self, text: &str) -> String {
+        let how = match self.kind {
+            Kind::Whole if digits(text).is_none() => {
+                "; a comma or an underscore may only separate groups of three digits, as in 10,000"
+            }
+            Kind::Number if text.contains([',', '_']) => "; use a point for decimals, and no other separator",
+            _ => "",
+        };
+        self.expects() + how
+    }
+
     /// Returns whether a number is in the range, as far as that is known without the model.
     pub(crate) fn allows(&self, value: Option<f64>) -> bool {
         match (self.number, value) {
@@ -250,6 +263,19 @@ impl Number {
     pub fn range(&self) -> String {
         format!("from {} to {}", bound(self.min), bound(self.max))
     }
+}
+
+/// Removes the separators of a whole number. Commas or underscores may stand between groups of three digits
+/// and nowhere else: `1,5` is not 15, and `0,500` is not 500.
+pub(crate) fn digits(text: &str) -> Option<String> {
+    let text = text.trim();
+    let Some(separator) = text.chars().find(|c| matches!(c, ',' | '_')) else { return Some(text.to_owned()) };
+    let are_digits = |group: &str| group.bytes().all(|byte| byte.is_ascii_digit());
+    let mut groups = text.split(separator);
+    let first = groups.next()?;
+    let is_first = (1..=3).contains(&first.len()) && are_digits(first) && !first.starts_with('0');
+    let is_grouped = is_first && groups.all(|group| group.len() == 3 && are_digits(group));
+    is_grouped.then(|| text.replace(separator, ""))
 }
 
 /// Formats the end of a range: 65536, 1e-12, 2^40.

@@ -182,19 +182,16 @@ settings! {
     }
     model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
         heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
-        aliases: &["base-model", "model-name", "model-name-or-path"], of_one_run: true,
+        aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path"], of_one_run: true,
     }
     revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
         heading: In::Model, page: Own, of_one_run: true,
-    }
-    model_path: PathBuf = "model.path", "model-path", "Folder with the model's files, if they are not where the id says." {
-        heading: In::Model, page: Own, completes: Completes::Folders, of_one_run: true,
     }
     architecture: Architecture = "model.architecture", "architecture", "Treat a model of an unknown family as one of this family." {
         heading: In::Model, page: Own, of_one_run: true,
     }
     ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several can be given." {
-        heading: In::Model, page: Own,
+        heading: In::Model, page: Own, of_one_run: true,
     }
     data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, or folders that contain them." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,

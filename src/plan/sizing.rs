@@ -28,8 +28,8 @@ impl Resolver<'_> {
         let data = &self.facts.data;
         let size =
             format!("{} and {}", counted(data.examples, "example"), counted(data.total_tokens, "token"));
-        if self.answers.rank.is_some() && self.answers.method.is_none() {
-            return (MethodKind::Lora, "a rank was given".to_owned());
+        if let (Some((_, what)), None) = (self.said_of_adapters().next(), &self.answers.method) {
+            return (MethodKind::Lora, format!("{what} was given"));
         }
         if data.examples < FULL_EXAMPLES || data.total_tokens < FULL_TOKENS {
             let rule = format!(
@@ -66,23 +66,47 @@ impl Resolver<'_> {
         }
     }
 
-    pub(crate) fn method_and_fit(&mut self, fit: &Fit, free: Wish) -> Result<(Method, Choice), PlanError> {
+    /// The answers that only adapters can follow, each with its place and its name in a sentence.
+    fn said_of_adapters(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let answers = self.answers;
-        if let (Some(method), Some(rank)) = (&answers.method, &answers.rank)
-            && method.value == MethodKind::Full
-            && rank.origin >= method.origin
-        {
+        // `rslora = false` asks for nothing.
+        let rslora = answers.rslora.as_ref().is_some_and(|answer| answer.value);
+        let said = [
+            (answers.rank.is_some(), "method.rank", "a rank"),
+            (answers.alpha.is_some(), "method.alpha", "an alpha"),
+            (rslora, "method.rslora", "rslora"),
+        ];
+        said.into_iter().filter(|(is_said, ..)| *is_said).map(|(_, key, what)| (key, what))
+    }
+
+    /// Refuses full fine-tuning together with answers that only adapters can follow. Where the method was
+    /// said above them, as by the user who lays a preset's adapters aside, they are passed over.
+    fn refuse_adapters_without_lora(&self) -> Result<(), PlanError> {
+        let answers = self.answers;
+        let Some(method) = answers.method.as_ref().filter(|method| method.value == MethodKind::Full) else {
+            return Ok(());
+        };
+        for (key, _) in self.said_of_adapters() {
+            let (Some(value), Some(origin)) = (answers.text(key), answers.origin(key)) else { continue };
+            if origin < method.origin {
+                continue;
+            }
+            let place = setting(key).place(origin);
             return Err(PlanError::Conflict {
-                key: "method.rank",
+                key,
                 what: format!(
-                    "{} is full, which has no adapters, but {} is {}",
+                    "{} is full, which has no adapters, but {place} is {value}",
                     setting("method.kind").place(method.origin),
-                    setting("method.rank").place(rank.origin),
-                    rank.value
                 ),
-                fix: "Omit the rank, or use --method lora".into(),
+                fix: format!("Omit {place}, or use --method lora"),
             });
         }
+        Ok(())
+    }
+
+    pub(crate) fn method_and_fit(&mut self, fit: &Fit, free: Wish) -> Result<(Method, Choice), PlanError> {
+        let answers = self.answers;
+        self.refuse_adapters_without_lora()?;
         let (recommended, reason) = self.recommended_method(fit, free);
         let kind = self.pick("method.kind", &answers.method, recommended, reason);
         let hidden = self.facts.model.config.hidden_size;
@@ -290,7 +314,7 @@ impl Resolver<'_> {
         const KEY: &str = "pack.mtp_length";
         let answer = &self.answers.mtp_pack_length;
         if mtp != Mtp::Trained {
-            self.no_head(KEY, answer, "no MTP head is trained", "--mtp trained")?;
+            self.pass_over(KEY, "no MTP head is trained", "--mtp trained")?;
             return Ok(None);
         }
         let recipe = format!("the Qwen3.5 recipe uses packs of {}", count(HEAD_PACK_LENGTH.into()));

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::setting::Kind;
+use crate::setting::{Kind, digits};
 
 /// A type of an answer's value.
 pub(crate) trait Value: Sized + PartialEq {
@@ -202,7 +202,7 @@ impl Value for u32 {
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        text.trim().replace(['_', ','], "").parse().ok()
+        digits(text)?.parse().ok()
     }
 
     fn to_toml(&self) -> Option<toml::Value> {
@@ -227,7 +227,7 @@ impl Value for u64 {
 
     fn from_text(text: &str) -> Option<Self> {
         // TOML integers end at i64::MAX, and the plan must be writable.
-        text.trim().replace(['_', ','], "").parse().ok().filter(|n| *n <= i64::MAX as Self)
+        digits(text)?.parse().ok().filter(|n| *n <= i64::MAX as Self)
     }
 
     fn to_toml(&self) -> Option<toml::Value> {
@@ -298,6 +298,32 @@ mod tests {
         assert_eq!(Vec::<String>::from_toml(&toml::Value::from(vec!["a", "b"])), names(&["a", "b"]));
         assert_eq!(Vec::<String>::from_text("a,,b"), None);
         assert_eq!(Vec::<String>::from_text(" "), None);
+    }
+
+    #[test]
+    fn digits_are_separated_in_groups_of_three_or_not_at_all() {
+        for (text, number) in [("5376", 5376), (" 5,376 ", 5376), ("5_376", 5376), ("1,048,576", 1_048_576)] {
+            assert_eq!(
+                (u32::from_text(text), u64::from_text(text)),
+                (Some(number), Some(number.into())),
+                "{text}"
+            );
+        }
+        for text in [
+            "1,5",
+            "0,500",
+            "1,50,000",
+            "1,0000",
+            "1000,000",
+            "1,000_000",
+            ",500",
+            "500,",
+            "1,,000",
+            "-1,000",
+        ] {
+            assert_eq!((u32::from_text(text), u64::from_text(text)), (None, None), "{text}");
+        }
+        assert_eq!(f64::from_text("0,5"), None);
     }
 
     #[test]

@@ -16,9 +16,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
-use sparktune_base::files::{private_file, private_folder, sync};
+use sparktune_base::files::{exchange, private_file, private_folder, sync};
 
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
@@ -248,22 +246,16 @@ impl Checkpoints {
     /// Replaces the checkpoint of the same step by `temp`, so that one of the two exists at any moment.
     fn replace(&self, temp: &Path, step: u64) -> Result<()> {
         let path = self.path_of(step);
-        match renameat_with(CWD, temp, CWD, &path, RenameFlags::EXCHANGE) {
-            Ok(()) => {
-                sync(&self.folder).doing("flush to disk", &self.folder)?;
-                self.delete(temp)
-            }
-            // Some network file systems cannot exchange two names. Two renames are used instead, which
-            // `clean` completes after a kill.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
-                fs::rename(&path, &aside).doing("replace", &path)?;
-                fs::rename(temp, &path).doing("commit", &path)?;
-                sync(&self.folder).doing("flush to disk", &self.folder)?;
-                self.delete(&aside)
-            }
-            Err(e) => Err(e).doing("replace", path),
+        if exchange(temp, &path).doing("replace", &path)? {
+            sync(&self.folder).doing("flush to disk", &self.folder)?;
+            return self.delete(temp);
         }
+        // Two renames, which `clean` completes after a kill.
+        let aside = self.folder.join(format!("{ASIDE}{}", folder_name(step)));
+        fs::rename(&path, &aside).doing("replace", &path)?;
+        fs::rename(temp, &path).doing("commit", &path)?;
+        sync(&self.folder).doing("flush to disk", &self.folder)?;
+        self.delete(&aside)
     }
 }
 

@@ -46,6 +46,10 @@ pub struct Request {
     pub action: Action,
     /// The time of the request, in microseconds since the Unix epoch.
     pub time_us: u64,
+    /// The trainer that is asked, by when it took the lease. `None` in requests of older programs, and where
+    /// the lease does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer_started_us: Option<u64>,
 }
 
 /// Sends a request to the running trainer. The answer is a `control_applied` event with the returned id.
@@ -57,10 +61,12 @@ pub fn request(run: &RunDir, action: Action) -> Result<Request> {
         return Err(Error::NotRunning { run: run.path().to_owned() });
     }
     let time_us = now_us();
-    let request = Request { id: format!("{time_us}-{}", random_hex::<4>()), action, time_us };
+    let trainer_started_us = Some(Lease::holder_of(run).started_us).filter(|started| *started > 0);
+    let id = format!("{time_us}-{}", random_hex::<4>());
+    let request = Request { id, action, time_us, trainer_started_us };
     let temp = run.control().join(format!(".{}.tmp", request.id));
     let path = run.control().join(format!("{}.json", request.id));
-    let json = serde_json::to_vec(&request).expect("three plain fields serialise");
+    let json = serde_json::to_vec(&request).expect("plain fields serialise");
     let mut file = private_file().create_new(true).open(&temp).doing("create", &temp)?;
     file.write_all(&json).doing("write", &temp)?;
     fs::rename(&temp, &path).doing("create", &path)?;
@@ -102,7 +108,7 @@ impl ControlInbox {
                 continue;
             }
             match read(&path) {
-                Ok(request) if request.time_us < self.started_us => {
+                Ok(request) if self.is_for_an_earlier_trainer(&request) => {
                     incoming.ignored.push(set_aside(&path, "it was addressed to an earlier attempt"));
                 }
                 Ok(request) => incoming.requests.push(request),
@@ -111,6 +117,15 @@ impl ControlInbox {
         }
         incoming.requests.sort_by(|a, b| (a.time_us, &a.id).cmp(&(b.time_us, &b.id)));
         Ok(incoming)
+    }
+
+    /// Clocks are compared only where the request does not name its trainer: a clock may have been set back
+    /// since the trainer started.
+    fn is_for_an_earlier_trainer(&self, request: &Request) -> bool {
+        match request.trainer_started_us {
+            Some(started_us) => started_us != self.started_us,
+            None => request.time_us < self.started_us,
+        }
     }
 
     /// Removes a request that was carried out; call it after its `control_applied` event is written.
@@ -196,6 +211,25 @@ mod tests {
         assert_eq!(incoming.ignored.len(), 4, "{:?}", incoming.ignored);
         assert!(incoming.ignored.iter().any(|w| w.contains("control/y.json") && w.contains("explode")));
         assert_eq!(inbox.poll().unwrap(), Incoming::default(), "said once");
+    }
+
+    #[test]
+    fn a_request_is_heeded_although_the_clock_was_set_back_since_the_trainer_started() {
+        let (_root, run) = run();
+        let lease = Lease::acquire(&run).unwrap();
+        let inbox = ControlInbox::new(&lease);
+        let asked = request(&run, Action::Stop).unwrap();
+        assert_eq!(asked.trainer_started_us, Some(lease.started_us()));
+        let earlier = Request { time_us: lease.started_us() - 3_600_000_000, ..asked };
+        let path = run.control().join(format!("{}.json", earlier.id));
+        fs::write(&path, serde_json::to_vec(&earlier).unwrap()).unwrap();
+        assert_eq!(inbox.poll().unwrap().requests, std::slice::from_ref(&earlier));
+        // A request of an older program names no trainer, and its time is all there is.
+        let of_old = Request { trainer_started_us: None, ..earlier };
+        let json = serde_json::to_string(&of_old).unwrap();
+        assert!(!json.contains("trainer_started_us"), "{json}");
+        fs::write(&path, json).unwrap();
+        assert!(inbox.poll().unwrap().ignored[0].contains("earlier attempt"));
     }
 
     #[test]

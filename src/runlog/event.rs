@@ -125,10 +125,6 @@ pub struct Step {
     pub mem_used_bytes: Option<u64>,
     /// The part of `step_ms` spent waiting for data.
     pub data_ms: Option<f64>,
-    /// The part of `step_ms` spent in the forward pass.
-    pub forward_ms: Option<f64>,
-    /// The part of `step_ms` spent in the backward pass.
-    pub backward_ms: Option<f64>,
     /// The part of `step_ms` spent in clipping and the optimizer.
     pub optimizer_ms: Option<f64>,
 }
@@ -459,6 +455,15 @@ mod tests {
             "{\"v\":1,\"attempt\":1,\"seq\":412,\"time_us\":1763645250000000,\"kind\":\"step\",\"step\":120,\
              \"loss_nats\":1.25,\"target_tokens\":4,\"tokens\":9}\n"
         );
+    }
+
+    #[test]
+    fn a_step_with_parts_that_are_not_told_apart_any_more_is_read_without_them() {
+        let line = r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"step","step":4,"loss_nats":1.5,"target_tokens":1,"tokens":2,"data_ms":3.0,"forward_ms":5.0,"backward_ms":9.0,"optimizer_ms":7.0}"#;
+        let Ok(Event { kind: Kind::Step(step), .. }) = Event::parse(line.as_bytes()) else {
+            panic!("a step")
+        };
+        assert_eq!((step.step, step.data_ms, step.optimizer_ms), (4, Some(3.0), Some(7.0)));
     }
 
     #[test]

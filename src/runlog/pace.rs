@@ -41,13 +41,9 @@ pub struct StepParts {
     pub step_ms: f64,
     /// Waiting for data.
     pub data_ms: Option<f64>,
-    /// Forward.
-    pub forward_ms: Option<f64>,
-    /// Backward.
-    pub backward_ms: Option<f64>,
     /// Clipping and optimizer.
     pub optimizer_ms: Option<f64>,
-    /// The time that none of the parts above covers.
+    /// The time that none of the parts above covers: forward and backward.
     pub rest_ms: f64,
     /// The number of averaged steps.
     pub over_steps: u64,
@@ -67,13 +63,13 @@ struct Timed {
     time_us: u64,
     tokens: u64,
     step_ms: Option<f64>,
-    /// data, forward, backward, optimizer
-    parts: [Option<f64>; 4],
+    /// data, optimizer
+    parts: [Option<f64>; 2],
 }
 
 impl Pace {
     pub(crate) fn step(&mut self, step: &Step, time_us: u64, total_steps: Option<u64>) {
-        let parts = [step.data_ms, step.forward_ms, step.backward_ms, step.optimizer_ms];
+        let parts = [step.data_ms, step.optimizer_ms];
         if self.recent.len() > WINDOW {
             self.recent.pop_front();
         }
@@ -117,11 +113,11 @@ impl Pace {
         let timed = || self.recent.iter().filter(|t| t.step_ms.is_some());
         let step_ms = mean(timed().filter_map(|t| t.step_ms))?;
         let part = |i: usize| mean(timed().filter_map(|t| t.parts[i]));
-        let [data_ms, forward_ms, backward_ms, optimizer_ms] = [part(0), part(1), part(2), part(3)];
-        let covered: f64 = [data_ms, forward_ms, backward_ms, optimizer_ms].into_iter().flatten().sum();
+        let [data_ms, optimizer_ms] = [part(0), part(1)];
+        let covered: f64 = [data_ms, optimizer_ms].into_iter().flatten().sum();
         let rest_ms = (step_ms - covered).max(0.0);
         let over_steps = timed().count() as u64;
-        Some(StepParts { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, rest_ms, over_steps })
+        Some(StepParts { step_ms, data_ms, optimizer_ms, rest_ms, over_steps })
     }
 }
 
@@ -191,7 +187,7 @@ mod tests {
         pace.step(&step(3, 120.0), 3, None);
         let parts = pace.parts().unwrap();
         assert_eq!((parts.step_ms, parts.over_steps), (110.0, 2));
-        assert_eq!((parts.data_ms, parts.forward_ms, parts.optimizer_ms), (Some(1.0), None, Some(9.0)));
+        assert_eq!((parts.data_ms, parts.optimizer_ms), (Some(1.0), Some(9.0)));
         assert_eq!(parts.rest_ms, 100.0);
     }
 }

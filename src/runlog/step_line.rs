@@ -31,8 +31,6 @@ pub(crate) fn read(line: &[u8]) -> Option<Event> {
         tokens_per_s: line.float_after(b",\"tokens_per_s\":")?,
         mem_used_bytes: line.whole_after(b",\"mem_used_bytes\":")?,
         data_ms: line.float_after(b",\"data_ms\":")?,
-        forward_ms: line.float_after(b",\"forward_ms\":")?,
-        backward_ms: line.float_after(b",\"backward_ms\":")?,
         optimizer_ms: line.float_after(b",\"optimizer_ms\":")?,
     };
     (line.0 == b"}").then_some(Event { attempt, seq, time_us, kind: Kind::Step(step) })
@@ -100,11 +98,10 @@ mod tests {
 
     fn step_event() -> impl Strategy<Value = Event> {
         let float = || proptest::option::of(proptest::num::f64::NORMAL | proptest::num::f64::ZERO);
-        let floats = [float(), float(), float(), float(), float(), float(), float(), float(), float()];
+        let floats = [float(), float(), float(), float(), float(), float(), float()];
         let whole = (1_u64..1 << 50, any::<u32>(), proptest::option::of(0_u64..1 << 40));
         (whole, floats, -9e9..9e9).prop_map(|((seq, n, mem_used_bytes), floats, loss_nats)| {
-            let [epoch, lr, grad_norm, step_ms, tokens_per_s, data_ms, forward_ms, backward_ms, optimizer_ms] =
-                floats;
+            let [epoch, lr, grad_norm, step_ms, tokens_per_s, data_ms, optimizer_ms] = floats;
             let kind = Kind::Step(Step {
                 step: seq / 2,
                 epoch,
@@ -117,8 +114,6 @@ mod tests {
                 tokens_per_s,
                 mem_used_bytes,
                 data_ms,
-                forward_ms,
-                backward_ms,
                 optimizer_ms,
             });
             Event { attempt: n, seq, time_us: seq * 1000, kind }

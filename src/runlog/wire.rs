@@ -66,10 +66,6 @@ pub(crate) struct StepWire {
     #[serde(skip_serializing_if = "Option::is_none")]
     data_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    forward_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backward_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     optimizer_ms: Option<f64>,
 }
 
@@ -89,8 +85,6 @@ impl From<Step> for StepWire {
             tokens_per_s: s.tokens_per_s,
             mem_used_bytes: s.mem_used_bytes,
             data_ms: s.data_ms,
-            forward_ms: s.forward_ms,
-            backward_ms: s.backward_ms,
             optimizer_ms: s.optimizer_ms,
         }
     }
@@ -112,8 +106,6 @@ impl TryFrom<StepWire> for Step {
             tokens_per_s: w.tokens_per_s,
             mem_used_bytes: w.mem_used_bytes,
             data_ms: w.data_ms,
-            forward_ms: w.forward_ms,
-            backward_ms: w.backward_ms,
             optimizer_ms: w.optimizer_ms,
         })
     }

@@ -20,7 +20,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{TrainError, draft_vocab, load};
+use crate::{TrainError, base_files, draft_vocab, load};
 
 /// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
 /// that of the text model.
@@ -120,6 +120,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let plan = session.plan.clone();
         let base = load::base(&plan)?;
+        match &state.base_files {
+            Some(began_with) => base_files::require_same(&base, began_with)?,
+            None => state.base_files = Some(base_files::record(&base)?),
+        }
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;

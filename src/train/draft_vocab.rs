@@ -5,9 +5,9 @@
 //! 2502.14856).
 
 use std::cmp::Reverse;
-use std::fs;
 use std::path::Path;
 
+use sparktune_base::files::write_and_sync;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
@@ -58,7 +58,7 @@ fn most_frequent(counts: &[u64], special: &[u32], size: usize) -> Vec<u32> {
 /// Source: `torch/serialization.py`, `_legacy_save`: five pickles with the magic number, the version, the
 /// system, the value and an empty list of storages.
 pub(crate) fn write_token_map(path: &Path, ids: &[u32]) -> Result<(), TrainError> {
-    fs::write(path, token_map(ids)).map_err(TrainError::io(path))
+    write_and_sync(path, token_map(ids)).map_err(TrainError::io(path))
 }
 
 fn token_map(ids: &[u32]) -> Vec<u8> {

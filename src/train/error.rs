@@ -46,6 +46,11 @@ pub enum TrainError {
         "the checkpoint {path} does not fit this run: {reason}. Delete this folder to continue from an older checkpoint"
     )]
     ForeignCheckpoint { path: PathBuf, reason: String },
+    #[error(
+        "the model in {path} is not the one that this run started with: {reason}. Restore the original files, or start a new run with `{program} train`",
+        program = program_name()
+    )]
+    OtherBase { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]

@@ -11,6 +11,7 @@
 //! the loss of a batch is computed.
 
 mod attempt;
+mod base_files;
 mod batches;
 mod control;
 mod cuda;

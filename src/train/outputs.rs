@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sparktune_base::files::{exchange, sync, write_and_sync};
 use sparktune_model::export::export;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
@@ -18,7 +19,7 @@ use crate::objective::{NextToken, Objective};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
-use crate::{TrainError, draft_vocab, load};
+use crate::{TrainError, base_files, draft_vocab, load};
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
@@ -99,8 +100,9 @@ impl Export<'_> {
             has_draft_tokens: draft_ids.is_some(),
         });
         let path = self.folder.join("SERVE.md");
-        fs::write(&path, page).map_err(TrainError::io(&path))?;
+        write_and_sync(&path, page).map_err(TrainError::io(&path))?;
         outputs.paths.push(path);
+        sync(self.folder).map_err(TrainError::io(self.folder))?;
         Ok(outputs)
     }
 
@@ -183,6 +185,9 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
         state = State::read(&checkpoint)?;
     }
     let base = load::base(&plan)?;
+    if let Some(began_with) = &state.base_files {
+        base_files::require_same(&base, began_with)?;
+    }
     let device = load::device(&plan)?;
     let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
     let mut head = load::mtp_head(&plan, &base, &device)?;
@@ -219,7 +224,60 @@ fn remove(path: &Path) -> Result<(), TrainError> {
     }
 }
 
+/// Puts a folder where an older one may lie, without an instant in which neither is there. On a file system
+/// that cannot exchange the two, a kill in between leaves the older one beside it, as `….old`.
 fn replace(from: &Path, to: &Path) -> Result<(), TrainError> {
-    remove(to)?;
+    let aside = to.with_extension("old");
+    if !to.exists() {
+        fs::rename(from, to).map_err(TrainError::io(to))?;
+    } else if !exchange(from, to).map_err(TrainError::io(to))? {
+        replace_in_two_steps(from, to, &aside)?;
+    }
+    // The names reach the disk before the older one goes.
+    let folder = to.parent().expect("an output lies in a folder");
+    sync(folder).map_err(TrainError::io(folder))?;
+    remove(from)?;
+    remove(&aside)
+}
+
+fn replace_in_two_steps(from: &Path, to: &Path, aside: &Path) -> Result<(), TrainError> {
+    remove(aside)?;
+    fs::rename(to, aside).map_err(TrainError::io(to))?;
     fs::rename(from, to).map_err(TrainError::io(to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_output_takes_the_place_of_an_older_one_and_leaves_nothing_beside_it() {
+        let root = tempfile::tempdir().unwrap();
+        let [new, output, aside] = ["merged.new", "merged", "merged.old"].map(|name| root.path().join(name));
+        let write = |word: &str| {
+            fs::create_dir(&new).unwrap();
+            fs::write(new.join("word"), word).unwrap();
+        };
+        let holds = |word: &str| {
+            assert_eq!(fs::read_to_string(output.join("word")).unwrap(), word);
+            assert!(!new.exists());
+        };
+        for word in ["first", "second"] {
+            write(word);
+            replace(&new, &output).unwrap();
+            holds(word);
+        }
+        write("third");
+        replace_in_two_steps(&new, &output, &aside).unwrap();
+        holds("third");
+        assert_eq!(
+            fs::read_to_string(aside.join("word")).unwrap(),
+            "second",
+            "until the new one has its name"
+        );
+        write("fourth");
+        replace(&new, &output).unwrap();
+        holds("fourth");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
 }

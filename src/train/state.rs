@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
 use crate::TrainError;
+use crate::base_files::BaseFile;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
@@ -57,6 +58,10 @@ pub(crate) struct State {
     pub(crate) best_step: Option<u64>,
     /// The number of consecutive evaluations without a better loss.
     pub(crate) evals_without_gain: u32,
+    /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
+    /// not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base_files: Option<Vec<BaseFile>>,
 }
 
 impl State {
@@ -72,6 +77,7 @@ impl State {
             best_eval: None,
             best_step: None,
             evals_without_gain: 0,
+            base_files: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The question about the multi-token-prediction (MTP) head, with the cost and benefit of each choice.
 
 use sparktune_base::units::parameters;
-use sparktune_plan::{Mtp, Setting};
+use sparktune_plan::{Mtp, Plan, Setting};
 
 use crate::planner::Planner;
 
@@ -46,12 +46,20 @@ impl MtpQuestion {
     /// Computes the cost of each choice. Returns `None` while the facts are not known.
     pub fn new(planner: &Planner) -> Option<Self> {
         let parameter_count = planner.facts()?.model.mtp_parameters();
+        let plan_of = |value: Mtp| planner.plan_with(setting(), Some(value.word()));
+        let needed = |plan: &Plan| plan.advice.as_ref().map(|advice| advice.memory.needed_bytes());
+        let without = plan_of(Mtp::Default).and_then(Result::ok).and_then(|plan| needed(&plan));
         let choice = |value: &Mtp| {
-            let plan = planner.plan_with(setting(), Some(value.word()))?;
-            // The head is written in bf16, two bytes per parameter.
-            let cost = |seconds| value.cost(seconds, parameter_count * 2);
-            let cost = plan.map(|plan| cost(plan.advice.and_then(|advice| advice.time.mtp_s)));
-            Some(MtpChoice { value: *value, cost: cost.map_err(|problem| problem.text) })
+            let cost = |plan: Plan| {
+                let more =
+                    needed(&plan).zip(without).map_or(0, |(with, without)| with.saturating_sub(without));
+                // The head is written in bf16, two bytes per parameter.
+                value.cost(plan.advice.and_then(|advice| advice.time.mtp_s), more, parameter_count * 2)
+            };
+            Some(MtpChoice {
+                value: *value,
+                cost: plan_of(*value)?.map(cost).map_err(|problem| problem.text),
+            })
         };
         Some(Self {
             explanation: format!(

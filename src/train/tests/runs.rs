@@ -186,6 +186,37 @@ fn the_events_of_a_run_tell_its_story_in_order() {
 }
 
 #[test]
+fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "none", 3, false);
+    let base = root.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    for entry in std::fs::read_dir(fixture()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), base.join(entry.file_name())).unwrap();
+    }
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    let path = |folder: &Path| format!("path = \"{}\"", folder.display());
+    std::fs::write(run.plan(), plan.replace(&path(&fixture()), &path(&base))).unwrap();
+    assert_eq!(train(&run, &AtomicBool::new(true)).unwrap().steps, 1);
+
+    let weights = base.join("model.safetensors");
+    let before = std::fs::read(&weights).unwrap();
+    let mut other = before.clone();
+    *other.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, other).unwrap();
+    for error in [train(&run, &AtomicBool::new(false)).unwrap_err(), export_run(&run, false).unwrap_err()] {
+        let said = error.to_string();
+        assert!(said.contains("model.safetensors holds other weights"), "{said}");
+        assert!(said.contains(base.to_str().unwrap()) && error.exit_code() == 4, "{said}");
+    }
+
+    std::fs::write(&weights, before).unwrap();
+    export_run(&run, false).unwrap();
+    assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+}
+
+#[test]
 fn recompute_changes_no_loss_beyond_rounding() {
     let root = tempfile::tempdir().unwrap();
     let curves: Vec<Vec<f64>> = [false, true]

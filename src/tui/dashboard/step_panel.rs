@@ -70,15 +70,13 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     lines
 }
 
-fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
-    let rest = match (parts.forward_ms, parts.backward_ms) {
-        (None, None) => "forward and backward, not measured separately",
-        _ => "everything else",
+fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 3] {
+    let rest = match parts.optimizer_ms {
+        Some(_) => "forward and backward",
+        None => "forward, backward and optimizer",
     };
     [
         ("data", parts.data_ms, "waiting for the next batch"),
-        ("forward", parts.forward_ms, "activations and loss"),
-        ("backward", parts.backward_ms, "gradients"),
         ("optimizer", parts.optimizer_ms, "clipping and AdamW"),
         ("rest", Some(parts.rest_ms), rest),
     ]
@@ -89,10 +87,8 @@ fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 5] {
 fn segment(part: usize, theme: &Theme) -> (&'static str, Role) {
     match part {
         0 => (theme.glyph("▒", "d"), Role::Warn),
-        1 => (theme.glyph("█", "f"), Role::Curve),
-        2 => (theme.glyph("▓", "b"), Role::Eval),
-        3 => (theme.glyph("▞", "o"), Role::Other),
-        _ => (theme.glyph("░", "-"), Role::Line),
+        1 => (theme.glyph("▞", "o"), Role::Other),
+        _ => (theme.glyph("█", "f"), Role::Curve),
     }
 }
 

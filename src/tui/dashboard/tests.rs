@@ -100,8 +100,6 @@ impl Story {
                 tokens_per_s: Some(5211.0 / step_ms * 1e3),
                 mem_used_bytes: Some(38_654_705_664 + step * 1000),
                 data_ms: Some(14.0 + b * 6.0),
-                forward_ms: Some(301.0 * slow),
-                backward_ms: Some(688.0 * slow),
                 optimizer_ms: Some(61.0),
             }),
         );

@@ -86,12 +86,7 @@ fn parts_of_a_step(page: &mut Markup, run: &ReportInput) {
         return;
     }
     let measured: f64 = times.parts.iter().map(|(_, ms)| ms).sum();
-    // The trainer can separate forward from backward only if it waits for the device in between.
-    let apart = times.parts[1].1 > 0.0 && times.parts[2].1 > 0.0;
-    let rest = (
-        if apart { "everything else" } else { "forward, backward and everything else" },
-        times.step_ms - measured,
-    );
+    let rest = ("forward, backward and everything else", times.step_ms - measured);
     let all = times.parts.iter().copied().chain([rest]);
     let mean = |ms: f64| ms / times.steps as f64;
     let parts: Vec<bars::Part> = all

@@ -20,7 +20,7 @@ pub struct Times {
     /// The duration of those steps in milliseconds.
     pub step_ms: f64,
     /// The parts of that duration by name, as far as they were measured.
-    pub parts: [(&'static str, f64); 4],
+    pub parts: [(&'static str, f64); 2],
     /// The index of the current phase.
     phase: Option<usize>,
     /// The attempt and the time of the previous event.
@@ -61,12 +61,7 @@ impl Times {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
         self.step_ms += ms;
-        let parts = [
-            ("waiting for data", step.data_ms),
-            ("forward", step.forward_ms),
-            ("backward", step.backward_ms),
-            ("clipping and optimizer", step.optimizer_ms),
-        ];
+        let parts = [("waiting for data", step.data_ms), ("clipping and optimizer", step.optimizer_ms)];
         for (sum, (name, ms)) in self.parts.iter_mut().zip(parts) {
             *sum = (name, sum.1 + ms.filter(|ms| ms.is_finite() && *ms > 0.0).unwrap_or(0.0));
         }
@@ -122,7 +117,7 @@ mod tests {
         }
         assert_eq!(times.phases, [("load".to_owned(), 2.0), ("train".to_owned(), 3.0)]);
         assert_eq!((times.steps, times.tokens, times.step_ms), (2, 200, 50.0));
-        assert_eq!(times.parts[3], ("clipping and optimizer", 10.0));
+        assert_eq!(times.parts[1], ("clipping and optimizer", 10.0));
         assert_eq!(times.tokens_per_s(), Some(4000.0));
     }
 

@@ -79,8 +79,6 @@ fn step(attempt: u32, n: u64) -> Step {
         tokens_per_s: Some(8040.0 / ms * 1e3),
         mem_used_bytes: Some(27_000_000_000_u64.saturating_add_signed((noise(n / 40) * 4e9) as i64)),
         data_ms: Some(14.0 + 5.0 * noise(n)),
-        forward_ms: Some(ms * 0.31),
-        backward_ms: Some(ms * 0.58),
         optimizer_ms: Some(118.0),
     }
 }
