@@ -8,7 +8,7 @@ use burn_flex::FlexTensor;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaTensor, GroupOnCuda, OnCuda};
-use crate::{Op, apply_all};
+use crate::op::{Op, apply_all};
 
 /// What a group has for CUDA devices: nothing in a build without them.
 #[cfg(not(feature = "cuda"))]

@@ -11,7 +11,7 @@ use sparktune_base::random::SplitMix64;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 use sparktune_plan::{MethodKind, ModelConfig, Plan};
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 const CONFIG: &str = include_str!("model.json");
 /// Rank of the adapters.

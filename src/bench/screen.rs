@@ -15,8 +15,9 @@ use sparktune_runlog::{CheckpointCommitted, Eval, Event, Kind, Liveness, RunStar
 use sparktune_tui::dashboard::Dashboard;
 use sparktune_tui::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
 
+use crate::error::BenchError;
 use crate::median::median;
-use crate::{BenchError, Row, Target};
+use crate::row::{Row, Target};
 
 /// The size of the terminal: a large window.
 const SIZE: Size = Size { width: 132, height: 40 };

@@ -1,12 +1,14 @@
 //! One chunk of lines → what became of each line. The parallel part of `check` and `prepare`.
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::{Chunk, lines};
 use crate::conversation::Conversation;
+use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
+use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
-use crate::{ChatTokenizer, Tokens, explain};
 
 /// With what lines are examined.
 pub(crate) struct Examiner<'a> {

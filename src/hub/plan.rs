@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::Error;
 use crate::cache::RepoCache;
 use crate::catalog::Facts;
+use crate::error::Error;
 use crate::http::Subject;
 use crate::select::Needs;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::Error;
 
 /// One thing that happened. File names are plain paths (checked before any event), safe to print.
 #[derive(Debug, Clone, PartialEq, Eq)]

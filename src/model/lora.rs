@@ -8,9 +8,12 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Checkpoint;
+use crate::decoder::Model;
+use crate::error::ModelError;
 use crate::linear::Lora;
 use crate::numbers::uniform;
-use crate::{Checkpoint, Model, ModelError, Param};
+use crate::param::Param;
 
 /// Rank and scaling of all adapters of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

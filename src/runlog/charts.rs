@@ -5,8 +5,9 @@
 
 use serde::Serialize;
 
-use crate::event::{DeviceSample, GpuSample, Step};
+use crate::event::{DeviceSample, GpuSample};
 use crate::series::Series;
+use crate::step::Step;
 
 /// What a metric is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

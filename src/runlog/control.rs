@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::private_file;
 
+use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
-use crate::now_us;
 use crate::run_dir::{RunDir, random_hex};
 
 /// The requests that a trainer accepts.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sparktune_base::program_name;
 
-use crate::lease::Holder;
+use crate::holder::Holder;
 use crate::manifest::Damage;
 
 /// Result with this member's [`Error`].

@@ -3,7 +3,6 @@
 //! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
 //! What is written inside the file is for people; nothing is decided by a PID.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{Seek, Write};
 use std::path::PathBuf;
@@ -11,39 +10,16 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use sparktune_base::files::private_file;
 
+use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
-use crate::now_us;
+use crate::holder::Holder;
 use crate::run_dir::RunDir;
 
 // A watcher's probe holds a shared lock for microseconds; a trainer that meets one tries again.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The trainer's note about itself in the lease, for information only.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Holder {
-    /// Process id on `host`.
-    pub pid: u32,
-    /// Name of the machine.
-    pub host: String,
-    /// When the lease was taken, microseconds since the Unix epoch.
-    pub started_us: u64,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pid == 0 {
-            return f.write_str("another process");
-        }
-        // The host name comes from a file that anyone with access may have written.
-        let host: String = self.host.chars().filter(|c| c.is_ascii_graphic()).collect();
-        write!(f, "process {} on {host}", self.pid)
-    }
-}
 
 /// Proof that this process is the run's trainer. Released on drop and by any death of the process.
 #[derive(Debug)]

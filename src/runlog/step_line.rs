@@ -4,10 +4,21 @@
 //! left to the JSON parser, which stays the judge of what an event is: a line read here has the same meaning
 //! there. Read this way, a step takes 0.4 µs instead of 1.5 (one EPYC core).
 
-use crate::event::{Event, Kind, Step};
+use crate::event::{Event, Kind, Unreadable};
+use crate::step::Step;
+
+impl Event {
+    /// Reads one line without its newline.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says whether the line is garbage or from a newer sparktune.
+    pub fn parse(line: &[u8]) -> Result<Event, Unreadable> {
+        read(line).map_or_else(|| Self::parse_json(line), Ok)
+    }
+}
 
 /// The event of a step's line, or nothing where only the JSON parser can tell.
-pub(crate) fn read(line: &[u8]) -> Option<Event> {
+fn read(line: &[u8]) -> Option<Event> {
     let mut line = Cursor(line);
     line.expect(b"{\"v\":1,\"attempt\":")?;
     let attempt = line.whole()?.try_into().ok()?;
@@ -95,7 +106,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::Unreadable;
 
     fn step_event() -> impl Strategy<Value = Event> {
         let float = || proptest::option::of(proptest::num::f64::NORMAL | proptest::num::f64::ZERO);

@@ -7,10 +7,68 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use serde::{Deserialize, Serialize};
 use sparktune_runlog::GpuSample;
 
-use crate::facts::{DriverFault, GpuFacts, GpuUser};
 use crate::process;
+
+/// One GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuFacts {
+    /// Index as the driver counts.
+    pub index: u32,
+    /// Its name.
+    pub name: Option<String>,
+    /// As `12.1`.
+    pub compute_capability: Option<String>,
+    /// Dedicated memory; `None` on GB10, which shares the system's.
+    pub mem_total_bytes: Option<u64>,
+    /// The part of it that is free now.
+    pub mem_free_bytes: Option<u64>,
+    /// SM clock now; low while idle.
+    pub sm_clock_mhz: Option<u32>,
+    /// Highest SM clock of this model.
+    pub sm_clock_max_mhz: Option<u32>,
+    /// Core temperature.
+    pub temperature_celsius: Option<u32>,
+    /// Power draw.
+    pub power_watts: Option<f64>,
+    /// Most power it may draw.
+    pub power_limit_watts: Option<f64>,
+    /// Why the driver holds the clocks down, when it does.
+    pub throttle: Option<String>,
+    /// Other processes that use it; `None` where the driver does not tell.
+    pub users: Option<Vec<GpuUser>>,
+}
+
+/// Why NVML is there and says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverFault {
+    /// The library is of another version than the driver in the kernel: it was updated and not yet loaded.
+    Mismatch,
+    /// The kernel has no driver loaded.
+    NotLoaded,
+    /// This process may not use it.
+    NoPermission,
+    /// Anything else, as NVML says it.
+    Other(String),
+}
+
+/// Another process on a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuUser {
+    /// Its id, as the driver counts; in a container that may be the host's.
+    pub pid: u32,
+    /// Its program's name. Text from outside: escape it for a terminal.
+    pub name: Option<String>,
+    /// It computes; else it only draws, as a desktop does.
+    pub computes: bool,
+    /// Memory of the GPU that it holds; not known on GB10.
+    pub mem_used_bytes: Option<u64>,
+}
 
 /// The driver, when there is one.
 #[derive(Debug)]

@@ -5,21 +5,22 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use sparktune_model::{Checkpoint as Base, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
-use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted};
+use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
+use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::examples::Examples;
+use crate::examples::{Examples, eval_tokens, train_tokens};
 use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
 use crate::optimizer::Optimizer;
+use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
-use crate::run::TrainOptions;
 use crate::session::Session;
 use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{TrainError, draft_vocab, load};
+use crate::{draft_vocab, load};
 
 /// Peak learning rate of the MTP head: a warm start of one layer, whatever the text model was trained with.
 const MTP_LEARNING_RATE: f64 = 2e-4;
@@ -34,16 +35,6 @@ pub(crate) enum Ending {
         /// That memory ran out; `None` where somebody asked for the stop.
         reason: Option<String>,
     },
-}
-
-/// The token file that a run trains on.
-pub(crate) fn train_tokens(run: &RunDir) -> PathBuf {
-    run.data().join("train.qubgpu")
-}
-
-/// The token file that a run evaluates on, which it may not have.
-pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
-    run.data().join("eval.qubgpu")
 }
 
 /// Makes an attempt. `state` becomes the state of the checkpoint it continues from, and then follows the

@@ -14,7 +14,7 @@ mod with_cuda {
     use burn::tensor::{Device, DeviceType};
     pub(crate) use sparktune_kernels::linear::tuning;
 
-    use crate::TrainError;
+    use crate::error::TrainError;
 
     /// The first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
@@ -27,7 +27,7 @@ mod with_cuda {
 mod without_cuda {
     use burn::tensor::Device;
 
-    use crate::TrainError;
+    use crate::error::TrainError;
 
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         Err(TrainError::NoDevice("this build has no CUDA".into()))

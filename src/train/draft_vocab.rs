@@ -12,7 +12,7 @@ use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::examples::open_tokens;
 
 /// The ids that a run drafts from, ascending; `None` where its plan drafts from the whole vocabulary. They

@@ -9,11 +9,11 @@ use serde::Serialize;
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
 
 use crate::attempt::{self, Ending};
+use crate::error::TrainError;
 use crate::objective::{NextToken, Objective, TextModel};
-use crate::self_test::BeforeFirstRun;
+use crate::options::TrainOptions;
 use crate::session::Session;
 use crate::state::State;
-use crate::{TileFile, TrainError};
 
 /// How an attempt ended, for the caller.
 #[derive(Debug, Clone, Serialize)]
@@ -28,17 +28,6 @@ pub struct Finished {
     pub eval_loss: Option<f64>,
     /// Folders and files written for use.
     pub outputs: Vec<PathBuf>,
-}
-
-/// The resources that the machine offers a run, beyond its plan.
-#[derive(Debug, Clone, Default)]
-pub struct TrainOptions {
-    /// Bytes of memory to be left to others; without it, as many as the plan's rule says.
-    pub reserve_bytes: Option<u64>,
-    /// The self-tests before the first run on a CUDA device.
-    pub before_first_run: Option<BeforeFirstRun>,
-    /// Where the tiles of matrix products on a CUDA device are remembered; without it none are measured.
-    pub tiles: Option<TileFile>,
 }
 
 /// Trains the run of a folder: from the start, or from its newest intact checkpoint.

@@ -12,7 +12,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";

@@ -13,8 +13,9 @@ use sparktune_model::{Gradients, Loss};
 use sparktune_plan::OptimizerPlan;
 use sparktune_runlog::{Kind, Step};
 
-use crate::TrainError;
 use crate::batches::{Batch, Batches};
+use crate::elapsed::milliseconds;
+use crate::error::TrainError;
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
@@ -225,9 +226,4 @@ impl<'a, O: Objective> Steps<'a, O> {
 /// returns.
 pub(crate) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
-}
-
-/// Milliseconds since an instant, to the microsecond: more digits are noise and make a log longer.
-pub(crate) fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_micros() as f64 / 1e3
 }

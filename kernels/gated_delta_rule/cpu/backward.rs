@@ -6,9 +6,9 @@ use pulp::Arch;
 
 use super::chunk::{Keys, Values, chunks_of};
 use super::gradients::{Chunk, KeyGradients, ValueGradients};
+use super::inputs::{Inputs, OutputGradients};
 use super::matrix::Matrix;
 use super::task::Task;
-use super::{Inputs, OutputGradients};
 
 /// Where one task's gradients go; per token, the pieces of its group.
 pub(super) struct Results<'a> {

@@ -1,6 +1,6 @@
 //! One row of the batch, read from the token file.
 
-use super::Piece;
+use super::rows::Piece;
 use crate::token_file::{Mask, TokenFile, TokenFileError};
 
 /// One row: several pieces end to end, each a sequence of its own. Nothing is padded here.

@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 
 use sparktune_base::program_name;
 
-use crate::event::{DeviceSample, Step, Warning};
+use crate::event::{DeviceSample, Warning};
+use crate::step::Step;
 
 /// Steps that an attempt needs to find its speed: kernels are chosen and memory is laid out.
 const WARM_UP_STEPS: u64 = 3;

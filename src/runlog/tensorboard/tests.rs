@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::event::{Eval, GpuSample, RunFinished, RunStarted, Warning};
+use crate::event::{GpuSample, RunFinished, RunStarted, Warning};
 use crate::lease::Lease;
 use crate::proto::masked_crc;
+use crate::step::Eval;
 use crate::writer::EventWriter;
 
 /// The fields of a message: number, and value as integer, or bytes of fixed size, or text and messages.
