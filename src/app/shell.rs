@@ -4,15 +4,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sparktune_base::shell::shown_word;
+use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
-
-/// Where `sparktune` looks for a run by its name alone.
-const RUNS: &str = "runs";
 
 /// What names this run after `sparktune resume` and its like, quoted for a shell: its name where it lies in
 /// `runs` of the working directory, else its path. Nothing in it can steer a terminal.
 pub fn run_argument(run: &RunDir) -> String {
-    match std::path::absolute(RUNS) {
+    match std::path::absolute(Plan::RUNS_DIR) {
         Ok(runs) => argument(run.path(), &runs),
         Err(_) => shown_word(run.path().as_os_str()),
     }

@@ -354,6 +354,9 @@ pub enum RateBasis {
 }
 
 impl Plan {
+    /// The folder of runs where no answer names another, below the working directory.
+    pub const RUNS_DIR: &str = "runs";
+
     /// The text of `plan.toml`.
     ///
     /// # Errors

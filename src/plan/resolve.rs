@@ -24,10 +24,9 @@ use crate::settings::{Answers, SETTINGS};
 
 /// The answers without which there is no plan and which no rule can supply; empty when all are there.
 pub fn missing(answers: &Answers) -> Vec<Missing> {
-    ["model.id", "data.train"]
+    SETTINGS
         .iter()
-        .filter(|key| answers.origin(key).is_none())
-        .filter_map(|key| Setting::of(key))
+        .filter(|setting| setting.is_required && answers.origin(setting.key).is_none())
         .map(|setting| Missing {
             key: setting.key,
             flag: format!("--{}", setting.name),
@@ -160,7 +159,8 @@ impl Resolver<'_> {
         let model = self.model();
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules");
         let seed = self.pick("seed", &answers.seed, 42, "any fixed number; the same seed gives the same run");
-        let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "in the current folder");
+        let runs_dir =
+            self.pick("runs_dir", &answers.runs_dir, Plan::RUNS_DIR.into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from time, model and method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;

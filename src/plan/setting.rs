@@ -39,6 +39,10 @@ pub struct Setting {
     pub reads_data: bool,
     /// Whether it says what a run is made from, not how: presets of the user leave it out.
     pub of_one_run: bool,
+    /// Whether `check` takes it: it says which data is read, and how.
+    pub of_check: bool,
+    /// Whether there is no plan without it, because no rule can supply it.
+    pub is_required: bool,
 }
 
 /// The kind of a setting's value.

@@ -3,7 +3,7 @@
 //! Plain text is what a variable, a flag or an input line on a screen holds. A list of paths is written there
 //! as TOML writes it, `["a.jsonl", "b.jsonl"]`; a single path needs nothing around it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::setting::Kind;
 
@@ -36,6 +36,11 @@ pub(crate) trait Value: Sized + PartialEq {
     /// As a number, where it is one.
     fn number(&self) -> Option<f64> {
         None
+    }
+
+    /// As paths, where it has any.
+    fn paths(&self) -> Vec<&Path> {
+        Vec::new()
     }
 }
 
@@ -87,6 +92,10 @@ impl Value for PathBuf {
     fn to_text(&self) -> Option<String> {
         self.to_str().map(str::to_owned)
     }
+
+    fn paths(&self) -> Vec<&Path> {
+        vec![self.as_path()]
+    }
 }
 
 impl Value for Vec<PathBuf> {
@@ -122,6 +131,10 @@ impl Value for Vec<PathBuf> {
 
     fn to_words(&self) -> Option<Vec<String>> {
         self.iter().map(spoken).collect()
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        self.iter().map(PathBuf::as_path).collect()
     }
 }
 
