@@ -8,7 +8,7 @@ use burn_flex::FlexTensor;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaTensor, GroupOnCuda, OnCuda};
-use crate::{Op, apply_all};
+use crate::op::{Op, apply_all};
 
 /// The CUDA part of a group, which is empty in builds without CUDA.
 #[cfg(not(feature = "cuda"))]

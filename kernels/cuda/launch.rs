@@ -14,7 +14,6 @@ use cubecl::prelude::*;
 use cubecl::server::{Handle, KernelArguments, MetadataBindingInfo};
 
 use super::source::{Define, Source, source};
-use super::tensor::CudaTensor;
 
 /// A kernel that is about to be launched.
 pub(crate) struct Kernel {
@@ -31,17 +30,6 @@ pub(crate) struct Kernel {
 pub(crate) trait Buffer {
     fn handle(&self) -> Handle;
     fn client(&self) -> Option<cubecl::client::Client>;
-}
-
-impl Buffer for CudaTensor {
-    fn handle(&self) -> Handle {
-        debug_assert!(self.is_contiguous(), "kernels read rows one after the other");
-        self.handle.clone()
-    }
-
-    fn client(&self) -> Option<cubecl::client::Client> {
-        Some(self.client.clone())
-    }
 }
 
 impl Buffer for Handle {

@@ -6,11 +6,23 @@ use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::server::Handle;
 
-use super::{Kernel, sizes};
+use super::launch::{Buffer, Kernel, sizes};
 
 /// A tensor on a CUDA device.
 pub type CudaTensor = CubeTensor;
+
+impl Buffer for CudaTensor {
+    fn handle(&self) -> Handle {
+        debug_assert!(self.is_contiguous(), "kernels read rows one after the other");
+        self.handle.clone()
+    }
+
+    fn client(&self) -> Option<cubecl::client::Client> {
+        Some(self.client.clone())
+    }
+}
 
 /// Returns the device tensor of one of burn's tensors outside autodiff, in the layout that kernels need.
 pub fn primitive(tensor: Tensor<2>) -> CudaTensor {

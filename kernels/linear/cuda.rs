@@ -1,16 +1,12 @@
-//! Launches of `linear.cuh` and `linear_sums.cuh`.
+//! Launches of `linear.cuh` and `linear_sums.cuh`, for every op that multiplies matrices.
 
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Slice};
 
-use super::Linears;
 use super::tile::{ALL, Device, Tile};
 use super::tuning::{self, Problem};
-use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
-use crate::fp8;
-use crate::lora_linear::cuda::input_gradient;
-use crate::weight::add_on_cuda;
+use crate::cuda::{CudaTensor, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
 
 /// The three products of a linear layer.
 #[derive(Clone, Copy, PartialEq)]
@@ -221,50 +217,5 @@ impl Gradient {
 
     pub(crate) fn columns(&self) -> Columns<'_> {
         Columns::new(&self.padded, 0, self.outputs)
-    }
-}
-
-impl GroupOnCuda for Linears {
-    fn fits(&self, inputs: &[[usize; 2]]) -> bool {
-        let (x, weights) = inputs.split_first().expect("an input");
-        aligned(x[1]) && weights.iter().all(|weight| writable(weight[0]))
-    }
-
-    fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
-        let mut inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
-        let x = inputs.remove(0);
-        let rounded = self.fp8.then(|| fp8::input(&x, &inputs)).flatten();
-        let output = |weight| match &rounded {
-            Some(x) if fp8::takes(weight) => fp8::output(x, weight, None),
-            _ => product(Product::Forward, &x, weight, 1.0),
-        };
-        let outputs = inputs.iter().map(output).collect();
-        inputs.extend(wanted[1..].contains(&true).then_some(x));
-        (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
-    }
-
-    fn backward(
-        &self,
-        saved: Vec<CudaTensor>,
-        d_outputs: Vec<CudaTensor>,
-        wanted: &[bool],
-    ) -> Vec<Option<CudaTensor>> {
-        let d_y: Vec<_> = d_outputs.into_iter().map(Gradient::new).collect();
-        let (weights, x) = saved.split_at(d_y.len());
-        let d_x = wanted[0].then(|| match (&d_y[..], weights) {
-            _ if self.fp8 && weights.iter().any(fp8::takes) => fp8::input_gradient(&d_y, weights, None),
-            ([d_y], [weight]) => product(Product::Input, d_y.columns(), weight, 1.0),
-            _ => input_gradient(&d_y, weights, None),
-        });
-        let d_weight = |layer: usize| {
-            add_on_cuda(self.sums[layer].as_ref(), |total| {
-                let (d_y, x) = (d_y[layer].columns(), &x[0]);
-                let Some(total) = total else { return product(Product::Weight, d_y, x, 1.0) };
-                product_into(Product::Weight, d_y, x, 1.0, Columns::from(&total), true);
-                total
-            })
-        };
-        let d_weights = (0..weights.len()).map(|layer| wanted[1 + layer].then(|| d_weight(layer)).flatten());
-        std::iter::once(d_x).chain(d_weights).collect()
     }
 }

@@ -4,7 +4,11 @@
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
+mod layers;
+#[cfg(feature = "cuda")]
 pub(crate) mod tile;
+#[cfg(feature = "cuda")]
+mod timing;
 #[cfg(feature = "cuda")]
 pub mod tuning;
 

@@ -4,14 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_plan::presets::{self, PresetSource};
-use sparktune_plan::{Answer, Answers, Origin};
+use sparktune_plan::{Answer, Answers, Origin, Plan};
 
 use crate::failure::Failure;
 use crate::folders::{HOME_VARIABLE, config_folder, demo_folder};
 use crate::presets::user_presets;
-
-/// The folder of the runs unless an answer names another.
-const RUNS_DIR: &str = "runs";
 
 /// Returns all answers, merged by precedence: preset < user file < environment < flag. `demo` fills in the
 /// model and the data of the demo.
@@ -44,7 +41,7 @@ pub fn runs_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
 
 /// Returns the folder of the runs according to these answers.
 pub fn runs_dir_of(answers: &Answers) -> PathBuf {
-    answers.runs_dir.as_ref().map_or_else(|| RUNS_DIR.into(), |answer| answer.value.clone())
+    answers.runs_dir.as_ref().map_or_else(|| Plan::RUNS_DIR.into(), |answer| answer.value.clone())
 }
 
 fn environment() -> Result<Answers, Failure> {

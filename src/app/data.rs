@@ -90,12 +90,18 @@ pub fn think(answers: &Answers) -> Think {
 
 /// Returns the format in the answers, or `None` if it should be detected.
 pub fn format(answers: &Answers) -> Option<Format> {
-    format_named(answers.format.as_ref()?.value)
+    format_of(answers.format.as_ref()?.value)
 }
 
-/// Returns the format of this choice, or `None` for `auto`.
-fn format_named(choice: DataFormat) -> Option<Format> {
-    Format::ALL.into_iter().find(|format| format.name() == choice.word())
+/// Returns the format that a choice stands for; `None` for `auto`.
+fn format_of(choice: DataFormat) -> Option<Format> {
+    match choice {
+        DataFormat::Auto => None,
+        DataFormat::Messages => Some(Format::Messages),
+        DataFormat::Sharegpt => Some(Format::ShareGpt),
+        DataFormat::Alpaca => Some(Format::Alpaca),
+        DataFormat::PromptCompletion => Some(Format::PromptCompletion),
+    }
 }
 
 /// Returns the length of the longest example that can be trained, in tokens.
@@ -315,7 +321,7 @@ mod tests {
     #[test]
     fn every_format_of_the_plan_but_auto_is_one_of_the_data() {
         for choice in DataFormat::ALL {
-            assert_eq!(format_named(*choice).is_none(), *choice == DataFormat::Auto, "{choice}");
+            assert_eq!(format_of(*choice).map_or("auto", Format::name), choice.word());
         }
         assert_eq!(DataFormat::ALL.len(), Format::ALL.len() + 1);
     }

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use sparktune_plan::{Answers, Origin, PlanError, Setting};
+use sparktune_plan::setting::Kind;
+use sparktune_plan::{Answers, Origin, PlanError, SETTINGS, Setting};
 
 use crate::failure::Failure;
 use crate::folders::{state_folder, write_private_file};
@@ -39,9 +40,10 @@ impl Draft {
         let mut answers = self.answers.clone();
         let toml = answers.to_toml().unwrap_or_else(|_| {
             // Paths are the only answers that TOML may be unable to represent.
-            for name in ["data", "eval-data", "runs-dir"] {
-                if answers.get(name).is_none() {
-                    answers.clear(name);
+            for setting in SETTINGS.iter().filter(|setting| matches!(setting.kind, Kind::Path | Kind::Paths))
+            {
+                if answers.get(setting.name).is_none() {
+                    answers.clear(setting.name);
                 }
             }
             answers.to_toml().unwrap_or_default()

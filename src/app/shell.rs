@@ -4,15 +4,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sparktune_base::shell::shown_word;
+use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
-
-/// The folder in which `sparktune` finds a run by its name alone.
-const RUNS: &str = "runs";
 
 /// Returns the argument that names this run for `sparktune resume` and other commands, quoted for a shell:
 /// its name if it is in `runs` of the working directory, otherwise its path. Control characters are escaped.
 pub fn run_argument(run: &RunDir) -> String {
-    match std::path::absolute(RUNS) {
+    match std::path::absolute(Plan::RUNS_DIR) {
         Ok(runs) => argument(run.path(), &runs),
         Err(_) => shown_word(run.path().as_os_str()),
     }

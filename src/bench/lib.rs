@@ -15,6 +15,7 @@
 //! This crate must not know command lines, terminals or exit codes. `README.md` in this folder says how each
 //! section measures, and holds dated results.
 
+mod context;
 mod cpu;
 mod error;
 #[cfg(feature = "cuda")]
@@ -37,6 +38,7 @@ mod train;
 mod validation;
 mod worker;
 
+pub use context::Options;
 pub use error::BenchError;
 pub use row::{Row, Target, Timing, table};
-pub use section::{Options, Section};
+pub use section::Section;

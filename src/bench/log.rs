@@ -14,8 +14,9 @@ use sparktune_runlog::{
     RunDir, RunStarted, RunView, RunsRoot, Sample, Step,
 };
 
-use crate::section::Context;
-use crate::{BenchError, Row, Target};
+use crate::context::Context;
+use crate::error::BenchError;
+use crate::row::{Row, Target};
 
 /// The interval at which a dashboard reads new events.
 const POLL_EVERY: Duration = Duration::from_millis(100);

@@ -11,10 +11,10 @@ use sparktune_base::random::SplitMix64;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 use sparktune_plan::{MethodKind, ModelConfig, Plan};
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 const CONFIG: &str = include_str!("model.json");
-/// Rank of the adapters.
+/// The rank of the adapters.
 pub(crate) const RANK: usize = 16;
 
 /// Writes the checkpoint into an existing folder, so that a peer can load the same weights.

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sparktune_model::PackedSequence;
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 /// Writes about `bytes` of chat examples as JSON lines: sentences, code and lists, one character in thirty
 /// not ASCII, with the escapes that Python's `json.dumps(…, ensure_ascii=False)` writes.

@@ -15,8 +15,9 @@ use sparktune_runlog::{CheckpointCommitted, Eval, Event, Kind, Liveness, RunStar
 use sparktune_tui::dashboard::Dashboard;
 use sparktune_tui::screen::{App, Colours, Input, Next, Terminal, Theme, draw};
 
+use crate::error::BenchError;
 use crate::median::median;
-use crate::{BenchError, Row, Target};
+use crate::row::{Row, Target};
 
 /// The size of the terminal: a large window.
 const SIZE: Size = Size { width: 132, height: 40 };
@@ -45,7 +46,7 @@ pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
 /// The cost of one screen.
 #[derive(Debug)]
 struct ScreenCost {
-    /// Columns and rows.
+    /// Returns columns and rows.
     size: Size,
     /// Keys that were pressed.
     keys: usize,

@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::context::Context;
+use crate::error::BenchError;
 use crate::median::median;
-use crate::section::Context;
-use crate::{BenchError, Row, Target};
+use crate::row::{Row, Target};
 
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     let (program, starts) = (&context.options.program, context.size.starts);

@@ -12,10 +12,11 @@ use sparktune_base::units::count;
 use sparktune_data::{ChatTokenizer, CheckOptions, Conversation, Format, MaskPolicy, check, parse_line};
 use tokenizers::Tokenizer;
 
+use crate::context::Context;
+use crate::error::BenchError;
 use crate::median::median;
+use crate::row::Row;
 use crate::sample::write_sample;
-use crate::section::Context;
-use crate::{BenchError, Row};
 
 /// Passes of each side.
 const PASSES: usize = 3;

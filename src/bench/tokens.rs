@@ -11,8 +11,9 @@ use sparktune_base::choices::PackStrategy;
 use sparktune_data::packing::{Pack, Packing};
 use sparktune_data::token_file::{Header, Origin, TokenFile, TokenFileWriter};
 
-use crate::section::Context;
-use crate::{BenchError, Row, Target};
+use crate::context::Context;
+use crate::error::BenchError;
+use crate::row::{Row, Target};
 
 /// Tokens of a pack.
 const PACK_LENGTH: u32 = 4096;

@@ -8,12 +8,13 @@ use std::path::Path;
 
 use sparktune_plan::MethodKind;
 
+use crate::context::Context;
+use crate::error::BenchError;
 use crate::median::median;
 use crate::model::{self, RANK};
 use crate::protocol::Stepped;
-use crate::section::Context;
+use crate::row::{Row, Target, Timing};
 use crate::worker::{Work, Worker};
-use crate::{BenchError, Row, Target, Timing};
 
 /// Steps of each side before the measured ones.
 const WARM_UP: usize = 2;

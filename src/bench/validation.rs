@@ -10,12 +10,13 @@ use std::time::Instant;
 use serde::Deserialize;
 use sparktune_data::{CheckOptions, check};
 
+use crate::context::Context;
 use crate::cpu::process_cpu_seconds;
+use crate::error::BenchError;
 use crate::median::median;
+use crate::row::{Row, Target, Timing};
 use crate::sample::write_sample;
-use crate::section::Context;
 use crate::worker::shortened;
-use crate::{BenchError, Row, Target, Timing};
 
 /// Reads every line of the file that it is given and prints what that took.
 const PEER: &str = r#"

@@ -14,19 +14,6 @@ pub(crate) const GLOBAL: &str = "For all commands";
 /// The setting that is a flag of every command.
 const RUNS_DIR: &str = "runs-dir";
 
-/// The settings that affect how `check` reads data.
-const OF_CHECK: [&str; 9] = [
-    "model",
-    "revision",
-    "architecture",
-    "ignore-config-field",
-    "eval-data",
-    "format",
-    "think",
-    "max-example-tokens",
-    "max-rejected",
-];
-
 /// All settings as flags. Those that are not common are listed by `--help-all` only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SettingFlags(pub Answers);
@@ -64,7 +51,7 @@ impl FromArgMatches for SettingFlags {
 
 impl Args for CheckFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
-        command.args(OF_CHECK.into_iter().filter_map(Setting::named).map(flag))
+        command.args(of_check().map(flag))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -74,14 +61,18 @@ impl Args for CheckFlags {
 
 impl FromArgMatches for CheckFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = OF_CHECK.into_iter().chain([RUNS_DIR]);
-        answers(matches, names.filter_map(Setting::named)).map(Self)
+        answers(matches, of_check().chain(Setting::named(RUNS_DIR))).map(Self)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// The settings that affect how `check` reads data.
+fn of_check() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().filter(|setting| setting.of_check)
 }
 
 /// Returns the flag of a setting.
@@ -177,10 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_check_exists() {
-        for name in OF_CHECK.into_iter().chain([RUNS_DIR]) {
-            assert!(Setting::named(name).is_some(), "{name}");
-        }
+    fn the_flag_of_every_command_is_a_setting() {
+        assert!(Setting::named(RUNS_DIR).is_some());
     }
 
     #[test]

@@ -10,10 +10,11 @@ use tokenizers::Tokenizer;
 
 use crate::byte_bpe::ByteBpe;
 use crate::conversation::{Chat, Conversation};
+use crate::error::DataError;
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
+use crate::tokens::Tokens;
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
-use crate::{DataError, Tokens};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";

@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
+use crate::error::DataError;
 use crate::examine::{Examined, Examiner};
 use crate::format::Format;
 use crate::progress::{Phase, Progress};
+use crate::report::Report;
 use crate::source::Source;
 use crate::tally::{Side, Tally};
-use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
+use crate::turns::MaskPolicy;
 
 /// The chunk sizes for validation, and for tokenisation, which takes a hundred times as long per byte.
 pub(crate) const VALIDATE_CHUNK: usize = 1 << 20;

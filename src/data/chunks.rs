@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::Format;
 use crate::progress::{Phase, Progress, Step};
 use crate::source::{self, Source, SourceFile};

@@ -1,12 +1,14 @@
 //! Examines one chunk of lines. This is the parallel part of `check` and `prepare`.
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::{Chunk, lines};
 use crate::conversation::Conversation;
+use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
+use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
-use crate::{ChatTokenizer, Tokens, explain};
 
 /// The settings for examining lines.
 pub(crate) struct Examiner<'a> {

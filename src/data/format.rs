@@ -1,7 +1,6 @@
 //! The four formats of training examples, and how to detect them.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -79,15 +78,5 @@ impl Format {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|f| f.name() == name.replace('_', "-")).ok_or_else(|| {
-            format!("no data format {name:?}: use messages, sharegpt, alpaca or prompt-completion")
-        })
     }
 }

@@ -9,15 +9,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::create_private_folder;
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_all;
+use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::format::Format;
 use crate::progress::Progress;
+use crate::report::Report;
 use crate::source::Source;
 use crate::split::{EvalSplit, Splitter};
 use crate::tally::{Side, Tally};
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
-use crate::{ChatTokenizer, DataError, MaskPolicy, Report};
+use crate::turns::MaskPolicy;
 
 /// Has to be increased when the same inputs would be tokenised or masked differently than before.
 const VERSION: u32 = 1;

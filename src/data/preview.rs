@@ -11,12 +11,17 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::Think;
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::{self, lines};
 use crate::conversation::Conversation;
+use crate::error::DataError;
+use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
+use crate::rejection::Rejection;
+use crate::report::Place;
 use crate::source::Source;
-use crate::{ChatTokenizer, DataError, MaskPolicy, Place, Rejection, explain};
+use crate::turns::MaskPolicy;
 
 /// The length in bytes above which a line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;

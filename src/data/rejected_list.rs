@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::rejection::Rejected;
 
 /// The number of bytes kept of a line of the list. Everything except the user's text fits easily.

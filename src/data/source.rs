@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::progress::{Phase, Progress, Step};
 
 /// The file name extensions that are data files in a folder.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};

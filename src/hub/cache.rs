@@ -8,6 +8,7 @@
 //! .locks/models--org--name/<etag>.lock          held (flock) by whoever writes that blob
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use hf_hub::{Cache, Repo, RepoType};
 
-use crate::Error;
+use crate::error::Error;
 use crate::model_name::is_commit;
 use crate::progress::Watch;
 
@@ -146,6 +147,27 @@ fn is_still_at(file: &File, path: &Path) -> bool {
         (Ok(held), Ok(there)) => held.ino() == there.ino() && held.dev() == there.dev(),
         _ => false,
     }
+}
+
+/// Returns the plain paths of the files in a folder and its subfolders.
+pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
+    fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = entry.path();
+            if path.is_file() {
+                names.insert(format!("{prefix}{name}"));
+            } else if prefix.is_empty() && path.is_dir() {
+                // A folder that may not be read contains no part of the model.
+                drop(walk(&path, &format!("{name}/"), names));
+            }
+        }
+        Ok(())
+    }
+    let mut names = BTreeSet::new();
+    walk(folder, "", &mut names).map_err(Error::io(folder))?;
+    Ok(names)
 }
 
 /// Returns the bytes that this user may still write on the disk where `path` is or will be.

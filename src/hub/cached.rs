@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use crate::cache::RepoCache;
-use crate::hub::names_in;
+use crate::cache::{RepoCache, names_in};
 use crate::model_name::ModelName;
 use crate::select::{INDEX, Needs, select};
 

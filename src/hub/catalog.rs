@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::Error;
+use crate::error::Error;
 use crate::http::{Http, Subject, body_fault};
 use crate::model_name::{is_commit, is_etag};
 use crate::progress::{Event, Watch};

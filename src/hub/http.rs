@@ -11,7 +11,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use ureq::http::{HeaderMap, Method, Request, Uri};
 use ureq::{Agent, Body, Proxy};
 
-use crate::Error;
+use crate::error::Error;
 use crate::settings::{Settings, Token};
 
 const USER_AGENT: &str = concat!("sparktune/", env!("CARGO_PKG_VERSION"));

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::Error;
-use crate::cache::{RepoCache, free_space};
+use crate::cache::{RepoCache, free_space, names_in};
 use crate::cached::{self, Cached};
 use crate::catalog::{Facts, Listing, facts, patiently};
+use crate::error::Error;
 use crate::http::{Http, Subject};
 use crate::model_name::ModelName;
 use crate::plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot, Source};
@@ -319,27 +319,6 @@ impl Hub {
         };
         Ok(PlannedFile { name, size, missing, facts: Some(facts) })
     }
-}
-
-/// Returns the plain paths of the files in a folder and its subfolders.
-pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
-    fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let path = entry.path();
-            if path.is_file() {
-                names.insert(format!("{prefix}{name}"));
-            } else if prefix.is_empty() && path.is_dir() {
-                // A folder that may not be read contains no part of the model.
-                drop(walk(&path, &format!("{name}/"), names));
-            }
-        }
-        Ok(())
-    }
-    let mut names = BTreeSet::new();
-    walk(folder, "", &mut names).map_err(Error::io(folder))?;
-    Ok(names)
 }
 
 fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {

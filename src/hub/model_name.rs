@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use crate::error::Error;
 use crate::settings::expand_home;
 
 /// A model as named by the user.

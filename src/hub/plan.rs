@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::Error;
 use crate::cache::RepoCache;
 use crate::catalog::Facts;
+use crate::error::Error;
 use crate::http::Subject;
 use crate::select::Needs;
 
@@ -75,7 +75,7 @@ pub struct Snapshot {
     pub folder: PathBuf,
     /// The requested files, relative to the folder, which may contain others.
     pub files: Vec<String>,
-    /// Commit on the hub; `None` for a local folder.
+    /// The commit on the hub; `None` for a local folder.
     pub commit: Option<String>,
     /// The source of the files.
     pub origin: Origin,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::Error;
 
 /// A progress event. File names are plain paths (checked before any event) and safe to print.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::Error;
+use crate::error::Error;
 use crate::model_name::is_plain_path;
 
 pub(crate) const CONFIG: &str = "config.json";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hf_hub::Cache;
 use hf_hub::api::sync::ApiBuilder;
 
-use crate::Error;
+use crate::error::Error;
 
 /// An access token that cannot be printed: `Debug` and `Display` show `[redacted]`.
 #[derive(Clone)]

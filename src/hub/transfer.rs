@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use indicatif::DecimalBytes;
 use sha2::{Digest, Sha256};
 
-use crate::Error;
 use crate::cache::{RepoCache, free_space};
 use crate::catalog::{Facts, pause_after};
+use crate::error::Error;
 use crate::http::{Answer, Http, Subject, body_fault};
 use crate::progress::{Event, Watch};
 use crate::settings::Patience;

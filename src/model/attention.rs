@@ -13,11 +13,13 @@ use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
 use crate::cache::AttentionCache;
+use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
+use crate::linear::Linear;
 use crate::module::module;
 use crate::norm::Norm;
+use crate::packed_sequence::PackedSequence;
 use crate::rope_tables::{RopeIndex, RopeTables};
-use crate::{Linear, ModelError, PackedSequence};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Attention {

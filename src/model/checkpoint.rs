@@ -13,9 +13,10 @@ use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
 use sparktune_plan::model_config::ConfigOptions;
 
+use crate::error::ModelError;
 use crate::numbers::{uniform, widen};
+use crate::param::Param;
 use crate::weight_file::WeightFile;
-use crate::{ModelError, Param};
 
 /// The position of a stored tensor.
 #[derive(Debug, Clone)]

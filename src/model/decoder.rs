@@ -12,12 +12,19 @@ use sparktune_kernels::{Table, Weight};
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
 
+use crate::cache::Cache;
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::gradients::Gradients;
 use crate::layer::{DecoderLayer, Residual};
 use crate::layer_loader::LayerLoader;
+use crate::linear::Linear;
+use crate::loss::Loss;
 use crate::module::{Module, module};
 use crate::norm::Norm;
+use crate::packed_sequence::PackedSequence;
+use crate::param::Param;
 use crate::rope_tables::{RopeTables, Ropes};
-use crate::{Cache, Checkpoint, Gradients, Linear, Loss, ModelError, PackedSequence, Param};
 
 /// Returns the logits `[n, R]` of hidden states `[n, H]` for rows `[R, H]` of an output head, row-major, on
 /// the host.

@@ -13,10 +13,13 @@ use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
 use crate::cache::DeltaCache;
+use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
+use crate::linear::Linear;
 use crate::module::module;
 use crate::norm::Norm;
-use crate::{Linear, ModelError, PackedSequence, Param};
+use crate::packed_sequence::PackedSequence;
+use crate::param::Param;
 
 #[derive(Debug, Clone)]
 pub(crate) struct DeltaNet {

@@ -2,7 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use crate::{Cache, Model};
+use crate::cache::Cache;
+use crate::decoder::Model;
 
 /// Greedy decoding after one prompt.
 pub struct Generator<'a> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Tensor;
 
-use crate::Param;
+use crate::param::Param;
 
 /// The sums of all gradients so far, f32 outside autodiff, in the order of the parameters' names.
 #[derive(Default)]

@@ -12,11 +12,13 @@ use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 use crate::attention::Attention;
 use crate::cache::{AttentionCache, LayerCache};
 use crate::delta_net::DeltaNet;
+use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
+use crate::linear::Linear;
 use crate::module::{Module, Part, PartMut, module};
 use crate::norm::Norm;
+use crate::packed_sequence::PackedSequence;
 use crate::rope_tables::RopeTables;
-use crate::{Linear, ModelError, PackedSequence};
 
 /// The MLP `down(activation(gate(x)) · up(x))`.
 #[derive(Debug, Clone)]

@@ -3,8 +3,11 @@
 use burn::tensor::Device;
 use sparktune_plan::architecture::{LayerSpec, LinearSpec, Part, Place, Reads, TensorSpec};
 
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
+use crate::linear::Linear;
 use crate::norm::Norm;
-use crate::{Checkpoint, Linear, ModelError, Param};
+use crate::param::Param;
 
 /// A layer that is being loaded.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::linear::linears;
 use sparktune_kernels::lora_linear::{Adapted, lora_linears};
 
-use crate::Param;
+use crate::param::Param;
 
 /// The low-rank adapter of one linear layer.
 #[derive(Debug, Clone)]

@@ -9,9 +9,12 @@ use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::{sync, write_and_sync};
 
+use crate::checkpoint::Checkpoint;
+use crate::decoder::Model;
+use crate::error::ModelError;
 use crate::linear::Lora;
 use crate::numbers::uniform;
-use crate::{Checkpoint, Model, ModelError, Param};
+use crate::param::Param;
 
 /// The rank and scale of all adapters of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

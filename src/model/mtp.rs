@@ -6,11 +6,18 @@ use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 
 use crate::cache::LayerCache;
+use crate::checkpoint::Checkpoint;
+use crate::decoder::Model;
+use crate::error::ModelError;
+use crate::gradients::Gradients;
 use crate::layer::DecoderLayer;
 use crate::layer_loader::LayerLoader;
+use crate::linear::Linear;
+use crate::loss::Loss;
 use crate::module::{Module, module};
 use crate::norm::Norm;
-use crate::{Checkpoint, Gradients, Linear, Loss, Model, ModelError, PackedSequence, Param};
+use crate::packed_sequence::PackedSequence;
+use crate::param::Param;
 
 /// The head. The embedding and the output head are those of its [`Model`].
 #[derive(Debug, Clone)]

@@ -4,8 +4,10 @@ use burn::tensor::{Device, Tensor};
 use sparktune_kernels::rms_norm::{add_rms_norm, rms_norm};
 use sparktune_plan::architecture::NormSpec;
 
+use crate::checkpoint::Checkpoint;
+use crate::error::ModelError;
 use crate::module::module;
-use crate::{Checkpoint, ModelError, Param};
+use crate::param::Param;
 
 /// The norm `x / sqrt(mean(x²) + eps)` times `weight`, or times `1 + weight` if it is zero-centred.
 #[derive(Debug, Clone)]

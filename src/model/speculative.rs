@@ -8,10 +8,9 @@
 use burn::tensor::Tensor;
 use sparktune_kernels::embedding::embedding;
 
-use crate::decoder::scores;
+use crate::decoder::{Model, scores};
 use crate::generate::{argmax, greatest, last_argmax};
-use crate::mtp::MtpCache;
-use crate::{Model, Mtp};
+use crate::mtp::{Mtp, MtpCache};
 
 /// A model and the MTP head that drafts for it. Both must be frozen.
 pub struct Drafter<'a> {

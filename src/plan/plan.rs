@@ -47,7 +47,7 @@ pub struct Plan {
     pub model: ModelPlan,
     /// The data.
     pub data: DataPlan,
-    /// Which parameters are trained.
+    /// Which tokens are trained.
     pub method: Method,
     /// How examples are packed.
     pub pack: PackPlan,
@@ -140,7 +140,7 @@ impl DataPlan {
     pub const MAX_REJECTED: f64 = 0.01;
 }
 
-/// Which parameters are trained.
+/// Which tokens are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Method {
@@ -363,6 +363,9 @@ pub enum RateBasis {
 }
 
 impl Plan {
+    /// The folder of runs where no answer names another, below the working directory.
+    pub const RUNS_DIR: &str = "runs";
+
     /// Returns the text of `plan.toml`.
     ///
     /// # Errors

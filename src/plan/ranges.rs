@@ -1,6 +1,6 @@
 //! Checks answers and data before anything is decided.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
@@ -93,18 +93,11 @@ pub(crate) fn check_data(facts: &Facts) -> Result<(), PlanError> {
 
 /// Checks that all paths are valid text, because a plan is text.
 pub(crate) fn check_paths(answers: &Answers) -> Result<(), PlanError> {
-    let paths = |answer: &Option<Answer<Vec<PathBuf>>>| {
-        answer.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
-    };
-    let runs_dir = answers.runs_dir.iter().map(|answer| answer.value.clone()).collect();
-    for (key, paths) in [
-        ("data.train", paths(&answers.data)),
-        ("data.eval", paths(&answers.eval_data)),
-        ("runs_dir", runs_dir),
-    ] {
-        if let Some(path) = paths.iter().find(|path| path.to_str().is_none()) {
+    for setting in SETTINGS {
+        let is_no_text = |path: &&Path| path.to_str().is_none();
+        if let Some(path) = answers.paths(setting.key).into_iter().find(is_no_text) {
             return Err(PlanError::Data {
-                key,
+                key: setting.key,
                 what: format!(
                     "the name of {} is not valid UTF-8, and a plan cannot hold it",
                     escape(&path.display().to_string())

@@ -27,10 +27,9 @@ use crate::settings::{Answers, SETTINGS};
 /// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
 /// none.
 pub fn missing(answers: &Answers) -> Vec<Missing> {
-    ["model.id", "data.train"]
+    SETTINGS
         .iter()
-        .filter(|key| answers.origin(key).is_none())
-        .filter_map(|key| Setting::of(key))
+        .filter(|setting| setting.is_required && answers.origin(setting.key).is_none())
         .map(|setting| Missing {
             key: setting.key,
             flag: format!("--{}", setting.name),
@@ -169,7 +168,8 @@ impl Resolver<'_> {
             42,
             "any fixed number will do; the same seed gives the same run",
         );
-        let runs_dir = self.pick("runs_dir", &answers.runs_dir, "runs".into(), "in the current folder");
+        let runs_dir =
+            self.pick("runs_dir", &answers.runs_dir, Plan::RUNS_DIR.into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;

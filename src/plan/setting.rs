@@ -40,6 +40,10 @@ pub struct Setting {
     /// Whether it describes what a run is made from and not how; such settings are left out of the user's
     /// presets.
     pub of_one_run: bool,
+    /// Whether `check` takes it: it says which data is read, and how.
+    pub of_check: bool,
+    /// Whether there is no plan without it, because no rule can supply it.
+    pub is_required: bool,
 }
 
 /// The type of a setting's value.
@@ -103,7 +107,7 @@ pub enum Step {
 /// The groups of settings, in the order in which help lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heading {
-    /// The model.
+    /// The name of the model.
     Model,
     /// The data.
     Data,

@@ -6,7 +6,7 @@
 //! [`Setting::BARE`] is right. The text form of values is defined in `values`; reading and merging layers of
 //! answers, in `answers`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sparktune_base::choices::{PackStrategy, Think};
 
@@ -73,6 +73,14 @@ macro_rules! settings {
                 match key { $($key => self.$field.as_ref()?.value.number(),)+ _ => None }
             }
 
+            /// The paths of the answer at this place, where it has any.
+            pub(crate) fn paths(&self, key: &str) -> Vec<&Path> {
+                match key {
+                    $($key => self.$field.as_ref().map_or_else(Vec::new, |answer| answer.value.paths()),)+
+                    _ => Vec::new(),
+                }
+            }
+
             pub(crate) fn text(&self, key: &str) -> Option<String> {
                 match key { $($key => text_of(&self.$field.as_ref()?.value),)+ _ => None }
             }
@@ -130,6 +138,8 @@ impl Setting {
         nearest_to: &[],
         reads_data: false,
         of_one_run: false,
+        of_check: false,
+        is_required: false,
     };
 
     /// Returns the setting with this key in TOML.
@@ -183,40 +193,43 @@ settings! {
     model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
         heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
         aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path"], of_one_run: true,
+        of_check: true, is_required: true,
     }
     revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
-        heading: In::Model, page: Own, of_one_run: true,
+        heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
     architecture: Architecture = "model.architecture", "architecture", "Treat a model of an unknown family as one of this family." {
-        heading: In::Model, page: Own, of_one_run: true,
+        heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
     ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several can be given." {
-        heading: In::Model, page: Own, of_one_run: true,
+        heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
     data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, or folders that contain them." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
-        aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true,
+        aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
     }
     eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Evaluation data, to use instead of a share of the training data." {
         heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,
         aliases: &["eval-file", "validation-data", "validation-file"], reads_data: true, of_one_run: true,
+        of_check: true,
     }
     eval_fraction: f64 = "data.eval_fraction", "eval-fraction", "Share of the examples set aside for evaluation (0.02 = 2 %)." {
         heading: In::Data, page: Essential(9), number: Some(Number::between(0.0, 0.5, By(0.01))),
         nearest_to: &["val-size", "test-size", "val-set-size"], reads_data: true,
     }
     format: DataFormat = "data.format", "format", "Format of the data; auto detects it for each file." {
-        heading: In::Data, page: AllSettings, reads_data: true,
+        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {
-        heading: In::Data, page: AllSettings, reads_data: true,
+        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Reject examples with more tokens than this." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
-        reads_data: true,
+        reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
+        of_check: true,
     }
     crc_drop: f64 = "data.crc_drop", "crc-drop", "Share of examples dropped at random in each epoch, as augmentation." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),

@@ -4,7 +4,7 @@
 //! Variables, flags and input lines on a screen contain plain text. A list of paths is written there as in
 //! TOML, `["a.jsonl", "b.jsonl"]`; a single path needs no brackets.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::setting::{Kind, digits};
 
@@ -37,6 +37,11 @@ pub(crate) trait Value: Sized + PartialEq {
     /// Returns the value as a number, if it is one.
     fn number(&self) -> Option<f64> {
         None
+    }
+
+    /// As paths, where it has any.
+    fn paths(&self) -> Vec<&Path> {
+        Vec::new()
     }
 }
 
@@ -89,6 +94,10 @@ impl Value for PathBuf {
     fn to_text(&self) -> Option<String> {
         self.to_str().map(str::to_owned)
     }
+
+    fn paths(&self) -> Vec<&Path> {
+        vec![self.as_path()]
+    }
 }
 
 impl Value for Vec<PathBuf> {
@@ -124,6 +133,10 @@ impl Value for Vec<PathBuf> {
 
     fn to_words(&self) -> Option<Vec<String>> {
         self.iter().map(text_of).collect()
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        self.iter().map(PathBuf::as_path).collect()
     }
 }
 

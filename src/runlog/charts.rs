@@ -5,8 +5,9 @@
 
 use serde::Serialize;
 
-use crate::event::{DeviceSample, GpuSample, Step};
+use crate::event::{DeviceSample, GpuSample};
 use crate::series::Series;
+use crate::step::Step;
 
 /// The unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) enum Source {
 pub struct Metric {
     /// The name, as in the middle of a sentence.
     pub title: &'static str,
+    /// What it is called beside the losses of a step, where it belongs there.
+    pub short: Option<&'static str>,
     /// The unit.
     pub unit: Unit,
     /// The subject.
@@ -81,7 +84,9 @@ pub struct Metric {
 
 /// Declares [`Charts`] with a field, and [`METRICS`] with an entry, for each row.
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $name:ident: $title:literal, $unit:ident, $about:ident, $tag:expr, $source:expr;)*) => {
+    (@short) => { None };
+    (@short $short:literal) => { Some($short) };
+    ($($(#[$doc:meta])* $name:ident: $title:literal $(as $short:literal)?, $unit:ident, $about:ident, $tag:expr, $source:expr;)*) => {
         /// The curves of a run, by step. Samples of the machine are assigned to the last step done before
         /// them. Of several GPUs the first is shown, which is the one used for training.
         #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -96,6 +101,7 @@ macro_rules! metrics {
         /// The metrics that are charted in addition to the losses, the most informative first.
         pub static METRICS: &[Metric] = &[$(Metric {
             title: $title,
+            short: metrics!(@short $($short)?),
             unit: Unit::$unit,
             about: About::$about,
             series: |charts| &charts.$name,
@@ -132,9 +138,9 @@ metrics! {
     /// Tokens per second.
     tokens_per_s: "speed", TokensPerSecond, Training, Some("tokens_per_s"), Source::Step(|step| step.tokens_per_s);
     /// Gradient norm before clipping.
-    grad_norm: "gradient norm", Norm, Training, Some("grad_norm"), Source::Step(|step| step.grad_norm);
+    grad_norm: "gradient norm" as "grad", Norm, Training, Some("grad_norm"), Source::Step(|step| step.grad_norm);
     /// Learning rate.
-    lr: "learning rate", LearningRate, Training, Some("lr"), Source::Step(|step| step.lr);
+    lr: "learning rate" as "lr", LearningRate, Training, Some("lr"), Source::Step(|step| step.lr);
     /// Memory used, bytes.
     mem_used_bytes: "trainer memory", Bytes, Machine, Some("mem_used_bytes"),
         Source::Step(|step| step.mem_used_bytes.map(|bytes| bytes as f64));

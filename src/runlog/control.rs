@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::private_file;
 
+use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
-use crate::now_us;
 use crate::run_dir::{RunDir, random_hex};
 
 /// The requests that a trainer accepts.
@@ -37,12 +37,12 @@ impl Action {
     }
 }
 
-/// One request.
+/// A request to the trainer and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The id, which is also the file's name; the acknowledging event repeats it.
     pub id: String,
-    /// The requested action.
+    /// An action that the user requested.
     pub action: Action,
     /// The time of the request, in microseconds since the Unix epoch.
     pub time_us: u64,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sparktune_base::program_name;
 
-use crate::lease::Holder;
+use crate::holder::Holder;
 use crate::manifest::Damage;
 
 /// A result with this crate's [`Error`].
@@ -55,7 +55,7 @@ pub enum Error {
         .path.display(), program = program_name()
     )]
     NotARun {
-        /// The folder.
+        /// Returns the folder.
         path: PathBuf,
     },
     /// The run already has a trainer.
@@ -87,7 +87,7 @@ pub enum Error {
     /// The folder cannot be deleted as a run.
     #[error("{} was not deleted: {reason}", .path.display())]
     NotDeletable {
-        /// The folder.
+        /// Returns the folder.
         path: PathBuf,
         /// The reason, and what to do.
         reason: String,

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{EvalWire, StepWire};
+use crate::step::{Eval, Step};
 
 /// The major version of the envelope. Kinds and fields may be added without changing it.
 pub const EVENT_VERSION: u32 = 1;
@@ -97,52 +97,6 @@ pub struct Progress {
     pub total: Option<u64>,
     /// The unit: `bytes`, `examples`, `tensors`, …
     pub unit: String,
-}
-
-/// One optimizer step.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "StepWire", into = "StepWire")]
-pub struct Step {
-    /// The number of the step, from 1.
-    pub step: u64,
-    /// Epochs done, fractional.
-    pub epoch: Option<f64>,
-    /// Mean loss per target token in nats; may be NaN or infinite.
-    pub loss_nats: f64,
-    /// Target tokens of the step.
-    pub target_tokens: u64,
-    /// All tokens of the step, without padding.
-    pub tokens: u64,
-    /// Learning rate used.
-    pub lr: Option<f64>,
-    /// Global gradient norm before clipping; may be NaN or infinite.
-    pub grad_norm: Option<f64>,
-    /// Wall time of the step in milliseconds.
-    pub step_ms: Option<f64>,
-    /// Tokens (not only targets) per second of this step.
-    pub tokens_per_s: Option<f64>,
-    /// Memory used in bytes, counted as in the plan's budget.
-    pub mem_used_bytes: Option<u64>,
-    /// The part of `step_ms` spent waiting for data.
-    pub data_ms: Option<f64>,
-    /// The part of `step_ms` spent in clipping and the optimizer.
-    pub optimizer_ms: Option<f64>,
-}
-
-/// An evaluation on the eval set.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "EvalWire", into = "EvalWire")]
-pub struct Eval {
-    /// Steps trained so far.
-    pub step: u64,
-    /// Mean loss per target token in nats; may be NaN or infinite.
-    pub loss_nats: f64,
-    /// Target tokens evaluated.
-    pub target_tokens: u64,
-    /// Examples evaluated.
-    pub examples: u64,
-    /// Wall time.
-    pub eval_ms: Option<f64>,
 }
 
 /// The effect of fp8: the losses of the same packs and weights with and without it. A loss that is not finite
@@ -382,14 +336,10 @@ impl Event {
         Ok(line)
     }
 
-    /// Reads one line without its newline.
+    /// Reads one line of any spelling without its newline.
     ///
     /// # Errors
-    /// [`Unreadable`] says whether the line is malformed or from a newer sparktune.
-    pub fn parse(line: &[u8]) -> Result<Event, Unreadable> {
-        crate::step_line::read(line).map_or_else(|| Self::parse_json(line), Ok)
-    }
-
+    /// As [`parse`](Self::parse).
     pub(crate) fn parse_json(line: &[u8]) -> Result<Event, Unreadable> {
         let malformed = |error: serde_json::Error| Unreadable::Malformed(error.to_string());
         let head: Head = match serde_json::from_slice(line) {

@@ -3,7 +3,6 @@
 //! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
 //! The contents of the file are for information only; a PID decides nothing.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{Seek, Write};
 use std::path::PathBuf;
@@ -11,39 +10,16 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use sparktune_base::files::private_file;
 
+use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
-use crate::now_us;
+use crate::holder::Holder;
 use crate::run_dir::RunDir;
 
 // A watcher's check holds a shared lock for microseconds. A trainer that finds one tries again.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// Information about the trainer in the lease file, for display only.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Holder {
-    /// The process id on `host`.
-    pub pid: u32,
-    /// The name of the machine.
-    pub host: String,
-    /// The time when the lease was taken, in microseconds since the Unix epoch.
-    pub started_us: u64,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pid == 0 {
-            return f.write_str("another process");
-        }
-        // The host name comes from a file that anyone with access may have written, so it is escaped.
-        let host: String = self.host.chars().filter(|c| c.is_ascii_graphic()).collect();
-        write!(f, "process {} on {host}", self.pid)
-    }
-}
 
 /// Proof that this process is the run's trainer. It is released on drop and whenever the process ends.
 #[derive(Debug)]

@@ -17,11 +17,13 @@
 
 mod charts;
 mod checkpoint;
+mod clock;
 mod control;
 mod deletion;
 mod drift;
 mod error;
 mod event;
+mod holder;
 mod lease;
 mod lines;
 mod liveness;
@@ -33,23 +35,25 @@ mod proto;
 mod run_dir;
 mod runs_root;
 mod series;
+mod step;
 mod step_line;
 mod tailer;
 mod tensorboard;
 mod view;
-mod wire;
 mod writer;
 
 pub use charts::{About, Charts, METRICS, Mark, Metric, Unit};
 pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
+pub use clock::now_us;
 pub use control::{Action, ControlInbox, Incoming, Request, request};
 pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Eval, Event, Fp8Loss, GpuSample, Kind,
-    Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Unreadable, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Event, Fp8Loss, GpuSample, Kind,
+    Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Unreadable, Warning,
 };
-pub use lease::{Holder, Lease};
+pub use holder::Holder;
+pub use lease::Lease;
 pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
 pub use notice::Notice;
@@ -58,13 +62,7 @@ pub use pressure::{MemoryReading, MemoryUser, PressureWatch, Relief};
 pub use run_dir::RunDir;
 pub use runs_root::RunsRoot;
 pub use series::{Bucket, Series};
+pub use step::{Eval, Step};
 pub use tailer::{Batch, EventTailer, Limit, Polled, Record};
 pub use view::{Attempt, RunView, Seen};
 pub use writer::EventWriter;
-
-/// Returns the microseconds since the Unix epoch, the time of every event and request.
-pub fn now_us() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-}

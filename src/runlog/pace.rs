@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::event::Step;
+use crate::step::Step;
 
 /// The number of steps over which rates, parts and the remaining time are measured.
 const WINDOW: usize = 200;

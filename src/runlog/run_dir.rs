@@ -122,7 +122,7 @@ impl RunDir {
     /// # Errors
     /// [`Error::Io`] when `events/` cannot be listed.
     pub fn attempts(&self) -> Result<Vec<u32>> {
-        let mut attempts = crate::tailer::attempts_in(&self.events()).doing("list", self.events())?;
+        let mut attempts = attempts_in(&self.events()).doing("list", self.events())?;
         attempts.sort_unstable();
         Ok(attempts)
     }
@@ -205,6 +205,17 @@ fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {
     }
     let folder = path.parent().expect("a record lies in its run folder");
     sync(folder).doing("flush to disk", folder)
+}
+
+/// Attempts that have a file in a folder of events, in no order.
+pub(crate) fn attempts_in(events: &Path) -> io::Result<Vec<u32>> {
+    let mut attempts = Vec::new();
+    for entry in fs::read_dir(events)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|n| n.strip_suffix(".jsonl")).and_then(|n| n.parse().ok());
+        attempts.extend(number.filter(|n: &u32| *n > 0));
+    }
+    Ok(attempts)
 }
 
 /// Returns `BYTES` random bytes in hexadecimal, to distinguish runs or requests of the same moment.

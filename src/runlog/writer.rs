@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sparktune_base::files::{private_file, sync};
 
+use crate::clock::now_us;
 use crate::error::{Doing, Result, in_words};
 use crate::event::{Event, Kind, Warning};
 use crate::lease::Lease;
-use crate::now_us;
 use crate::tensorboard::TensorBoard;
 
 /// Writes the event file of this attempt. The threads of the trainer share it.
@@ -187,8 +187,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::{RunFinished, Step};
+    use crate::event::RunFinished;
     use crate::run_dir::RunDir;
+    use crate::step::Step;
 
     /// A disk with little space, which grows from time to time.
     struct SmallDisk {

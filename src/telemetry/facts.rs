@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cuda_headers::{self, CudaHeaders};
+use crate::gpu::{DriverFault, GpuFacts};
 use crate::libraries::{self, CudaLibraries};
 use crate::process::{self, Pressure};
 use crate::sampler::Sampler;
@@ -52,65 +53,6 @@ pub struct Machine {
     pub cuda_headers: Option<CudaHeaders>,
     /// The GPUs that the driver reports.
     pub gpus: Vec<GpuFacts>,
-}
-
-/// One GPU.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuFacts {
-    /// The index used by the driver.
-    pub index: u32,
-    /// Its name.
-    pub name: Option<String>,
-    /// The compute capability, as `12.1`.
-    pub compute_capability: Option<String>,
-    /// The dedicated memory in bytes; `None` on GB10, which shares the system's.
-    pub mem_total_bytes: Option<u64>,
-    /// The part of it that is free now, in bytes.
-    pub mem_free_bytes: Option<u64>,
-    /// The current SM clock; low while idle.
-    pub sm_clock_mhz: Option<u32>,
-    /// The highest SM clock of this model.
-    pub sm_clock_max_mhz: Option<u32>,
-    /// Core temperature.
-    pub temperature_celsius: Option<u32>,
-    /// Power draw.
-    pub power_watts: Option<f64>,
-    /// The power limit.
-    pub power_limit_watts: Option<f64>,
-    /// The reason why the driver limits the clocks, if it does.
-    pub throttle: Option<String>,
-    /// Other processes that use it; `None` if the driver does not report them.
-    pub users: Option<Vec<GpuUser>>,
-}
-
-/// The reason why NVML is installed but does not answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DriverFault {
-    /// The library has another version than the driver in the kernel, because it was updated and not loaded
-    /// yet.
-    Mismatch,
-    /// The kernel has no driver loaded.
-    NotLoaded,
-    /// This process has no permission to use it.
-    NoPermission,
-    /// Any other error, with NVML's message.
-    Other(String),
-}
-
-/// Another process on a GPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuUser {
-    /// The process id used by the driver; in a container that may be the host's.
-    pub pid: u32,
-    /// The program's name, which is untrusted and has to be escaped for a terminal.
-    pub name: Option<String>,
-    /// Whether it computes; otherwise it only draws, like a desktop.
-    pub computes: bool,
-    /// The GPU memory it uses in bytes; not known on GB10.
-    pub mem_used_bytes: Option<u64>,
 }
 
 impl Machine {

@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use sparktune_model::{Checkpoint as Base, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
-use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted};
+use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
+use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::examples::Examples;
+use crate::examples::{Examples, eval_tokens, train_tokens};
 use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
 use crate::optimizer::Optimizer;
+use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
-use crate::run::TrainOptions;
 use crate::session::Session;
 use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{TrainError, base_files, draft_vocab, load};
+use crate::{base_files, draft_vocab, load};
 
 /// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
 /// that of the text model.
@@ -36,16 +37,6 @@ pub(crate) enum Ending {
         /// The reason if memory ran out; `None` if the user requested the stop.
         reason: Option<String>,
     },
-}
-
-/// Returns the token file that a run trains on.
-pub(crate) fn train_tokens(run: &RunDir) -> PathBuf {
-    run.data().join("train.qubgpu")
-}
-
-/// Returns the token file of a run's eval set, which may not exist.
-pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
-    run.data().join("eval.qubgpu")
 }
 
 /// Runs an attempt. `state` becomes the state of the checkpoint that the attempt continues from, and is then

@@ -6,7 +6,7 @@ use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::examples::Examples;
 
 /// The steps of several epochs over a token file.

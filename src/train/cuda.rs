@@ -13,7 +13,7 @@ mod with_cuda {
     use burn::tensor::{Device, DeviceType};
     pub(crate) use sparktune_kernels::linear::tuning;
 
-    use crate::TrainError;
+    use crate::error::TrainError;
 
     /// Returns the first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
@@ -26,7 +26,7 @@ mod with_cuda {
 mod without_cuda {
     use burn::tensor::Device;
 
-    use crate::TrainError;
+    use crate::error::TrainError;
 
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         Err(TrainError::NoDevice("this build has no CUDA".into()))

@@ -13,7 +13,7 @@ use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::examples::open_tokens;
 
 /// Returns the ids that a run drafts from, ascending, or `None` if its plan uses the whole vocabulary. They

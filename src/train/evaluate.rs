@@ -10,12 +10,12 @@ use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Eval, Kind, Sample};
 
-use crate::TrainError;
+use crate::elapsed::milliseconds;
+use crate::error::TrainError;
 use crate::examples::Examples;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::state::Stage;
-use crate::steps::milliseconds;
 
 /// The eval set of a run, packed once.
 pub(crate) struct EvalSet {

@@ -1,13 +1,24 @@
 //! The examples of a token file, packed for training, in groups if the objective needs several at once.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sparktune_data::packing::{Pack, Packing, Packs, Piece};
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::PackedSequence;
+use sparktune_runlog::RunDir;
 
-use crate::TrainError;
+use crate::error::TrainError;
+
+/// Returns the token file that a run trains on.
+pub(crate) fn train_tokens(run: &RunDir) -> PathBuf {
+    run.data().join("train.qubgpu")
+}
+
+/// Returns the token file of a run's eval set, which may not exist.
+pub(crate) fn eval_tokens(run: &RunDir) -> PathBuf {
+    run.data().join("eval.qubgpu")
+}
 
 /// Opens a token file and checks that every token is in the model's vocabulary.
 pub(crate) fn open_tokens(path: &Path, vocabulary: usize) -> Result<TokenFile, TrainError> {

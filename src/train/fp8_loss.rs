@@ -4,8 +4,8 @@
 use sparktune_model::PackedSequence;
 use sparktune_runlog::{Fp8Loss, Kind};
 
-use crate::TrainError;
 use crate::batches::Batches;
+use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;

@@ -6,9 +6,10 @@ use burn::tensor::Device;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, Plan};
 
+use crate::cuda;
+use crate::error::TrainError;
 use crate::objective::trained_parameters;
 use crate::state::{Stage, State, read_weights};
-use crate::{TrainError, cuda};
 
 /// Opens the device of a plan.
 ///

@@ -6,7 +6,7 @@ use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
 use sparktune_model::{Gradients, Param};
 use sparktune_plan::OptimizerPlan;
 
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The first and second moment of each trained parameter by its name, f32, outside autodiff.
 #[derive(Default)]

@@ -13,13 +13,14 @@ use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
-use crate::attempt::{eval_tokens, train_tokens};
+use crate::error::TrainError;
 use crate::evaluate::EvalSet;
+use crate::examples::{eval_tokens, train_tokens};
 use crate::objective::{NextToken, Objective};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
-use crate::{TrainError, base_files, draft_vocab, load};
+use crate::{base_files, draft_vocab, load};
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;

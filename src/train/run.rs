@@ -8,11 +8,11 @@ use serde::Serialize;
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
 
 use crate::attempt::{self, Ending};
+use crate::error::TrainError;
 use crate::objective::{NextToken, Objective, TextModel};
-use crate::self_test::BeforeFirstRun;
+use crate::options::TrainOptions;
 use crate::session::Session;
 use crate::state::State;
-use crate::{TileFile, TrainError};
 
 /// How an attempt ended, for the caller.
 #[derive(Debug, Clone, Serialize)]
@@ -27,17 +27,6 @@ pub struct Finished {
     pub eval_loss: Option<f64>,
     /// The folders and files that were written.
     pub outputs: Vec<PathBuf>,
-}
-
-/// The resources of the machine for a run, in addition to its plan.
-#[derive(Debug, Clone, Default)]
-pub struct TrainOptions {
-    /// The memory to leave to other processes, in bytes; `None` uses the plan's rule.
-    pub reserve_bytes: Option<u64>,
-    /// The self-tests before the first run on a CUDA device.
-    pub before_first_run: Option<BeforeFirstRun>,
-    /// The file of measured tiles of matrix products on a CUDA device; `None` measures none.
-    pub tiles: Option<TileFile>,
 }
 
 /// Trains the run of a folder: from the start, or from its newest intact checkpoint.

@@ -15,9 +15,9 @@ use sparktune_runlog::{
     Checkpoint, CheckpointCommitted, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
 };
 
-use crate::TrainError;
+use crate::elapsed::milliseconds;
+use crate::error::TrainError;
 use crate::snapshot::Snapshot;
-use crate::steps::milliseconds;
 
 /// The thread that writes checkpoints. There is only one for the whole attempt, because each thread has its
 /// own stream and buffers on a device.

@@ -13,7 +13,7 @@ use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::session::Session;
 use crate::steps::is_host;
 

@@ -17,8 +17,8 @@ use sparktune_runlog::{
 };
 use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 
-use crate::TrainError;
 use crate::control::ControlRequests;
+use crate::error::TrainError;
 use crate::saver::{Committer, Saver};
 use crate::snapshot::Snapshot;
 

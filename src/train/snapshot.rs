@@ -14,7 +14,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use sparktune_model::Param;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::optimizer::Optimizer;
 use crate::state::{OPTIMIZER, STATE, State, WEIGHTS};
 

@@ -9,13 +9,14 @@ use sparktune_base::program_name;
 use crate::control::ControlRequests;
 use crate::cuda::tuning;
 use crate::due::{Due, Evaluated, Intervals, StageEnd};
+use crate::error::TrainError;
 use crate::evaluate::EvalSet;
+use crate::fp8_loss;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
-use crate::{TrainError, fp8_loss};
 
 /// A stage and its resources.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {

@@ -12,8 +12,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
-use crate::TrainError;
 use crate::base_files::BaseFile;
+use crate::error::TrainError;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";

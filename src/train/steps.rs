@@ -13,8 +13,9 @@ use sparktune_model::{Gradients, Loss};
 use sparktune_plan::OptimizerPlan;
 use sparktune_runlog::{Kind, Step};
 
-use crate::TrainError;
 use crate::batches::{Batch, Batches};
+use crate::elapsed::milliseconds;
+use crate::error::TrainError;
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
@@ -226,10 +227,4 @@ impl<'a, O: Objective> Steps<'a, O> {
 /// Returns whether a device computes on the calling thread, so that all its work is done when a call returns.
 pub(crate) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
-}
-
-/// Returns the milliseconds since an instant, rounded to microseconds: more digits are noise and make a log
-/// longer.
-pub(crate) fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_micros() as f64 / 1e3
 }

@@ -73,7 +73,7 @@ fn assert_in_every_file(find: fn(&str) -> Vec<String>) {
 }
 
 /// All Rust files but those of the stand-ins, which are crates of other people's shape.
-fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> = ["src", "kernels", "tests"].map(|name| root().join(name)).into();
     while let Some(folder) = folders.pop() {

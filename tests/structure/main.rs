@@ -5,6 +5,7 @@
 
 mod circles;
 mod conventions;
+mod reached;
 
 use std::path::Path;
 

@@ -7,9 +7,9 @@ use pulp::Arch;
 
 use super::chunk::{Keys, Values, chunks_of};
 use super::gradients::{Chunk, KeyGradients, ValueGradients};
+use super::inputs::{Inputs, OutputGradients};
 use super::matrix::Matrix;
 use super::task::Task;
-use super::{Inputs, OutputGradients};
 
 /// The destinations of one task's gradients, with the slices of its group for each token.
 pub(super) struct Results<'a> {

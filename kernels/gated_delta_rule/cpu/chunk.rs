@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use pulp::Arch;
 
-use super::Inputs;
+use super::inputs::Inputs;
 use super::matrix::{Matrix, Shape, View, Write, multiply, padded, transpose};
 use super::rows::{exp, inverse_norm, scale, scale_rows_into};
 use super::triangular::Solve;

@@ -2,8 +2,8 @@
 
 use pulp::Arch;
 
-use super::Inputs;
 use super::chunk::{CHUNK, Keys, Values, chunks_of};
+use super::inputs::Inputs;
 use super::matrix::{Matrix, Shape, Write, multiply};
 use super::rows::scale_rows;
 use super::task::Task;

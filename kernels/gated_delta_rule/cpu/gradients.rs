@@ -6,8 +6,8 @@ use std::iter;
 
 use pulp::Arch;
 
-use super::Dims;
 use super::chunk::{CHUNK, Keys, PerRow, Values};
+use super::inputs::Dims;
 use super::matrix::{LANES, Matrix, Shape, View, Write, multiply, transpose};
 use super::rows::{dot, inverse_norm_gradient, row_dots, scale, scale_rows, scale_rows_into, total};
 

@@ -5,8 +5,8 @@ use std::iter;
 
 use pulp::Arch;
 
-use super::Inputs;
 use super::forward::Results;
+use super::inputs::Inputs;
 use super::rows::L2_NORM_EPS;
 use super::task::Task;
 

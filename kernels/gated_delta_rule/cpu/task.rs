@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::Dims;
+use super::inputs::Dims;
 
 /// One segment of one key head.
 pub(super) struct Task {

@@ -8,7 +8,7 @@
 
 use rayon::prelude::*;
 
-use super::{Attention, Dims, segments, tokens};
+use super::attention::{Attention, Dims, segments, tokens};
 use crate::matmul::{Matrix, MatrixMut, Threads, Tiled, Write, matmul};
 use crate::simd;
 

@@ -8,9 +8,8 @@ use std::time::Instant;
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::linear::tuning::{listen, missed};
 use sparktune_kernels::measuring::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive, random};
-use sparktune_kernels::work::{self, Launch};
+use sparktune_kernels::work::Launch;
 
-use super::products::{self, Layout, Operands};
 use crate::median::median;
 
 /// One op, one way, at one shape.
@@ -128,26 +127,6 @@ impl Meter {
             flops: 0.0,
             work: vec![Launch { bytes, flops: 0.0 }],
             note: "bytes read and written".into(),
-        }
-    }
-
-    /// Multiplies the largest matrices that our own kernel is timed with. The rate is the ceiling of all ops
-    /// that compute, as far as it is known here.
-    pub(super) fn largest_product(&self) -> Measured {
-        let side = if self.is_tiny { 128 } else { 8192 };
-        let operands = Operands::new(self, side * side, side * side);
-        let product = operands.measure(self, Layout::Nt, [side; 3]);
-        let work = work::product(side, side, side, 2.0);
-        Measured {
-            name: "matrix product".into(),
-            shape: format!("{side}×{side}×{side}"),
-            error: product.error,
-            tolerance: products::TOLERANCE,
-            seconds: Some(product.seconds),
-            bytes: 6.0 * (side * side) as f64,
-            flops: work.flops,
-            work: vec![work],
-            note: format!("the floors' FLOP/s; {}", product.tiling()),
         }
     }
 }

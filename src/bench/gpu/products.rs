@@ -3,8 +3,9 @@
 use burn::tensor::{DType, Shape, Tensor};
 use sparktune_kernels::linear::tuning::remember;
 use sparktune_kernels::measuring::{CudaTensor, Product, into_tensor, primitive, product, random, tiling};
+use sparktune_kernels::work;
 
-use super::meter::{Meter, Pace, bytes};
+use super::meter::{Measured, Meter, Pace, bytes};
 
 /// The largest allowed error of a sampled product: bf16 operands, sums in f32, the result rounded to bf16.
 pub(super) const TOLERANCE: f64 = 1e-2;
@@ -98,6 +99,28 @@ impl Operand {
 
     fn at(&self, place: usize) -> f64 {
         f64::from(self.numbers[place % PERIOD])
+    }
+}
+
+impl Meter {
+    /// Multiplies the largest matrices that our own kernel is timed with. The rate is the ceiling of all ops
+    /// that compute, as far as it is known here.
+    pub(super) fn largest_product(&self) -> Measured {
+        let side = if self.is_tiny { 128 } else { 8192 };
+        let operands = Operands::new(self, side * side, side * side);
+        let product = operands.measure(self, Layout::Nt, [side; 3]);
+        let work = work::product(side, side, side, 2.0);
+        Measured {
+            name: "matrix product".into(),
+            shape: format!("{side}×{side}×{side}"),
+            error: product.error,
+            tolerance: TOLERANCE,
+            seconds: Some(product.seconds),
+            bytes: 6.0 * (side * side) as f64,
+            flops: work.flops,
+            work: vec![work],
+            note: format!("the floors' FLOP/s; {}", product.tiling()),
+        }
     }
 }
 

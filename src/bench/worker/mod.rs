@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sparktune_model::PackedSequence;
 use sparktune_plan::{Device, MethodKind, Plan};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::protocol::{Answer, Finished, PROTOCOL, QUIT, Ready, STEP, Stepped, write_packs};
 
 /// The peer: the same steps by transformers and peft. It is run from a copy, so that it is always the one of

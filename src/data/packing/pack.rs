@@ -1,6 +1,6 @@
 //! One row of the batch (a pack), read from the token file.
 
-use super::Piece;
+use super::rows::Piece;
 use crate::token_file::{Mask, TokenFile, TokenFileError};
 
 /// One row: several pieces end to end, each a sequence of its own. It is not padded.

@@ -12,10 +12,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 
+use super::damage::{Defect, Part};
+use super::error::TokenFileError;
 use super::partial::PartialFile;
+use super::reader::TokenFile;
 use super::v1::{self, Unfit};
-use super::v2::FILE_MAGIC;
-use super::{Defect, Header, Origin, Part, Source, TokenFile, TokenFileError, TokenFileWriter};
+use super::v2::{FILE_MAGIC, Header, Origin, Source};
+use super::writer::TokenFileWriter;
 
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

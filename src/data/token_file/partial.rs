@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use sparktune_base::files::sync;
 
-use super::TokenFileError;
+use super::error::TokenFileError;
 
 pub(super) struct PartialFile {
     target: PathBuf,

@@ -13,11 +13,12 @@ use memmap2::{Mmap, UncheckedAdvice};
 use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
+use super::error::TokenFileError;
+use super::v1;
 use super::v2::{
     FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER, PacketHeader,
     packet_len,
 };
-use super::{TokenFileError, v1};
 
 /// An open v2 token file. Threads may share it.
 #[derive(Debug)]

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::error::TokenFileError;
 use super::reader::{map, release};
 use super::scan::{Found, Scan, mask_fault, mask_of, tokens_of};
 use super::v2::{Header, HeaderFault};
-use super::{TokenFileError, TokenFileWriter};
+use super::writer::TokenFileWriter;
 
 /// The result of [`rebuild`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

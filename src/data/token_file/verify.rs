@@ -7,13 +7,14 @@ use serde::Serialize;
 use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
+use super::error::TokenFileError;
 use super::reader::{IndexEntry, has_footer, map, release};
 use super::scan::{Found, Scan, first_packet, mask_fault, tokens_of};
+use super::v1;
 use super::v2::{
     ALIGN, FILE_MAGIC, FOOTER, Footer, FooterFault, Header, HeaderFault, IndexLayout, MAX_HEADER, Origin,
     PacketHeader, u32_at, u64_at,
 };
-use super::{TokenFileError, v1};
 
 /// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::TokenFileError;
+use super::error::TokenFileError;
 use super::partial::PartialFile;
 use super::v2::{
     ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PACKET_HEADER, PacketHeader, packet_len,

@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 
 use sparktune_base::program_name;
 
-use crate::event::{DeviceSample, Step, Warning};
+use crate::event::{DeviceSample, Warning};
+use crate::step::Step;
 
 /// The number of steps at the start of an attempt that are not measured, because kernels are chosen and
 /// memory is allocated.

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
@@ -18,7 +18,7 @@ use crate::error::{Doing, Error, Result};
 use crate::event::{EVENT_VERSION, Event, Unreadable};
 use crate::lines::{self, ParsedLine};
 use crate::notice::Notice;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, attempts_in};
 
 const CHUNK: usize = 4 * 1024 * 1024;
 /// The length above which a line cannot be an event and is skipped instead of being held in memory.
@@ -378,16 +378,6 @@ impl EventTailer {
             Err(e) => Err(e).doing("list", &self.folder),
         }
     }
-}
-
-pub(crate) fn attempts_in(events: &Path) -> io::Result<Vec<u32>> {
-    let mut attempts = Vec::new();
-    for entry in fs::read_dir(events)? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|n| n.strip_suffix(".jsonl")).and_then(|n| n.parse().ok());
-        attempts.extend(number.filter(|n: &u32| *n > 0));
-    }
-    Ok(attempts)
 }
 
 #[cfg(test)]

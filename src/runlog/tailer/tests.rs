@@ -1,9 +1,11 @@
 use std::io::Write;
+use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Kind, Step, Warning};
+use crate::event::{Kind, Warning};
+use crate::step::Step;
 use crate::view::RunView;
 
 fn run() -> (tempfile::TempDir, RunDir) {

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use sparktune_base::files::{create_private_folder, private_file};
 
 use crate::charts::{METRICS, Metric, Source};
+use crate::clock::now_us;
 use crate::error::{Doing, Result, in_words};
-use crate::event::{DeviceSample, Kind, Sample, Step};
-use crate::now_us;
+use crate::event::{DeviceSample, Kind, Sample};
 use crate::proto::{Message, record};
 use crate::run_dir::RunDir;
+use crate::step::Step;
 
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 

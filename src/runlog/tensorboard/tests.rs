@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::event::{Eval, GpuSample, RunFinished, RunStarted, Warning};
+use crate::event::{GpuSample, RunFinished, RunStarted, Warning};
 use crate::lease::Lease;
 use crate::proto::masked_crc;
+use crate::step::Eval;
 use crate::writer::EventWriter;
 
 /// Returns the fields of a message: the number, and the value as an integer, as bytes of fixed size, or as

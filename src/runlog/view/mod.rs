@@ -12,17 +12,18 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::charts::{Charts, Mark};
+use crate::clock::now_us;
 use crate::error::Result;
 use crate::event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, Eval, Event, Fp8Loss, Kind, Outcome, Phase, Progress,
-    RunFinished, RunStarted, Sample, Step, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, Kind, Outcome, Phase, Progress,
+    RunFinished, RunStarted, Sample, Warning,
 };
 use crate::lease::Lease;
 use crate::liveness::Liveness;
-use crate::now_us;
 use crate::pace::{Eta, Pace, StepParts};
 use crate::run_dir::RunDir;
 use crate::series::Bucket;
+use crate::step::{Eval, Step};
 use crate::tailer::{EventTailer, Limit};
 
 /// The weight of the newest loss in the moving average over about the last 20 steps.

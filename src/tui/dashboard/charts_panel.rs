@@ -212,11 +212,12 @@ fn at_crosshair(dash: &Dashboard, first: u64, last: u64, theme: &Theme) -> Line<
     if let Some(other) = dash.shown_other().and_then(|(_, other)| mean(&other.view.charts.loss)) {
         spans.push(Span::styled(format!(" other {}", loss(other)), theme.style(Role::Other)));
     }
-    for (name, unit, series) in
-        [("lr", Unit::LearningRate, &charts.lr), ("grad", Unit::Norm, &charts.grad_norm)]
-    {
-        if let Some(value) = mean(series) {
-            spans.push(Span::styled(format!(" {name} {}", say(unit, value)), theme.style(Role::Dim)));
+    // From the end of the table: the learning rate stands next to the losses.
+    for metric in METRICS.iter().rev() {
+        if let Some(short) = metric.short
+            && let Some(value) = mean((metric.series)(charts))
+        {
+            spans.push(Span::styled(format!(" {short} {}", say(metric.unit, value)), theme.style(Role::Dim)));
         }
     }
     Line::from(spans)

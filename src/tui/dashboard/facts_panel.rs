@@ -7,7 +7,7 @@ use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Device, Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
-use super::Known;
+use super::reading::Known;
 use crate::screen::{Role, Theme};
 use crate::state::outcome_word;
 use crate::wrap::wrap;

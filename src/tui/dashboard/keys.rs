@@ -2,7 +2,7 @@
 
 use crossterm::event::KeyCode;
 
-use super::Tab;
+use super::tab::Tab;
 use crate::screen::{Binding, ctrl, key};
 
 /// The action of a key.

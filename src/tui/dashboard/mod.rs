@@ -29,6 +29,7 @@ mod machine_panel;
 mod reading;
 mod samples_panel;
 mod step_panel;
+mod tab;
 mod zoom;
 
 #[cfg(test)]
@@ -47,54 +48,13 @@ use ratatui::widgets::{Block, Widget};
 use reading::{Known, Reading};
 use sparktune_base::escape::escape;
 use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
+use tab::Tab;
 use zoom::Zoom;
 
 use crate::chart::Window;
 use crate::plain::standing;
 use crate::screen::{App, Input, Next, Popup, Role, Theme, action, help, hints, rows};
 use crate::wrap::cut;
-
-/// The panels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tab {
-    Charts,
-    Events,
-    Samples,
-    Step,
-    Machine,
-    Facts,
-}
-
-impl Tab {
-    const ALL: [Tab; 6] = [Tab::Charts, Tab::Events, Tab::Samples, Tab::Step, Tab::Machine, Tab::Facts];
-
-    fn word(self) -> &'static str {
-        match self {
-            Tab::Charts => "charts",
-            Tab::Events => "events",
-            Tab::Samples => "samples",
-            Tab::Step => "step",
-            Tab::Machine => "machine",
-            Tab::Facts => "run",
-        }
-    }
-
-    /// Returns the title of a panel that is a list.
-    fn title(self) -> &'static str {
-        match self {
-            Tab::Charts | Tab::Machine => "",
-            Tab::Events => "events, newest first; times are UTC",
-            Tab::Samples => "what the model writes, newest first",
-            Tab::Step => "where the time of a step goes",
-            Tab::Facts => "what this run is",
-        }
-    }
-
-    fn neighbour(self, by: usize) -> Tab {
-        let here = Tab::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
-        Tab::ALL[(here + by) % Tab::ALL.len()]
-    }
-}
 
 /// An overlay over the panels, which takes the keys.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ mod curve;
 mod curves;
 mod data;
 mod drawing;
+mod figure;
 mod head;
 mod history;
 mod input;

@@ -69,7 +69,7 @@ pub fn hint_line(
     let mut spans = Vec::new();
     let mut used = 0;
     for (shown, hint) in hints {
-        let shown = ascii_keys(shown, theme);
+        let shown = theme.key_names(shown);
         let wide = shown.width() + hint.width() + 3;
         if used + wide > usize::from(width) {
             break;
@@ -79,16 +79,6 @@ pub fn hint_line(
         spans.push(Span::styled(format!(" {hint}  "), theme.style(Role::Dim)));
     }
     Line::from(spans)
-}
-
-/// Writes keys with names instead of arrows for terminals without Unicode.
-pub(super) fn ascii_keys(shown: &str, theme: &Theme) -> String {
-    if theme.unicode {
-        return shown.to_owned();
-    }
-    [("↑", "Up"), ("↓", "Down"), ("←", "Left"), ("→", "Right"), ("⏎", "Enter")]
-        .iter()
-        .fold(shown.to_owned(), |text, (arrow, word)| text.replace(arrow, word))
 }
 
 /// Returns the rows of a table for the help. A binding whose `shown` is empty has no row, because the row
@@ -101,7 +91,7 @@ pub fn rows<A>(table: &'static [Binding<A>]) -> Vec<(&'static str, &'static str)
 /// Draws the help over `area`: each group of bindings under its title, and a note that any key closes it.
 pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, Vec<(&str, &str)>)]) {
     let rows = groups.iter().flat_map(|(_, rows)| rows);
-    let keys = rows.map(|(shown, _)| ascii_keys(shown, theme).width()).max().unwrap_or(0);
+    let keys = rows.map(|(shown, _)| theme.key_names(shown).width()).max().unwrap_or(0);
     let mut lines = Vec::new();
     // On a low screen, showing all keys is more important than keeping their order.
     let all = groups.iter().map(|(_, rows)| rows.len() + 2).sum::<usize>() + 1;
@@ -115,7 +105,7 @@ pub fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme, groups: &[(&str, V
             lines.push(Line::styled((*title).to_owned(), theme.style(Role::Title)));
         }
         for (shown, what) in rows {
-            let shown = ascii_keys(shown, theme);
+            let shown = theme.key_names(shown);
             let gap = " ".repeat(keys - shown.width() + 2);
             lines.push(Line::from(vec![
                 Span::styled(format!("  {shown}"), theme.style(Role::Accent)),

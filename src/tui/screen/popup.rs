@@ -6,7 +6,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Padding, Paragraph};
 use unicode_width::UnicodeWidthStr;
 
-use super::keys::ascii_keys;
 use super::theme::{Role, Theme};
 
 /// A box over the screen.
@@ -26,7 +25,7 @@ impl Popup<'_> {
     pub(crate) fn draw(self, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let keys = match self.keys {
             "" => String::new(),
-            keys => format!(" {} ", ascii_keys(keys, theme)),
+            keys => format!(" {} ", theme.key_names(keys)),
         };
         let title = format!(" {} ", self.title);
         let widest = self.lines.iter().map(Line::width).max().unwrap_or(0);

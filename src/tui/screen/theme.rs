@@ -132,6 +132,16 @@ impl Theme {
         if self.unicode { unicode } else { ascii }
     }
 
+    /// Names of keys, with words in place of arrows where there are none.
+    pub(super) fn key_names(&self, shown: &str) -> String {
+        if self.unicode {
+            return shown.to_owned();
+        }
+        [("↑", "Up"), ("↓", "Down"), ("←", "Left"), ("→", "Right"), ("⏎", "Enter")]
+            .iter()
+            .fold(shown.to_owned(), |text, (arrow, word)| text.replace(arrow, word))
+    }
+
     /// Returns the lines of frames.
     pub fn border(&self) -> border::Set<'static> {
         const ASCII: border::Set<'static> = border::Set {

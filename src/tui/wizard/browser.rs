@@ -13,7 +13,7 @@ use sparktune_app::questions::data::PATH_HELP;
 use sparktune_base::escape::escape;
 use sparktune_base::units::bytes;
 
-use super::keys::{Keys, down, enter, first, last, up};
+use super::keys::{COMPLETE, Keys, Typing, down, enter, first, last, stop, up};
 use super::lines::{draw, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::loading::Loading;
 use super::path_line::PathLine;
@@ -121,40 +121,13 @@ const KEYS: &[Binding<Action>] = &[
     },
 ];
 
-#[derive(Debug, Clone, Copy)]
-enum Typing {
-    Take,
-    Stop,
-    Complete,
-}
-
-const FILTER_KEYS: &[Binding<Typing>] = &[
-    enter("back to the list", "to the list", Typing::Take),
-    Binding {
-        keys: &[key(KeyCode::Esc)],
-        shown: "esc",
-        help: "show all",
-        hint: Some("show all"),
-        action: Typing::Stop,
-    },
-];
+const FILTER_KEYS: &[Binding<Typing>] =
+    &[enter("back to the list", "to the list", Typing::Take), stop("show all", "show all")];
 
 const PATH_KEYS: &[Binding<Typing>] = &[
     enter("choose it; a folder that ends in / is opened", "choose", Typing::Take),
-    Binding {
-        keys: &[key(KeyCode::Tab)],
-        shown: "tab",
-        help: "complete",
-        hint: Some("complete"),
-        action: Typing::Complete,
-    },
-    Binding {
-        keys: &[key(KeyCode::Esc)],
-        shown: "esc",
-        help: "back to the list",
-        hint: Some("back to the list"),
-        action: Typing::Stop,
-    },
+    COMPLETE,
+    stop("back to the list", "back to the list"),
 ];
 
 impl Browser {

@@ -64,6 +64,34 @@ pub(super) const COMMON: &[Binding<Common>] = &[
     },
 ];
 
+/// What keys do while a line of text is typed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Typing {
+    Take,
+    Stop,
+    Complete,
+}
+
+/// `tab`, where a typed line can be completed.
+pub(super) const COMPLETE: Binding<Typing> = Binding {
+    keys: &[key(KeyCode::Tab)],
+    shown: "tab",
+    help: "complete",
+    hint: Some("complete"),
+    action: Typing::Complete,
+};
+
+/// `esc`, which ends typing without taking the line.
+pub(super) const fn stop(help: &'static str, hint: &'static str) -> Binding<Typing> {
+    Binding {
+        keys: const { &[key(KeyCode::Esc)] },
+        shown: "esc",
+        help,
+        hint: Some(hint),
+        action: Typing::Stop,
+    }
+}
+
 /// The binding of `⏎`.
 pub(super) const fn enter<A>(help: &'static str, hint: &'static str, action: A) -> Binding<A> {
     Binding { keys: const { &[key(KeyCode::Enter)] }, shown: "⏎", help, hint: Some(hint), action }

@@ -10,7 +10,7 @@ use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, parameters};
 use sparktune_plan::{Catalog, CatalogModel};
 
-use super::keys::{KeyResult, Keys, down, enter, first, last, up};
+use super::keys::{COMPLETE, KeyResult, Keys, Typing, down, enter, first, last, stop, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, right, selected, window, wrapped};
 use super::model_table::{Columns, ascii, cache_cell, method_in_words, missing_cell, row_cell, speed_cell};
 use super::path_line::PathLine;
@@ -98,41 +98,13 @@ const KEYS: &[Binding<Action>] = &[
     },
 ];
 
-#[derive(Debug, Clone, Copy)]
-enum Typing {
-    Take,
-    Stop,
-    Complete,
-}
-
 const SEARCH_KEYS: &[Binding<Typing>] = &[
     enter("back to the list", "to the list", Typing::Take),
-    Binding {
-        keys: &[key(KeyCode::Esc)],
-        shown: "esc",
-        help: "end the search and show all",
-        hint: Some("show all"),
-        action: Typing::Stop,
-    },
+    stop("end the search and show all", "show all"),
 ];
 
-const OTHER_KEYS: &[Binding<Typing>] = &[
-    enter("check it", "check it", Typing::Take),
-    Binding {
-        keys: &[key(KeyCode::Tab)],
-        shown: "tab",
-        help: "complete",
-        hint: Some("complete"),
-        action: Typing::Complete,
-    },
-    Binding {
-        keys: &[key(KeyCode::Esc)],
-        shown: "esc",
-        help: "back to the list",
-        hint: Some("back to the list"),
-        action: Typing::Stop,
-    },
-];
+const OTHER_KEYS: &[Binding<Typing>] =
+    &[enter("check it", "check it", Typing::Take), COMPLETE, stop("back to the list", "back to the list")];
 
 impl ModelPage {
     pub(super) fn keys(&self) -> Keys {

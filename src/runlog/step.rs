@@ -1,8 +1,53 @@
-//! The JSON form of a step and an evaluation: a float that is not finite becomes `null` next to its name.
+//! A step and an evaluation, and how they are spelled in JSON: a float that is not finite becomes `null`
+//! beside its name.
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Eval, Step};
+/// One optimizer step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StepWire", into = "StepWire")]
+pub struct Step {
+    /// The number of the step, from 1.
+    pub step: u64,
+    /// Epochs done, fractional.
+    pub epoch: Option<f64>,
+    /// Mean loss per target token in nats; may be NaN or infinite.
+    pub loss_nats: f64,
+    /// Target tokens of the step.
+    pub target_tokens: u64,
+    /// All tokens of the step, without padding.
+    pub tokens: u64,
+    /// Learning rate used.
+    pub lr: Option<f64>,
+    /// Global gradient norm before clipping; may be NaN or infinite.
+    pub grad_norm: Option<f64>,
+    /// Wall time of the step in milliseconds.
+    pub step_ms: Option<f64>,
+    /// Tokens (not only targets) per second of this step.
+    pub tokens_per_s: Option<f64>,
+    /// Memory used in bytes, counted as in the plan's budget.
+    pub mem_used_bytes: Option<u64>,
+    /// The part of `step_ms` spent waiting for data.
+    pub data_ms: Option<f64>,
+    /// The part of `step_ms` spent in clipping and the optimizer.
+    pub optimizer_ms: Option<f64>,
+}
+
+/// An evaluation on the eval set.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "EvalWire", into = "EvalWire")]
+pub struct Eval {
+    /// Steps trained so far.
+    pub step: u64,
+    /// Mean loss per target token in nats; may be NaN or infinite.
+    pub loss_nats: f64,
+    /// Target tokens evaluated.
+    pub target_tokens: u64,
+    /// Examples evaluated.
+    pub examples: u64,
+    /// Wall time.
+    pub eval_ms: Option<f64>,
+}
 
 // The values of a float that JSON cannot represent, written next to the `null`.
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -40,7 +85,7 @@ fn loss(value: Option<f64>, nonfinite: Option<NonFinite>) -> Result<f64, &'stati
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct StepWire {
+struct StepWire {
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<f64>,
@@ -112,7 +157,7 @@ impl TryFrom<StepWire> for Step {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct EvalWire {
+struct EvalWire {
     step: u64,
     loss_nats: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

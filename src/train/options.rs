@@ -1,0 +1,15 @@
+//! What the caller of a training may say beside the plan.
+
+use crate::self_test::BeforeFirstRun;
+use crate::tiles::TileFile;
+
+/// The resources of the machine for a run, in addition to its plan.
+#[derive(Debug, Clone, Default)]
+pub struct TrainOptions {
+    /// The memory to leave to other processes, in bytes; `None` uses the plan's rule.
+    pub reserve_bytes: Option<u64>,
+    /// The self-tests before the first run on a CUDA device.
+    pub before_first_run: Option<BeforeFirstRun>,
+    /// The file of measured tiles of matrix products on a CUDA device; `None` measures none.
+    pub tiles: Option<TileFile>,
+}
