@@ -1,7 +1,7 @@
 //! The list of runs as a full screen, with the state of each and the actions on it.
 //!
-//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts
-//! no process and deletes nothing; the program carries out the wish, reports the result with
+//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`RunAction`]. The list starts
+//! no process and deletes nothing; the program carries out the requested, reports the result with
 //! [`RunsList::say`], and shows the list again. Only a request to stop is written from here: it is a file in
 //! the run's own folder.
 
@@ -32,7 +32,7 @@ use crate::state::State;
 
 /// An action that the user requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum RunAction {
     /// Show this run live.
     Watch(RunDir),
     /// Resume this run.
@@ -89,7 +89,7 @@ pub struct RunsList {
     asking: Option<Ask>,
     helping: bool,
     message: Option<String>,
-    wish: Option<Wish>,
+    requested: Option<RunAction>,
 }
 
 impl RunsList {
@@ -113,15 +113,15 @@ impl RunsList {
             asking: None,
             helping: false,
             message: None,
-            wish: None,
+            requested: None,
         };
         list.shelf.look();
         list
     }
 
     /// Returns the requested action, once; `None` when the list did not end the loop.
-    pub fn wish(&mut self) -> Option<Wish> {
-        self.wish.take()
+    pub fn requested(&mut self) -> Option<RunAction> {
+        self.requested.take()
     }
 
     /// Shows the result of an action until the next key press.
@@ -226,7 +226,7 @@ impl RunsList {
                 self.settle();
             }
             Some(Do::Help) => self.helping = true,
-            Some(Do::Leave) => return self.leave_with(Wish::Leave),
+            Some(Do::Leave) => return self.leave_with(RunAction::Leave),
             Some(what @ (Do::Watch | Do::Resume | Do::Export | Do::Delete | Do::Stop)) => {
                 if let Some(look) = self.chosen() {
                     let (run, liveness) = (look.run.clone(), look.liveness());
@@ -253,12 +253,16 @@ impl RunsList {
         true
     }
 
-    fn leave_with(&mut self, wish: Wish) -> Next {
-        if let Wish::Watch(run) | Wish::Resume(run) | Wish::Export(run) | Wish::Delete(run) = &wish {
+    fn leave_with(&mut self, requested: RunAction) -> Next {
+        if let RunAction::Watch(run)
+        | RunAction::Resume(run)
+        | RunAction::Export(run)
+        | RunAction::Delete(run) = &requested
+        {
             // The row is read again, whatever the result.
             self.shelf.forget(run);
         }
-        self.wish = Some(wish);
+        self.requested = Some(requested);
         Next::Leave
     }
 
@@ -267,18 +271,18 @@ impl RunsList {
         let live = liveness.is_some_and(Liveness::is_live);
         let name = escape(&run.name()).into_owned();
         let refusal = match (what, liveness) {
-            (Do::Watch, _) => return self.leave_with(Wish::Watch(run)),
+            (Do::Watch, _) => return self.leave_with(RunAction::Watch(run)),
             (Do::Resume, _) if live => {
                 format!("{name} is running, so there is nothing to resume. Enter watches it")
             }
             (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
                 format!("{name} is complete, so there is nothing to resume. e exports its outputs again")
             }
-            (Do::Resume, _) => return self.leave_with(Wish::Resume(run)),
+            (Do::Resume, _) => return self.leave_with(RunAction::Resume(run)),
             (Do::Export, _) if live => {
                 format!("{name} is running. It can be exported when it is done, or after s has stopped it")
             }
-            (Do::Export, _) => return self.leave_with(Wish::Export(run)),
+            (Do::Export, _) => return self.leave_with(RunAction::Export(run)),
             (Do::Stop, _) if live => {
                 self.asking = Some(Ask::stop(&run));
                 return Next::Draw;
@@ -312,7 +316,7 @@ impl RunsList {
                 });
             }
             Answer::Delete(run) => match free_to_delete(&run) {
-                Ok(()) => return self.leave_with(Wish::Delete(run)),
+                Ok(()) => return self.leave_with(RunAction::Delete(run)),
                 Err(refusal) => self.message = Some(refusal),
             },
         }
