@@ -313,7 +313,7 @@ mod tests {
     use sparktune_base::choices::PackStrategy;
     use sparktune_base::random::SplitMix64;
     use sparktune_data::packing::Packing;
-    use sparktune_plan::rows::Lengths;
+    use sparktune_plan::packing::Lengths;
 
     use super::*;
 

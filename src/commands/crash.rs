@@ -23,7 +23,7 @@ fn report() -> MutexGuard<'static, Option<PathBuf>> {
 pub fn install() {
     std::panic::set_hook(Box::new(|panic| {
         // A thread of the GPU's runtime may be the only one to say what went wrong.
-        sparktune_telemetry::hear(panic.payload_as_str().unwrap_or_default());
+        sparktune_telemetry::note_panic(panic.payload_as_str().unwrap_or_default());
         let mut at = report();
         let path = at.get_or_insert_with(|| {
             std::env::temp_dir().join(format!("sparktune-crash-{}.txt", std::process::id()))
@@ -58,7 +58,7 @@ pub fn report_panic() -> Exit {
         Some(path) => format!("The crash report is {}", path.display()),
         None => "No crash report could be written".to_owned(),
     };
-    if let Some(what) = sparktune_telemetry::heard() {
+    if let Some(what) = sparktune_telemetry::noted_failure() {
         note(&format!("error: {what}. {place}"));
         return Exit::Device;
     }

@@ -116,7 +116,7 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
             )]),
         }
     }));
-    tried.unwrap_or_else(|panic| match sparktune_telemetry::heard() {
+    tried.unwrap_or_else(|panic| match sparktune_telemetry::noted_failure() {
         Some(what) => Ok(vec![Check::failed(&name, "the GPU's runtime failed", what)]),
         None => resume_unwind(panic),
     })

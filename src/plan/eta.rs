@@ -5,13 +5,13 @@ use sparktune_base::units::{count, duration, flops, tokens_per_s};
 use crate::catalog::Catalog;
 use crate::choices::{Device, MethodKind};
 use crate::facts::Rates;
-use crate::fit::{Choice, Fit, Wish};
+use crate::fit::{Choice, Constraints, Fit};
 use crate::plan::{RateBasis, Time};
 
 /// The inputs of the time estimate.
 pub(crate) struct Run<'a> {
     pub fit: &'a Fit<'a>,
-    pub wish: &'a Wish,
+    pub constraints: &'a Constraints,
     pub choice: &'a Choice,
     pub model: &'a str,
     pub rates: &'a Rates,
@@ -28,11 +28,11 @@ pub(crate) fn speed(
     model: &str,
     rates: &Rates,
     fit: &Fit,
-    wish: &Wish,
+    constraints: &Constraints,
     choice: &Choice,
 ) -> (Option<f64>, RateBasis, String) {
-    let flops_per_token = fit.flops_per_token(wish, choice);
-    if let Some(rate) = rates.newest(model, &fit.speed.device, wish.method) {
+    let flops_per_token = fit.flops_per_token(constraints, choice);
+    if let Some(rate) = rates.newest(model, &fit.speed.device, constraints.method) {
         let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
         let words = format!(
             "based on {} tokens/s in an earlier run here, at {} a token; this run has {}",
@@ -43,11 +43,12 @@ pub(crate) fn speed(
         return (Some(now), RateBasis::MeasuredHere, words);
     }
     let catalog = Catalog::shipped();
-    let recipe = catalog.recipe_rate(model, &fit.speed.device).filter(|_| wish.method == MethodKind::Lora);
+    let recipe =
+        catalog.recipe_rate(model, &fit.speed.device).filter(|_| constraints.method == MethodKind::Lora);
     let size = catalog.find(model).map(|model| model.shape.as_str());
     let measured = || {
         let (device, probe) = (&fit.speed.device, fit.machine.probe);
-        rates.measured.speed(device, size, wish.method, flops_per_token, probe)
+        rates.measured.speed(device, size, constraints.method, flops_per_token, probe)
     };
     if let Some(derived) = (fit.device == Device::Cuda).then(measured).flatten() {
         let mut words = derived.words;
@@ -79,7 +80,7 @@ pub(crate) fn speed(
                 "estimate: {} a token, {basis}, padding and fixed costs counted",
                 flops(flops_per_token)
             );
-            (Some(choice.rows.tokens / choice.epoch_s), RateBasis::Estimate, words)
+            (Some(choice.packs.tokens / choice.epoch_s), RateBasis::Estimate, words)
         }
         _ => (
             None,
@@ -91,13 +92,13 @@ pub(crate) fn speed(
 
 /// Steps, speed and duration of a run.
 pub(crate) fn time(run: &Run) -> Time {
-    let rows = &run.choice.rows;
-    let treatment = run.fit.treatment(run.wish, run.choice.recompute, rows);
-    let flops_per_token = run.fit.flops_per_token(run.wish, run.choice);
-    let (rate, basis, words) = speed(run.model, run.rates, run.fit, run.wish, run.choice);
+    let packs = &run.choice.packs;
+    let treatment = run.fit.treatment(run.constraints, run.choice.recompute, packs);
+    let flops_per_token = run.fit.flops_per_token(run.constraints, run.choice);
+    let (rate, basis, words) = speed(run.model, run.rates, run.fit, run.constraints, run.choice);
 
     let whole = |x: f64| (x.max(0.0).round() as u64).min(i64::MAX as u64);
-    let epoch_tokens = rows.tokens * run.train_share;
+    let epoch_tokens = packs.tokens * run.train_share;
     let step_tokens = epoch_tokens / run.steps_per_epoch.max(1) as f64;
     let tokens = (epoch_tokens * f64::from(run.epochs)).min(step_tokens * run.steps as f64);
     let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);

@@ -8,22 +8,22 @@ use crate::choices::{Device, MethodKind};
 use crate::cost::{Speed, Treatment, Work};
 use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};
+use crate::packing::{Lengths, Packs};
 use crate::ranges::model_limit;
-use crate::rows::{Lengths, Rows};
 
 /// A pack length with its cost; the points of the wizard's chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
-    /// Tokens of a row.
+    /// Tokens of a pack.
     pub pack_length: u32,
     /// Speed relative to the fastest point that fits (or to the fastest of all, when none fits); 1 is best.
     pub tokens_per_s_relative: f64,
-    /// Share of the rows that stays empty.
+    /// Share of the packs that stays empty.
     pub waste: f64,
-    /// Rows of one epoch.
+    /// Packs of one epoch.
     pub rows: u64,
-    /// Examples that are longer and get a row of their own.
+    /// Examples that are longer and get a pack of their own.
     pub own_rows: u64,
     /// Memory needed, bytes.
     pub needed_bytes: u64,
@@ -35,14 +35,14 @@ pub struct CostPoint {
 
 /// The constraints that a choice must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Wish {
+pub(crate) struct Constraints {
     pub method: MethodKind,
     pub rank: u32,
     /// Given by the user, or free.
     pub recompute: Option<bool>,
     /// Given by the user, or free.
     pub pack_length: Option<u32>,
-    /// Given by the user or decided, or free: then memory is asked for single rows.
+    /// Given by the user or decided, or free: then memory is asked for single packs.
     pub micro_batch_packs: Option<u32>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Wish {
 pub(crate) struct Choice {
     pub pack_length: u32,
     pub recompute: bool,
-    pub rows: Rows,
+    pub packs: Packs,
     pub memory: Memory,
     /// Estimated seconds of one epoch.
     pub epoch_s: f64,
@@ -70,29 +70,29 @@ pub(crate) struct Fit<'a> {
     pub lengths: Lengths,
     /// Longest accepted example, tokens.
     pub longest: u32,
-    /// Longest row the model can take, tokens.
+    /// Longest pack the model can take, tokens.
     pub limit: u32,
     /// Pack length by the recipe's rule.
     pub rule: u32,
     pub target_share: f64,
 }
 
-/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter rows need
-/// less memory and make finer steps.
+/// A pack length is preferred over longer ones when it is within this share of the fastest: shorter packs
+/// need less memory and make finer steps.
 const CLOSE_ENOUGH: f64 = 0.02;
 
-/// Rows that may pass through the model together, where a step has a multiple of them and memory allows.
-const TOGETHER: [u32; 2] = [4, 2];
+/// Packs that may pass through the model together, where a step has a multiple of them and memory allows.
+const MICRO_BATCHES: [u32; 2] = [4, 2];
 
-/// Rows of an optimizer step, when rows are as long as the recipe's rule says.
+/// Packs of an optimizer step, when packs are as long as the recipe's rule says.
 const PACKS_PER_STEP: f64 = 16.0;
 /// Optimizer steps that an epoch should have at least.
 const LEAST_STEPS: u64 = 8;
 
-/// Rows of an optimizer step, and what decides them.
+/// Packs of an optimizer step, and what decides them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct StepRows {
-    /// Rows of an epoch that are trained on.
+pub(crate) struct StepPacks {
+    /// Packs of an epoch that are trained on.
     pub of_epoch: u64,
     /// As many as make the batch that the learning rate is meant for.
     same_tokens: f64,
@@ -100,8 +100,8 @@ pub(crate) struct StepRows {
     few: u64,
 }
 
-impl StepRows {
-    /// The rows of a step when they pass through the model one by one.
+impl StepPacks {
+    /// The packs of a step when they pass through the model one by one.
     pub(crate) fn count(self) -> u64 {
         (self.same_tokens.round() as u64).min(self.few)
     }
@@ -111,9 +111,9 @@ impl StepRows {
         self.count() < self.same_tokens.round() as u64
     }
 
-    /// The rows of a step when so many pass together; nothing where that would make it another batch: by more
-    /// than rounding or one row in 16.
-    pub(crate) fn together(self, packs: u32) -> Option<u64> {
+    /// The packs of a step when so many pass together; nothing where that would make it another batch: by
+    /// more than rounding or one pack in 16.
+    pub(crate) fn count_in_micro_batches_of(self, packs: u32) -> Option<u64> {
         let packs = u64::from(packs);
         let nearest = (self.same_tokens / packs as f64).round() as u64 * packs;
         let off = (nearest as f64 - self.same_tokens).abs();
@@ -121,11 +121,11 @@ impl StepRows {
         [is_same.then_some(nearest), Some(self.count())]
             .into_iter()
             .flatten()
-            .find(|rows| rows.is_multiple_of(packs))
+            .find(|count| count.is_multiple_of(packs))
     }
 }
 
-/// Rows longer than this bring nothing on any machine of the catalog, unless examples are.
+/// Packs longer than this bring nothing on any machine of the catalog, unless examples are.
 const LONGEST_USEFUL: u32 = 32_768;
 
 pub(crate) fn up_to_128(tokens: u32) -> u32 {
@@ -170,108 +170,125 @@ impl<'a> Fit<'a> {
     }
 
     /// How tokens are treated, for counting FLOPs.
-    pub(crate) fn treatment(&self, wish: &Wish, recompute: bool, rows: &Rows) -> Treatment {
-        let Wish { method, rank, .. } = *wish;
-        Treatment { method, rank, recompute, target_share: self.target_share, context: rows.context }
+    pub(crate) fn treatment(&self, constraints: &Constraints, recompute: bool, packs: &Packs) -> Treatment {
+        let Constraints { method, rank, .. } = *constraints;
+        Treatment { method, rank, recompute, target_share: self.target_share, context: packs.context }
     }
 
     /// FLOPs of training for each token.
-    pub(crate) fn flops_per_token(&self, wish: &Wish, choice: &Choice) -> f64 {
-        self.work.training_flops(&self.treatment(wish, choice.recompute, &choice.rows))
+    pub(crate) fn flops_per_token(&self, constraints: &Constraints, choice: &Choice) -> f64 {
+        self.work.training_flops(&self.treatment(constraints, choice.recompute, &choice.packs))
     }
 
-    /// Memory with this pack length: the longest row counts.
-    pub(crate) fn memory(&self, wish: &Wish, pack_length: u32, recompute: bool) -> Memory {
-        self.memory_of_row(wish, self.longest_row(pack_length), recompute)
+    /// Memory with this pack length: the longest pack counts.
+    pub(crate) fn memory(&self, constraints: &Constraints, pack_length: u32, recompute: bool) -> Memory {
+        self.memory_of_pack(constraints, self.longest_pack(pack_length), recompute)
     }
 
-    /// Memory when the longest row has this many tokens.
-    pub(crate) fn memory_of_row(&self, wish: &Wish, row: u32, recompute: bool) -> Memory {
-        let tokens = f64::from(row) * f64::from(wish.micro_batch_packs.unwrap_or(1));
-        let footprint = self.footprint(wish, tokens, recompute);
+    /// Memory when the longest pack has this many tokens.
+    pub(crate) fn memory_of_pack(&self, constraints: &Constraints, pack: u32, recompute: bool) -> Memory {
+        let tokens = f64::from(pack) * f64::from(constraints.micro_batch_packs.unwrap_or(1));
+        let footprint = self.footprint(constraints, tokens, recompute);
         memory::estimate(self.model, &self.work, self.machine, &footprint)
     }
 
-    /// Memory of the MTP head's stage with this pack length, one row at a time.
-    pub(crate) fn memory_of_head(&self, wish: &Wish, pack_length: u32) -> Memory {
-        let footprint = self.footprint(wish, f64::from(self.longest_row(pack_length)), true);
+    /// Memory of the MTP head's stage with this pack length, one pack at a time.
+    pub(crate) fn memory_of_head(&self, constraints: &Constraints, pack_length: u32) -> Memory {
+        let footprint = self.footprint(constraints, f64::from(self.longest_pack(pack_length)), true);
         memory::estimate_head(self.model, &self.work, self.machine, &footprint)
     }
 
-    fn footprint(&self, wish: &Wish, tokens: f64, recompute: bool) -> Footprint {
-        Footprint { device: self.device, method: wish.method, rank: wish.rank, recompute, tokens }
+    fn footprint(&self, constraints: &Constraints, tokens: f64, recompute: bool) -> Footprint {
+        Footprint {
+            device: self.device,
+            method: constraints.method,
+            rank: constraints.rank,
+            recompute,
+            tokens,
+        }
     }
 
-    /// Under `bfd` that may be an example's own row.
-    fn longest_row(&self, pack_length: u32) -> u32 {
+    /// Under `bfd` that may be an example's own pack.
+    fn longest_pack(&self, pack_length: u32) -> u32 {
         match self.strategy {
             PackStrategy::Bfd => pack_length.max(self.longest),
             PackStrategy::Stream => pack_length,
         }
     }
 
-    /// Estimated seconds of one epoch: tokens, padding, and what each row costs whatever its length.
-    fn epoch_s(&self, wish: &Wish, recompute: bool, rows: &Rows) -> f64 {
-        let how = self.treatment(wish, recompute, rows);
+    /// Estimated seconds of one epoch: tokens, padding, and what each pack costs whatever its length.
+    fn epoch_s(&self, constraints: &Constraints, recompute: bool, packs: &Packs) -> f64 {
+        let how = self.treatment(constraints, recompute, packs);
         let padding = Treatment { target_share: 0.0, context: 0.0, ..how };
-        let padded = rows.tokens * rows.waste / (1.0 - rows.waste).max(1e-9);
+        let padded = packs.tokens * packs.waste / (1.0 - packs.waste).max(1e-9);
         let flops =
-            rows.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
+            packs.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
         let passes = if recompute { 3.0 } else { 2.0 };
         let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
-        // The head's gradient is added to that of the rows before by a pass of its own; those of other
+        // The head's gradient is added to that of the packs before by a pass of its own; those of other
         // matrices where they are formed.
-        let table = match wish.method {
+        let table = match constraints.method {
             MethodKind::Lora => 0.0,
             MethodKind::Full => 12.0 * self.work.head_parameters,
         };
-        let row_s = passes / 2.0 * self.model.config.layers.len() as f64 * self.speed.seconds_per_layer
+        let pack_s = passes / 2.0 * self.model.config.layers.len() as f64 * self.speed.seconds_per_layer
             + (passes * self.work.linear_parameters * width + table) / self.speed.bytes_per_s;
-        // As long as it is free it is taken for the most, so that rows are not made longer to save what
+        // As long as it is free it is taken for the most, so that packs are not made longer to save what
         // passing together saves.
-        let most = if self.gains_from_more(wish.method) { TOGETHER[0] } else { 1 };
-        let together = wish.micro_batch_packs.unwrap_or(most).max(1);
-        flops / self.speed.flops_per_s + rows.rows / f64::from(together) * row_s
+        let most = if self.gains_from_more(constraints.method) { MICRO_BATCHES[0] } else { 1 };
+        let micro_batch_packs = constraints.micro_batch_packs.unwrap_or(most).max(1);
+        flops / self.speed.flops_per_s + packs.count / f64::from(micro_batch_packs) * pack_s
     }
 
-    /// Rows of an optimizer step when `train_share` of the examples is trained on.
-    pub(crate) fn step_rows(&self, rows: &Rows, train_share: f64) -> StepRows {
+    /// Packs of an optimizer step when `train_share` of the examples is trained on.
+    pub(crate) fn step_packs(&self, packs: &Packs, train_share: f64) -> StepPacks {
         // 2^40 bounds what a nonsensical report could give, so that steps stay writable in TOML.
-        let of_epoch = (rows.rows * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
-        let row_tokens = (rows.tokens / rows.rows.max(1.0)).max(1.0);
-        let same_tokens = (PACKS_PER_STEP * f64::from(self.rule) / row_tokens).clamp(1.0, 64.0);
-        StepRows { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }
+        let of_epoch = (packs.count * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
+        let pack_tokens = (packs.tokens / packs.count.max(1.0)).max(1.0);
+        let same_tokens = (PACKS_PER_STEP * f64::from(self.rule) / pack_tokens).clamp(1.0, 64.0);
+        StepPacks { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }
     }
 
-    /// A choice whose memory is that of single rows, with so many together. Whether it fits without recompute
-    /// is for the caller to ask.
-    pub(crate) fn together(&self, wish: &Wish, choice: Choice, micro_batch_packs: u32) -> Choice {
-        let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..*wish };
-        let memory = self.memory(&wish, choice.pack_length, choice.recompute);
+    /// A choice whose memory is that of single packs, with so many together. Whether it fits without
+    /// recompute is for the caller to ask.
+    pub(crate) fn with_micro_batch(
+        &self,
+        constraints: &Constraints,
+        choice: Choice,
+        micro_batch_packs: u32,
+    ) -> Choice {
+        let constraints = Constraints { micro_batch_packs: Some(micro_batch_packs), ..*constraints };
+        let memory = self.memory(&constraints, choice.pack_length, choice.recompute);
         let mut curve = choice.curve;
         for point in curve.iter_mut().filter(|point| point.pack_length == choice.pack_length) {
             point.needed_bytes = memory.needed_bytes();
         }
-        let epoch_s = self.epoch_s(&wish, choice.recompute, &choice.rows);
+        let epoch_s = self.epoch_s(&constraints, choice.recompute, &choice.packs);
         Choice { memory, epoch_s, curve, ..choice }
     }
 
-    /// Only full fine-tuning on a GPU gains from rows that pass through the model together: what is read and
+    /// Only full fine-tuning on a GPU gains from packs that pass through the model together: what is read and
     /// written once a micro-batch there is more than weights.
     fn gains_from_more(&self, method: MethodKind) -> bool {
         method == MethodKind::Full && self.device == Device::Cuda
     }
 
-    /// How many rows should pass through the model together, when memory was asked for single ones.
-    pub(crate) fn most_together(&self, wish: &Wish, choice: &Choice, step: StepRows) -> u32 {
-        if !self.gains_from_more(wish.method) || choice.recompute {
+    /// How many packs should pass through the model together, when memory was asked for single ones.
+    pub(crate) fn largest_micro_batch(
+        &self,
+        constraints: &Constraints,
+        choice: &Choice,
+        step: StepPacks,
+    ) -> u32 {
+        if !self.gains_from_more(constraints.method) || choice.recompute {
             return 1;
         }
         let fits = |packs: u32| {
-            let wish = Wish { micro_batch_packs: Some(packs), ..*wish };
-            step.together(packs).is_some() && self.memory(&wish, choice.pack_length, false).fits()
+            let constraints = Constraints { micro_batch_packs: Some(packs), ..*constraints };
+            step.count_in_micro_batches_of(packs).is_some()
+                && self.memory(&constraints, choice.pack_length, false).fits()
         };
-        TOGETHER.into_iter().find(|packs| fits(*packs)).unwrap_or(1)
+        MICRO_BATCHES.into_iter().find(|packs| fits(*packs)).unwrap_or(1)
     }
 
     /// The shortest pack length that is chosen without being asked for: 99 % of the examples fit into it.
@@ -281,7 +298,7 @@ impl<'a> Fit<'a> {
 
     fn candidates(&self) -> Vec<u32> {
         let shortest = self.shortest();
-        // At least eight rows, one for each optimizer step of a small epoch.
+        // At least eight packs, one for each optimizer step of a small epoch.
         let tokens = self.lengths.pack(self.limit, PackStrategy::Stream).tokens;
         let eighth = (tokens / 8.0).min(f64::from(u32::MAX)) as u32;
         let longest = eighth.min(LONGEST_USEFUL).max(shortest).max(self.rule).min(self.limit);
@@ -298,57 +315,58 @@ impl<'a> Fit<'a> {
 
     /// Memory with this pack length, and whether with recompute: as asked, else where nothing fits without
     /// it.
-    fn memory_and_recompute(&self, wish: &Wish, pack_length: u32) -> (Memory, bool) {
-        if let Some(recompute) = wish.recompute {
-            return (self.memory(wish, pack_length, recompute), recompute);
+    fn memory_and_recompute(&self, constraints: &Constraints, pack_length: u32) -> (Memory, bool) {
+        if let Some(recompute) = constraints.recompute {
+            return (self.memory(constraints, pack_length, recompute), recompute);
         }
-        let kept = self.memory(wish, pack_length, false);
-        if kept.fits() { (kept, false) } else { (self.memory(wish, pack_length, true), true) }
+        let kept = self.memory(constraints, pack_length, false);
+        if kept.fits() { (kept, false) } else { (self.memory(constraints, pack_length, true), true) }
     }
 
-    fn tried(&self, wish: &Wish, pack_length: u32) -> Choice {
-        let rows = self.lengths.pack(pack_length, self.strategy);
-        let (memory, recompute) = self.memory_and_recompute(wish, pack_length);
+    fn tried(&self, constraints: &Constraints, pack_length: u32) -> Choice {
+        let packs = self.lengths.pack(pack_length, self.strategy);
+        let (memory, recompute) = self.memory_and_recompute(constraints, pack_length);
         Choice {
             pack_length,
             recompute,
             memory,
-            epoch_s: self.epoch_s(wish, recompute, &rows),
-            rows,
+            epoch_s: self.epoch_s(constraints, recompute, &packs),
+            packs,
             curve: Vec::new(),
         }
     }
 
     /// Chooses, or returns the memory of the setting that came closest to fitting.
-    pub(crate) fn choose(&self, wish: &Wish) -> Result<Choice, Box<Memory>> {
+    pub(crate) fn choose(&self, constraints: &Constraints) -> Result<Choice, Box<Memory>> {
         let mut candidates = self.candidates();
-        if let Some(length) = wish.pack_length
+        if let Some(length) = constraints.pack_length
             && let Err(at) = candidates.binary_search(&length)
         {
             candidates.insert(at, length);
         }
         let shortest = self.shortest();
-        let eligible = |length: u32| match (wish.pack_length, self.strategy) {
+        let eligible = |length: u32| match (constraints.pack_length, self.strategy) {
             (Some(asked), _) => length == asked,
             (None, PackStrategy::Stream) => length <= self.rule,
             (None, PackStrategy::Bfd) => length >= shortest,
         };
-        // Whether anything fits is known without packing a row, and failing settings are tried by the dozen
+        // Whether anything fits is known without packing a pack, and failing settings are tried by the dozen
         // for remedies.
         let memories = candidates
             .iter()
             .filter(|length| eligible(**length))
-            .map(|l| self.memory_and_recompute(wish, *l).0);
+            .map(|l| self.memory_and_recompute(constraints, *l).0);
         let memories: Vec<Memory> = memories.collect();
         if !memories.iter().any(Memory::fits) {
             let least = memories.into_iter().min_by_key(Memory::needed_bytes);
-            return Err(Box::new(least.unwrap_or_else(|| self.memory(wish, shortest, true))));
+            return Err(Box::new(least.unwrap_or_else(|| self.memory(constraints, shortest, true))));
         }
-        let tried: Vec<Choice> = candidates.into_iter().map(|length| self.tried(wish, length)).collect();
+        let tried: Vec<Choice> =
+            candidates.into_iter().map(|length| self.tried(constraints, length)).collect();
         let fitting = || tried.iter().filter(|choice| eligible(choice.pack_length) && choice.memory.fits());
         let best = fitting().map(|choice| choice.epoch_s).fold(f64::INFINITY, f64::min);
         let chosen = match self.strategy {
-            // The recipe's rule, or the next shorter row that fits.
+            // The recipe's rule, or the next shorter pack that fits.
             PackStrategy::Stream => fitting().next_back(),
             PackStrategy::Bfd => fitting().find(|choice| choice.epoch_s <= best * (1.0 + CLOSE_ENOUGH)),
         };
@@ -372,9 +390,9 @@ fn curve(tried: &[Choice]) -> Vec<CostPoint> {
         .map(|choice| CostPoint {
             pack_length: choice.pack_length,
             tokens_per_s_relative: if choice.epoch_s > 0.0 { best / choice.epoch_s } else { 1.0 },
-            waste: choice.rows.waste,
-            rows: count(choice.rows.rows),
-            own_rows: count(choice.rows.own_rows),
+            waste: choice.packs.waste,
+            rows: count(choice.packs.count),
+            own_rows: count(choice.packs.own_packs),
             needed_bytes: choice.memory.needed_bytes(),
             recompute: choice.recompute,
             fits: choice.memory.fits(),
@@ -387,19 +405,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_pass_together_where_a_step_stays_the_batch_it_is() {
-        let together = |same_tokens: f64, few: u64| {
-            let step = StepRows { of_epoch: 1000, same_tokens, few };
-            [step.count(), step.together(4).unwrap_or(0), step.together(2).unwrap_or(0)]
+    fn packs_pass_together_where_a_step_stays_the_batch_it_is() {
+        let counts = |same_tokens: f64, few: u64| {
+            let step = StepPacks { of_epoch: 1000, same_tokens, few };
+            [
+                step.count(),
+                step.count_in_micro_batches_of(4).unwrap_or(0),
+                step.count_in_micro_batches_of(2).unwrap_or(0),
+            ]
         };
-        assert_eq!(together(16.4, 125), [16, 16, 16]);
-        // One row in 17 is no other batch, one in 5 is.
-        assert_eq!(together(17.0, 125), [17, 16, 18]);
-        assert_eq!(together(18.0, 125), [18, 0, 18]);
-        assert_eq!(together(5.0, 125), [5, 0, 0]);
-        assert_eq!(together(1.0, 125), [1, 0, 0]);
+        assert_eq!(counts(16.4, 125), [16, 16, 16]);
+        // One pack in 17 is no other batch, one in 5 is.
+        assert_eq!(counts(17.0, 125), [17, 16, 18]);
+        assert_eq!(counts(18.0, 125), [18, 0, 18]);
+        assert_eq!(counts(5.0, 125), [5, 0, 0]);
+        assert_eq!(counts(1.0, 125), [1, 0, 0]);
         // Little data makes steps small, and then they are never made larger.
-        assert_eq!(together(16.4, 8), [8, 8, 8]);
-        assert_eq!(together(16.4, 7), [7, 0, 0]);
+        assert_eq!(counts(16.4, 8), [8, 8, 8]);
+        assert_eq!(counts(16.4, 7), [7, 0, 0]);
     }
 }

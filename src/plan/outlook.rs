@@ -11,11 +11,11 @@ use sparktune_base::units::{bytes, count};
 use crate::choices::{Device, MethodKind};
 use crate::eta;
 use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
-use crate::fit::{Choice, Fit, Wish};
+use crate::fit::{Choice, Constraints, Fit};
 use crate::memory::Memory;
+use crate::packing::Lengths;
 use crate::plan::RateBasis;
 use crate::remedies::{smaller_ranks, usual_rank};
-use crate::rows::Lengths;
 
 /// The data set that is assumed while none is known: chats of ordinary length.
 fn assumed_data() -> DataFacts {
@@ -56,9 +56,9 @@ pub struct MethodOutlook {
     pub method: MethodKind,
     /// Rank of the adapters, 0 for full: the usual one, or the largest that fits.
     pub rank: u32,
-    /// Longest row that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when
+    /// Longest pack that fits the memory, in steps of 128 tokens and up to the model's own limit; `None` when
     /// none does.
-    pub longest_row: Option<u32>,
+    pub longest_pack: Option<u32>,
     /// Pack length that the plan would choose; `None` when the data does not fit.
     pub pack_length: Option<u32>,
     /// Layers would be computed again in the backward pass.
@@ -85,7 +85,7 @@ impl MethodOutlook {
         let memory =
             format!("{} of {}", bytes(self.memory.needed_bytes()), bytes(self.memory.available_bytes));
         let again = if self.recompute { ", with recompute" } else { "" };
-        match (self.pack_length, self.longest_row) {
+        match (self.pack_length, self.longest_pack) {
             (Some(length), longest) => {
                 let longest = count(longest.unwrap_or(length).into());
                 format!(
@@ -143,29 +143,29 @@ impl<'a> Outlooks<'a> {
 
     fn method(&self, name: &str, fit: &Fit, method: MethodKind) -> MethodOutlook {
         let rank = if method == MethodKind::Lora { usual_rank(fit.model.config.hidden_size) } else { 0 };
-        let usual = Wish { method, rank, recompute: None, pack_length: None, micro_batch_packs: None };
+        let usual = Constraints { method, rank, recompute: None, pack_length: None, micro_batch_packs: None };
         let chosen = fit.choose(&usual).map(|choice| (usual, choice));
         let chosen = chosen.or_else(|memory| {
-            let mut smaller = smaller_ranks(rank).into_iter().map(|rank| Wish { rank, ..usual });
-            smaller.find_map(|wish| Some((wish, fit.choose(&wish).ok()?))).ok_or(memory)
+            let mut smaller = smaller_ranks(rank).into_iter().map(|rank| Constraints { rank, ..usual });
+            smaller.find_map(|constraints| Some((constraints, fit.choose(&constraints).ok()?))).ok_or(memory)
         });
-        let (wish, choice, memory) = match chosen {
-            Ok((wish, choice)) => {
-                let step = fit.step_rows(&choice.rows, 1.0 - self.data.held_out_share());
-                let together = fit.most_together(&wish, &choice, step);
-                let choice = fit.together(&wish, choice, together);
-                (wish, Some(choice.clone()), choice.memory)
+        let (constraints, choice, memory) = match chosen {
+            Ok((constraints, choice)) => {
+                let step = fit.step_packs(&choice.packs, 1.0 - self.data.held_out_share());
+                let packs = fit.largest_micro_batch(&constraints, &choice, step);
+                let choice = fit.with_micro_batch(&constraints, choice, packs);
+                (constraints, Some(choice.clone()), choice.memory)
             }
             Err(memory) => (usual, None, *memory),
         };
         let (tokens_per_s, basis, basis_in_words) = match &choice {
-            Some(choice) => eta::speed(name, self.rates, fit, &wish, choice),
+            Some(choice) => eta::speed(name, self.rates, fit, &constraints, choice),
             None => (None, RateBasis::Unknown, "it does not fit".to_owned()),
         };
         MethodOutlook {
             method,
-            rank: wish.rank,
-            longest_row: longest_row(fit, &wish),
+            rank: constraints.rank,
+            longest_pack: longest_pack(fit, &constraints),
             pack_length: choice.as_ref().map(|choice| choice.pack_length),
             recompute: choice.as_ref().is_some_and(|choice: &Choice| choice.recompute),
             memory,
@@ -176,10 +176,10 @@ impl<'a> Outlooks<'a> {
     }
 }
 
-/// The longest row that fits, with recompute. More tokens never need less memory.
-fn longest_row(fit: &Fit, wish: &Wish) -> Option<u32> {
+/// The longest pack that fits, with recompute. More tokens never need less memory.
+fn longest_pack(fit: &Fit, constraints: &Constraints) -> Option<u32> {
     const STEP: u32 = 128;
-    let fits = |row: u32| fit.memory_of_row(wish, row, true).fits();
+    let fits = |pack: u32| fit.memory_of_pack(constraints, pack, true).fits();
     if fits(fit.limit) {
         return Some(fit.limit);
     }
@@ -232,13 +232,13 @@ mod tests {
         assert_eq!(two.full.basis, RateBasis::Estimate);
         let large = of("Qwen/Qwen3.5-27B", &spark(), None).full;
         assert!(large.fit_in_words().starts_with("does not fit: needs"), "{}", large.fit_in_words());
-        assert_eq!((large.longest_row, large.tokens_per_s), (None, None));
+        assert_eq!((large.longest_pack, large.tokens_per_s), (None, None));
     }
 
     #[test]
-    fn the_longest_row_fits_and_one_step_more_does_not() {
+    fn the_longest_pack_fits_and_one_step_more_does_not() {
         let outlook = of("Qwen/Qwen3.5-27B", &spark(), None).lora;
-        let longest = outlook.longest_row.unwrap();
+        let longest = outlook.longest_pack.unwrap();
         let catalog = Catalog::shipped();
         let facts = |max: u32| Facts {
             machine: spark(),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_too_small_for_the_longest_example_says_which_rows_fit() {
+    fn a_machine_too_small_for_the_longest_example_says_which_packs_fit() {
         let machine = MachineFacts {
             mem_total_bytes: 8_000_000_000,
             mem_available_bytes: 7_500_000_000,
@@ -349,7 +349,7 @@ mod tests {
         };
         let data = DataFacts { max: 32_768, ..assumed_data() };
         let outlook = of("Qwen/Qwen3.5-0.8B", &machine, Some(&data)).lora;
-        assert!(!outlook.fits() && outlook.longest_row.is_some(), "{}", outlook.fit_in_words());
+        assert!(!outlook.fits() && outlook.longest_pack.is_some(), "{}", outlook.fit_in_words());
         assert!(outlook.fit_in_words().contains("tokens fit"), "{}", outlook.fit_in_words());
         assert!(!of("Qwen/Qwen3.5-9B", &machine, None).lora.fits());
     }

@@ -7,7 +7,7 @@ use crate::catalog::Catalog;
 use crate::choices::MethodKind;
 use crate::cost::Work;
 use crate::error::Remedy;
-use crate::fit::{Fit, Wish, up_to_128};
+use crate::fit::{Constraints, Fit, up_to_128};
 use crate::plan::Plan;
 use crate::setting::Setting;
 
@@ -43,40 +43,48 @@ impl Plan {
     }
 }
 
-fn needs(fit: &Fit, wish: &Wish) -> Option<u64> {
-    fit.choose(wish).ok().map(|choice| choice.memory.needed_bytes())
+fn needs(fit: &Fit, constraints: &Constraints) -> Option<u64> {
+    fit.choose(constraints).ok().map(|choice| choice.memory.needed_bytes())
 }
 
 /// Single changes that make the plan fit; the whole bundle of them when no single one does.
-pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
+pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
     let mut found = Vec::new();
     let mut offer = |change: String, needed: Option<u64>| {
         found.extend(needed.map(|needed_bytes| Remedy { change, needed_bytes }));
     };
-    let lora = Wish { method: MethodKind::Lora, rank: usual_rank(fit.model.config.hidden_size), ..*wish };
+    let lora = Constraints {
+        method: MethodKind::Lora,
+        rank: usual_rank(fit.model.config.hidden_size),
+        ..*constraints
+    };
 
-    if wish.recompute == Some(false) {
-        offer(how("recompute", true), needs(fit, &Wish { recompute: None, ..*wish }));
+    if constraints.recompute == Some(false) {
+        offer(how("recompute", true), needs(fit, &Constraints { recompute: None, ..*constraints }));
     }
-    if wish.pack_length.is_some()
-        && let Ok(choice) = fit.choose(&Wish { pack_length: None, ..*wish })
+    if constraints.pack_length.is_some()
+        && let Ok(choice) = fit.choose(&Constraints { pack_length: None, ..*constraints })
     {
         offer(how("pack.length", choice.pack_length), Some(choice.memory.needed_bytes()));
     }
-    if wish.micro_batch_packs > Some(1) {
-        offer(how("batch.micro_batch_packs", 1), needs(fit, &Wish { micro_batch_packs: Some(1), ..*wish }));
+    if constraints.micro_batch_packs > Some(1) {
+        offer(
+            how("batch.micro_batch_packs", 1),
+            needs(fit, &Constraints { micro_batch_packs: Some(1), ..*constraints }),
+        );
     }
-    if wish.method == MethodKind::Full {
+    if constraints.method == MethodKind::Full {
         offer(how("method.kind", "lora"), needs(fit, &lora));
     } else {
-        let smaller =
-            smaller_ranks(wish.rank).into_iter().map(|rank| (rank, needs(fit, &Wish { rank, ..*wish })));
+        let smaller = smaller_ranks(constraints.rank)
+            .into_iter()
+            .map(|rank| (rank, needs(fit, &Constraints { rank, ..*constraints })));
         if let Some((rank, needed)) = smaller.into_iter().find(|(_, needed)| needed.is_some()) {
             offer(how("method.rank", rank), needed);
         }
     }
     if fit.strategy == PackStrategy::Bfd
-        && let Some((tokens, left_out, needed)) = shorter_examples(fit, wish)
+        && let Some((tokens, left_out, needed)) = shorter_examples(fit, constraints)
     {
         let change = how("data.max_example_tokens", tokens);
         offer(format!("{change}, which leaves out about {} longer examples", count(left_out)), Some(needed));
@@ -89,14 +97,16 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
             continue;
         }
         let work = Work::from_config(&facts.config);
-        let rank = wish.rank.min(facts.config.hidden_size as u32);
-        if let Some(needed) = needs(&Fit { model: &facts, work, ..fit.clone() }, &Wish { rank, ..*wish }) {
+        let rank = constraints.rank.min(facts.config.hidden_size as u32);
+        if let Some(needed) =
+            needs(&Fit { model: &facts, work, ..fit.clone() }, &Constraints { rank, ..*constraints })
+        {
             offer(how("model.id", &model.id), Some(needed));
             break;
         }
     }
     if found.is_empty() {
-        let least = Wish {
+        let least = Constraints {
             rank: lora.rank.min(8),
             recompute: Some(true),
             pack_length: None,
@@ -126,7 +136,7 @@ pub(crate) fn remedies(fit: &Fit, wish: &Wish) -> Vec<Remedy> {
 }
 
 /// The largest limit on examples with which the plan fits: tokens, examples left out, bytes needed.
-fn shorter_examples(fit: &Fit, wish: &Wish) -> Option<(u32, u64, u64)> {
+fn shorter_examples(fit: &Fit, constraints: &Constraints) -> Option<(u32, u64, u64)> {
     let mut tokens = fit.longest;
     let all = fit.lengths.examples();
     while tokens > 128 {
@@ -138,8 +148,11 @@ fn shorter_examples(fit: &Fit, wish: &Wish) -> Option<(u32, u64, u64)> {
             return None;
         }
         let shorter = Fit { longest: fit.longest.min(tokens), lengths, ..fit.clone() };
-        let wish = Wish { pack_length: wish.pack_length.map(|length| length.min(tokens)), ..*wish };
-        if let Some(needed) = needs(&shorter, &wish) {
+        let constraints = Constraints {
+            pack_length: constraints.pack_length.map(|length| length.min(tokens)),
+            ..*constraints
+        };
+        if let Some(needed) = needs(&shorter, &constraints) {
             return Some((tokens, left_out.round() as u64, needed));
         }
     }

@@ -15,10 +15,10 @@ use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind,
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
-use crate::fit::{Fit, Wish};
+use crate::fit::{Constraints, Fit};
+use crate::packing::Lengths;
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
-use crate::rows::Lengths;
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
 
@@ -188,7 +188,7 @@ impl Resolver<'_> {
             });
         }
 
-        let free = Wish {
+        let free = Constraints {
             method: MethodKind::Lora,
             rank: 0,
             recompute: answers.recompute.as_ref().map(|answer| answer.value),
@@ -196,17 +196,17 @@ impl Resolver<'_> {
             micro_batch_packs: answers.micro_batch_packs.as_ref().map(|answer| answer.value),
         };
         let (method, choice) = self.method_and_fit(&fit, free)?;
-        let wish = Wish { method: method.kind(), rank: method.rank(), ..free };
+        let constraints = Constraints { method: method.kind(), rank: method.rank(), ..free };
         let train_share = 1.0 - data.eval_fraction;
-        let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &wish, choice, train_share);
-        let wish = Wish { micro_batch_packs: Some(micro_batch_packs), ..wish };
-        let recompute = self.recompute(&fit, &wish, &choice);
+        let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &constraints, choice, train_share);
+        let constraints = Constraints { micro_batch_packs: Some(micro_batch_packs), ..constraints };
+        let recompute = self.recompute(&fit, &constraints, &choice);
         let mut pack = self.pack(&fit, &choice);
 
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
         // What is said of memory holds for all of the run.
         let mut memory = choice.memory.clone();
-        if let Some((length, of_head)) = self.head_pack(&fit, &wish, &choice, batch, mtp)? {
+        if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, mtp)? {
             pack.mtp_length = Some(length);
             if of_head.needed_bytes() > memory.needed_bytes() {
                 memory = of_head;
@@ -219,7 +219,8 @@ impl Resolver<'_> {
         let optimizer = self.optimizer(method.kind());
         let eval = &data.eval;
         let evaluated = data.eval_fraction > 0.0 || !eval.is_empty();
-        let (checkpoint, eval) = self.rhythm(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
+        let (checkpoint, eval) =
+            self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, evaluated, mtp)?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -228,7 +229,7 @@ impl Resolver<'_> {
         );
         let mut time = eta::time(&eta::Run {
             fit: &fit,
-            wish: &wish,
+            constraints: &constraints,
             choice: &choice,
             model: &model.id,
             rates: &facts.rates,

@@ -20,12 +20,12 @@ impl Resolver<'_> {
         train_share: f64,
     ) -> (BatchPlan, u64) {
         let answers = self.answers;
-        let step_rows = fit.step_rows(&choice.rows, train_share);
-        let packs = step_rows.of_epoch;
-        let per_step = step_rows.together(micro).unwrap_or(step_rows.count());
-        let row_tokens = choice.rows.tokens / choice.rows.rows.max(1.0);
+        let step_packs = fit.step_packs(&choice.packs, train_share);
+        let packs = step_packs.of_epoch;
+        let per_step = step_packs.count_in_micro_batches_of(micro).unwrap_or(step_packs.count());
+        let pack_tokens = choice.packs.tokens / choice.packs.count.max(1.0);
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
-        let reason = if step_rows.is_cut() {
+        let reason = if step_packs.is_cut() {
             format!(
                 "an epoch has only {} packs: with {per_step} per step it still has {} optimizer steps",
                 count(packs),
@@ -34,7 +34,7 @@ impl Resolver<'_> {
         } else {
             format!(
                 "{per_step} packs of {} tokens make up the batch that the learning rate is meant for, 16 × {} tokens; an epoch has {} packs",
-                count(row_tokens as u64),
+                count(pack_tokens as u64),
                 count(fit.rule.into()),
                 count(packs)
             )
@@ -100,7 +100,7 @@ impl Resolver<'_> {
     }
 
     /// Checkpoints and evaluations, so that the best loss always has a checkpoint, and the disk holds them.
-    pub(crate) fn rhythm(
+    pub(crate) fn checkpoints_and_evals(
         &mut self,
         fit: &Fit,
         method: Method,

@@ -14,7 +14,7 @@ use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
-use crate::values::{Value, spoken, written};
+use crate::values::{Value, as_text, written};
 
 /// How an answer was given.
 pub(crate) enum Given<'a> {
@@ -80,7 +80,7 @@ macro_rules! settings {
             }
 
             pub(crate) fn text(&self, key: &str) -> Option<String> {
-                match key { $($key => spoken(&self.$field.as_ref()?.value),)+ _ => None }
+                match key { $($key => as_text(&self.$field.as_ref()?.value),)+ _ => None }
             }
 
             /// The answer at this place as the words after its flag.

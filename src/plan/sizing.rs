@@ -7,7 +7,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 use crate::answer::Origin;
 use crate::choices::{Device, MethodKind, Mtp};
 use crate::error::{PlanError, Remedy};
-use crate::fit::{Choice, Fit, Wish};
+use crate::fit::{Choice, Constraints, Fit};
 use crate::memory::Memory;
 use crate::plan::{BatchPlan, Method, PackPlan};
 use crate::remedies;
@@ -24,7 +24,7 @@ const HEAD_PACK_LENGTH: u32 = 8192;
 
 impl Resolver<'_> {
     /// The recommended method with its reason.
-    fn recommended_method(&self, fit: &Fit, free: Wish) -> (MethodKind, String) {
+    fn recommended_method(&self, fit: &Fit, free: Constraints) -> (MethodKind, String) {
         let data = &self.facts.data;
         let size =
             format!("{} and {}", counted(data.examples, "example"), counted(data.total_tokens, "token"));
@@ -46,7 +46,7 @@ impl Resolver<'_> {
             };
             return (MethodKind::Lora, reason);
         }
-        match fit.choose(&Wish { method: MethodKind::Full, rank: 0, ..free }) {
+        match fit.choose(&Constraints { method: MethodKind::Full, rank: 0, ..free }) {
             Ok(choice) => (
                 MethodKind::Full,
                 format!(
@@ -66,7 +66,11 @@ impl Resolver<'_> {
         }
     }
 
-    pub(crate) fn method_and_fit(&mut self, fit: &Fit, free: Wish) -> Result<(Method, Choice), PlanError> {
+    pub(crate) fn method_and_fit(
+        &mut self,
+        fit: &Fit,
+        free: Constraints,
+    ) -> Result<(Method, Choice), PlanError> {
         let answers = self.answers;
         if let (Some(method), Some(rank)) = (&answers.method, &answers.rank)
             && method.value == MethodKind::Full
@@ -88,18 +92,21 @@ impl Resolver<'_> {
         let hidden = self.facts.model.config.hidden_size;
         let asked_rank = answers.rank.as_ref().map(|answer| answer.value);
         let usual = remedies::usual_rank(hidden);
-        let wish = Wish {
+        let constraints = Constraints {
             method: kind,
             rank: if kind == MethodKind::Lora { asked_rank.unwrap_or(usual) } else { 0 },
             ..free
         };
         let smaller = || {
-            let ranks = if asked_rank.is_none() { remedies::smaller_ranks(wish.rank) } else { Vec::new() };
-            ranks.into_iter().find_map(|rank| Some((rank, fit.choose(&Wish { rank, ..wish }).ok()?)))
+            let ranks =
+                if asked_rank.is_none() { remedies::smaller_ranks(constraints.rank) } else { Vec::new() };
+            ranks
+                .into_iter()
+                .find_map(|rank| Some((rank, fit.choose(&Constraints { rank, ..constraints }).ok()?)))
         };
-        let (rank, choice) = match fit.choose(&wish) {
-            Ok(choice) => (wish.rank, choice),
-            Err(memory) => smaller().ok_or_else(|| self.does_not_fit(fit, &wish, *memory))?,
+        let (rank, choice) = match fit.choose(&constraints) {
+            Ok(choice) => (constraints.rank, choice),
+            Err(memory) => smaller().ok_or_else(|| self.does_not_fit(fit, &constraints, *memory))?,
         };
         if kind == MethodKind::Full {
             return Ok((Method::Full, choice));
@@ -133,13 +140,13 @@ impl Resolver<'_> {
         Ok((Method::Lora { rank, alpha, rslora }, choice))
     }
 
-    fn does_not_fit(&self, fit: &Fit, wish: &Wish, memory: Memory) -> PlanError {
-        let how = match wish.method {
-            MethodKind::Lora => format!("LoRA of rank {}", wish.rank),
+    fn does_not_fit(&self, fit: &Fit, constraints: &Constraints, memory: Memory) -> PlanError {
+        let how = match constraints.method {
+            MethodKind::Lora => format!("LoRA of rank {}", constraints.rank),
             MethodKind::Full => "full fine-tuning".to_owned(),
         };
         let model = self.answers.model.as_ref().map_or("the model", |answer| &answer.value);
-        let row = match (wish.pack_length, fit.strategy) {
+        let row = match (constraints.pack_length, fit.strategy) {
             (Some(length), _) if length > fit.longest => format!("packs of {} tokens", count(length.into())),
             (_, PackStrategy::Bfd) => {
                 format!("an example of {} tokens in one pack", count(fit.longest.into()))
@@ -150,24 +157,25 @@ impl Resolver<'_> {
         };
         // What the user asked for, from the cheapest to give up to the dearest.
         let asked = [
-            ("pack.length", wish.pack_length.is_some()),
-            ("recompute", wish.recompute == Some(false)),
-            ("method.kind", wish.method == MethodKind::Full && self.answers.method.is_some()),
-            ("batch.micro_batch_packs", wish.micro_batch_packs > Some(1)),
+            ("pack.length", constraints.pack_length.is_some()),
+            ("recompute", constraints.recompute == Some(false)),
+            ("method.kind", constraints.method == MethodKind::Full && self.answers.method.is_some()),
+            ("batch.micro_batch_packs", constraints.micro_batch_packs > Some(1)),
             ("method.rank", self.answers.rank.is_some()),
         ];
         PlanError::DoesNotFit {
             key: asked.iter().find(|(_, asked)| *asked).map_or("model.id", |(key, _)| key),
             what: format!("{how} of {} with {row}", escape(model)),
             memory: Box::new((&memory).into()),
-            remedies: remedies::remedies(fit, wish),
+            remedies: remedies::remedies(fit, constraints),
         }
     }
 
-    pub(crate) fn recompute(&mut self, fit: &Fit, wish: &Wish, choice: &Choice) -> bool {
-        let kept = fit.memory(wish, choice.pack_length, false);
-        let again = fit.memory(wish, choice.pack_length, true);
-        let flops = |recompute| fit.work.training_flops(&fit.treatment(wish, recompute, &choice.rows));
+    pub(crate) fn recompute(&mut self, fit: &Fit, constraints: &Constraints, choice: &Choice) -> bool {
+        let kept = fit.memory(constraints, choice.pack_length, false);
+        let again = fit.memory(constraints, choice.pack_length, true);
+        let flops =
+            |recompute| fit.work.training_flops(&fit.treatment(constraints, recompute, &choice.packs));
         let figures = format!(
             "recompute would free {} and add {} of work",
             bytes(kept.activations.saturating_sub(again.activations)),
@@ -193,28 +201,28 @@ impl Resolver<'_> {
     pub(crate) fn micro_batch_packs(
         &mut self,
         fit: &Fit,
-        wish: &Wish,
+        constraints: &Constraints,
         choice: Choice,
         train_share: f64,
     ) -> (u32, Choice) {
         const KEY: &str = "batch.micro_batch_packs";
-        let (answers, free) = (self.answers, Wish { micro_batch_packs: None, ..*wish });
-        let alone = if *wish == free { Ok(choice.clone()) } else { fit.choose(&free) };
-        let alone = fit.together(&free, alone.unwrap_or_else(|_| choice.clone()), 1);
-        let step = fit.step_rows(&alone.rows, train_share);
+        let (answers, free) = (self.answers, Constraints { micro_batch_packs: None, ..*constraints });
+        let alone = if *constraints == free { Ok(choice.clone()) } else { fit.choose(&free) };
+        let alone = fit.with_micro_batch(&free, alone.unwrap_or_else(|_| choice.clone()), 1);
+        let step = fit.step_packs(&alone.packs, train_share);
         // More rows together would make the step larger that was asked for.
         let is_free = answers.grad_accum_steps.is_none();
-        let best = if is_free { fit.most_together(&free, &alone, step) } else { 1 };
+        let best = if is_free { fit.largest_micro_batch(&free, &alone, step) } else { 1 };
         let busy = "one pack is long enough to keep the device busy";
         let reason = if best > 1 {
-            let together = fit.together(&free, alone.clone(), best);
+            let batched = fit.with_micro_batch(&free, alone.clone(), best);
             format!(
                 "the most of 4, 2 and 1 that fit without recompute: weights are read, and the head's gradient is updated, once for \
                  {best} packs, which is an estimated {} faster, for {} more of activations",
-                percent(alone.epoch_s / together.epoch_s - 1.0),
-                bytes(together.memory.needed_bytes().saturating_sub(alone.memory.needed_bytes())),
+                percent(alone.epoch_s / batched.epoch_s - 1.0),
+                bytes(batched.memory.needed_bytes().saturating_sub(alone.memory.needed_bytes())),
             )
-        } else if wish.method == MethodKind::Lora {
+        } else if constraints.method == MethodKind::Lora {
             format!(
                 "{busy}, and the gradients of adapters are small; more packs at once only need more memory"
             )
@@ -224,10 +232,11 @@ impl Resolver<'_> {
             "with the given batch.grad_accum_steps, more packs at once would make larger steps".to_owned()
         } else if alone.recompute {
             "one pack fits only with recompute, and more at once would need more memory".to_owned()
-        } else if step.together(2).is_none() {
+        } else if step.count_in_micro_batches_of(2).is_none() {
             format!("a step has {} packs, and two at once would change that", count(step.count()))
         } else {
-            let two = fit.memory(&Wish { micro_batch_packs: Some(2), ..free }, alone.pack_length, false);
+            let two =
+                fit.memory(&Constraints { micro_batch_packs: Some(2), ..free }, alone.pack_length, false);
             format!(
                 "two packs at once would need {} without recompute, and {} are available",
                 bytes(two.needed_bytes()),
@@ -235,7 +244,7 @@ impl Resolver<'_> {
             )
         };
         let packs = self.pick(KEY, &answers.micro_batch_packs, best, reason);
-        (packs, fit.together(wish, choice, packs))
+        (packs, fit.with_micro_batch(constraints, choice, packs))
     }
 
     pub(crate) fn pack(&mut self, fit: &Fit, choice: &Choice) -> PackPlan {
@@ -244,13 +253,13 @@ impl Resolver<'_> {
             self.facts.data.mean(),
             count(fit.rule.into())
         );
-        let own = choice.rows.own_rows.round() as u64;
+        let own = choice.packs.own_packs.round() as u64;
         let longer = if own > 0 {
             format!("; {} longer than that get a pack of their own", counted(own, "example"))
         } else {
             String::new()
         };
-        let waste = percent(choice.rows.waste);
+        let waste = percent(choice.packs.waste);
         let best = choice.curve.iter().find(|point| point.pack_length == choice.pack_length);
         let relative = percent(best.map_or(1.0, |point| point.tokens_per_s_relative));
         let reason = match (&self.answers.pack_length, fit.strategy) {
@@ -278,7 +287,7 @@ impl Resolver<'_> {
     pub(crate) fn head_pack(
         &mut self,
         fit: &Fit,
-        wish: &Wish,
+        constraints: &Constraints,
         choice: &Choice,
         batch: BatchPlan,
         mtp: Mtp,
@@ -295,7 +304,7 @@ impl Resolver<'_> {
         // fewer of them.
         let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
         let wanted = HEAD_PACK_LENGTH.min(fit.limit).min(whole_step);
-        let needs = |length: u32| fit.memory_of_head(wish, length);
+        let needs = |length: u32| fit.memory_of_head(constraints, length);
         let mut lengths = (1..=wanted.div_ceil(128)).rev().map(|n| (n * 128).min(wanted));
         let fitting = lengths.find(|length| needs(*length).fits());
         let length = answer.as_ref().map(|answer| answer.value).or(fitting).unwrap_or(wanted);

@@ -30,7 +30,7 @@ pub(crate) trait Value: Sized + PartialEq {
 
     /// As words that [`from_words`](Self::from_words) reads.
     fn to_words(&self) -> Option<Vec<String>> {
-        spoken(self).map(|text| vec![text])
+        as_text(self).map(|text| vec![text])
     }
 
     /// As a number, where it is one.
@@ -50,7 +50,7 @@ pub(crate) fn written<T: Value>(value: &T) -> Option<toml::Value> {
 }
 
 /// The text that reads back as this value; `None` where there is none (a path that is not UTF-8).
-pub(crate) fn spoken<T: Value>(value: &T) -> Option<String> {
+pub(crate) fn as_text<T: Value>(value: &T) -> Option<String> {
     value.to_text().filter(|text| T::from_text(text).as_ref() == Some(value))
 }
 
@@ -130,7 +130,7 @@ impl Value for Vec<PathBuf> {
     }
 
     fn to_words(&self) -> Option<Vec<String>> {
-        self.iter().map(spoken).collect()
+        self.iter().map(as_text).collect()
     }
 
     fn paths(&self) -> Vec<&Path> {
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(read("[]\nx = 1"), Some(vec!["[]\nx = 1".into()]));
         assert_eq!(read("  "), None);
         let named_like_a_list = vec![PathBuf::from(r#"["a"]"#)];
-        assert_eq!(read(&spoken(&named_like_a_list).unwrap()), Some(named_like_a_list));
+        assert_eq!(read(&as_text(&named_like_a_list).unwrap()), Some(named_like_a_list));
     }
 
     #[test]
@@ -314,9 +314,9 @@ mod tests {
     fn what_cannot_be_read_back_is_not_written() {
         use std::os::unix::ffi::OsStringExt;
         let path = PathBuf::from(std::ffi::OsString::from_vec(b"caf\xe9.jsonl".to_vec()));
-        assert_eq!((written(&path), spoken(&path)), (None, None));
-        assert_eq!((written(&vec![path.clone()]), spoken(&vec![path])), (None, None));
-        assert_eq!((written(&f64::NAN), spoken(&f64::INFINITY)), (None, None));
+        assert_eq!((written(&path), as_text(&path)), (None, None));
+        assert_eq!((written(&vec![path.clone()]), as_text(&vec![path])), (None, None));
+        assert_eq!((written(&f64::NAN), as_text(&f64::INFINITY)), (None, None));
         assert_eq!((written(&String::new()), written(&Vec::<PathBuf>::new())), (None, None));
         assert_eq!(written(&u64::MAX), None);
     }
@@ -327,11 +327,11 @@ mod tests {
             text in any::<String>(), paths in prop::collection::vec(any::<String>(), 1..4), number in any::<f64>(),
         ) {
             let same = |text: &String| !text.trim().is_empty();
-            prop_assert_eq!(spoken(&text).is_some(), same(&text));
+            prop_assert_eq!(as_text(&text).is_some(), same(&text));
             let paths: Vec<PathBuf> = paths.iter().filter(|path| same(path)).map(PathBuf::from).collect();
-            prop_assert_eq!(spoken(&paths).is_some(), !paths.is_empty());
+            prop_assert_eq!(as_text(&paths).is_some(), !paths.is_empty());
             prop_assert_eq!(written(&paths).is_some(), !paths.is_empty());
-            prop_assert_eq!(spoken(&number).is_some(), number.is_finite());
+            prop_assert_eq!(as_text(&number).is_some(), number.is_finite());
         }
     }
 }

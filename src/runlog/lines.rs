@@ -23,13 +23,13 @@ pub(crate) fn shared_from() -> usize {
 }
 
 /// Parses a line; `None` when it is blank.
-pub(crate) type Said = Option<Result<Event, Unreadable>>;
+pub(crate) type Parsed = Option<Result<Event, Unreadable>>;
 
 /// Hands each line of `block`, which ends with a newline, to `take` until it breaks; says whether it did.
 pub(crate) fn each_line(
     block: &[u8],
     shared_from: usize,
-    mut take: impl FnMut(&[u8], Said) -> ControlFlow<()>,
+    mut take: impl FnMut(&[u8], Parsed) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let (first, second) = block.split_at(if block.len() >= shared_from { share(block) } else { block.len() });
     if second.is_empty() {
@@ -46,11 +46,11 @@ pub(crate) fn each_line(
             // No thread is to be had (`ulimit -u`).
             return lines(second).try_for_each(|line| take(line, read(line)));
         }
-        later.into_iter().flatten().try_for_each(|(line, said)| take(line, said))
+        later.into_iter().flatten().try_for_each(|(line, parsed)| take(line, parsed))
     })
 }
 
-fn read(line: &[u8]) -> Said {
+fn read(line: &[u8]) -> Parsed {
     (!line.trim_ascii().is_empty()).then(|| Event::parse(line))
 }
 

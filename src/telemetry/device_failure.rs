@@ -1,7 +1,7 @@
 //! Explains failures of the GPU in words that a user can act on.
 //!
 //! The CUDA runtime reports much of what goes wrong by a panic, often on a thread of its own, whose caller
-//! then fails with a message about something else. So the panic hook lets every message be [`hear`]d here,
+//! then fails with a message about something else. So the panic hook gives every message to [`note_panic`],
 //! the first that is understood is kept, and whoever ends the run asks for it. Enters: the text of a panic
 //! (cubecl 0.11, cudarc 0.19). Leaves: one paragraph, what happened and what to do; nothing for a message
 //! that is not about the device.
@@ -28,7 +28,7 @@ const RECENT: Duration = Duration::from_secs(120);
 static FIRST: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
 /// Keeps what the message of a panic means, if it speaks of the device and none did so of late.
-pub fn hear(message: &str) {
+pub fn note_panic(message: &str) {
     // Before the lock: this runs in the hook of a panic, which must not wait for itself.
     let Some(words) = device_failure(message) else { return };
     let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ pub fn hear(message: &str) {
 }
 
 /// Returns the meaning of the first of the recent panics that concern the device.
-pub fn heard() -> Option<String> {
+pub fn noted_failure() -> Option<String> {
     let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     first.as_ref().filter(|(at, _)| at.elapsed() <= RECENT).map(|(_, words)| words.clone())
 }
@@ -357,10 +357,12 @@ mod tests {
 
     #[test]
     fn the_first_cause_is_kept_and_not_what_follows_from_it() {
-        hear("index out of bounds: the len is 3 but the index is 3");
-        assert_eq!(heard(), None);
-        hear("Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []");
-        hear("The work writing this buffer was torn down before it could say what went wrong");
-        assert!(heard().unwrap().contains("NVRTC"));
+        note_panic("index out of bounds: the len is 3 but the index is 3");
+        assert_eq!(noted_failure(), None);
+        note_panic(
+            "Unable to dynamically load the \"nvrtc\" shared library - searched for library names: []",
+        );
+        note_panic("The work writing this buffer was torn down before it could say what went wrong");
+        assert!(noted_failure().unwrap().contains("NVRTC"));
     }
 }

@@ -24,7 +24,7 @@ mod toolkits;
 
 pub use cuda_checks::{Check, Verdict, cuda_checks, out_of_reach};
 pub use cuda_headers::CudaHeaders;
-pub use device_failure::{device_failure, hear, heard};
+pub use device_failure::{device_failure, note_panic, noted_failure};
 pub use facts::{Machine, disk_free_bytes};
 pub use gpu::{DriverFault, GpuFacts, GpuUser};
 pub use guard::MemoryGuard;

@@ -107,7 +107,8 @@ fn catch_device_failure<T>(
         let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
         // The first panic of the device's thread is the cause; the one that reaches this thread often says
         // only that the other is gone.
-        let what = sparktune_telemetry::heard().or_else(|| sparktune_telemetry::device_failure(message));
+        let what =
+            sparktune_telemetry::noted_failure().or_else(|| sparktune_telemetry::device_failure(message));
         match what {
             Some(what) => Err(TrainError::Device { what, details: run.crash_report(attempt) }),
             None => resume_unwind(payload),

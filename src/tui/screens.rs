@@ -17,7 +17,7 @@ use sparktune_plan::Answers;
 use sparktune_runlog::{RunDir, RunsRoot};
 
 use crate::dashboard::Dashboard;
-use crate::runs_list::{RunsList, Wish};
+use crate::runs_list::{RunAction, RunsList};
 use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use crate::wizard::backend::Backend;
 use crate::wizard::{Outcome, Setup, Wizard};
@@ -84,22 +84,22 @@ impl Screens {
             if self.show(&mut list)? == Left::Called {
                 return Ok(());
             }
-            match list.list.wish() {
-                None | Some(Wish::Leave) => return Ok(()),
-                Some(Wish::Watch(run)) => {
+            match list.list.requested() {
+                None | Some(RunAction::Leave) => return Ok(()),
+                Some(RunAction::Watch(run)) => {
                     if self.dashboard(&run)? == Left::Called {
                         return Ok(());
                     }
                 }
-                Some(Wish::Resume(run)) => match launch::resume(program, &run) {
+                Some(RunAction::Resume(run)) => match launch::resume(program, &run) {
                     Ok(()) => list.list.say(&format!("{} continues; Enter watches it", run.name())),
                     Err(failure) => list.list.say(&failure.to_string()),
                 },
-                Some(Wish::Export(run)) => {
+                Some(RunAction::Export(run)) => {
                     list.list.say(&format!("{}: writing the outputs again …", run.name()));
                     export(program.clone(), run, sender.clone());
                 }
-                Some(Wish::Delete(run)) => {
+                Some(RunAction::Delete(run)) => {
                     let name = run.name();
                     match run.delete() {
                         Ok(freed) => list.list.say(&format!("{name} is deleted; it freed {}", bytes(freed))),

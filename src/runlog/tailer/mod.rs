@@ -17,7 +17,7 @@ use memchr::{memchr_iter, memrchr};
 
 use crate::error::{Doing, Error, Result};
 use crate::event::{EVENT_VERSION, Event, Unreadable};
-use crate::lines::{self, Said};
+use crate::lines::{self, Parsed};
 use crate::notice::Notice;
 use crate::run_dir::{RunDir, attempts_in};
 
@@ -254,8 +254,8 @@ impl EventTailer {
         // Taken out, so that its lines can be read while the rest of the tailer changes.
         let pending = std::mem::take(&mut self.pending);
         let mut newer = None;
-        let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, said| {
-            match self.take_line(line, said, polled, visit) {
+        let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, parsed| {
+            match self.take_line(line, parsed, polled, visit) {
                 Ok(()) => {
                     self.start += line.len() + 1;
                     *lines_left = lines_left.saturating_sub(1);
@@ -278,7 +278,7 @@ impl EventTailer {
     fn take_line(
         &mut self,
         line: &[u8],
-        said: Said,
+        parsed: Parsed,
         polled: &mut Polled,
         visit: &mut impl FnMut(Event, &[u8]),
     ) -> Result<(), u64> {
@@ -286,7 +286,7 @@ impl EventTailer {
         if std::mem::take(&mut self.skipping) {
             // The end of a line whose beginning was thrown away.
         } else {
-            match said {
+            match parsed {
                 None => {}
                 Some(Ok(event)) if event.attempt != self.attempt => {
                     oddity = Some(format!("it belongs to attempt {}", event.attempt));

@@ -112,5 +112,5 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
 }
 
 fn longest_pack(outlook: &MethodOutlook) -> String {
-    outlook.longest_row.map_or_else(|| "no".to_owned(), |tokens| units::count(tokens.into()))
+    outlook.longest_pack.map_or_else(|| "no".to_owned(), |tokens| units::count(tokens.into()))
 }

@@ -1,9 +1,9 @@
 //! The list of runs as a full screen: what there is, how it stands, and what to do with it.
 //!
-//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`Wish`]. The list starts
-//! no process and deletes nothing; the program carries the wish out, says how it went with [`RunsList::say`],
-//! and shows the list again. Only a request to stop is written from here: it is a file in the run's own
-//! folder.
+//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`RunAction`]. The list
+//! starts no process and deletes nothing; the program carries the action out, says how it went with
+//! [`RunsList::say`], and shows the list again. Only a request to stop is written from here: it is a file in
+//! the run's own folder.
 
 use sparktune_base::escape::escape;
 
@@ -32,7 +32,7 @@ use crate::state::State;
 
 /// The requested action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum RunAction {
     /// Show this run live.
     Watch(RunDir),
     /// Continue it.
@@ -89,7 +89,7 @@ pub struct RunsList {
     asking: Option<Ask>,
     helping: bool,
     message: Option<String>,
-    wish: Option<Wish>,
+    requested: Option<RunAction>,
 }
 
 impl RunsList {
@@ -112,18 +112,18 @@ impl RunsList {
             asking: None,
             helping: false,
             message: None,
-            wish: None,
+            requested: None,
         };
         list.shelf.look();
         list
     }
 
     /// Why the loop ended, once; `None` when the list did not end it.
-    pub fn wish(&mut self) -> Option<Wish> {
-        self.wish.take()
+    pub fn requested(&mut self) -> Option<RunAction> {
+        self.requested.take()
     }
 
-    /// Shows how the wish went, until the next key.
+    /// Shows how the action went, until the next key.
     pub fn say(&mut self, text: &str) {
         self.message = Some(escape(text).into_owned());
         self.shelf.list_again();
@@ -224,7 +224,7 @@ impl RunsList {
                 self.settle();
             }
             Some(Do::Help) => self.helping = true,
-            Some(Do::Leave) => return self.leave_with(Wish::Leave),
+            Some(Do::Leave) => return self.leave_with(RunAction::Leave),
             Some(what @ (Do::Watch | Do::Resume | Do::Export | Do::Delete | Do::Stop)) => {
                 if let Some(look) = self.chosen() {
                     let (run, liveness) = (look.run.clone(), look.liveness());
@@ -251,12 +251,16 @@ impl RunsList {
         true
     }
 
-    fn leave_with(&mut self, wish: Wish) -> Next {
-        if let Wish::Watch(run) | Wish::Resume(run) | Wish::Export(run) | Wish::Delete(run) = &wish {
+    fn leave_with(&mut self, requested: RunAction) -> Next {
+        if let RunAction::Watch(run)
+        | RunAction::Resume(run)
+        | RunAction::Export(run)
+        | RunAction::Delete(run) = &requested
+        {
             // Whatever comes of it, the row is looked at again.
             self.shelf.forget(run);
         }
-        self.wish = Some(wish);
+        self.requested = Some(requested);
         Next::Leave
     }
 
@@ -265,18 +269,18 @@ impl RunsList {
         let live = liveness.is_some_and(Liveness::is_live);
         let name = escape(&run.name()).into_owned();
         let refusal = match (what, liveness) {
-            (Do::Watch, _) => return self.leave_with(Wish::Watch(run)),
+            (Do::Watch, _) => return self.leave_with(RunAction::Watch(run)),
             (Do::Resume, _) if live => {
                 format!("{name} is being trained: there is nothing to resume. Enter watches it")
             }
             (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
                 format!("{name} has completed: there is nothing to resume. e writes its outputs again")
             }
-            (Do::Resume, _) => return self.leave_with(Wish::Resume(run)),
+            (Do::Resume, _) => return self.leave_with(RunAction::Resume(run)),
             (Do::Export, _) if live => {
                 format!("{name} is being trained. It exports when it is done, or after s has stopped it")
             }
-            (Do::Export, _) => return self.leave_with(Wish::Export(run)),
+            (Do::Export, _) => return self.leave_with(RunAction::Export(run)),
             (Do::Stop, _) if live => {
                 self.asking = Some(Ask::stop(&run));
                 return Next::Draw;
@@ -310,7 +314,7 @@ impl RunsList {
                 });
             }
             Answer::Delete(run) => match free_to_delete(&run) {
-                Ok(()) => return self.leave_with(Wish::Delete(run)),
+                Ok(()) => return self.leave_with(RunAction::Delete(run)),
                 Err(refusal) => self.message = Some(refusal),
             },
         }

@@ -238,23 +238,23 @@ fn help_filter_and_an_empty_folder() {
 }
 
 #[test]
-fn a_key_that_a_run_allows_ends_the_list_with_the_wish() {
+fn a_key_that_a_run_allows_ends_the_list_with_the_action() {
     let (root, _lease) = some_runs();
     let mut list = list_of(&root);
-    for (part, code, wish) in [
-        ("e4d5", KeyCode::Enter, Wish::Watch as fn(RunDir) -> Wish),
-        ("51d2", KeyCode::Char('r'), Wish::Resume),
-        ("9f00", KeyCode::Char('r'), Wish::Resume),
-        ("77aa", KeyCode::Char('r'), Wish::Resume),
-        ("0c31", KeyCode::Char('e'), Wish::Export),
+    for (part, code, requested) in [
+        ("e4d5", KeyCode::Enter, RunAction::Watch as fn(RunDir) -> RunAction),
+        ("51d2", KeyCode::Char('r'), RunAction::Resume),
+        ("9f00", KeyCode::Char('r'), RunAction::Resume),
+        ("77aa", KeyCode::Char('r'), RunAction::Resume),
+        ("0c31", KeyCode::Char('e'), RunAction::Export),
     ] {
         let run = choose(&mut list, part);
         assert_eq!(press(&mut list, code), Next::Leave, "{part}");
-        assert_eq!(list.wish(), Some(wish(run)));
-        assert_eq!(list.wish(), None, "a wish is told once");
+        assert_eq!(list.requested(), Some(requested(run)));
+        assert_eq!(list.requested(), None, "an action is told once");
     }
     assert_eq!(press(&mut list, KeyCode::Char('q')), Next::Leave);
-    assert_eq!(list.wish(), Some(Wish::Leave));
+    assert_eq!(list.requested(), Some(RunAction::Leave));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn what_a_run_does_not_allow_is_refused_in_words() {
     ] {
         choose(&mut list, part);
         assert_eq!(press(&mut list, KeyCode::Char(key)), Next::Draw);
-        assert!(list.asking.is_none() && list.wish().is_none());
+        assert!(list.asking.is_none() && list.requested().is_none());
         let shown = text(&mut list);
         assert!(shown.contains(words), "{key} on {part}:\n{shown}");
     }
@@ -296,7 +296,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
         for code in way {
             assert_ne!(press(&mut list, *code), Next::Leave, "{way:?}");
         }
-        assert!(list.asking.is_none() && list.wish().is_none());
+        assert!(list.asking.is_none() && list.requested().is_none());
         assert!(text(&mut list).contains("is kept"), "{way:?}");
     }
     press(&mut list, KeyCode::Delete);
@@ -307,7 +307,7 @@ fn deleting_takes_a_yes_and_the_end_of_the_name_and_nothing_less() {
     list.update(Input::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)));
     type_in(&mut list, "51d2");
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Leave);
-    assert_eq!(list.wish(), Some(Wish::Delete(run.clone())));
+    assert_eq!(list.requested(), Some(RunAction::Delete(run.clone())));
     // The program does it, says so, and shows the list again.
     fs::remove_dir_all(run.path()).unwrap();
     list.say("deleted");
@@ -326,7 +326,7 @@ fn a_run_that_is_resumed_while_the_question_is_open_is_not_deleted() {
     type_in(&mut list, "51d2");
     let _trainer = Lease::acquire(&run).unwrap();
     assert_eq!(press(&mut list, KeyCode::Enter), Next::Draw);
-    assert!(list.wish().is_none() && text(&mut list).contains("is being trained"));
+    assert!(list.requested().is_none() && text(&mut list).contains("is being trained"));
 }
 
 #[test]
@@ -486,7 +486,11 @@ fn names_with_control_characters_and_broken_unicode_are_shown_escaped_and_can_be
     press(&mut list, KeyCode::Char('y'));
     type_in(&mut list, "name");
     press(&mut list, KeyCode::Enter);
-    assert_eq!(list.wish(), Some(Wish::Delete(run)), "the very folder, not what its name looks like");
+    assert_eq!(
+        list.requested(),
+        Some(RunAction::Delete(run)),
+        "the very folder, not what its name looks like"
+    );
     choose(&mut list, "two");
     press(&mut list, KeyCode::Char('x'));
     press(&mut list, KeyCode::Char('y'));

@@ -47,7 +47,7 @@ impl Columns {
 pub(super) fn row_cell(outlook: Option<&MethodOutlook>, theme: &Theme) -> (Role, String) {
     match outlook {
         None => (Role::Dim, theme.glyph("–", "-").to_owned()),
-        Some(outlook) => match outlook.longest_row {
+        Some(outlook) => match outlook.longest_pack {
             Some(longest) if outlook.fits() => (Role::Good, count(longest.into())),
             // It fits, but not the longest example.
             Some(longest) => (Role::Warn, format!("!{}", count(longest.into()))),

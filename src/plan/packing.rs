@@ -1,4 +1,4 @@
-//! How full rows would be at a pack length: the two packing strategies run on lengths drawn from the
+//! How full packs would be at a pack length: the two packing strategies run on lengths drawn from the
 //! histogram.
 //!
 //! A sample of at most 2048 lengths stands for the data set, one for each equal share of it, so that the
@@ -27,22 +27,22 @@ pub struct Lengths {
     token_weight: f64,
     /// What was packed before: methods, ranks and models are compared at the same pack lengths, and a screen
     /// asks at every keystroke.
-    packed: Rc<RefCell<HashMap<(u32, PackStrategy), Rows>>>,
+    packed: Rc<RefCell<HashMap<(u32, PackStrategy), Packs>>>,
 }
 
 /// The result of packing at one pack length, scaled to the whole data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rows {
-    /// Rows of one epoch.
-    pub rows: f64,
+pub struct Packs {
+    /// Packs of one epoch.
+    pub count: f64,
     /// Tokens of one epoch.
     pub tokens: f64,
-    /// Share of the rows' room that stays empty, 0 to 1.
+    /// Share of the packs' room that stays empty, 0 to 1.
     pub waste: f64,
     /// Mean length of the piece that a token stands in, `Σ len² / Σ len`: what attention sees.
     pub context: f64,
-    /// Examples longer than the pack length that have a row of their own.
-    pub own_rows: f64,
+    /// Examples longer than the pack length that have a pack of their own.
+    pub own_packs: f64,
 }
 
 impl Lengths {
@@ -99,52 +99,52 @@ impl Lengths {
     }
 
     /// Packs the sample. `pack_length` 0 counts as 1.
-    pub fn pack(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
+    pub fn pack(&self, pack_length: u32, strategy: PackStrategy) -> Packs {
         let key = (pack_length.max(1), strategy);
         *self.packed.borrow_mut().entry(key).or_insert_with(|| self.packed_anew(key.0, strategy))
     }
 
-    fn packed_anew(&self, pack_length: u32, strategy: PackStrategy) -> Rows {
+    fn packed_anew(&self, pack_length: u32, strategy: PackStrategy) -> Packs {
         let tokens: f64 = self.lengths.iter().map(|n| f64::from(*n)).sum();
         let packed = match strategy {
             PackStrategy::Bfd => best_fit_decreasing(&self.lengths, pack_length),
             PackStrategy::Stream => stream(&self.lengths, pack_length),
         };
-        Rows {
-            rows: packed.rows * self.token_weight,
+        Packs {
+            count: packed.count * self.token_weight,
             tokens: tokens * self.token_weight,
             waste: if packed.room > 0.0 { (1.0 - tokens / packed.room).max(0.0) } else { 0.0 },
             context: if tokens > 0.0 { packed.squares / tokens } else { 0.0 },
-            own_rows: packed.own_rows * self.weight,
+            own_packs: packed.own_packs * self.weight,
         }
     }
 }
 
 struct Packed {
-    rows: f64,
+    count: f64,
     room: f64,
     squares: f64,
-    own_rows: f64,
+    own_packs: f64,
 }
 
 fn best_fit_decreasing(longest_first: &[u32], pack_length: u32) -> Packed {
-    let rows =
+    let packs =
         best_fit(longest_first.iter().copied(), pack_length).into_iter().max().map_or(0, |last| last + 1);
     let overlong = longest_first.iter().take_while(|length| **length > pack_length);
-    let (own_rows, own_tokens) = overlong.fold((0, 0), |(n, sum), length| (n + 1, sum + u64::from(*length)));
+    let (own_packs, own_tokens) = overlong.fold((0, 0), |(n, sum), length| (n + 1, sum + u64::from(*length)));
     Packed {
-        rows: f64::from(rows),
-        room: (u64::from(rows - own_rows) * u64::from(pack_length) + own_tokens) as f64,
+        count: f64::from(packs),
+        room: (u64::from(packs - own_packs) * u64::from(pack_length) + own_tokens) as f64,
         squares: longest_first.iter().map(|length| f64::from(*length).powi(2)).sum(),
-        own_rows: f64::from(own_rows),
+        own_packs: f64::from(own_packs),
     }
 }
 
 fn stream(lengths: &[u32], pack_length: u32) -> Packed {
     let total: f64 = lengths.iter().map(|n| f64::from(*n)).sum();
     let width = f64::from(pack_length);
-    // Where an example starts in its row is as good as random, so the expected pieces are counted instead of
-    // drawn: an example of q whole rows and a rest r is cut into pieces whose squares have this mean over
+    // Where an example starts in its pack is as good as random, so the expected pieces are counted instead of
+    // drawn: an example of q whole packs and a rest r is cut into pieces whose squares have this mean over
     // all starts.
     let squares = lengths
         .iter()
@@ -154,13 +154,13 @@ fn stream(lengths: &[u32], pack_length: u32) -> Packed {
                 // One piece with probability 1 - n/w, else two with a uniform cut: E = n² - n³/(3w).
                 n * n - n * n * n / (3.0 * width)
             } else {
-                // Two end pieces, uniform in (0, w): E ≈ 2w²/3, and whole rows for the rest.
+                // Two end pieces, uniform in (0, w): E ≈ 2w²/3, and whole packs for the rest.
                 2.0 * width * width / 3.0 + (n - width) * width
             }
         })
         .sum();
-    let rows = (total / width).ceil();
-    Packed { rows, room: total, squares, own_rows: 0.0 }
+    let count = (total / width).ceil();
+    Packed { count, room: total, squares, own_packs: 0.0 }
 }
 
 /// Points of the distribution, ascending in both: length, share of the examples that do not exceed it.
@@ -209,23 +209,23 @@ mod tests {
     }
 
     #[test]
-    fn long_rows_of_short_examples_are_nearly_full() {
+    fn long_packs_of_short_examples_are_nearly_full() {
         let lengths = Lengths::of(&uniform(20_000, 1000), u32::MAX);
-        let rows = lengths.pack(8192, PackStrategy::Bfd);
-        assert!(rows.waste < 0.01, "{rows:?}");
-        assert!((rows.tokens / 10e6 - 1.0).abs() < 0.01, "{rows:?}");
+        let packs = lengths.pack(8192, PackStrategy::Bfd);
+        assert!(packs.waste < 0.01, "{packs:?}");
+        assert!((packs.tokens / 10e6 - 1.0).abs() < 0.01, "{packs:?}");
         // Uniform lengths up to m: Σ n² / Σ n = 2m/3.
-        assert!((rows.context - 667.0).abs() < 10.0, "{rows:?}");
+        assert!((packs.context - 667.0).abs() < 10.0, "{packs:?}");
     }
 
     #[test]
-    fn an_example_over_the_pack_length_has_a_row_of_its_own_under_bfd_and_is_cut_under_stream() {
+    fn an_example_over_the_pack_length_has_a_pack_of_its_own_under_bfd_and_is_cut_under_stream() {
         let lengths = Lengths::of(&uniform(1000, 1000), u32::MAX);
         let bfd = lengths.pack(500, PackStrategy::Bfd);
-        assert!((bfd.own_rows - 500.0).abs() <= 2.0, "{bfd:?}");
+        assert!((bfd.own_packs - 500.0).abs() <= 2.0, "{bfd:?}");
         let stream = lengths.pack(500, PackStrategy::Stream);
-        assert_eq!(stream.own_rows, 0.0);
-        assert!(stream.context < bfd.context && (stream.rows - 1000.0).abs() < 10.0, "{stream:?}");
+        assert_eq!(stream.own_packs, 0.0);
+        assert!(stream.context < bfd.context && (stream.count - 1000.0).abs() < 10.0, "{stream:?}");
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
                     (drawn.pack(length, PackStrategy::Bfd), truth.pack(length, PackStrategy::Bfd));
                 assert!((drawn.waste - truth.waste).abs() < 0.05, "{spread} {length}: {drawn:?} {truth:?}");
                 assert!(
-                    (drawn.rows / truth.rows - 1.0).abs() < 0.05,
+                    (drawn.count / truth.count - 1.0).abs() < 0.05,
                     "{spread} {length}: {drawn:?} {truth:?}"
                 );
                 assert!(
@@ -306,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_report_gives_finite_rows_that_hold_all_tokens(
+        fn any_report_gives_finite_packs_that_hold_all_tokens(
             examples in 0u64..1 << 40, total in 0u64..1 << 50, p in prop::array::uniform4(0u32..1 << 20),
             counts in prop::collection::vec((0u32..1 << 20, 0u64..1 << 40), 0..8), length in 0u32..1 << 20,
         ) {
@@ -315,10 +315,10 @@ mod tests {
                 histogram: counts.into_iter().map(|(up_to, count)| LengthBucket { up_to, count }).collect(),
             };
             for strategy in [PackStrategy::Bfd, PackStrategy::Stream] {
-                let rows = Lengths::of(&data, u32::MAX).pack(length, strategy);
-                prop_assert!(rows.rows.is_finite() && rows.context.is_finite());
-                prop_assert!((0.0..=1.0).contains(&rows.waste));
-                prop_assert!(rows.rows * f64::from(length.max(data.max).max(1)) >= rows.tokens * 0.999);
+                let packs = Lengths::of(&data, u32::MAX).pack(length, strategy);
+                prop_assert!(packs.count.is_finite() && packs.context.is_finite());
+                prop_assert!((0.0..=1.0).contains(&packs.waste));
+                prop_assert!(packs.count * f64::from(length.max(data.max).max(1)) >= packs.tokens * 0.999);
             }
         }
     }
