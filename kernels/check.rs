@@ -71,29 +71,17 @@ pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>
     }
 }
 
-#[cfg(feature = "cuda")]
-pub(crate) use on_cuda::cuda_device;
-
 /// The kernels of a CUDA device, or of the emulated one, against the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
-    use burn::tensor::{DType, Device, DeviceType};
+    use burn::tensor::{DType, Device};
 
     use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
+    use crate::testing::cuda_device;
 
     /// Relative L2 of bf16 results (`NOTES.md`, "Tolerances"): of values, and of gradients.
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
-
-    /// The first CUDA device; a word where there is none, and a failure where there has to be one.
-    pub(crate) fn cuda_device() -> Option<Device> {
-        let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
-        if device.is_none() {
-            assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
-            eprintln!("skipped on CUDA: there is no device");
-        }
-        device
-    }
 
     pub(super) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
         op: &O,

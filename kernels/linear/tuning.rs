@@ -245,8 +245,8 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::cuda_device;
     use crate::cuda::{Kernel, like, sizes};
+    use crate::testing::cuda_device;
 
     fn problem(kernel: &'static str, sizes: &[usize], splits: usize, tokens: usize) -> Problem {
         Problem { kernel, sizes: sizes.to_vec(), splits, tokens }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tile_changes_no_bit() {
+    fn the_tile_changes_no_bit_on_device() {
         let Some(device) = cuda_device() else { return };
         learn("").unwrap();
         for problem in problems() {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_that_the_device_refuses_is_passed_over() {
+    fn a_tile_that_is_refused_on_device_is_passed_over() {
         let Some(device) = cuda_device() else { return };
         let problem = problem("linear_forward", &[72, 40], 1, 67);
         let operands = operands(&problem.shapes().1, &device);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_launched_is_missed_then_measured_then_known() {
+    fn what_is_launched_on_device_is_missed_then_measured_then_known() {
         let Some(device) = cuda_device() else { return };
         learn("").unwrap();
         for problem in problems() {
