@@ -21,6 +21,11 @@ pub(crate) fn gemma3() -> Option<PathBuf> {
     checkpoint().join("../../others/gemma3").canonicalize().ok()
 }
 
+/// What an earlier program made: a run and what belongs to it.
+pub(crate) fn old_fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/run-261c35e")
+}
+
 /// What a command did.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -83,6 +88,22 @@ impl Place {
         let entries = fs::read_dir(place.join("runs")).unwrap().map(|entry| entry.unwrap().path());
         let run = entries.filter(|path| path.is_dir()).min().unwrap();
         (place, run)
+    }
+
+    /// A copy of the old run in `runs/`: a LoRA run on the demo's model that was stopped after step 9.
+    pub(crate) fn old_run(&self) -> PathBuf {
+        let run = self.join("runs/20261122T174755Z-old-lora-c691");
+        for (name, bytes) in files(&old_fixture().join("run")) {
+            let path = run.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        // In its plan the folder of the model is a word.
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo/model");
+        let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
+        assert!(plan.contains("MODEL_FOLDER"));
+        fs::write(run.join("plan.toml"), plan.replace("MODEL_FOLDER", model.to_str().unwrap())).unwrap();
+        run
     }
 
     pub(crate) fn path(&self) -> &Path {
