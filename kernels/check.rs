@@ -71,30 +71,18 @@ pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>
     }
 }
 
-#[cfg(feature = "cuda")]
-pub(crate) use on_cuda::cuda_device;
-
 /// Compares the kernels on a CUDA device, or on the emulated one, with the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {
-    use burn::tensor::{DType, Device, DeviceType};
+    use burn::tensor::{DType, Device};
 
     use super::{Op, Tensor, apply_all, distance, seeded, seeds, subsets};
+    use crate::testing::cuda_device;
 
     /// The tolerance for bf16 results (`NOTES.md`, "Tolerances"), relative L2: for values, and below for
     /// gradients.
     const VALUE: f32 = 1e-2;
     const GRADIENT: f32 = 2e-2;
-
-    /// Returns the first CUDA device. Without one it prints a message, or fails if a device is required.
-    pub(crate) fn cuda_device() -> Option<Device> {
-        let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
-        if device.is_none() {
-            assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
-            eprintln!("skipped on CUDA: there is no device");
-        }
-        device
-    }
 
     pub(super) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>(
         op: &O,

@@ -9,7 +9,8 @@
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 
-flags=(-std=c++17 -O2 -Wall -Wextra -Wno-unknown-pragmas)
+# Compiling takes longer than running: -O2 would take half as long again for a tenth of the running time.
+flags=(-std=c++17 -O1 -Wall -Wextra -Wno-unknown-pragmas)
 # Device code reads 16 bytes at a time out of two-byte numbers; the sanitizer watches that it may.
 flags+=(-fno-strict-aliasing -fsanitize=alignment -fno-sanitize-recover=all)
 

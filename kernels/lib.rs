@@ -37,6 +37,9 @@ pub mod sigmoid_gate;
 pub mod silu_mul;
 mod simd;
 mod table;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub mod testing;
 mod weight;
 pub mod work;
 

@@ -20,8 +20,8 @@ mod tests {
 
     #[cfg(feature = "cuda")]
     #[test]
-    fn a_tensor_on_a_device_is_counted() {
-        let Some(device) = crate::check::cuda_device() else { return };
+    fn a_tensor_on_device_is_counted() {
+        let Some(device) = crate::testing::cuda_device() else { return };
         let before = reserved_bytes(&device).unwrap();
         let tensor = burn::tensor::Tensor::<2>::empty([1 << 12, 1 << 12], &device);
         let after = reserved_bytes(&device).unwrap();

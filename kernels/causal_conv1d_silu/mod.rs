@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference_across_borders() {
+    fn value_and_gradients_agree_with_the_reference_on_devices_across_borders() {
         for lengths in [&[1][..], &[2], &[17], &[1, 1, 2, 3, 5, 8, 100], &[63, 64, 65]] {
             let op = CausalConv1dSilu { position_ids: positions(lengths) };
             let rows = lengths.iter().sum::<u32>() as usize;

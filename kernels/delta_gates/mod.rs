@@ -103,7 +103,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn values_and_gradients_agree_with_the_reference() {
+    fn values_and_gradients_agree_with_the_reference_on_devices() {
         for (rows, heads) in [(1, 5), (17, 5), (130, 5), (33, 4)] {
             let [a, b] = [1, 2].map(|seed| random(seed, rows, heads));
             agrees_with_reference(DeltaGates, [a, b, random(3, 1, heads), random(4, 1, heads)], 1e-5);

@@ -170,4 +170,4 @@ pub(crate) fn input_gradient(
 }
 
 #[cfg(test)]
-mod tests;
+mod on_device;

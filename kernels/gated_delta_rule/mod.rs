@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference_across_borders() {
+    fn value_and_gradients_agree_with_the_reference_on_devices_across_borders() {
         for (key_heads, value_heads, key_dim, value_dim) in [(1, 1, 8, 8), (2, 4, 16, 16), (1, 3, 4, 12)] {
             let dims = Dims { key_heads, value_heads, key_dim, value_dim };
             for borders in [&[0, 1][..], &[0, 63], &[0, 65], &[0, 1, 3, 67, 131]] {

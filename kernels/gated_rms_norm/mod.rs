@@ -120,7 +120,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         for (rows, heads, d) in [(1, 1, 4), (17, 4, 16), (130, 3, 70)] {
             let inputs = [random(1, rows, heads * d), random(2, rows, heads * d), random(3, 1, d)];
             agrees_with_reference(GatedRmsNorm { eps: 1e-6 }, inputs, 1e-5);

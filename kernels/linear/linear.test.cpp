@@ -194,7 +194,7 @@ int main() {
     // Less than a tile, odd edges, a depth of neither tile; more than the widest tile.
     same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(1, 8, 1, false);
     same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(67, 72, 193, true);
-    same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(130, 264, 150, false);
+    same_in_all_tiles<Wide, Wider, Flat>(130, 264, 70, false);
     // As many depths as stages: the next tile starts in the stage that was read last.
     rows_of_tiles<Wide>(65, 264, 72);
     rows_of_tiles<Square>(130, 200, 264);

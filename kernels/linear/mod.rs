@@ -89,7 +89,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         let one = || Linears { sums: vec![None], fp8: false };
         for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64), (1, 64, 16), (130, 72, 200)] {
             agrees_with_reference::<_, 2, 1>(one(), [random(1, rows, input), random(2, output, input)], 1e-5);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_share_an_input_agree_with_the_reference() {
+    fn layers_that_share_an_input_agree_with_the_reference_on_devices() {
         let weight = |seed, outputs| random(seed, outputs, 72);
         let x = || random(1, 33, 72);
         let of = |layers| Linears { sums: vec![None; layers], fp8: false };

@@ -97,14 +97,14 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::cuda_device;
     use crate::cuda::{Kernel, empty_like, sizes};
     use crate::linear::tile::ALL;
     use crate::linear::tuning::tests::{problem, problems};
     use crate::linear::tuning::{learn, learned, listen, missed, tile};
+    use crate::testing::cuda_device;
 
     #[test]
-    fn the_tile_changes_no_bit() {
+    fn the_tile_changes_no_bit_on_device() {
         let Some(device) = cuda_device() else { return };
         learn("").unwrap();
         for problem in problems() {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_that_the_device_refuses_is_passed_over() {
+    fn a_tile_that_is_refused_on_device_is_passed_over() {
         let Some(device) = cuda_device() else { return };
         let problem = problem("linear_forward", &[72, 40], 1, 67);
         let operands = operands(&problem.shapes().1, &device);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_launched_is_missed_then_measured_then_known() {
+    fn what_is_launched_on_device_is_missed_then_measured_then_known() {
         let Some(device) = cuda_device() else { return };
         learn("").unwrap();
         for problem in problems() {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         let op = LinearCrossEntropy { targets: targets(&[0], &[2]), scale: 1.0, sum: None };
         agrees_with_reference(op, [random(1, 1, 3), random(2, 5, 3)], 1e-5);
         let op =

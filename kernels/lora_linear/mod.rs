@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         for (rows, input, output, rank) in
             [(1, 3, 5, 2), (17, 64, 70, 8), (130, 33, 2, 16), (1, 64, 16, 8), (130, 72, 200, 16)]
         {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_share_an_input_agree_with_the_reference() {
+    fn layers_that_share_an_input_agree_with_the_reference_on_devices() {
         let matrix = |seed, rows, columns| random(seed, rows, columns);
         let two = [
             matrix(1, 33, 72),

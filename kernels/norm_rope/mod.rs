@@ -61,7 +61,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference_inside_wider_rows() {
+    fn value_and_gradients_agree_with_the_reference_on_devices_inside_wider_rows() {
         for (rows, heads, head_dim, stride, rotary_dim) in
             [(1, 1, 4, 4, 4), (33, 4, 16, 32, 8), (130, 2, 12, 12, 12)]
         {

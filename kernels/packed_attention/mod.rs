@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         for borders in [&[0, 1][..], &[0, 17], &[0, 1, 2, 40, 103, 130]] {
             let rows = borders[borders.len() - 1] as usize;
             for (heads, kv_heads, head_dim) in [(1, 1, 8), (4, 2, 32), (4, 1, 12), (3, 1, 16)] {

@@ -211,7 +211,7 @@ int main() {
     // shorter and longer than a tile.
     for (unsigned tokens : {1, 63, 64, 65}) run<64>({{tokens}, 2, 1});
     for (unsigned tokens : {1, 63, 64}) run<256>({{tokens}, 2, 1});
-    run<256>({{1, 63, 1, 65}, 8, 2});
+    run<256>({{1, 63, 1, 65}, 4, 1});
     run<256>({{65}, 1, 1, 20});
     run<128>({{60, 70}, 4, 2});
     run<128>({{64}, 2, 2, 7});

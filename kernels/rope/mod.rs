@@ -129,7 +129,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         for (rows, heads, head_dim, rotary_dim) in [(1, 1, 4, 4), (17, 3, 32, 8), (130, 2, 12, 12)] {
             let positions: Vec<u32> = (0..rows as u32).map(|t| (t * 7) % 23).collect();
             let frequencies: Vec<f32> = (0..rotary_dim / 2).map(|j| 0.5f32.powi(j)).collect();

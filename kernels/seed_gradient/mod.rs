@@ -63,7 +63,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         agrees_with_reference(SeedGradient, [random(1, 17, 9), random(2, 17, 9)], 1e-5);
     }
 }

@@ -98,7 +98,7 @@ mod tests {
     use crate::check::{agrees_with_reference, random};
 
     #[test]
-    fn value_and_gradients_agree_with_the_reference() {
+    fn value_and_gradients_agree_with_the_reference_on_devices() {
         for (rows, heads, head_dim) in [(1, 1, 2), (17, 4, 32), (130, 3, 6)] {
             let inputs = [random(1, rows, heads * head_dim), random(2, rows, heads * 2 * head_dim)];
             agrees_with_reference(SigmoidGate { head_dim }, inputs, 1e-5);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_machine_this_is_facts_and_samples_agree_on_its_gpus() {
+    fn facts_and_samples_agree_on_the_gpus_of_this_machine() {
         let gpus = Gpus::find();
         assert_eq!(gpus.facts().len(), gpus.sample().len());
     }

@@ -250,13 +250,8 @@ mod tests {
 
     #[cfg(feature = "cuda")]
     #[test]
-    fn on_a_cuda_device_too() {
-        let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
-        let Some(device) = devices.first() else {
-            assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
-            eprintln!("skipped: there is no CUDA device");
-            return;
-        };
-        training_goes_on_beside_the_writer(device);
+    fn training_goes_on_while_a_checkpoint_is_written_on_device_too() {
+        let Some(device) = sparktune_kernels::testing::cuda_device() else { return };
+        training_goes_on_beside_the_writer(&device);
     }
 }

@@ -119,3 +119,59 @@ impl TileFile {
         }
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use sparktune_runlog::{EventTailer, Kind, Limit, RunsRoot};
+
+    use super::*;
+
+    const ON: &str = "a GPU, driver 1, this build";
+
+    #[test]
+    fn a_file_that_cannot_be_trusted_is_not_used_and_written_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let good = "linear_forward 64,64 1 9 16,64,64,1,4,4\n";
+        for (text, says, left) in [
+            (format!("another GPU\n{good}"), "another GPU, driver or build", format!("{ON}\n")),
+            (
+                format!("{ON}\n{good}linear_forward 64,64 1 99 512,512,32,2,2,3\n"),
+                "line 3",
+                format!("{ON}\n"),
+            ),
+            (format!("{ON}\n{good}meas"), "line 3", format!("{ON}\n")),
+            // The same again would end the same way; what is known stays.
+            (format!("{ON}\n{good}measuring\n"), "came to no end", format!("{ON}\n{good}measuring\n")),
+            (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
+        ] {
+            let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
+            run.write_plan(include_str!("../../tests/fixtures/run-261c35e/run/plan.toml")).unwrap();
+            let stop = AtomicBool::new(false);
+            let session = Session::open(&run, &stop, Some(1)).unwrap();
+            let file = TileFile { on: ON.into(), path: root.path().join(".tiles") };
+            fs::write(&file.path, &text).unwrap();
+            if file.read(&session) {
+                // Of a run whose products are all known, or that is to stop at once.
+                file.measure(&session, &Device::flex(), &[]);
+            }
+            drop(session);
+            let limit = Limit { lines: 1000, time: Duration::from_secs(10) };
+            let told: Vec<String> = EventTailer::new(&run)
+                .poll(limit)
+                .unwrap()
+                .records
+                .into_iter()
+                .filter_map(|record| match record.event.kind {
+                    Kind::Warning(warning) => Some(warning.message),
+                    Kind::Phase(phase) => phase.detail,
+                    _ => None,
+                })
+                .collect();
+            assert!(told.iter().any(|words| words.contains(says)), "{says}: {told:?}");
+            assert_eq!(fs::read_to_string(&file.path).unwrap(), left, "{says}");
+        }
+    }
+}

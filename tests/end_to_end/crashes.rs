@@ -38,8 +38,8 @@ fn trainer(place: &Place, run: &Path) -> Child {
     place.command(["trainer"]).arg(run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills the trainer of a fresh copy again and again, each time later or in the middle of a commit, until it
-/// gets through; then compares everything with the run that was never killed.
+/// Kills the trainer of a fresh copy up to twelve times, each time later or in the middle of a commit, until
+/// it gets through; then compares everything with the run that was never killed.
 fn killed_and_resumed(flags: &[&str]) {
     let place = Place::new();
     place.chats(40);
@@ -53,20 +53,20 @@ fn killed_and_resumed(flags: &[&str]) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut child = trainer(&place, &run);
         let started = Instant::now();
-        // Early kills hit loading and the first steps; the window grows, so that in the end the run gets
-        // through.
-        let after = Duration::from_millis(20 + (random >> 33) % (60 + 20 * kills));
+        // Early kills hit loading and the first steps; the window grows, and more and more commits pass, so
+        // that later ones hit what comes after.
+        let after = Duration::from_millis(20 + (random >> 33) % (60 + 60 * kills));
         let wants_commit = kills % 2 == 1;
+        let (mut commits, mut was_committing) = (0, true);
         let ended = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break Some(status);
             }
             let committing = is_committing(&run);
-            let is_time = if wants_commit {
-                committing || started.elapsed() > 3 * after
-            } else {
-                started.elapsed() > after
-            };
+            commits += u64::from(committing && !was_committing);
+            was_committing = committing;
+            let is_time =
+                if wants_commit { committing && commits > kills / 2 } else { started.elapsed() > after };
             if is_time {
                 child.kill().unwrap();
                 child.wait().unwrap();
@@ -88,7 +88,7 @@ fn killed_and_resumed(flags: &[&str]) {
             None => kills += 1,
         }
         // Enough is enough: let it through.
-        if kills >= 40 {
+        if kills >= 12 {
             assert_eq!(trainer(&place, &run).wait().unwrap().code(), Some(0));
             break;
         }
@@ -118,12 +118,12 @@ fn killed_and_resumed(flags: &[&str]) {
 
 #[test]
 fn a_lora_run_with_its_mtp_stage_killed_at_many_instants_ends_with_the_same_bytes() {
-    killed_and_resumed(&["--rank", "4", "--max-steps", "12", "--save-steps", "1"]);
+    killed_and_resumed(&["--rank", "4", "--max-steps", "8", "--save-steps", "1"]);
 }
 
 #[test]
 fn a_full_run_killed_at_many_instants_ends_with_the_same_bytes() {
-    killed_and_resumed(&["--method", "full", "--max-steps", "12", "--save-steps", "1", "--mtp", "none"]);
+    killed_and_resumed(&["--method", "full", "--max-steps", "8", "--save-steps", "1", "--mtp", "none"]);
 }
 
 #[test]

@@ -2,42 +2,22 @@
 //!
 //! `tests/fixtures/run-261c35e` was made by the program at commit 261c35e: a LoRA run on the demo's model,
 //! stopped after step 9 of 30, one of its token files as v1 packets, and in `expected.json` the losses that
-//! the same program computed when it resumed a copy of the run. In its `plan.toml` the folder of the model is
-//! a word that the test replaces.
+//! the same program computed when it resumed a copy of the run.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::sparktune::{Place, events, files, losses};
+use crate::sparktune::{Place, events, losses, old_fixture};
 
 /// Bit-identical holds for one build on one machine; processors with other vector units add in another order.
 const TOLERANCE: f64 = 1e-3;
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/run-261c35e")
-}
-
-/// A copy of the old run in `runs/`, with the demo's model as its base.
-fn old_run(place: &Place) -> PathBuf {
-    let run = place.join("runs/20261122T174755Z-old-lora-c691");
-    for (name, bytes) in files(&fixture().join("run")) {
-        let path = run.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo/model");
-    let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
-    assert!(plan.contains("MODEL_FOLDER"));
-    fs::write(run.join("plan.toml"), plan.replace("MODEL_FOLDER", model.to_str().unwrap())).unwrap();
-    run
-}
-
 #[test]
 fn a_run_of_an_earlier_program_is_listed_resumed_with_its_losses_and_exported() {
     let place = Place::new();
-    let run = old_run(&place);
+    let run = place.old_run();
     let rows = place.sparktune(["runs", "--json"]).exits(0).last();
     assert_eq!(rows.as_array().unwrap().len(), 1);
     assert_eq!((rows[0]["state"].as_str(), rows[0]["outcome"].as_str()), (Some("finished"), Some("stopped")));
@@ -46,7 +26,7 @@ fn a_run_of_an_earlier_program_is_listed_resumed_with_its_losses_and_exported() 
     assert_eq!(resumed.last()["outcome"], "completed");
     assert_eq!(resumed.last()["steps"], 30);
     let expected: Value =
-        serde_json::from_slice(&fs::read(fixture().join("expected.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(old_fixture().join("expected.json")).unwrap()).unwrap();
     let close = |found: f64, expected: &Value, what: &str| {
         let expected = expected.as_f64().unwrap_or_else(|| panic!("{what} is not in expected.json"));
         println!("{what}: {found} now, {expected} then");
@@ -86,14 +66,14 @@ fn token_files_of_an_earlier_program_are_read_in_both_versions() {
         let lines = fs::read_to_string(out).unwrap();
         lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["input_ids"].clone()).collect()
     };
-    let v2 = fixture().join("run/data/eval.qubgpu");
+    let v2 = old_fixture().join("run/data/eval.qubgpu");
     place.sparktune(["verify".as_ref(), v2.as_os_str()]).exits(0);
     let from_v2: Vec<Value> = text(&v2);
     assert_eq!(from_v2.len(), 14);
 
     let packed = place.join("packed.qubgpu");
     place
-        .sparktune(["pack".as_ref(), fixture().join("eval.v1.qubgpu").as_os_str(), packed.as_os_str()])
+        .sparktune(["pack".as_ref(), old_fixture().join("eval.v1.qubgpu").as_os_str(), packed.as_os_str()])
         .exits(0);
     assert_eq!(text(&packed), from_v2);
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::sparktune::{Done, Place, done, events};
+use crate::sparktune::{Done, Place, copy, done, events};
 
 /// Waits until `seen` gives something.
 #[track_caller]
@@ -75,15 +75,15 @@ fn stop_waits_for_the_checkpoint_and_the_launcher_says_stopped() {
 #[test]
 fn sigterm_at_the_launcher_is_a_stop_that_resume_continues_to_the_end() {
     let place = Place::new();
-    let (child, run) = training(&place, &["--max-steps", "500"]);
+    let (child, run) = training(&place, &["--max-steps", "150"]);
     signal(&child, "TERM");
     let result = end(child).exits(5);
     let stopped_at = result.last()["steps"].as_u64().unwrap();
-    assert!(stopped_at < 500 && result.err.contains("stopping"), "{}", result.err);
+    assert!(stopped_at < 150 && result.err.contains("stopping"), "{}", result.err);
     let resumed = place.sparktune(["resume", "--json"]).exits(0);
     assert_eq!(
         (resumed.last()["outcome"].as_str(), resumed.last()["steps"].as_u64()),
-        (Some("completed"), Some(500))
+        (Some("completed"), Some(150))
     );
     let started: Vec<_> = events(&run).into_iter().filter(|event| event["kind"] == "run_started").collect();
     assert_eq!(started[1]["resumed_from_step"].as_u64(), Some(stopped_at));
@@ -150,7 +150,7 @@ fn a_second_trainer_is_refused_and_the_first_goes_on() {
 #[test]
 fn the_run_outlives_its_launcher_and_anyone_may_watch_or_leave() {
     let place = Place::new();
-    let (mut child, run) = training(&place, &["--max-steps", "200"]);
+    let (mut child, run) = training(&place, &["--max-steps", "80"]);
     signal(&child, "HUP");
     // Under `nohup` the launcher does not hear that, but notices that nobody reads.
     drop(child.stdout.take());
@@ -163,17 +163,15 @@ fn the_run_outlives_its_launcher_and_anyone_may_watch_or_leave() {
     assert_eq!((last["kind"].as_str(), last["outcome"].as_str()), (Some("run_finished"), Some("completed")));
     assert_eq!(watched.out.lines().count(), events(&run).len());
     let plain = place.sparktune(["watch", "--plain"]).exits(0);
-    assert!(plain.out.contains(" step ") && plain.err.contains("completed, 200 steps"), "{}", plain.err);
+    assert!(plain.out.contains(" step ") && plain.err.contains("completed, 80 steps"), "{}", plain.err);
 }
 
 #[test]
 fn runs_are_listed_and_called_by_any_unique_name() {
-    let place = Place::new();
-    place.chats(40);
-    for name in ["alpha", "beta"] {
-        let flags = ["--rank", "2", "--max-steps", "1", "--mtp", "none", "--name", name];
-        done(&mut place.train(&flags)).exits(0);
-    }
+    let (place, run) = Place::with_finished_run();
+    let name = run.file_name().unwrap().to_str().unwrap();
+    copy(&run, &run.with_file_name(name.replace("first-try", "alpha")));
+    std::fs::rename(&run, run.with_file_name(name.replace("first-try", "beta"))).unwrap();
     let table = place.sparktune(["runs"]).exits(0).out;
     assert!(
         table.contains("alpha-lora") && table.contains("beta-lora") && table.contains("completed"),
@@ -191,10 +189,7 @@ fn runs_are_listed_and_called_by_any_unique_name() {
 #[test]
 fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
-    place.chats(40);
-    let flags = ["--rank", "2", "--max-steps", "3", "--mtp", "none"];
-    let run = done(&mut place.train(&flags)).exits(0).run_dir();
+    let (place, run) = Place::with_finished_run();
     let result = place.sparktune(["report"]).exits(0);
     let page = run.canonicalize().unwrap().join("report.html");
     assert_eq!(Path::new(result.out.trim_end()), page);
@@ -204,7 +199,7 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     assert_eq!(String::from_utf8_lossy(&open.stdout), "");
     let text = std::fs::read_to_string(&page).unwrap();
     for part in
-        ["completed", "Training loss from step 1 to 3", "Every value with its reason", "train_tokens_blake3"]
+        ["completed", "Training loss from step 1 to 6", "Every value with its reason", "train_tokens_blake3"]
     {
         assert!(text.contains(part), "{part} is not on the page");
     }
@@ -220,10 +215,7 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
 
 #[test]
 fn export_writes_the_same_outputs_again() {
-    let place = Place::new();
-    place.chats(40);
-    let run =
-        done(&mut place.train(&["--rank", "4", "--max-steps", "2", "--mtp", "none"])).exits(0).run_dir();
+    let (place, run) = Place::with_finished_run();
     let merged = || std::fs::read(run.join("outputs/merged/model.safetensors")).unwrap();
     let before = merged();
     std::fs::remove_dir_all(run.join("outputs/merged")).unwrap();

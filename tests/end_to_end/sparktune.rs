@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,6 +19,11 @@ pub(crate) fn checkpoint() -> PathBuf {
 /// The tiny Gemma 3, with a tokenizer and template in the manner of Gemma's.
 pub(crate) fn gemma3() -> Option<PathBuf> {
     checkpoint().join("../../others/gemma3").canonicalize().ok()
+}
+
+/// What an earlier program made: a run and what belongs to it.
+pub(crate) fn old_fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/run-261c35e")
 }
 
 /// What a command did.
@@ -59,6 +65,45 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A place with a copy of the finished run that all tests share, and that run: of 40 chats and a line that
+    /// is none, with a checkpoint every two steps.
+    pub(crate) fn with_finished_run() -> (Self, PathBuf) {
+        static RUNS: LazyLock<PathBuf> = LazyLock::new(|| {
+            let place = Place::new();
+            let chats = fs::read_to_string(place.chats(40)).unwrap();
+            place.write("train.jsonl", chats + "{oops\n");
+            let few = ["--rank", "4", "--max-steps", "6", "--save-steps", "2", "--mtp", "none"];
+            let more = ["--max-rejected", "0.1", "--name", "first try"];
+            done(&mut place.train(&[&few[..], &more].concat())).exits(0);
+            // A temporary folder would stay behind: nothing ends a static.
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("finished-run");
+            let _ = fs::remove_dir_all(&kept);
+            copy(&place.join("runs"), &kept);
+            kept
+        });
+        let place = Self::new();
+        copy(&RUNS, &place.join("runs"));
+        let entries = fs::read_dir(place.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+        let run = entries.filter(|path| path.is_dir()).min().unwrap();
+        (place, run)
+    }
+
+    /// A copy of the old run in `runs/`: a LoRA run on the demo's model that was stopped after step 9.
+    pub(crate) fn old_run(&self) -> PathBuf {
+        let run = self.join("runs/20261122T174755Z-old-lora-c691");
+        for (name, bytes) in files(&old_fixture().join("run")) {
+            let path = run.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        // In its plan the folder of the model is a word.
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo/model");
+        let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
+        assert!(plan.contains("MODEL_FOLDER"));
+        fs::write(run.join("plan.toml"), plan.replace("MODEL_FOLDER", model.to_str().unwrap())).unwrap();
+        run
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -192,6 +237,12 @@ pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     walk(folder, folder, &mut all);
     all.sort();
     all
+}
+
+/// A copy of a folder with the permissions of its files; nothing is at `to` yet.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
 /// A run folder that has the plan and data of another and never ran.

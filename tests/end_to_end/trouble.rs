@@ -7,19 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::sparktune::{Done, Place, done, events, files, fresh_copy};
-
-const FLAGS: [&str; 8] = ["--rank", "4", "--max-steps", "6", "--save-steps", "2", "--mtp", "none"];
+use crate::sparktune::{Done, Place, copy, done, events, files, fresh_copy};
 
 /// A finished run, and a copy that has its checkpoints and none of its events.
-fn finished(place: &Place) -> (PathBuf, PathBuf) {
-    place.chats(40);
-    let reference = done(&mut place.train(&FLAGS)).exits(0).run_dir();
+fn finished() -> (Place, PathBuf, PathBuf) {
+    let (place, reference) = Place::with_finished_run();
     let run = place.join("copy");
     fresh_copy(&reference, &run);
-    let status = Command::new("cp").arg("-r").arg(reference.join("checkpoints")).arg(&run).status().unwrap();
-    assert!(status.success());
-    (reference, run)
+    fs::remove_dir(run.join("checkpoints")).unwrap();
+    copy(&reference.join("checkpoints"), &run.join("checkpoints"));
+    (place, reference, run)
 }
 
 fn newest(run: &Path) -> PathBuf {
@@ -29,13 +26,17 @@ fn newest(run: &Path) -> PathBuf {
     checkpoints.pop().unwrap()
 }
 
-/// The damaged newest checkpoint is named, the one before continues, and the outputs are those of the
-/// undamaged run.
-fn continues_from_the_one_before(damage: impl Fn(&Path)) {
-    let place = Place::new();
-    let (reference, run) = finished(&place);
+/// It is named, and the outputs are those of the undamaged run. What else may be damaged is tested with
+/// checkpoints themselves.
+#[test]
+fn a_flipped_bit_in_the_newest_checkpoint_is_found_and_the_one_before_is_used() {
+    let (place, reference, run) = finished();
     let checkpoint = newest(&run);
-    damage(&checkpoint);
+    let path = checkpoint.join("weights.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
     let result = place.sparktune(["resume", "./copy", "--json"]).exits(0);
     let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
     let warned = events(&run)
@@ -48,31 +49,6 @@ fn continues_from_the_one_before(damage: impl Fn(&Path)) {
         files(&reference.join("outputs/merged")) == files(&run.join("outputs/merged")),
         "the outputs differ"
     );
-}
-
-#[test]
-fn a_flipped_bit_in_the_newest_checkpoint_is_found_and_the_one_before_is_used() {
-    continues_from_the_one_before(|checkpoint| {
-        let path = checkpoint.join("weights.safetensors");
-        let mut bytes = fs::read(&path).unwrap();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(path, bytes).unwrap();
-    });
-}
-
-#[test]
-fn a_truncated_checkpoint_is_found_and_the_one_before_is_used() {
-    continues_from_the_one_before(|checkpoint| {
-        let path = checkpoint.join("optimizer.safetensors");
-        let bytes = fs::read(&path).unwrap();
-        fs::write(path, &bytes[..bytes.len() / 3]).unwrap();
-    });
-}
-
-#[test]
-fn a_checkpoint_without_its_manifest_is_none() {
-    continues_from_the_one_before(|checkpoint| fs::remove_file(checkpoint.join("manifest.json")).unwrap());
 }
 
 /// A file system of its own, gone with the value.
@@ -112,11 +88,11 @@ fn resume(place: &Place, run: &Path) -> Done {
 #[test]
 fn a_full_disk_ends_with_4_and_loses_nothing() {
     let place = Place::new();
+    let Some(mount) = Mount::new(place.join("small"), 8 * 1024) else { return };
     place.chats(40);
     // Checkpoints of full training are some megabytes each: two fit, the outputs and more do not.
     let flags = ["--method", "full", "--max-steps", "6", "--save-steps", "1", "--mtp", "none"];
     let reference = done(&mut place.train(&flags)).exits(0).run_dir();
-    let Some(mount) = Mount::new(place.join("small"), 8 * 1024) else { return };
     let run = mount.0.join("run");
     fresh_copy(&reference, &run);
     let result = resume(&place, &run).exits(4);
@@ -139,16 +115,15 @@ fn a_full_disk_ends_with_4_and_loses_nothing() {
 
 #[test]
 fn a_read_only_folder_is_named_and_left_as_it_is() {
-    let place = Place::new();
-    let (_, run) = finished(&place);
+    let (place, _, run) = finished();
     let Some(mount) = Mount::new(place.join("fixed"), 16 * 1024) else { return };
-    assert!(Command::new("cp").arg("-r").arg(&run).arg(mount.0.join("run")).status().unwrap().success());
+    copy(&run, &mount.0.join("run"));
+    place.chats(40);
     let before = files(&mount.0);
     mount.make("ro");
     let result = resume(&place, &mount.0.join("run"));
     assert!(result.code != Some(0) && result.err.contains("read-only"), "{result:?}");
-    let flags = [&FLAGS[..], &["--runs-dir", "fixed/runs"]].concat();
-    let result = done(&mut place.train(&flags)).exits(2);
+    let result = done(&mut place.train(&["--runs-dir", "fixed/runs"])).exits(2);
     assert!(
         result.err.contains("fixed/runs") && result.err.to_lowercase().contains("read-only"),
         "{}",

@@ -37,9 +37,9 @@ fn leave(mut pty: Pty) {
 /// Takes what this page recommends; a page that is still reading or counting does not let go at once.
 #[track_caller]
 fn press_on(wizard: &mut Pty, question: &str) {
-    for _ in 0..20 {
+    for _ in 0..80 {
         wizard.press(ENTER);
-        if wizard.shows_within(Duration::from_secs(8), |text| !text.contains(question)) {
+        if wizard.shows_within(Duration::from_secs(2), |text| !text.contains(question)) {
             return;
         }
     }

@@ -1,5 +1,6 @@
 //! A place with a program, terminals on it, and trainers that are gone when the test is over.
 
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -13,11 +14,13 @@ pub(crate) const ORDINARY: Size = (80, 24);
 
 pub(crate) struct World {
     pub place: Place,
+    /// The lease of a run that nobody trains.
+    held: OnceCell<Lease>,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { place: Place::new() }
+        Self { place: Place::new(), held: OnceCell::new() }
     }
 
     /// The program in a terminal of 80×24.
@@ -75,7 +78,7 @@ impl World {
             "--max-steps",
             "10000000",
             "--save-steps",
-            "50",
+            "5",
         ];
         let mut launcher = self.place.train(&flags).spawn().unwrap();
         let run = wait("a checkpoint", || {
@@ -89,17 +92,27 @@ impl World {
         run
     }
 
-    /// As [`World::training`], and then held still: alive, but doing nothing.
+    /// A run with steps and a checkpoint behind it that is alive, as far as screens can tell, and does nothing:
+    /// an old one without its last words, whose lease this process holds.
     #[track_caller]
     pub(crate) fn paused(&self) -> RunDir {
-        let run = self.training();
-        signal_trainer(&run, Signal::STOP);
+        let run = RunDir::open(self.place.old_run()).unwrap();
+        let log = run.event_file(1);
+        let events = std::fs::read_to_string(&log).unwrap();
+        let is_end = |line: &str| line.contains("\"control_applied\"") || line.contains("\"run_finished\"");
+        let alive: String =
+            events.lines().filter(|line| !is_end(line)).map(|line| format!("{line}\n")).collect();
+        assert!(alive.len() < events.len());
+        std::fs::write(log, alive).unwrap();
+        assert!(self.held.set(Lease::acquire(&run).unwrap()).is_ok(), "one at a time");
         run
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
+        // Not a trainer, but this process.
+        drop(self.held.take());
         for run in self.runs() {
             if Lease::is_held(&run).unwrap_or(false) {
                 let _ = kill_process(trainer(&run), Signal::KILL);

@@ -315,4 +315,6 @@ fn tiny_products() -> Vec<Product> {
 #[cfg(test)]
 mod launches;
 #[cfg(test)]
+mod on_device;
+#[cfg(test)]
 mod tests;

@@ -65,18 +65,27 @@ pub(super) fn tiny_config() -> ModelConfig {
     ModelConfig::from_json(&text).expect("a config that is read in a test")
 }
 
-/// Compares losses of training steps on the device with those on the CPU, which the tests compare with
-/// transformers: LoRA and full fine-tuning.
+/// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and
+/// full. The CPU's has to fall by so much that it can be followed, and so little that the error of a gradient
+/// does not show.
 pub(super) fn curves(bench: &mut Bench) {
-    let (config, tokens, steps) =
-        if bench.is_tiny { (tiny_config(), 72, 3) } else { (small_config(), 768, 30) };
+    let (config, tokens, steps, right) =
+        if bench.is_tiny { (tiny_config(), 72, 3, 0.0..1.0) } else { (small_config(), 768, 30, 0.01..0.05) };
     let device = bench.device.clone();
     for method in METHODS {
         let name = format!("{} layers of {}, {method}", config.layers.len(), config.hidden_size);
         let head = row(json!({"name": name, "method": method.to_string(), "pack": tokens}));
         bench.measure(head.clone(), || {
             let curve = |device: &Device| in_words(curve(&config, device, method, tokens, steps));
-            vec![match curve(&Device::flex()).and_then(|expected| Ok((curve(&device)?, expected))) {
+            let both = curve(&Device::flex()).and_then(|expected| {
+                let learnt = 1.0 - expected[steps - 1] / expected[0];
+                if right.contains(&learnt) {
+                    Ok((curve(&device)?, expected))
+                } else {
+                    Err(format!("the CPU's loss falls by {:.2} %, so it cannot be followed", 100.0 * learnt))
+                }
+            });
+            vec![match both {
                 Ok((found, expected)) => {
                     let (first, last) = (expected[0], expected[steps - 1]);
                     let note = format!("from {first:.3} to {last:.3} nats in {steps} steps");
@@ -289,20 +298,4 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
         measured = with(measured, "failed", "the loss is not a number");
     }
     Ok(measured)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// It learns enough to be visible, and so little that errors of gradients do not show.
-    #[test]
-    fn the_small_model_learns_a_little_in_thirty_steps() {
-        for method in METHODS {
-            let losses = curve(&small_config(), &Device::flex(), method, 192, 30).unwrap();
-            let learnt = 1.0 - losses[29] / losses[0];
-            eprintln!("{method}: {learnt:.4} of {:.3}", losses[0]);
-            assert!((0.01..0.05).contains(&learnt), "{method}: {learnt} of {losses:?}");
-        }
-    }
 }

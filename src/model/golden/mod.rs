@@ -1,14 +1,14 @@
 //! Compares with transformers and PEFT on the fixture sets (`tests/fixtures`, or the folder in
 //! `SPARKTUNE_FIXTURES`). Tolerances are those of `tests/README.md`.
 
-#[cfg(feature = "cuda")]
-mod cuda;
 mod curves;
 mod decoding;
 mod files;
 mod forward;
 mod gemma3;
 mod gradients;
+#[cfg(feature = "cuda")]
+mod on_device;
 mod others;
 
 use std::path::PathBuf;

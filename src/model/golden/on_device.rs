@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burn::tensor::{Device, DeviceType, Tensor};
+use burn::tensor::{Device, Tensor};
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, zeros_like};
+use sparktune_kernels::testing::cuda_device;
 
 use super::decoding::ids;
 use super::others::FOLDERS;
@@ -25,15 +26,6 @@ const FP8_COSINE: f64 = 0.6;
 /// The allowed difference between fp8 with and without recompute, which adds one rounding per layer that e4m3
 /// amplifies.
 const FP8_RECOMPUTED: f64 = 1e-1;
-
-fn device() -> Option<Device> {
-    let device = Device::enumerate(DeviceType::Cuda).into_vec().into_iter().next();
-    if device.is_none() {
-        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "no CUDA device");
-        eprintln!("skipped: there is no CUDA device");
-    }
-    device
-}
 
 fn load(folder: &Path, device: &Device) -> Model {
     Model::load(&Checkpoint::open(folder).unwrap(), device, &mut |_, _| ()).unwrap()
@@ -82,7 +74,7 @@ fn trained_names(model: &Model) -> Vec<String> {
 
 #[test]
 fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
-    let Some(device) = device() else { return };
+    let Some(device) = cuda_device() else { return };
     let folder = qwen35().join("checkpoint_trained_bf16");
     let lora = LoraConfig { rank: 8, alpha: 16.0, rslora: false };
     for adapters in [false, true] {
@@ -118,7 +110,7 @@ fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
 /// Random weights and activations lose more precision than those of a trained model.
 #[test]
 fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
-    let Some(device) = device() else { return };
+    let Some(device) = cuda_device() else { return };
     let mut model = load(&qwen35().join("checkpoint_trained_bf16"), &device);
     model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false }, 3);
     let row = packed_row(model.config().vocab_size);
@@ -176,8 +168,8 @@ fn curve(model: &mut Model, row: &PackedSequence, steps: u64, learning_rate: f64
 }
 
 #[test]
-fn thirty_steps_follow_the_curve_of_the_cpu() {
-    let Some(device) = device() else { return };
+fn six_steps_follow_the_curve_of_the_cpu() {
+    let Some(device) = cuda_device() else { return };
     // The weights have more digits than bf16. With bf16 numbers, rounding would undo a small step.
     let folder = qwen35().join("checkpoint");
     for adapters in [false, true] {
@@ -189,10 +181,12 @@ fn thirty_steps_follow_the_curve_of_the_cpu() {
                 model.set_trainable(true)
             }
             let row = packed_row(model.config().vocab_size);
-            curve(&mut model, &row, 30, if adapters { 5e-4 } else { 6e-5 })
+            // So large that six steps lead far enough to tell whether anything was learnt.
+            curve(&mut model, &row, 6, if adapters { 2.5e-3 } else { 3e-4 })
         };
         let (expected, found) = (train(&Device::flex()), train(&device));
-        assert!(expected[29] < 0.99 * expected[0], "nothing was learnt: {expected:?}");
+        // A device whose loss stays where it was is off by more than is let pass below.
+        assert!(expected[5] < (1.0 - 2.0 * LOSS) * expected[0], "too little was learnt: {expected:?}");
         for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let error = (found / expected - 1.0).abs();
             assert!(error <= LOSS, "step {step}: loss {found} for {expected} ({error:e})");
@@ -202,7 +196,7 @@ fn thirty_steps_follow_the_curve_of_the_cpu() {
 
 #[test]
 fn the_mtp_head_and_decoding_agree_with_the_cpu() {
-    let Some(device) = device() else { return };
+    let Some(device) = cuda_device() else { return };
     let golden = Golden::open("golden_forward.safetensors");
     let checkpoint = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
     let [on_host, on_device] = [Device::flex(), device].map(|device| {
@@ -234,7 +228,7 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
 
 #[test]
 fn drafts_from_some_tokens_give_the_text_of_the_cpu() {
-    let Some(device) = device() else { return };
+    let Some(device) = cuda_device() else { return };
     let golden = json("golden_greedy.json");
     let trained = |row: &&serde_json::Value| row["checkpoint"] == "checkpoint_trained_bf16";
     let row = golden["rows"].as_array().unwrap().iter().find(trained).unwrap();
@@ -250,7 +244,7 @@ fn drafts_from_some_tokens_give_the_text_of_the_cpu() {
 
 #[test]
 fn other_architectures_agree_with_the_cpu() {
-    let Some(device) = device() else { return };
+    let Some(device) = cuda_device() else { return };
     for name in FOLDERS {
         let folder = root().join("others").join(name);
         let [mut on_host, mut on_device] =

@@ -3,9 +3,10 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::check::{cuda_device, distance, random};
+use crate::check::{distance, random};
 use crate::linear::linears;
 use crate::lora_linear::{Adapted, lora_linears};
+use crate::testing::cuda_device;
 
 /// The allowed relative L2 error of a bf16 result compared with sums of the same rounded operands.
 const SAME_OPERANDS: f32 = 1e-2;

@@ -1,0 +1,86 @@
+//! Every section at tiny sizes on a CUDA device, or the emulated one.
+
+use sparktune_kernels::testing::cuda_device;
+
+use super::*;
+
+/// The rows of a section; none, with a word, where there is no CUDA device and none has to be.
+fn rows(section: fn(&mut Bench)) -> Option<Vec<Row>> {
+    cuda_device()?;
+    let mut rows = Vec::new();
+    let mut report = |row: Row| rows.push(row);
+    section(&mut Bench::new(None, true, &mut report).unwrap());
+    Some(rows)
+}
+
+fn number(row: &Row, field: &str) -> f64 {
+    row.get(field).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {field} in {row:?}"))
+}
+
+#[test]
+fn every_op_is_right_and_timed_at_a_tiny_shape() {
+    let Some(rows) = rows(|bench| bench.kernels()) else { return };
+    for row in &rows {
+        assert!(!row.contains_key("failed") && !row.contains_key("skipped"), "{row:?}");
+        assert!(number(row, "error") <= number(row, "tolerance"), "{row:?}");
+        assert!(number(row, "bytes") > 0.0, "{row:?}");
+    }
+    let names: HashSet<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    // What a step is predicted from is measured.
+    for part in sparktune_train::step_work::predictions().iter().flat_map(|step| &step.parts) {
+        assert!(names.contains(part.measured_as.as_str()), "{} is not in {names:?}", part.measured_as);
+    }
+    for op in ["copy", "matrix product", "gated_delta_rule backward", "packed_attention", "adamw clip"] {
+        assert!(names.contains(op), "{op} is not in {names:?}");
+    }
+    let timed = rows.iter().filter(|row| row["share_of_floor"].is_number()).count();
+    assert!(timed > 25, "only {timed} of {} have a share of their floor", rows.len());
+}
+
+#[test]
+fn the_three_layouts_are_multiplied_right() {
+    let Some(rows) = rows(|bench| bench.gemm()) else { return };
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        assert!(number(row, "error") <= number(row, "tolerance") && number(row, "tflops") > 0.0, "{row:?}");
+        assert!(row["note"].as_str().is_some_and(|note| note.starts_with("tile ")), "{row:?}");
+        // In several tiles, with the same bits; the fastest counts.
+        let tiles = row["tiles"].as_array().unwrap();
+        assert!(tiles.len() > 1 && number(row, "errors") == 0.0, "{row:?}");
+        assert_eq!(tiles[0]["tile"], row["estimated_tile"]);
+        let times = tiles.iter().map(|tile| tile["time_us"].as_f64().unwrap());
+        assert_eq!(times.fold(f64::INFINITY, f64::min), number(row, "time_us"));
+    }
+}
+
+#[test]
+fn tiny_models_learn_as_on_the_cpu_and_their_steps_are_measured() {
+    let Some(rows) = rows(|bench| bench.steps(&MachineFacts::default())) else { return };
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    for row in &rows[..2] {
+        let curve = |field: &str| -> Vec<f64> {
+            row[field].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+        };
+        let (found, expected) = (curve("curve"), curve("reference_curve"));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found / expected - 1.0).abs() <= 2e-3, "{row:?}");
+        }
+        assert!(expected[2] < expected[0], "{row:?}");
+    }
+    for row in &rows[2..] {
+        assert!(!row.contains_key("failed"), "{row:?}");
+        assert!(number(row, "tokens_per_s") > 0.0 && number(row, "peak_bytes") > 0.0, "{row:?}");
+        // Random weights know nothing.
+        assert!((number(row, "loss") - 160f64.ln()).abs() < 0.5, "{row:?}");
+    }
+}
+
+#[test]
+fn a_probe_is_two_rates() {
+    if cuda_device().is_none() {
+        return;
+    }
+    let mut report = |_: Row| ();
+    let probe = Bench::new(None, true, &mut report).unwrap().probe().unwrap();
+    assert!(probe.bf16_tflops > 0.0 && probe.copy_gb_per_s > 0.0, "{probe:?}");
+}

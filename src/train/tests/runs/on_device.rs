@@ -1,0 +1,234 @@
+//! Runs on a CUDA device, or the emulated one.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sparktune_kernels::testing::cuda_device;
+use sparktune_runlog::{Kind, Outcome, RunDir};
+use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with};
+
+use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing};
+
+const CUDA: &str = r#"device = "cuda""#;
+/// What the kernels take.
+const LORA: &str = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
+const ON: &str = "a GPU, driver 1, this build";
+
+/// The device's queue holds a step ahead, its weights are rounded masters.
+#[test]
+fn a_stopped_run_continues_bit_for_bit() {
+    if cuda_device().is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    stops_change_nothing(CUDA, root.path(), LORA, "none", 3);
+}
+
+/// Also of a run that is stopped and continued: its plan says that it is trained with fp8.
+#[test]
+fn a_run_with_fp8_tells_at_start_and_end_what_it_makes_of_the_loss() {
+    if cuda_device().is_none() {
+        return;
+    }
+    let fp8 = format!("{CUDA}\nfp8 = true");
+    let root = tempfile::tempdir().unwrap();
+    let evaluated = stops_change_nothing(&fp8, root.path(), LORA, "none", 2);
+    let alone = run_on(&fp8, root.path(), LORA, "none", 1, false);
+    std::fs::remove_file(alone.data().join("eval.qubgpu")).unwrap();
+    train(&alone, &AtomicBool::new(false)).unwrap();
+    for (run, steps, with_eval) in [(evaluated, 2, true), (alone, 1, false)] {
+        let events = events(&run);
+        let told = events.iter().filter_map(|kind| match kind {
+            Kind::Fp8Loss(losses) => Some(losses.clone()),
+            _ => None,
+        });
+        let told: Vec<_> = told.collect();
+        assert_eq!(told.iter().map(|losses| losses.step).collect::<Vec<_>>(), [0, steps]);
+        for losses in &told {
+            let (fp8, bf16) = (losses.fp8_nats.unwrap(), losses.bf16_nats.unwrap());
+            assert!((1e-5..1e-2).contains(&(fp8 / bf16 - 1.0).abs()), "{losses:?}");
+            assert_eq!(losses.held_out, with_eval);
+        }
+        // An evaluation is of what is exported, which is bf16.
+        let evaluated = events.iter().rev().find_map(|kind| match kind {
+            Kind::Eval(eval) => Some(eval.loss_nats),
+            _ => None,
+        });
+        assert_eq!(evaluated, with_eval.then(|| told[1].bf16_nats.unwrap()));
+        // The first step is taken in fp8.
+        let first = events.iter().find_map(|kind| match kind {
+            Kind::Step(step) => Some(step.loss_nats),
+            _ => None,
+        });
+        if !with_eval {
+            let (first, told) = (first.unwrap(), told[0].fp8_nats.unwrap());
+            assert!((first / told - 1.0).abs() < 1e-6, "{first} for {told}");
+        }
+        assert!(
+            events
+                .iter()
+                .any(|kind| matches!(kind, Kind::RunStarted(s) if s.device.contains("fp8 (not lossless)")))
+        );
+    }
+}
+
+/// The self-tests come before the first run and not before the second; a device that fails them trains
+/// nothing.
+#[test]
+fn the_first_run_tests_the_device_and_tells_its_memory() {
+    if cuda_device().is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let tested = |run: &RunDir| {
+        let is_test = |kind: &Kind| matches!(kind, Kind::Phase(phase) if phase.phase == "self-test");
+        events(run).iter().filter(|kind| is_test(kind)).count()
+    };
+    let passed = root.path().join("passed");
+    let with = |model: &Path| TrainOptions {
+        before_first_run: Some(BeforeFirstRun { model: model.into(), on: ON.into(), passed: passed.clone() }),
+        ..TrainOptions::default()
+    };
+
+    // A model without numbers: no two logits are equal.
+    let broken = root.path().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::copy(fixture().join("config.json"), broken.join("config.json")).unwrap();
+    let mut weights = std::fs::read(fixture().join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[header..].fill(0xff);
+    std::fs::write(broken.join("model.safetensors"), weights).unwrap();
+    let refused = run_on(CUDA, root.path(), LORA, "none", 1, false);
+    let error = train_with(&refused, &AtomicBool::new(false), &with(&broken)).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(
+        error.to_string().contains("not exact on a GPU") && error.to_string().contains("doctor"),
+        "{error}"
+    );
+    assert!(!passed.exists() && losses(&refused).is_empty());
+
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+    for expected in [3, 0] {
+        let run = run_on(CUDA, root.path(), LORA, "none", 1, false);
+        train_with(&run, &AtomicBool::new(false), &with(&demo)).unwrap();
+        assert_eq!(tested(&run), expected);
+        assert_eq!(std::fs::read_to_string(&passed).unwrap(), format!("{ON}\n"));
+        let events = events(&run);
+        let Some(Kind::RunFinished(finished)) = events.last() else { panic!("{events:?}") };
+        let of_steps = events.iter().filter_map(|kind| match kind {
+            Kind::Step(step) => Some(step.mem_used_bytes.unwrap()),
+            _ => None,
+        });
+        let most = of_steps.max().unwrap();
+        assert!(most > 0 && finished.mem_peak_bytes >= Some(most), "{most} {:?}", finished.mem_peak_bytes);
+    }
+}
+
+/// A run with tiles remembered at `path`.
+fn with_tiles(path: &Path) -> TrainOptions {
+    let tiles = TileFile { on: ON.into(), path: path.into() };
+    TrainOptions { tiles: Some(tiles), ..TrainOptions::default() }
+}
+
+/// Progress of the measuring of tiles: products done, and how many there are, each beside the steps done
+/// before.
+fn measured(run: &RunDir) -> Vec<(u64, u64, u64)> {
+    let (mut steps, mut measured) = (0, Vec::new());
+    for kind in events(run) {
+        match kind {
+            Kind::Step(step) => steps = step.step,
+            Kind::Progress(progress) if progress.phase == "tiles" => {
+                assert_eq!(progress.unit, "products");
+                measured.push((steps, progress.done, progress.total.unwrap()));
+            }
+            _ => (),
+        }
+    }
+    measured
+}
+
+#[test]
+fn tiles_are_measured_once_for_a_device_and_no_bit_of_a_run_depends_on_it() {
+    use std::os::unix::fs::PermissionsExt;
+    if cuda_device().is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let options = with_tiles(&path);
+    let trained = |options: &TrainOptions| {
+        let run = run_on(CUDA, root.path(), LORA, "none", 2, false);
+        train_with(&run, &AtomicBool::new(false), options).unwrap();
+        run
+    };
+    let without = trained(&TrainOptions::default());
+    assert_eq!(measured(&without), []);
+
+    std::fs::write(&path, "another GPU\nlinear_forward 64,64 1 9 16,64,64,1,4,4\n").unwrap();
+    let first = trained(&options);
+    let is_told = |kind: Kind| match kind {
+        Kind::Phase(phase) => phase.detail.is_some_and(|d| d.contains("another GPU, driver or build")),
+        _ => false,
+    };
+    assert!(events(&first).into_iter().any(is_told));
+    let told = measured(&first);
+    let total = told.len() as u64;
+    // Between the first two steps.
+    let expected: Vec<_> = (0..total).map(|done| (1, done, total)).collect();
+    assert!(total > 8 && told == expected, "{told:?}");
+    let file = std::fs::read_to_string(&path).unwrap();
+    let lines = file.strip_prefix(&format!("{ON}\n")).unwrap();
+    assert_eq!(lines.lines().count(), told.len(), "{file}");
+    for kernel in [
+        "linear_forward ",
+        "linear_backward_input ",
+        "linear_backward_weight ",
+        "lora_linear_forward ",
+        "lora_linears_backward_input ",
+    ] {
+        assert!(lines.lines().any(|line| line.starts_with(kernel)), "{kernel} in {file}");
+    }
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    let second = trained(&options);
+    assert_eq!(measured(&second), []);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
+    for run in [&first, &second] {
+        assert_eq!(losses(run), losses(&without));
+        let weights = "merged/model.safetensors";
+        assert!(bytes(run, weights) == bytes(&without, weights));
+    }
+}
+
+#[test]
+fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
+    if cuda_device().is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let options = with_tiles(&path);
+    let run = run_on(CUDA, root.path(), LORA, "none", 3, false);
+    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let finished = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) && measured(&run).len() < 3 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        let finished = train_with(&run, &stop, &options);
+        ended.store(true, Ordering::SeqCst);
+        finished.unwrap()
+    });
+    assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, 1));
+    let lines = || std::fs::read_to_string(&path).unwrap().lines().count() as u64 - 1;
+    let (kept, of_model) = (lines(), measured(&run)[0].2);
+    assert!(2 <= kept && kept < of_model, "{kept} of {of_model}");
+
+    assert_eq!(train_with(&run, &AtomicBool::new(false), &options).unwrap().outcome, Outcome::Completed);
+    let rest = measured(&run).last().unwrap().2;
+    assert!(rest < of_model && lines() == kept + rest, "{rest} of {of_model} after {kept}");
+    assert_eq!(losses(&run).len(), 3);
+}
