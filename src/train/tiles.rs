@@ -144,7 +144,7 @@ mod tests {
             ),
             (format!("{ON}\n{good}meas"), "line 3", format!("{ON}\n")),
             // The same again would end the same way; what is known stays.
-            (format!("{ON}\n{good}measuring\n"), "came to no end", format!("{ON}\n{good}measuring\n")),
+            (format!("{ON}\n{good}measuring\n"), "never finished", format!("{ON}\n{good}measuring\n")),
             (format!("{ON}\n{good}"), "", format!("{ON}\n{good}")),
         ] {
             let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
