@@ -1,4 +1,5 @@
-//! Times products in the tiles that may be the fastest for them, on a CUDA device and with numbers of its own.
+//! Times products in the tiles that may be the fastest for them, on a CUDA device and with numbers of its
+//! own.
 
 use std::time::Instant;
 

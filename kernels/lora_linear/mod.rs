@@ -22,8 +22,8 @@ pub struct LoraLinears {
     pub a_sums: Vec<Option<GradientSum>>,
     /// The destination of the gradient of each layer's `B`.
     pub b_sums: Vec<Option<GradientSum>>,
-    /// Whether `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` on CUDA devices
-    /// where possible.
+    /// Whether `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` on CUDA
+    /// devices where possible.
     pub fp8: bool,
 }
 

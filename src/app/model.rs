@@ -76,8 +76,8 @@ fn hub_and_name(answers: &Answers) -> Result<(Hub, String), Failure> {
     Ok((hub()?, name))
 }
 
-/// Returns the name of the model with its revision. A folder has none: a revision that the user gave is refused,
-/// and one of a preset is ignored.
+/// Returns the name of the model with its revision. A folder has none: a revision that the user gave is
+/// refused, and one of a preset is ignored.
 fn name_of(answers: &Answers) -> Result<String, Failure> {
     let model = answers.model.as_ref().map_or("", |answer| &answer.value);
     match &answers.revision {

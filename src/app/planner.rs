@@ -193,7 +193,8 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
-    /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are removed.
+    /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are
+    /// removed.
     pub fn choose_model(&mut self, name: &str) {
         if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
             self.drop_model();

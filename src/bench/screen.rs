@@ -60,7 +60,8 @@ struct ScreenCost {
     frame_bytes: f64,
     /// Bytes written while nothing happened.
     idle_bytes: u64,
-    /// The duration of the idle phase, in ticks of a quarter of a second; they are simulated without waiting.
+    /// The duration of the idle phase, in ticks of a quarter of a second; they are simulated without
+    /// waiting.
     idle_ticks: usize,
 }
 

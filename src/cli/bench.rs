@@ -21,7 +21,8 @@ pub(crate) struct BenchArgs {
     /// measures
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Measure less of everything, in a few seconds and less exactly; with --gpu only to see whether it works
+    /// Measure less of everything, in a few seconds and less exactly; with --gpu only to see whether it
+    /// works
     #[arg(long)]
     pub quick: bool,
     /// Run the peers too, in turn with sparktune: a Python with torch, transformers and peft

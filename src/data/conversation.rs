@@ -47,7 +47,8 @@ pub struct Message<'a> {
     pub name: Option<Cow<'a, str>>,
     /// The id of the tool call that this turn answers.
     pub tool_call_id: Option<Cow<'a, str>>,
-    /// Whether an assistant turn is context only (`"weight": 0` in OpenAI's format). Ignored for other roles.
+    /// Whether an assistant turn is context only (`"weight": 0` in OpenAI's format). Ignored for other
+    /// roles.
     pub untrained: bool,
 }
 

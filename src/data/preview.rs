@@ -60,8 +60,8 @@ impl Default for PreviewOptions {
 pub struct Preview {
     /// The first examples, then one from the middle and the longest of those that were read.
     pub examples: Vec<Previewed>,
-    /// The empty thinking block that the template inserts. `None` if it inserts none; both think policies are
-    /// then the same.
+    /// The empty thinking block that the template inserts. `None` if it inserts none; both think policies
+    /// are then the same.
     pub empty_think_block: Option<String>,
     /// The first rejected line, with the reason.
     pub first_refused: Option<(Place, Rejection)>,

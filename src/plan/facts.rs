@@ -175,7 +175,8 @@ impl DataFacts {
         }
     }
 
-    /// Returns the share of the examples that the data stage puts into the eval set if no answer says how many.
+    /// Returns the share of the examples that the data stage puts into the eval set if no answer says how
+    /// many.
     pub fn held_out_share(&self) -> f64 {
         held_out::expected_share(self.examples)
     }

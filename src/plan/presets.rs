@@ -119,8 +119,8 @@ pub fn check_name(name: &str) -> Result<(), PlanError> {
 pub struct Listed {
     /// The argument of `--preset`.
     pub name: String,
-    /// The description, one line. For a preset of the user this is its first line of comment, which has to be
-    /// escaped for a terminal.
+    /// The description, one line. For a preset of the user this is its first line of comment, which has to
+    /// be escaped for a terminal.
     pub about: String,
     /// Whether it is part of the program and therefore cannot be overwritten or removed.
     pub is_shipped: bool,

@@ -410,8 +410,8 @@ impl Resolver<'_> {
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
-    /// Handles a setting that would have no effect, because there is no head or no eval set: an answer of the user
-    /// is refused, and one of a preset, which is written for many models and data sets, is ignored.
+    /// Handles a setting that would have no effect, because there is no head or no eval set: an answer of the
+    /// user is refused, and one of a preset, which is written for many models and data sets, is ignored.
     pub(crate) fn pass_over(&mut self, key: &'static str, why: &str, wanted: &str) -> Result<(), PlanError> {
         match (self.answers.text(key), self.answers.origin(key)) {
             (Some(value), Some(origin)) if origin > Origin::Preset => Err(PlanError::Conflict {

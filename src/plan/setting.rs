@@ -211,8 +211,8 @@ impl Setting {
         }
     }
 
-    /// Describes the values like [`expects`](Self::expects), as the answer to text that was refused. If separators
-    /// may be the reason, it says how to write the number.
+    /// Describes the values like [`expects`](Self::expects), as the answer to text that was refused. If
+    /// separators may be the reason, it says how to write the number.
     pub fn expects_instead_of(&self, text: &str) -> String {
         let how = match self.kind {
             Kind::Whole if digits(text).is_none() => {

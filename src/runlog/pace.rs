@@ -28,8 +28,8 @@ pub struct Eta {
     pub ms_per_step: f64,
     /// The number of steps in the measurement.
     pub over_steps: u64,
-    /// The change of the expected end in seconds since the first expectation of this attempt, after 10 steps;
-    /// positive means later. `None` before that.
+    /// The change of the expected end in seconds since the first expectation of this attempt, after 10
+    /// steps; positive means later. `None` before that.
     pub drift_s: Option<f64>,
 }
 

@@ -67,8 +67,8 @@ impl Place {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A place with a copy of the finished run that all tests share, and that run: of 40 chats and a line that
-    /// is none, with a checkpoint every two steps.
+    /// A place with a copy of the finished run that all tests share, and that run: of 40 chats and a line
+    /// that is none, with a checkpoint every two steps.
     pub(crate) fn with_finished_run() -> (Self, PathBuf) {
         static RUNS: LazyLock<PathBuf> = LazyLock::new(|| {
             let place = Place::new();

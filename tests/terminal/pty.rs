@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The longest wait for anything. It only ends a test that would otherwise hang: a test that passes is never this slow, even
-/// on a machine that others use.
+/// The longest wait for anything. It only ends a test that would otherwise hang: a test that passes is never
+/// this slow, even on a machine that others use.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Columns and rows.

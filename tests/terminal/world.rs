@@ -92,8 +92,8 @@ impl World {
         run
     }
 
-    /// A run with steps and a checkpoint behind it that is alive, as far as screens can tell, and does nothing:
-    /// an old one without its last words, whose lease this process holds.
+    /// A run with steps and a checkpoint behind it that is alive, as far as screens can tell, and does
+    /// nothing: an old one without its last words, whose lease this process holds.
     #[track_caller]
     pub(crate) fn paused(&self) -> RunDir {
         let run = RunDir::open(self.place.old_run()).unwrap();

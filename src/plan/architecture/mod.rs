@@ -39,8 +39,8 @@ pub(crate) struct Family {
     defaults: &'static [(&'static str, &'static str)],
     /// The fields of its config.
     fields: FieldLists,
-    /// The prefixes of the names of tensors that a checkpoint of this family may hold in addition to the text
-    /// model. They are carried over into exports and not trained.
+    /// The prefixes of the names of tensors that a checkpoint of this family may hold in addition to the
+    /// text model. They are carried over into exports and not trained.
     carried: &'static [&'static str],
     /// Builds its table for a model of these sizes.
     decoder: fn(&Sizes, &Fields) -> Result<DecoderSpec, ConfigError>,

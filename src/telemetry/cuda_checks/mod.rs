@@ -10,7 +10,8 @@
 use serde::Serialize;
 use sparktune_base::units::bytes;
 
-use crate::facts::{DriverFault, GpuFacts, Machine};
+use crate::facts::Machine;
+use crate::gpu::{DriverFault, GpuFacts};
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 //! The list of runs as a full screen, with the state of each and the actions on it.
 //!
-//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`RunAction`]. The list starts
-//! no process and deletes nothing; the program carries out the requested, reports the result with
+//! Enters: a folder of runs, keys, and the tick that reads a few of them. Leaves: a [`RunAction`]. The list
+//! starts no process and deletes nothing; the program carries out the requested, reports the result with
 //! [`RunsList::say`], and shows the list again. Only a request to stop is written from here: it is a file in
 //! the run's own folder.
 
