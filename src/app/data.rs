@@ -354,13 +354,13 @@ mod tests {
                 .flat_map(|s| [2048, 4096, 8192].map(|n| (s, n)))
             {
                 let packs = Packing::new(strategy, pack_length, 1).unwrap().epoch(&lengths, 0).len() as f64;
-                let rows = estimate.pack(pack_length, strategy).rows;
+                let estimated = estimate.pack(pack_length, strategy).count;
                 // One pack, or 5 %, is allowed, because the plan uses a histogram and the run's order varies
                 // by epoch.
                 let allowed = (0.05 * packs).max(1.0);
                 assert!(
-                    (rows - packs).abs() <= allowed,
-                    "{name}, {strategy} {pack_length}: {rows} for {packs}"
+                    (estimated - packs).abs() <= allowed,
+                    "{name}, {strategy} {pack_length}: {estimated} for {packs}"
                 );
             }
         }

@@ -173,7 +173,7 @@ mod tests {
     fn every_request_is_answered_by_a_checkpoint_and_only_some_stop_the_run() {
         let nothing = ControlRequests::default();
         assert!(!scheduled(1).with_requests(&nothing).is_anything());
-        let request = |action| vec![Request { id: "1".into(), action, time_us: 0 }];
+        let request = |action| vec![Request { id: "1".into(), action, time_us: 0, trainer_started_us: None }];
         let checkpoint = ControlRequests { requests: request(Action::Checkpoint), ..Default::default() };
         assert_eq!(scheduled(1).with_requests(&checkpoint), Due { save: true, ..Due::default() });
         for stop in [

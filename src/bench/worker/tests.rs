@@ -13,7 +13,7 @@ const FINISHED: &str = r#"echo '{"event":"finished","steps":1,"peak_rss_bytes":4
 /// The first answers of a peer that is this shell script.
 fn peer(script: &str) -> Result<(Worker, Stepped), BenchError> {
     let folder = tempfile::tempdir().unwrap();
-    let mut plan = model::plan(Path::new("/model"), MethodKind::Lora).unwrap();
+    let mut plan = model::plan(Path::new("/model"), MethodKind::Lora, 64).unwrap();
     plan.model.path = Some("/model".into());
     let row = PackedSequence::single(&[1, 2, 3]);
     let work = Work::new(&plan, folder.path(), &[&[row]]).unwrap();
@@ -48,7 +48,7 @@ fn a_peer_makes_steps_until_it_is_told_to_end() {
 
 #[test]
 fn a_peer_that_is_not_there_cannot_be_started() {
-    let plan = model::plan(Path::new("/model"), MethodKind::Full).unwrap();
+    let plan = model::plan(Path::new("/model"), MethodKind::Full, 64).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let work = Work::new(&plan, folder.path(), &[]).unwrap();
     let Err(error) = Worker::peer(Path::new("/nowhere/python"), &work) else { panic!("it started") };
