@@ -312,7 +312,7 @@ fn the_share_set_aside_is_the_one_that_is_drawn() {
         let plan = resolve(&ask("tiny"), &facts).unwrap();
         (plan.data.eval_fraction, reason(&plan, "data.eval_fraction").to_owned())
     };
-    let drawn = "drawn by a seeded hash of each";
+    let drawn = "chosen by a seeded hash of each";
     assert_eq!(planned(3), (0.0, "fewer than 4 examples are not split".to_owned()));
     let why = format!("one in 4, because 2 % would be fewer than 8: about 5 of 20 examples, {drawn}");
     assert_eq!(planned(20), (0.25, why));

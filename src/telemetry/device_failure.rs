@@ -306,7 +306,7 @@ mod tests {
             "2.1 GB more",
         ),
         ("can't allocate buffer of size: 1\n", "1 B more"),
-        ("a stream could not be created: cuStreamCreate failed with status 2", "memory ran out"),
+        ("a stream could not be created: cuStreamCreate failed with status 2", "ran out of memory"),
         (
             "Unknown error happened during execution: CUDA memcpy_htod_async failed: DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\"); shape [1], strides [1], elem_size 4, pitch None",
             "--pack-length",

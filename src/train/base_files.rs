@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sparktune_model::Checkpoint;
 
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// Bytes of a piece.
 const PIECE: usize = 4096;

@@ -85,8 +85,8 @@ impl Place {
         });
         let place = Self::new();
         copy(&RUNS, &place.join("runs"));
-        let entries = fs::read_dir(place.join("runs")).unwrap().map(|entry| entry.unwrap().path());
-        let run = entries.filter(|path| path.is_dir()).min().unwrap();
+        let mut entries = fs::read_dir(place.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+        let run = entries.find(|path| path.join("events").is_dir()).unwrap();
         (place, run)
     }
 

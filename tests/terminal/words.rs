@@ -37,7 +37,7 @@ pub(crate) const TOO_SMALL: &str = "too small";
 /// The prompts of the plain wizard that have no usable default: the beginning of the question, and what is
 /// typed. `MODEL` and `DATA` stand for the paths.
 pub(crate) const PROMPTS: [(&str, &str); 3] =
-    [(WIZARD[1], "other:"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
+    [(WIZARD[1], "another model"), ("Id or folder", MODEL), (WIZARD[2], DATA)];
 /// The plain question under what was found in the data; Enter goes on.
 pub(crate) const DATA_IS_RIGHT: &str = "Use this data?";
 pub(crate) const MODEL: &str = "<model>";

@@ -117,7 +117,7 @@ mod tests {
         std::fs::write(home.path().join("a.jsonl"), "").unwrap();
         assert_eq!(check_path(" ~/a.jsonl ", Some(home.path())), Ok(home.path().join("a.jsonl")));
         assert!(check_path("~/b.jsonl", Some(home.path())).unwrap_err().contains("~/b.jsonl"));
-        assert!(check_path(" ", None).unwrap_err().contains("needed"));
+        assert!(check_path(" ", None).unwrap_err().contains("type the path"));
     }
 
     #[test]

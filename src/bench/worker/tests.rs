@@ -73,7 +73,7 @@ fn a_peer_that_says_what_is_wrong_is_quoted() {
 #[test]
 fn a_peer_that_answers_something_else_is_quoted() {
     let text = complaint("echo Hello; exec sleep 60");
-    assert!(text.contains("before the first step with what is not in the protocol: `Hello`"), "{text}");
+    assert!(text.contains("before the first step that is not in the protocol: `Hello`"), "{text}");
     let text = complaint(&format!("{READY}; {FINISHED}; exec sleep 60"));
     assert!(text.contains("gave an unexpected answer in step 1"), "{text}");
     let text = complaint(

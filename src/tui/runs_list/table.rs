@@ -30,14 +30,15 @@ impl Column {
     /// Returns the smallest width of the column.
     fn width(self) -> usize {
         match self {
-            Column::Name => 19,
+            Column::Name => 20,
             Column::State => 13,
             // "100 %"
             Column::Share => 5,
             Column::Steps => 13,
             Column::Loss => 7,
             Column::Curve => 8,
-            Column::When | Column::Size => 10,
+            Column::When => 10,
+            Column::Size => 9,
         }
     }
 

@@ -203,13 +203,13 @@ struct Columns {
 impl Columns {
     fn for_width(width: usize) -> Self {
         let rows = width >= 70;
-        let used = 8 + 6 + 6 + 9 + if rows { 10 } else { 0 } + 13;
+        let used = 8 + 6 + 7 + 9 + if rows { 10 } else { 0 } + 13;
         Self { width, bar: width.saturating_sub(used).clamp(0, 30), rows }
     }
 
     fn head(&self, theme: &Theme) -> Line<'static> {
         let rows = if self.rows { "     packs" } else { "" };
-        let text = format!("  length {}  speed empty{rows}   memory", " ".repeat(self.bar));
+        let text = format!("  length {}  speed  empty{rows}   memory", " ".repeat(self.bar));
         inked(theme, Role::Dim, fit(&text, self.width, theme))
     }
 
@@ -222,7 +222,7 @@ impl Columns {
         let figures = format!(
             " {} {}{rows} {}",
             right(&speed, 6, theme),
-            right(&percent(point.waste), 5, theme),
+            right(&percent(point.waste).replace("under ", "<"), 6, theme),
             right(&bytes(point.needed_bytes), 8, theme)
         );
         let mark = match (chosen, point.fits, is_recipe) {

@@ -193,7 +193,7 @@ fn a_file_far_larger_than_sparktune_writes_it_is_not_read_in() {
     let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
     std::fs::write(run.outputs().join("SERVE.md"), "x".repeat(5 << 20)).unwrap();
     let page = html(&ReportInput::read(&run));
-    assert!(words(&page).contains("SERVE.md cannot be read: it is far larger"));
+    assert!(words(&page).contains("SERVE.md cannot be read: it is much larger"));
     assert!(page.len() < 50_000);
 }
 

@@ -386,7 +386,7 @@ fn arrows_change_values_and_say_why_one_cannot_be() {
     for _ in 0..3 {
         rig.press(KeyCode::Left);
     }
-    rig.sees("not 0");
+    rig.sees("0 is not possible");
     assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
 }
 
@@ -460,7 +460,7 @@ fn a_preset_is_saved_without_model_and_data_and_replaced_only_when_asked_twice()
     });
     assert!(saved[0].0.contains("rank = 32") && !saved[0].0.contains("Qwen") && !saved[0].1);
     rig.settle();
-    rig.sees("Press Enter again to replace it");
+    rig.sees("Press Enter again to");
     rig.take();
     rig.sees("saved: ~/.config/sparktune/presets/taken.toml");
 }
