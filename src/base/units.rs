@@ -82,7 +82,7 @@ pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
         _ if !percent.is_finite() => UNKNOWN.to_owned(),
-        _ if percent > 0.0 && percent < 0.05 => "under 0.1 %".to_owned(),
+        _ if percent > 0.0 && percent < 0.05 => "<0.1 %".to_owned(),
         _ if percent.abs() < 9.95 => format!("{} %", format!("{percent:.1}").trim_end_matches(".0")),
         _ => format!("{percent:.0} %"),
     }
@@ -172,7 +172,7 @@ mod tests {
     fn a_percentage_has_a_digit_below_ten_and_what_is_there_is_never_nothing() {
         for (share, shown) in [
             (0.0, "0 %"),
-            (0.0003, "under 0.1 %"),
+            (0.0003, "<0.1 %"),
             (0.0006, "0.1 %"),
             (0.02, "2 %"),
             (0.0041, "0.4 %"),

@@ -56,7 +56,7 @@ pub fn check(
         let mut files = train.files().iter().chain(eval.iter().flat_map(|source| source.files()));
         if files.any(|file| file.path.canonicalize().is_ok_and(|path| path == list)) {
             let problem = "is read as data, so the list of rejected lines cannot be written there";
-            return Err(DataError::input(list, problem, "choose another path with --rejected"));
+            return Err(DataError::input(list, problem, "Choose another path with --rejected"));
         }
     }
     let mut tally = Tally::new(options.tokenizer.is_some(), options.rejected_path.as_deref())?;

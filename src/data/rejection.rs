@@ -117,26 +117,30 @@ pub struct Rejected {
 }
 
 /// Writes `rejected.jsonl` under a temporary name first, and renames it when it is complete. Only an earlier
-/// list of rejected lines is ever replaced or removed.
+/// list of rejected lines is ever replaced or removed; any other file of this name is an error once a line has
+/// to be written, and stays as it is.
 pub(crate) struct RejectedFile {
     path: PathBuf,
+    /// The file at the path is not a list of rejected lines.
+    is_taken: bool,
     file: Option<BufWriter<NamedTempFile>>,
 }
 
 impl RejectedFile {
     pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
-        match File::open(path) {
-            Ok(file) if !is_list(&file) => {
-                let problem = "exists and is not a list of rejected lines, so it is not overwritten";
-                return Err(DataError::input(path, problem, "choose another path with --rejected"));
-            }
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(DataError::io("read", path)(e)),
-            _ => {}
-        }
-        Ok(Self { path: path.to_owned(), file: None })
+        let is_taken = match File::open(path) {
+            Ok(file) => !is_list(&file),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => return Err(DataError::io("read", path)(e)),
+        };
+        Ok(Self { path: path.to_owned(), is_taken, file: None })
     }
 
     pub(crate) fn push(&mut self, rejected: &Rejected) -> Result<(), DataError> {
+        if self.is_taken {
+            let problem = "exists and is not a list of rejected lines, so they are not written there";
+            return Err(DataError::input(&self.path, problem, "Choose another path with --rejected"));
+        }
         if self.file.is_none() {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
@@ -154,6 +158,9 @@ impl RejectedFile {
     /// earlier list is removed.
     pub(crate) fn finish(self) -> Result<Option<PathBuf>, DataError> {
         let Some(file) = self.file else {
+            if self.is_taken {
+                return Ok(None);
+            }
             return match std::fs::remove_file(&self.path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     Err(DataError::io("remove", self.path)(e))

@@ -62,9 +62,7 @@ pub enum PlanError {
         nearest: String,
     },
     /// A value has the wrong type or is out of its range.
-    #[error(
-        "{place} is `{value}`: expected {expects}. Correct the value, or omit it to use the recommended one"
-    )]
+    #[error("{place} is `{value}`: expected {expects}. Correct the value, or omit it")]
     BadValue {
         /// The setting, by its key in `plan.toml`.
         key: &'static str,

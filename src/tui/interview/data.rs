@@ -98,8 +98,8 @@ fn is_accepted(
     let choices: Vec<(DataAction, String)> = actions(answers, report, has_think_block)
         .into_iter()
         .map(|action| match (action, think(answers)) {
-            (DataAction::SwitchThink, Think::Skip) => (action, format!("{} (now it is not)", action.label())),
-            (DataAction::SwitchThink, Think::Train) => (action, format!("{} (now it is)", action.label())),
+            (DataAction::SwitchThink, Think::Skip) => (action, format!("{} (now skipped)", action.label())),
+            (DataAction::SwitchThink, Think::Train) => (action, format!("{} (now trained)", action.label())),
             _ => (action, action.label().to_owned()),
         })
         .collect();

@@ -79,7 +79,7 @@ fn attempts(page: &mut Markup, run: &ReportInput) {
                     format!("{}{}", outcome_word(finished.outcome), reason.unwrap_or_default())
                 }
                 None if live && newest == Some(attempt.number) => "continues".to_owned(),
-                None => "ended without giving a reason".to_owned(),
+                None => "was killed, or failed without an error message".to_owned(),
             };
             untrusted(page, "td", "said", &words);
             let or_dash = |text: &str| if text.is_empty() { UNKNOWN.to_owned() } else { text.to_owned() };

@@ -139,7 +139,10 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
             duration(Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => {
-            format!("its trainer ended after step {step} without giving a reason (see logs/); {}", resume())
+            format!(
+                "its trainer was killed after step {step}, or failed without an error message (see logs/); {}",
+                resume()
+            )
         }
         Liveness::Gone => "its folder is gone; it was moved or deleted".to_owned(),
         Liveness::Finished { outcome: Outcome::Completed } => {

@@ -222,7 +222,7 @@ impl Columns {
         let figures = format!(
             " {} {}{rows} {}",
             right(&speed, 6, theme),
-            right(&percent(point.waste).replace("under ", "<"), 6, theme),
+            right(&percent(point.waste), 6, theme),
             right(&bytes(point.needed_bytes), 8, theme)
         );
         let mark = match (chosen, point.fits, is_recipe) {

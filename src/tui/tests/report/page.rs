@@ -65,7 +65,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "the recipe's rule",
         "activations",
         "not kept",
-        "ended without giving a reason",
+        "was killed, or failed without an error message",
         "machine.gpus.0.name",
     ] {
         assert!(words.contains(expected), "{expected:?} is not on the page:\n{words}");
