@@ -22,6 +22,7 @@ mod machine;
 mod model;
 mod model_table;
 mod mtp;
+mod no_plan;
 mod paging;
 mod path_line;
 mod presets;
