@@ -12,6 +12,7 @@ mod command;
 mod cost;
 mod data;
 mod drawing;
+mod findings;
 mod frame;
 mod histogram;
 mod keys;
