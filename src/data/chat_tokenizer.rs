@@ -1,6 +1,8 @@
 //! The tokenizer and chat template of one checkpoint folder: a [`Conversation`] → [`Tokens`].
+//!
+//! Enters: the folder, whose smaller files `tokenizer_files` reads, then conversations. Leaves: tokens with
+//! their loss mask, or the reason why there are none. It must not know where conversations come from.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +15,11 @@ use crate::conversation::{Chat, Conversation};
 use crate::error::DataError;
 use crate::rejection::{Kind, Rejection};
 use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
+use crate::tokenizer_files::{TOKENIZER_CONFIG, end_ids, named_tokens, read_json, template_source};
 use crate::tokens::Tokens;
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
 
 const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const TEMPLATE: &str = "chat_template.jinja";
-const TEMPLATE_JSON: &str = "chat_template.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// `tokenizer.json`, chat template and special tokens of one checkpoint. Threads can share it by reference;
@@ -355,67 +355,4 @@ fn refused(chat: &Chat<'_>, message: &str) -> Rejection {
         format!("the model's chat template rejects it: {message}"),
         fix,
     )
-}
-
-fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(DataError::io("read", path)(e)),
-    };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|e| DataError::model(path, format!("not valid JSON ({e})"), "Download the model again"))
-}
-
-/// Returns `bos_token`, `eos_token`, … of `tokenizer_config.json`, each of which is a string or an object
-/// with `content`.
-fn named_tokens(config: &Value) -> Vec<(String, String)> {
-    let Value::Object(config) = config else { return Vec::new() };
-    let token = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned);
-    config
-        .iter()
-        .filter(|(name, _)| name.ends_with("_token"))
-        .filter_map(|(name, value)| Some((name.clone(), token(value)?)))
-        .collect()
-}
-
-fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
-    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
-    let mut ids: Vec<u32> = match generation.get("eos_token_id") {
-        Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
-        Some(one) => id(one).into_iter().collect(),
-        None => Vec::new(),
-    };
-    if let Some(eos) = eos.filter(|e| !ids.contains(e)) {
-        ids.push(eos);
-    }
-    ids
-}
-
-/// Returns the template's source and its file: the template file, otherwise the configuration's field (a
-/// string, or a list of named templates).
-fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
-    let path = folder.join(TEMPLATE);
-    match std::fs::read_to_string(&path) {
-        Ok(source) => return Ok(Some((path, source))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(DataError::io("read", path)(e)),
-    }
-    let path = folder.join(TEMPLATE_JSON);
-    let processor = read_json(&path)?;
-    let found = processor.as_ref().and_then(template_field).map(|source| (path, source.into_owned()));
-    let in_config = || Some((folder.join(TOKENIZER_CONFIG), template_field(config)?.into_owned()));
-    Ok(found.or_else(in_config))
-}
-
-fn template_field(config: &Value) -> Option<Cow<'_, str>> {
-    match config.get("chat_template")? {
-        Value::String(source) => Some(source.into()),
-        Value::Array(named) => {
-            let default = named.iter().find(|t| t.get("name").and_then(Value::as_str) == Some("default"));
-            Some(default.or(named.first())?.get("template")?.as_str()?.into())
-        }
-        _ => None,
-    }
 }

@@ -29,6 +29,7 @@ mod split;
 mod tally;
 mod template;
 pub mod token_file;
+mod tokenizer_files;
 mod tokens;
 mod trace;
 mod turns;

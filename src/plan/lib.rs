@@ -6,6 +6,7 @@
 //! says what would work. Pure: this crate must not open files, query devices or know screens; the same input
 //! gives the same plan.
 
+mod abilities;
 mod answer;
 mod answers;
 pub mod architecture;
@@ -32,6 +33,7 @@ mod resolve;
 mod schedule;
 pub mod setting;
 mod settings;
+mod shown;
 mod sizing;
 mod values;
 

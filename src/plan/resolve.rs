@@ -1,19 +1,17 @@
 //! Makes a plan from answers and facts. Each value is decided once, with its reason.
 //!
 //! An answer of the user is used or refused, never changed silently. Everything else follows a rule, and the
-//! reason contains its figures. Related files: refusals in `ranges`, method and size in `sizing` (with `fit`
-//! and `remedies`), the schedule of steps in `schedule`, duration in `eta`.
+//! reason contains its figures. Related files: refusals in `ranges`, what the machine and the model can do in
+//! `abilities`, method and size in `sizing` (with `fit` and `remedies`), the schedule of steps in `schedule`,
+//! duration in `eta`.
 
-use std::path::PathBuf;
-
-use sparktune_base::choices::{PackStrategy, Think};
-use sparktune_base::escape::escape;
+use sparktune_base::choices::PackStrategy;
 use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
+use crate::choices::{DataFormat, MethodKind, Mtp};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -23,6 +21,7 @@ use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
+use crate::shown::Shown;
 
 /// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
 /// none.
@@ -54,52 +53,6 @@ pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     check_ranges(answers, facts)?;
     check_data(facts)?;
     Resolver { answers, facts, explain: Vec::new() }.plan()
-}
-
-/// Formats a value for tables.
-pub(crate) trait Shown {
-    fn shown(&self) -> String;
-}
-
-macro_rules! shown_as_displayed {
-    ($($kind:ty),+) => { $(impl Shown for $kind { fn shown(&self) -> String { self.to_string() } })+ };
-}
-shown_as_displayed!(
-    String,
-    bool,
-    u32,
-    u64,
-    MethodKind,
-    PackStrategy,
-    Mtp,
-    Device,
-    Think,
-    DataFormat,
-    Architecture
-);
-
-impl Shown for f64 {
-    fn shown(&self) -> String {
-        if *self != 0.0 && self.abs() < 1e-2 { format!("{self:e}") } else { format!("{self}") }
-    }
-}
-
-impl Shown for PathBuf {
-    fn shown(&self) -> String {
-        self.display().to_string()
-    }
-}
-
-impl Shown for Vec<String> {
-    fn shown(&self) -> String {
-        self.join(", ")
-    }
-}
-
-impl Shown for Vec<PathBuf> {
-    fn shown(&self) -> String {
-        self.iter().map(Shown::shown).collect::<Vec<_>>().join(", ")
-    }
 }
 
 pub(crate) fn setting(key: &str) -> &'static Setting {
@@ -314,100 +267,6 @@ impl Resolver<'_> {
             .pick_optional("model.ignored_fields", &answers.ignore_config_field, "none")
             .unwrap_or_default();
         ModelPlan { id: answer.value.clone(), revision, path, architecture, ignored_fields }
-    }
-
-    fn device(&mut self) -> Result<Device, PlanError> {
-        let machine = &self.facts.machine;
-        let why = || machine.no_gpu_because.clone().unwrap_or_else(|| "no usable GPU was found".into());
-        let found = machine.gpus.first().map(|gpu| gpu.name.clone());
-        let (asked, origin) = match &self.answers.device {
-            Some(answer) => (answer.value, answer.origin),
-            None => (DeviceChoice::Auto, Origin::BuiltIn),
-        };
-        let (device, reason) = match (asked, found) {
-            (DeviceChoice::Cuda, None) => {
-                return Err(PlanError::Device { place: setting("device").place(origin), why: why() });
-            }
-            (DeviceChoice::Cuda, Some(name)) => (Device::Cuda, name),
-            (DeviceChoice::Cpu, _) => (Device::Cpu, format!("{} cores, fp32", machine.cores)),
-            (DeviceChoice::Auto, Some(name)) => (Device::Cuda, format!("{name} was found")),
-            (DeviceChoice::Auto, None) => (Device::Cpu, format!("{}; {} cores, fp32", why(), machine.cores)),
-        };
-        self.record("device", device.shown(), origin, reason);
-        Ok(device)
-    }
-
-    fn fp8(&mut self, device: Device) -> Result<bool, PlanError> {
-        // The first compute capability with e4m3.
-        const LEAST: (u32, u32) = (8, 9);
-        let answer = &self.answers.fp8;
-        let machine = &self.facts.machine;
-        let why = match (device, machine.gpus.first()) {
-            (Device::Cuda, Some(gpu)) => match gpu.compute_capability {
-                Some(found) if found < LEAST => Some(format!(
-                    "{} has compute capability {}.{}, and fp8 needs {}.{} or newer",
-                    escape(&gpu.name),
-                    found.0,
-                    found.1,
-                    LEAST.0,
-                    LEAST.1
-                )),
-                _ => None,
-            },
-            _ => Some("fp8 needs a GPU, and this run trains on the CPU".to_owned()),
-        };
-        match (answer, why) {
-            (Some(Answer { value: true, origin }), Some(why)) => Err(PlanError::Conflict {
-                key: "fp8",
-                what: format!("{} is true, but {why}", setting("fp8").place(*origin)),
-                fix: "Omit it: training then uses bf16 on a GPU and fp32 on the CPU".into(),
-            }),
-            _ => Ok(self.pick(
-                "fp8",
-                answer,
-                false,
-                "fp8 (e4m3) is lossy, and its speed is unmeasured; the run measures the loss with and without it at the start and the end",
-            )),
-        }
-    }
-
-    fn mtp(&mut self, model: &str) -> Result<Mtp, PlanError> {
-        let answer = &self.answers.mtp;
-        if self.facts.model.has_mtp() {
-            let reason = format!(
-                "the head has {} parameters; once trained, its drafts match what the tuned model writes",
-                parameters(self.facts.model.mtp_parameters())
-            );
-            return Ok(self.pick("mtp", answer, Mtp::Trained, reason));
-        }
-        match answer {
-            // A preset is written for many models, so only the user's own answer is an error for this one.
-            Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
-                Err(PlanError::Conflict {
-                    key: "mtp",
-                    what: format!(
-                        "{} is {value}, but {} has no MTP head (mtp_num_hidden_layers is 0 in its config.json)",
-                        setting("mtp").place(*origin),
-                        escape(model)
-                    ),
-                    fix: "Omit it, use --mtp none, or choose a model with an MTP head".into(),
-                })
-            }
-            _ => {
-                self.record("mtp", Mtp::None.shown(), Origin::BuiltIn, "this model has no MTP head".into());
-                Ok(Mtp::None)
-            }
-        }
-    }
-
-    fn draft_vocab(&mut self, mtp: Mtp) -> Result<Option<u32>, PlanError> {
-        const KEY: &str = "draft_vocab";
-        let answer = &self.answers.draft_vocab;
-        if mtp == Mtp::None {
-            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
-            return Ok(None);
-        }
-        Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
     }
 
     /// Handles a setting that would have no effect, because there is no head or no eval set: an answer of the

@@ -8,13 +8,14 @@ mod cases;
 mod meter;
 mod products;
 mod steps;
+mod timed;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use cases::{Case, Shape, cases};
+use cases::{Shape, cases};
 use meter::{Measured, Meter};
 use products::{Layout, Operands, TOLERANCE};
 use serde_json::{Map, Value, json};
@@ -22,6 +23,7 @@ use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
+use timed::Case;
 
 /// The model sizes whose kernels and training steps are measured, starting with the one that speeds are
 /// promised for.

@@ -8,7 +8,7 @@
 //! │                 │ ╭ memory ╮                    step_panel, machine_panel, facts_panel
 //! ╰─────────────────╯ ╰────────╯
 //! tok/s  memory  GPU                  gauges
-//! keys                                keys
+//! keys                                keys, and what they do in acting
 //! ```
 //!
 //! Enters: keys, ticks, and the run folder, which is only read (`reading`); a request to the trainer is one
@@ -17,6 +17,7 @@
 
 use sparktune_base::program_name;
 
+mod acting;
 mod ask;
 mod charts_panel;
 mod compare;
@@ -36,10 +37,9 @@ mod zoom;
 mod tests;
 
 use ask::Ask;
-use compare::{Picked, Picker};
-use crossterm::event::{KeyCode, KeyEvent};
+use compare::Picker;
 use facts_panel::Facts;
-use keys::{Do, GROUPS, Scroll};
+use keys::GROUPS;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
@@ -47,13 +47,13 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
 use reading::{Known, Reading};
 use sparktune_base::escape::escape;
-use sparktune_runlog::{Action, Liveness, RunDir, RunView, RunsRoot};
+use sparktune_runlog::{Liveness, RunDir, RunView, RunsRoot};
 use tab::Tab;
 use zoom::Zoom;
 
 use crate::chart::Window;
 use crate::plain::standing;
-use crate::screen::{App, Input, Next, Popup, Role, Theme, action, help, hints, rows};
+use crate::screen::{App, Input, Next, Popup, Role, Theme, help, hints, rows};
 use crate::wrap::cut;
 
 /// An overlay over the panels, which takes the keys.
@@ -200,118 +200,6 @@ impl Dashboard {
         // A frozen screen still shows the result of a request.
         let shown = self.frozen.is_none() && (news.changed || other) || !news.answers.is_empty();
         if shown { Next::Draw } else { Next::Keep }
-    }
-
-    fn press(&mut self, event: &KeyEvent) -> Next {
-        if let Some(next) = self.press_overlay(event) {
-            return next;
-        }
-        let Some(what) = GROUPS.iter().find_map(|(_, table)| action(table, event)) else { return Next::Keep };
-        self.asks.retain(|ask| !ask.is_settled());
-        match what {
-            Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,
-            Do::Leave => return Next::Leave,
-            what => self.act(what),
-        }
-        Next::Draw
-    }
-
-    fn press_overlay(&mut self, event: &KeyEvent) -> Option<Next> {
-        let leaves = action(keys::RUN, event) == Some(Do::Leave) && event.code == KeyCode::Char('c');
-        if leaves {
-            return Some(Next::Leave);
-        }
-        match self.overlay.take()? {
-            Overlay::Help => {}
-            Overlay::ConfirmStop => match event.code {
-                KeyCode::Char('y' | 'Y') => self.ask(Action::Stop),
-                KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {}
-                _ => self.overlay = Some(Overlay::ConfirmStop),
-            },
-            Overlay::Pick(mut picker) => match picker.press(event) {
-                Picked::Nothing => self.overlay = Some(Overlay::Pick(picker)),
-                Picked::Closed => {}
-                Picked::Run(run) => self.other = Some(Reading::open(run)),
-            },
-        }
-        Some(Next::Draw)
-    }
-
-    fn act(&mut self, what: Do) {
-        let newest = self.newest();
-        match what {
-            Do::Open(tab) => self.open_tab(tab),
-            Do::NextTab => self.open_tab(self.tab.neighbour(1)),
-            Do::PreviousTab => self.open_tab(self.tab.neighbour(Tab::ALL.len() - 1)),
-            Do::ZoomIn => self.zoom.zoom_in(newest, self.crosshair()),
-            Do::ZoomOut => self.zoom.zoom_out(newest),
-            Do::Older => self.zoom.pan(newest, false),
-            Do::Newer => self.zoom.pan(newest, true),
-            Do::Left => self.left_or_right(false),
-            Do::Right => self.left_or_right(true),
-            Do::Whole => self.zoom = Zoom::default(),
-            Do::Follow => self.zoom.follow(),
-            Do::Crosshair if self.at.is_some() => self.at = None,
-            Do::Crosshair => self.at = Some(self.shown().view.steps_done().min(self.window().to)),
-            Do::Log => self.log = !self.log,
-            Do::Compare if self.other.is_some() => self.other = None,
-            Do::Compare => {
-                self.overlay = Some(Overlay::Pick(Picker::open(self.runs.as_ref(), &self.here.name)));
-            }
-            Do::Freeze if self.frozen.is_some() => self.frozen = None,
-            Do::Freeze => {
-                let other = self.other.as_ref().map(|other| other.known.clone());
-                self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
-            }
-            Do::Scroll(scroll) => self.scroll(scroll),
-            // One key press must not stop a run that may be training, so this asks first.
-            Do::Stop if self.here.may_be_live() => {
-                self.overlay = Some(Overlay::ConfirmStop);
-            }
-            Do::Stop => self.ask(Action::Stop),
-            Do::Checkpoint => self.ask(Action::Checkpoint),
-            Do::Help => self.overlay = Some(Overlay::Help),
-            Do::Leave => {}
-        }
-    }
-
-    fn ask(&mut self, what: Action) {
-        self.asks.push(Ask::send(self.here.run(), what, self.here.known.liveness));
-    }
-
-    fn open_tab(&mut self, tab: Tab) {
-        // Warnings shown so far count as seen, and so do those of a panel that opens now.
-        if tab == Tab::Events || self.tab == Tab::Events {
-            self.seen_warnings = self.shown().noted_warnings;
-        }
-        self.tab = tab;
-    }
-
-    fn left_or_right(&mut self, right: bool) {
-        let Some(at) = self.crosshair() else { return self.zoom.pan(self.newest(), right) };
-        let window = self.window();
-        let cells = charts_panel::cells(self.size.width);
-        let by = ((window.to - window.from) / cells).saturating_add(1);
-        let at = if right { at.saturating_add(by) } else { at.saturating_sub(by) };
-        self.at = Some(at.clamp(window.from, window.to));
-    }
-
-    fn scroll(&mut self, scroll: Scroll) {
-        let places = self.places(Rect::new(0, 0, self.size.width, self.size.height));
-        let plain = Theme { colours: crate::screen::Colours::None, unicode: true };
-        let inner = inside(places.body);
-        let most = self.lines(inner.width, &plain).len().saturating_sub(usize::from(inner.height));
-        let page = usize::from(inner.height.max(2)) - 1;
-        let first = &mut self.scrolled[self.tab as usize];
-        *first = match scroll {
-            Scroll::Up => first.saturating_sub(1),
-            Scroll::Down => *first + 1,
-            Scroll::PageUp => first.saturating_sub(page),
-            Scroll::PageDown => *first + page,
-            Scroll::Top => 0,
-            Scroll::Bottom => most,
-        }
-        .min(most);
     }
 
     /// Returns the open panel as lines, or none for panels that are drawn.

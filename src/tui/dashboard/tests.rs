@@ -6,8 +6,8 @@ use sparktune_plan::{
     Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Plan, Rates,
 };
 use sparktune_runlog::{
-    CheckpointCommitted, ControlApplied, ControlInbox, DeviceSample, Eval, Event, EventWriter, GpuSample,
-    Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Warning,
+    Action, CheckpointCommitted, ControlApplied, ControlInbox, DeviceSample, Eval, Event, EventWriter,
+    GpuSample, Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Warning,
 };
 
 use super::*;

@@ -1,26 +1,27 @@
 //! The third page, for the data: its contents, its problems, and the part of it that is trained.
+//!
+//! Owns which of its views is open: the files, what was found in them (`findings`), examples, or rejected
+//! lines. Enters: keys, and the responses for the browser and the rejected lines. Leaves: the chosen data and
+//! how it is read; the state requests the rest.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, format_position};
-use sparktune_base::escape::escape;
-use sparktune_base::units::{count, counted, percent};
-use sparktune_data::{Format, Report};
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
-use super::histogram;
+use super::findings::{chosen, figure_lines, most_scrolled, parts};
 use super::keys::{KeyResult, Keys, down, enter, up};
-use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, wrap, wrapped};
-use super::preview::{Preview, excerpt, policy_in_words, switch_think, think};
+use super::lines::{block, draw, from_row, inked, wrapped};
+use super::preview::{Preview, excerpt, switch_think, think};
 use super::rejected::RejectedList;
 use super::request::{Response, Ticketed};
 use super::starting::progress_lines;
 use super::state::State;
-use crate::screen::{Binding, Colours, Role, Theme, action, key};
+use crate::screen::{Binding, Role, Theme, action, key};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum View {
@@ -320,141 +321,6 @@ impl DataPage {
             draw(frame, example_area, lines);
         }
     }
-}
-
-/// Returns the area of the figures and, on a wide screen, that of an example next to them.
-fn parts(data: &DataFound, area: Rect) -> (Rect, Option<Rect>) {
-    if area.width < 108 || data.preview.examples.is_empty() {
-        return (area, None);
-    }
-    let [figures, _, example_area] = area.layout(&Layout::horizontal([
-        Constraint::Percentage(54),
-        Constraint::Length(2),
-        Constraint::Fill(1),
-    ]));
-    (figures, Some(example_area))
-}
-
-/// Returns the findings in words, and the lengths as bars.
-fn figure_lines(data: &DataFound, state: &State, area: Rect, theme: &Theme) -> Vec<Line<'static>> {
-    let width = usize::from(area.width);
-    let mut lines = summary(data, state, width, theme);
-    if let Some(lengths) = &data.report.lengths {
-        lines.push(Line::default());
-        // If little space is left, the bars continue below and can be scrolled to.
-        let room = usize::from(area.height).saturating_sub(lines.len());
-        let room = if room < 9 { 14 } else { room };
-        lines.extend(histogram::lines(lengths, state.planner.plan.as_ref(), width, room, theme));
-    }
-    lines
-}
-
-/// Returns the largest scroll offset of the figures.
-fn most_scrolled(state: &State) -> usize {
-    let Some(data) = state.data.ready() else { return 0 };
-    let (figures, _) = parts(data, super::frame::body(state.size));
-    let plain = Theme { colours: Colours::None, unicode: true };
-    figure_lines(data, state, figures, &plain).len().saturating_sub(usize::from(figures.height))
-}
-
-/// Returns the chosen files with their paths as short as possible.
-fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
-    let paths = state.planner.answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
-    let mut lines: Vec<_> = paths
-        .iter()
-        .take(3)
-        .map(|path| inked(theme, Role::Title, fit_end(&escape(&state.shown(path)), width, theme)))
-        .collect();
-    if paths.len() > 3 {
-        lines.push(inked(theme, Role::Dim, format!("and {} more", paths.len() - 3)));
-    }
-    lines
-}
-
-/// Describes the findings in words.
-fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
-    let report = &data.report;
-    let mut lines = files(report, width, theme);
-    let ok = report.rejected == 0;
-    let (role, glyph) = if ok { (Role::Good, theme.glyph("✓", "ok")) } else { (Role::Warn, "!") };
-    let mut words = format!("{} accepted", counted(report.examples, "example"));
-    if !ok {
-        words.push_str(&format!(
-            ", {} rejected ({})",
-            counted(report.rejected, "line"),
-            percent(report.rejected_share())
-        ));
-    }
-    if report.blank_lines > 0 {
-        words.push_str(&format!(", {} blank", count(report.blank_lines)));
-    }
-    if !ok {
-        words.push_str("; w shows the rejected lines");
-    }
-    lines.extend(marked(theme, role, glyph, &words, width));
-    if let Some(refused) = state.data_refused() {
-        lines.extend(wrapped(theme, Role::Bad, &refused, width));
-    }
-    for rejection in report.rejections.iter().take(2) {
-        let words = format!("  {} × {}", count(rejection.count), rejection.example);
-        lines.push(inked(theme, Role::Dim, fit(&escape(&words), width, theme)));
-    }
-    let facts = &data.facts;
-    let words = format!(
-        "{}, {} of them trained ({})",
-        counted(facts.total_tokens, "token"),
-        count(facts.target_tokens),
-        percent(facts.target_share())
-    );
-    let words = if state.recount.wait().is_some() { format!("{words}; counting again") } else { words };
-    lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
-    let policy = format!(
-        "{}{}",
-        policy_in_words(data, think(state)),
-        if data.preview.empty_think_block.is_some() { " (t)" } else { "" }
-    );
-    lines.push(inked(theme, Role::Dim, fit(&policy, width, theme)));
-    for finding in report.findings().iter().take(4) {
-        lines.extend(marked(theme, Role::Warn, "!", finding.trim_start(), width));
-    }
-    lines
-}
-
-/// Returns text after a mark that shows its severity.
-fn marked(theme: &Theme, role: Role, mark: &str, words: &str, width: usize) -> Vec<Line<'static>> {
-    let room = mark.chars().count() + 1;
-    wrap(words, width.saturating_sub(room))
-        .into_iter()
-        .enumerate()
-        .map(|(i, line)| {
-            let head = if i == 0 { format!("{mark} ") } else { " ".repeat(room) };
-            Line::from(vec![ink(theme, role, head), ink(theme, Role::Text, line)])
-        })
-        .collect()
-}
-
-fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
-    const SHOWN: usize = 3;
-    let mut lines: Vec<_> = report
-        .files
-        .iter()
-        .take(SHOWN)
-        .map(|file| {
-            let format = file.format.map_or("format not recognised", Format::name);
-            let side = if file.eval { ", evaluation" } else { "" };
-            let about = format!("  {format}{side}, {}", counted(file.lines, "line"));
-            let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
-            Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)])
-        })
-        .collect();
-    if report.files.len() > SHOWN {
-        lines.push(inked(
-            theme,
-            Role::Dim,
-            format!("and {} in all", counted(report.files.len() as u64, "file")),
-        ));
-    }
-    lines
 }
 
 /// Switches to the next data format; the data is then read again.

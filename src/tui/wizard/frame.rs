@@ -3,10 +3,10 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect, Size};
 use ratatui::text::Line;
+use sparktune_app::questions::page::Page;
 use sparktune_base::escape::escape;
 use unicode_width::UnicodeWidthStr;
 
-use super::Page;
 use super::lines::{fit_end, ink, inked, wrapped};
 use super::mtp::MtpPage;
 use super::state::State;

@@ -3,13 +3,16 @@
 //! Owns how the questions of [`sparktune_app::questions`] are shown as pages, and which page is next. Enters:
 //! keys, and the responses of a [`backend`]. Leaves: requests to it, and in the end an [`Outcome`]. The
 //! wizard opens no file and queries no device; all advice comes from the plan. Each page has its own file;
-//! `state` is shared, and its facts always belong to the current answers.
+//! `state` is shared, and its facts always belong to the current answers. Here are keys, overlays and the
+//! draft; `paging` goes from page to page, `receiving` takes responses, `drawing` makes the picture.
 
 pub mod backend;
 mod browser;
 mod command;
 mod cost;
 mod data;
+mod drawing;
+mod findings;
 mod frame;
 mod histogram;
 mod keys;
@@ -20,9 +23,12 @@ mod machine;
 mod model;
 mod model_table;
 mod mtp;
+mod no_plan;
+mod paging;
 mod path_line;
 mod presets;
 mod preview;
+mod receiving;
 mod recommendation;
 mod rejected;
 pub mod request;
@@ -35,7 +41,7 @@ mod state;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use data::DataPage;
@@ -57,7 +63,7 @@ use sparktune_plan::Answers;
 use starting::Starting;
 use state::State;
 
-use crate::screen::{App, Input, Next, Role, Theme, action, help, rows};
+use crate::screen::{App, Input, Next, Theme, action};
 
 /// The initial state of a wizard.
 #[derive(Debug, Clone, Default)]
@@ -282,175 +288,6 @@ impl Wizard {
         self.end(Outcome::Left { draft_kept })
     }
 
-    // From page to page.
-
-    fn go_to(&mut self, page: Page) {
-        if self.page >= Page::Data {
-            self.state.count_again();
-        }
-        self.page = page;
-        self.state.refresh_facts(page);
-        let state = &mut self.state;
-        match page {
-            Page::Machine => {}
-            Page::Model => self.model.enter(state),
-            Page::Data => self.data.enter(state),
-            Page::Plan => self.plan.enter(state),
-            Page::Mtp => self.mtp.refresh(state),
-            Page::Review => self.review.enter(),
-        }
-    }
-
-    fn next(&mut self) {
-        if let Some(why) = self.not_answered() {
-            return self.state.say(Role::Warn, why);
-        }
-        let Some(mut page) = self.page.step(1) else { return };
-        if page == Page::Mtp && !MtpPage::is_asked(&self.state) {
-            page = Page::Review;
-            self.state.say(Role::Dim, "this model has no MTP head: that question is skipped");
-        }
-        self.go_to(page);
-    }
-
-    fn back(&mut self) {
-        let Some(mut page) = self.page.step(-1) else {
-            self.ask_to_leave();
-            return;
-        };
-        if page == Page::Mtp && !MtpPage::is_asked(&self.state) {
-            page = Page::Plan;
-        }
-        self.go_to(page);
-    }
-
-    /// Returns the question on this page that has to be answered before the next page makes sense.
-    fn not_answered(&self) -> Option<String> {
-        let state = &self.state;
-        match self.page {
-            Page::Machine | Page::Review => None,
-            Page::Model => match (state.model_ready(), state.model.wait(), state.model.ready()) {
-                (Some(_), ..) => None,
-                (None, Some(_), _) => Some("the model is still being checked".into()),
-                (None, None, Some(_)) => Some("its architecture is unknown; y trains it anyway".into()),
-                (None, None, None) => Some("enter chooses the model under the cursor".into()),
-            },
-            Page::Data => match (state.data.ready(), state.data.wait()) {
-                (Some(_), _) => state.data_refused(),
-                (None, Some(_)) => Some("the data is still being read; x cancels".into()),
-                (None, None) => Some("choose data first: o opens the files".into()),
-            },
-            Page::Plan | Page::Mtp => match (&state.planner.problem, &state.planner.plan) {
-                (Some(problem), _) => Some(problem.text.clone()),
-                (None, None) => Some("there is no plan yet: it needs a model and data".into()),
-                (None, Some(_)) => None,
-            },
-        }
-    }
-
-    // Responses.
-
-    /// Takes all pending responses.
-    fn poll(&mut self) -> Option<Next> {
-        let mut next = None;
-        loop {
-            match self.responses.try_recv() {
-                Ok(response) => {
-                    let after = self.receive(response);
-                    next = if next == Some(Next::Leave) { next } else { Some(after) };
-                }
-                Err(TryRecvError::Empty) => return next,
-                Err(TryRecvError::Disconnected) if self.is_alone => return next,
-                Err(TryRecvError::Disconnected) => {
-                    self.is_alone = true;
-                    let words = "the part of sparktune that reads files has failed, so nothing can be read any more. Leave (q) and start again; your answers are saved";
-                    self.state.say(Role::Bad, words);
-                    return Some(Next::Draw);
-                }
-            }
-        }
-    }
-
-    fn receive(&mut self, response: Ticketed<Response>) -> Next {
-        if let Response::Progress(progress) = &response.body {
-            let now = self.state.now;
-            let is_awaited = self.state.progress(response.ticket, progress)
-                || self.starting.run.progress(response.ticket, progress, now);
-            return if is_awaited { Next::Draw } else { Next::Keep };
-        }
-        let about_model = matches!(response.body, Response::Model(_));
-        let about_facts = about_model || matches!(response.body, Response::Machine(_) | Response::Data(_));
-        if let Some(response) = self.state.receive(response) {
-            return self.receive_for_page(response);
-        }
-        if about_facts {
-            self.plan.refresh(&self.state);
-            self.mtp.refresh(&self.state);
-            if self.page == Page::Model && self.state.planner.answers.model.is_none() {
-                self.model.enter(&self.state);
-            } else {
-                self.model.refresh(&self.state);
-            }
-        }
-        if about_model
-            && self.page == Page::Model
-            && self.model.go_on_if_found(&self.state) == KeyResult::Next
-        {
-            self.next();
-        }
-        self.after_answer();
-        Next::Draw
-    }
-
-    fn receive_for_page(&mut self, response: Ticketed<Response>) -> Next {
-        match &response.body {
-            Response::Started(_) => {
-                if let Some(run) = self.starting.receive(response, &mut self.state) {
-                    self.state.send(Request::ForgetDraft);
-                    return self.end(Outcome::Started(run));
-                }
-                if let (Some(draft_kept), None) = (self.leaves_soon, self.starting.run.wait()) {
-                    return self.end(Outcome::Left { draft_kept });
-                }
-            }
-            Response::Demo(Ok(answers)) => {
-                if self.page == Page::Machine {
-                    self.state.planner.start_from((**answers).clone());
-                    self.state
-                        .say(Role::Accent, "the demo's answers are filled in; Enter accepts each of them");
-                    self.go_to(Page::Model);
-                }
-            }
-            Response::Demo(Err(words)) => self.state.say(Role::Bad, words.clone()),
-            Response::Presets(presets) => {
-                if let Some((name, loading)) = &mut self.preset_of_draft
-                    && loading.answer(response.ticket, Ok(presets.clone()))
-                {
-                    if let Err(words) = presets::load_named(&name.clone(), presets, &mut self.state) {
-                        self.state.say(Role::Warn, words);
-                    }
-                    self.preset_of_draft = None;
-                }
-                if let Some(Over::Presets(list)) = &mut self.over {
-                    list.receive(&response);
-                }
-            }
-            Response::Saved(_) => {
-                if let Some(Over::Save(save)) = &mut self.over
-                    && save.receive(&response, &mut self.state)
-                {
-                    self.over = None;
-                }
-            }
-            _ => {
-                self.model.receive(&response);
-                self.data.receive(&response, &self.state);
-            }
-        }
-        self.after_answer();
-        Next::Draw
-    }
-
     // Keeping the draft.
 
     fn draft(&self) -> Draft {
@@ -476,7 +313,7 @@ impl Wizard {
         self.is_kept = true;
     }
 
-    // Drawing.
+    // The open page.
 
     fn keys(&self) -> Keys {
         if self.starting.is_shown() {
@@ -542,56 +379,6 @@ impl App for Wizard {
     }
 
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
-        let area = frame.area();
-        if self.page == Page::Review
-            && self.review.command
-            && self.over.is_none()
-            && !self.starting.is_shown()
-        {
-            return self.review.view_command(&self.state, frame, theme);
-        }
-        let keys = self.keys();
-        let (hints, always) = match &self.over {
-            Some(Over::Leaving(leaving)) => (leaving.keys().hints, Vec::new()),
-            Some(Over::Presets(list)) => (list.keys().hints, Vec::new()),
-            Some(Over::Save(save)) => (save.keys().hints, Vec::new()),
-            Some(Over::Help) => (Vec::new(), Vec::new()),
-            None if keys.typing => (keys.hints, vec![("F1", "keys")]),
-            None => {
-                // Esc may have another meaning here, and on the first page it does not go back.
-                let esc_is_taken = self.starting.is_shown()
-                    || self.page == Page::Machine
-                    || keys.hints.iter().any(|(key, _)| *key == "esc");
-                let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
-                (keys.hints, common.filter(|(key, _)| !(esc_is_taken && *key == "esc")).collect())
-            }
-        };
-        let hints = frame::hints(hints, &always, area.width.saturating_sub(2));
-        let body = frame::around(self.page, self.starting.is_shown(), &self.state, hints, frame, theme);
-        let state = &self.state;
-        if self.starting.is_shown() {
-            self.starting.view(state, frame, body, theme);
-        } else {
-            match self.page {
-                Page::Machine => self.machine.view(state, frame, body, theme),
-                Page::Model => self.model.view(state, frame, body, theme),
-                Page::Data => self.data.view(state, frame, body, theme),
-                Page::Plan => self.plan.view(state, frame, body, theme),
-                Page::Mtp => self.mtp.view(state, frame, body, theme),
-                Page::Review => self.review.view(state, frame, body, theme),
-            }
-        }
-        match &self.over {
-            None => {}
-            Some(Over::Help) => {
-                let keys = self.keys();
-                let title = if keys.typing { "while typing" } else { "here" };
-                let groups = [(title, keys.rows), ("on every page", rows(COMMON))];
-                help(frame, area, theme, &groups);
-            }
-            Some(Over::Leaving(leaving)) => leaving.view(state, frame, area, theme),
-            Some(Over::Presets(list)) => list.view(frame, area, theme),
-            Some(Over::Save(save)) => save.view(frame, area, theme),
-        }
+        self.draw(frame, theme);
     }
 }

@@ -10,7 +10,7 @@ use sparktune_plan::Mtp;
 use super::cost::{basis, shown_s, total_s};
 use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, ink, inked, wrapped};
-use super::recommendation::not_yet;
+use super::no_plan::not_yet;
 use super::state::State;
 use crate::screen::{Binding, Role, Theme, action, key};
 

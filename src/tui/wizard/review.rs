@@ -14,7 +14,7 @@ use super::command;
 use super::cost::{basis, memory_lines, shown_s, total_s};
 use super::keys::{KeyResult, Keys, down, enter, page_down, page_up, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
-use super::recommendation::not_yet;
+use super::no_plan::not_yet;
 use super::settings::origin_word;
 use super::state::State;
 use crate::screen::{Binding, Role, Theme, action, hint_line, key};

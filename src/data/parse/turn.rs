@@ -1,0 +1,228 @@
+//! A turn of a chat as lines write it, with either naming of its fields, becomes a [`Message`].
+//!
+//! Enters: the turns of a line, which serde has read. Leaves: messages, or the rejection with the place of
+//! the turn that causes it. This file must not know the fields of a line outside its turns.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, de};
+
+use super::fields::{ContentField, IfText};
+use crate::conversation::{Content, Json, Message, Text};
+use crate::explain;
+use crate::rejection::{Kind, Rejection};
+
+/// A turn with either naming: `role`/`content` or `from`/`value`.
+#[derive(Deserialize)]
+pub(super) struct Turn<'a> {
+    #[serde(borrow)]
+    role: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    content: ContentField<'a>,
+    #[serde(borrow, default)]
+    from: IfText<'a>,
+    #[serde(borrow, default)]
+    value: IfText<'a>,
+    #[serde(borrow)]
+    reasoning_content: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    reasoning: IfText<'a>,
+    #[serde(borrow, default)]
+    thinking: IfText<'a>,
+    #[serde(borrow)]
+    tool_calls: Option<Json<'a>>,
+    #[serde(borrow, default)]
+    name: IfText<'a>,
+    #[serde(borrow, default)]
+    tool_call_id: IfText<'a>,
+    weight: Option<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Names {
+    OpenAi,
+    ShareGpt,
+}
+
+pub(super) fn turns<'a>(
+    turns: Vec<Turn<'a>>,
+    list: &str,
+    names: Names,
+) -> Result<Vec<Message<'a>>, Rejection> {
+    turns.into_iter().enumerate().map(|(i, turn)| turn.message(names).map_err(|r| r.at(list, i))).collect()
+}
+
+/// A rejection inside a turn, before the index of the turn is known.
+struct InTurn(Kind, &'static str, String, &'static str);
+
+impl InTurn {
+    fn at(self, list: &str, index: usize) -> Rejection {
+        Rejection::new(self.0, format!("{list}[{index}].{}", self.1), self.2, self.3)
+    }
+}
+
+impl<'a> Turn<'a> {
+    fn message(self, names: Names) -> Result<Message<'a>, InTurn> {
+        // Some ShareGPT files use OpenAI's names inside.
+        if names == Names::ShareGpt && self.from.0.is_some() {
+            return self.sharegpt();
+        }
+        let Some(Text(role)) = self.role else {
+            return Err(match names {
+                Names::OpenAi => InTurn(Kind::MissingField, "role", "missing".into(), explain::ROLE_FIX),
+                Names::ShareGpt => InTurn(Kind::MissingField, "from", "missing".into(), explain::SPEAKER_FIX),
+            });
+        };
+        if !KNOWN_ROLES.contains(&&*role) {
+            let reason = format!("unknown role {}", explain::quoted(&role));
+            return Err(InTurn(Kind::UnknownRole, "role", reason, explain::ROLE_FIX));
+        }
+        let content = self.content.0;
+        let tool_calls = calls(self.tool_calls)?;
+        let written = self.reasoning_content.map(|t| t.0);
+        let elsewhere = || [self.reasoning.0, self.thinking.0].into_iter().flatten().find(|t| !t.is_empty());
+        // An empty reasoning_content means that there is no reasoning, which differs from a missing field:
+        // without the field, templates look for reasoning in the content.
+        let reasoning_content = match written {
+            Some(text) if text.is_empty() => elsewhere().or(Some(text)),
+            Some(text) => Some(text),
+            None => elsewhere(),
+        };
+        let has_reasoning = reasoning_content.as_ref().is_some_and(|t| !t.is_empty());
+        let missing = match &content {
+            Content::Absent => Some("missing"),
+            Content::Null => Some("null"),
+            _ => None,
+        };
+        let may_be_silent = role == "assistant" && (tool_calls.is_some() || has_reasoning);
+        if let Some(missing) = missing.filter(|_| !may_be_silent) {
+            return Err(InTurn(
+                Kind::MissingField,
+                "content",
+                missing.into(),
+                "Give the turn a content string, or remove the turn",
+            ));
+        }
+        Ok(Message {
+            untrained: self.weight == Some(0.0),
+            role,
+            content,
+            reasoning_content,
+            tool_calls,
+            name: self.name.0,
+            tool_call_id: self.tool_call_id.0,
+        })
+    }
+
+    fn sharegpt(self) -> Result<Message<'a>, InTurn> {
+        let speaker = self.from.0.unwrap_or_default();
+        let Some(value) = self.value.0 else {
+            return Err(InTurn(
+                Kind::MissingField,
+                "value",
+                "missing or not a string".into(),
+                "Give the turn a value string, or remove the turn",
+            ));
+        };
+        let role = match &*speaker {
+            "human" | "user" => "user",
+            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" => "assistant",
+            "system" => "system",
+            "tool" | "observation" | "tool_response" | "function_response" => "tool",
+            "function_call" | "tool_call" => return called(&value),
+            _ => {
+                let reason = format!("unknown speaker {}", explain::quoted(&speaker));
+                return Err(InTurn(Kind::UnknownRole, "from", reason, explain::SPEAKER_FIX));
+            }
+        };
+        Ok(Message { untrained: self.weight == Some(0.0), ..Message::text(role, value) })
+    }
+}
+
+const KNOWN_ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Reads a ShareGPT `function_call`, whose value is the call as JSON.
+fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
+    let unreadable = |reason: String| {
+        InTurn(
+            Kind::WrongType,
+            "value",
+            reason,
+            "Write the call as JSON: {\"name\": \"…\", \"arguments\": {…}}, or as a list of such objects",
+        )
+    };
+    let call: serde_json::Value = serde_json::from_str(value)
+        .map_err(|e| unreadable(format!("a function call that is not JSON ({e})")))?;
+    let calls = match call {
+        serde_json::Value::Array(calls) => calls,
+        call => vec![call],
+    };
+    let calls: Vec<_> = calls
+        .into_iter()
+        .map(|call| {
+            if call.get("name").is_some_and(|n| n.is_string()) {
+                Ok(serde_json::json!({ "type": "function", "function": call }))
+            } else {
+                Err(unreadable("a function call without a name".into()))
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Message {
+        role: "assistant".into(),
+        content: Content::Text("".into()),
+        tool_calls: Some(Json::from_value(&calls.into())),
+        ..Message::default()
+    })
+}
+
+fn calls(calls: Option<Json<'_>>) -> Result<Option<Json<'_>>, InTurn> {
+    match calls {
+        None => Ok(None),
+        Some(calls) if calls.get().starts_with('[') => {
+            let none = calls.get()[1..].trim_start() == "]";
+            Ok((!none).then_some(calls))
+        }
+        Some(_) => Err(InTurn(
+            Kind::WrongType,
+            "tool_calls",
+            "not a list".into(),
+            "Write tool_calls as a list of {\"function\": {\"name\", \"arguments\"}}",
+        )),
+    }
+}
+
+/// A field that is either a text or a list of turns.
+pub(super) enum TextOrTurns<'a> {
+    Text(Cow<'a, str>),
+    Turns(Vec<Turn<'a>>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for TextOrTurns<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = TextOrTurns<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string or a list of messages")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(TextOrTurns::Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(TextOrTurns::Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut turns = Vec::new();
+                while let Some(turn) = list.next_element()? {
+                    turns.push(turn);
+                }
+                Ok(TextOrTurns::Turns(turns))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}

@@ -1,0 +1,110 @@
+//! Decides what depends on what the machine and the model can do: the device, fp8, the MTP head and its draft
+//! vocabulary.
+//!
+//! An answer that the machine or the model cannot follow is refused. One of a preset, which is written for
+//! many models, is passed over where the model has no MTP head.
+
+use sparktune_base::escape::escape;
+use sparktune_base::units::parameters;
+
+use crate::answer::{Answer, Origin};
+use crate::choices::{Device, DeviceChoice, Mtp};
+use crate::error::PlanError;
+use crate::resolve::{Resolver, setting};
+use crate::shown::Shown;
+
+impl Resolver<'_> {
+    pub(crate) fn device(&mut self) -> Result<Device, PlanError> {
+        let machine = &self.facts.machine;
+        let why = || machine.no_gpu_because.clone().unwrap_or_else(|| "no usable GPU was found".into());
+        let found = machine.gpus.first().map(|gpu| gpu.name.clone());
+        let (asked, origin) = match &self.answers.device {
+            Some(answer) => (answer.value, answer.origin),
+            None => (DeviceChoice::Auto, Origin::BuiltIn),
+        };
+        let (device, reason) = match (asked, found) {
+            (DeviceChoice::Cuda, None) => {
+                return Err(PlanError::Device { place: setting("device").place(origin), why: why() });
+            }
+            (DeviceChoice::Cuda, Some(name)) => (Device::Cuda, name),
+            (DeviceChoice::Cpu, _) => (Device::Cpu, format!("{} cores, fp32", machine.cores)),
+            (DeviceChoice::Auto, Some(name)) => (Device::Cuda, format!("{name} was found")),
+            (DeviceChoice::Auto, None) => (Device::Cpu, format!("{}; {} cores, fp32", why(), machine.cores)),
+        };
+        self.record("device", device.shown(), origin, reason);
+        Ok(device)
+    }
+
+    pub(crate) fn fp8(&mut self, device: Device) -> Result<bool, PlanError> {
+        // The first compute capability with e4m3.
+        const LEAST: (u32, u32) = (8, 9);
+        let answer = &self.answers.fp8;
+        let machine = &self.facts.machine;
+        let why = match (device, machine.gpus.first()) {
+            (Device::Cuda, Some(gpu)) => match gpu.compute_capability {
+                Some(found) if found < LEAST => Some(format!(
+                    "{} has compute capability {}.{}, and fp8 needs {}.{} or newer",
+                    escape(&gpu.name),
+                    found.0,
+                    found.1,
+                    LEAST.0,
+                    LEAST.1
+                )),
+                _ => None,
+            },
+            _ => Some("fp8 needs a GPU, and this run trains on the CPU".to_owned()),
+        };
+        match (answer, why) {
+            (Some(Answer { value: true, origin }), Some(why)) => Err(PlanError::Conflict {
+                key: "fp8",
+                what: format!("{} is true, but {why}", setting("fp8").place(*origin)),
+                fix: "Omit it: training then uses bf16 on a GPU and fp32 on the CPU".into(),
+            }),
+            _ => Ok(self.pick(
+                "fp8",
+                answer,
+                false,
+                "fp8 (e4m3) is lossy, and its speed is unmeasured; the run measures the loss with and without it at the start and the end",
+            )),
+        }
+    }
+
+    pub(crate) fn mtp(&mut self, model: &str) -> Result<Mtp, PlanError> {
+        let answer = &self.answers.mtp;
+        if self.facts.model.has_mtp() {
+            let reason = format!(
+                "the head has {} parameters; once trained, its drafts match what the tuned model writes",
+                parameters(self.facts.model.mtp_parameters())
+            );
+            return Ok(self.pick("mtp", answer, Mtp::Trained, reason));
+        }
+        match answer {
+            // A preset is written for many models, so only the user's own answer is an error for this one.
+            Some(Answer { value, origin }) if *value != Mtp::None && *origin > Origin::Preset => {
+                Err(PlanError::Conflict {
+                    key: "mtp",
+                    what: format!(
+                        "{} is {value}, but {} has no MTP head (mtp_num_hidden_layers is 0 in its config.json)",
+                        setting("mtp").place(*origin),
+                        escape(model)
+                    ),
+                    fix: "Omit it, use --mtp none, or choose a model with an MTP head".into(),
+                })
+            }
+            _ => {
+                self.record("mtp", Mtp::None.shown(), Origin::BuiltIn, "this model has no MTP head".into());
+                Ok(Mtp::None)
+            }
+        }
+    }
+
+    pub(crate) fn draft_vocab(&mut self, mtp: Mtp) -> Result<Option<u32>, PlanError> {
+        const KEY: &str = "draft_vocab";
+        let answer = &self.answers.draft_vocab;
+        if mtp == Mtp::None {
+            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
+            return Ok(None);
+        }
+        Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
+    }
+}
