@@ -46,13 +46,17 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes a file and flushes it to the disk.
+/// Writes a file and flushes it to the disk. It is written under another name (`.NAME.new`) and then renamed, so
+/// that a kill leaves the previous file or the new one, and a link of this name is replaced and not followed.
 ///
 /// # Errors
-/// When it cannot be written or flushed.
+/// When it cannot be written, flushed or renamed, or when `path` has no name.
 pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
-    fs::write(path, contents)?;
-    sync(path)
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let unfinished = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
+    fs::write(&unfinished, contents)?;
+    sync(&unfinished)?;
+    fs::rename(&unfinished, path)
 }
 
 /// Swaps what two names of one file system stand for, without an instant in which one of them stands for
@@ -102,6 +106,18 @@ mod tests {
         assert_eq!(fs::read_to_string(one.join("was")).unwrap(), first.to_str().unwrap());
         assert_eq!(fs::read_to_string(other.join("was")).unwrap(), second.to_str().unwrap());
         assert!(!exchange(&one, &root.path().join("none")).is_ok_and(|is_done| is_done));
+    }
+
+    #[test]
+    fn a_written_file_replaces_a_link_and_not_what_it_leads_to() {
+        let root = tempfile::tempdir().unwrap();
+        let [page, elsewhere] = ["page.md", "elsewhere.md"].map(|name| root.path().join(name));
+        fs::write(&elsewhere, "mine").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &page).unwrap();
+        write_and_sync(&page, "new").unwrap();
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&page).unwrap(), "new");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
     }
 
     #[test]

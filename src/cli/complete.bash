@@ -6,7 +6,8 @@ _sparktune() {
     {
         read -r paths
         while IFS=$'\t' read -r word about; do
-            printf -v word %q "$word"
+            # With file names among the words, readline quotes them all itself.
+            [[ $paths == none ]] && printf -v word %q "$word"
             COMPREPLY+=("$word")
         done
     } < <("$1" complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)

@@ -5,6 +5,7 @@
 //! command line; only names of presets, models and runs come from elsewhere ([`Names`]).
 
 use clap::{Arg, Command, ValueEnum, ValueHint};
+use sparktune_base::escape::escape;
 use sparktune_plan::Setting;
 
 /// A shell with a completion script.
@@ -68,7 +69,9 @@ pub(crate) fn complete(root: &Command, words: &[String], names: &dyn Names) -> S
         Paths::Files => "files",
     };
     let mut text = format!("{first}\n");
-    for (word, about) in offered.iter().filter(|(word, _)| word.starts_with(last)) {
+    // A name that a terminal could obey, or a shell take for a flag, is not offered.
+    let is_plain = |word: &str| escape(word) == word && (!word.starts_with('-') || last.starts_with('-'));
+    for (word, about) in offered.iter().filter(|(word, _)| word.starts_with(last) && is_plain(word)) {
         text.push_str(&format!("{word}\t{about}\n"));
     }
     text
@@ -97,7 +100,11 @@ impl<'a> Line<'a> {
 
     fn take(&mut self, word: &'a str) {
         if let Some(flag) = word.strip_prefix("--") {
-            let (_, value) = flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
+            let (name, value) =
+                flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
+            if name == "runs-dir" {
+                self.runs_dir = value.or(self.runs_dir);
+            }
             let takes_value = |arg: &&Arg| arg.get_action().takes_values();
             self.pending = match value {
                 None => self.flag(word).filter(takes_value).map(|arg| (arg, 0)),

@@ -171,8 +171,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
         *word = "--help".into();
         command = with_all_settings(command);
     }
-    let matches =
-        command.try_get_matches_from_mut(words).map_err(|error| refusal::explained(error, &command))?;
+    let matches = command
+        .try_get_matches_from_mut(words)
+        .map_err(|error| refusal::escaped(refusal::explained(error, &command)))?;
     refusal::flags_before_a_command(&matches, &command)?;
     Cli::from_arg_matches(&matches)
 }
@@ -224,6 +225,14 @@ mod tests {
 
     fn refusal(line: &str) -> String {
         read(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_an_error_quotes_of_the_command_line_cannot_command_the_terminal() {
+        for line in ["train --method \u{1b}]0;x\u{7}full", "train --\u{1b}[2Jx", "\u{1b}[31mtrian"] {
+            let text = refusal(line);
+            assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}"), "{text:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
+use sparktune_base::escape::escape;
 use sparktune_plan::SETTINGS;
 
 /// Returns the error with the nearest setting for a name of other programs, and without hidden commands among
@@ -27,6 +28,25 @@ pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Erro
     let similar: Vec<String> = similar.into_iter().filter(|name| !hidden.contains(&name.as_str())).collect();
     if !similar.is_empty() {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
+    }
+    error
+}
+
+/// Escapes what the error quotes from the command line, so that it reaches the terminal as visible text.
+pub(super) fn escaped(mut error: clap::Error) -> clap::Error {
+    let visible = |text: &String| escape(text).into_owned();
+    let quoted: Vec<_> = error
+        .context()
+        .filter_map(|(kind, value)| match value {
+            ContextValue::String(text) => Some((kind, ContextValue::String(visible(text)))),
+            ContextValue::Strings(texts) => {
+                Some((kind, ContextValue::Strings(texts.iter().map(visible).collect())))
+            }
+            _ => None,
+        })
+        .collect();
+    for (kind, value) in quoted {
+        error.insert(kind, value);
     }
     error
 }

@@ -1,9 +1,9 @@
-//! Whether the base model is still the one that a run began with: adapters, moments and every step so far
-//! belong to these weights and to no others.
+//! Whether the base model is still the one that a run started with: adapters, moments and every step so far
+//! belong to these weights, this configuration and this tokenizer, and to no others.
 //!
-//! Enters: the open base. Leaves: a record of its weight files for `state.json`, or a refusal that names the
-//! file. Not every byte is read, as that would take minutes for a large model at each start: every tensor's
-//! name and shape, and pieces of its numbers from the beginning to the end.
+//! Enters: the open base. Leaves: a record of its files for `state.json`, or a refusal that names the file. Not
+//! every byte of the weights is read, because that would take minutes for a large model at each start: every
+//! tensor's name, type and shape, and pieces of its numbers from the beginning to the end.
 
 use std::fs;
 use std::path::Path;
@@ -18,26 +18,29 @@ const PIECE: usize = 4096;
 /// Pieces of a tensor; a tensor that is no longer than all of them is read whole.
 const PIECES: usize = 4;
 
-/// A weight file, by what tells it from another.
+/// The files that decide what the weights compute; a model may lack the second.
+const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
+
+/// A file of the base, with what distinguishes it from another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BaseFile {
     /// Its name in the folder.
     file: String,
     bytes: u64,
-    /// BLAKE3 of names, shapes and pieces of all its tensors.
-    sampled_blake3: String,
+    /// BLAKE3 of the names, types, shapes and pieces of all its tensors, or of all its bytes.
+    blake3: String,
 }
 
-/// The weight files of a base.
+/// Describes the files of a base.
 ///
 /// # Errors
-/// When a file cannot be looked at.
+/// When a file cannot be read.
 pub(crate) fn record(base: &Checkpoint) -> Result<Vec<BaseFile>, TrainError> {
     let paths: Vec<&Path> = base.shards().collect();
     let mut hashers = vec![blake3::Hasher::new(); paths.len()];
     for (name, info) in base.tensors() {
         let (hasher, bytes) = (&mut hashers[info.shard], base.bytes(info));
-        hasher.update(format!("{name} {:?} {}\n", info.shape, bytes.len()).as_bytes());
+        hasher.update(format!("{name} {:?} {:?} {}\n", info.dtype, info.shape, bytes.len()).as_bytes());
         for piece in pieces(bytes) {
             hasher.update(piece);
         }
@@ -45,12 +48,24 @@ pub(crate) fn record(base: &Checkpoint) -> Result<Vec<BaseFile>, TrainError> {
     let files = paths.into_iter().zip(hashers).map(|(path, hasher)| {
         let bytes = fs::metadata(path).map_err(TrainError::io(path))?.len();
         let file = path.file_name().expect("a shard is a file").to_string_lossy().into_owned();
-        Ok::<_, TrainError>(BaseFile { file, bytes, sampled_blake3: hasher.finalize().to_hex().to_string() })
+        Ok::<_, TrainError>(BaseFile { file, bytes, blake3: hasher.finalize().to_hex().to_string() })
     });
-    files.collect()
+    let small = SMALL_FILES.into_iter().filter_map(|name| {
+        let path = base.dir().join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Some(Ok(BaseFile {
+                file: name.to_owned(),
+                bytes: bytes.len() as u64,
+                blake3: blake3::hash(&bytes).to_hex().to_string(),
+            })),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => Some(Err(TrainError::io(&path)(error))),
+        }
+    });
+    files.chain(small).collect()
 }
 
-/// Refuses a base whose weight files are not those of the record.
+/// Refuses a base whose files are not those of the record.
 ///
 /// # Errors
 /// [`TrainError::OtherBase`] with the first file that differs.
@@ -63,13 +78,13 @@ pub(crate) fn require_same(base: &Checkpoint, began_with: &[BaseFile]) -> Result
 
 fn difference(began_with: &[BaseFile], found: &[BaseFile]) -> Option<String> {
     let changed = began_with.iter().find_map(|was| {
-        let BaseFile { file, bytes, sampled_blake3 } = was;
+        let BaseFile { file, bytes, blake3 } = was;
         match found.iter().find(|is| is.file == *file) {
-            None => Some(format!("{file} is not among its weights any more")),
+            None => Some(format!("{file} is missing")),
             Some(is) if is.bytes != *bytes => {
                 Some(format!("{file} has {} bytes instead of {bytes}", is.bytes))
             }
-            Some(is) if is.sampled_blake3 != *sampled_blake3 => Some(format!("{file} holds other weights")),
+            Some(is) if is.blake3 != *blake3 => Some(format!("{file} has changed")),
             Some(_) => None,
         }
     });
@@ -91,8 +106,8 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 mod tests {
     use super::*;
 
-    fn file(name: &str, bytes: u64, sampled_blake3: &str) -> BaseFile {
-        BaseFile { file: name.into(), bytes, sampled_blake3: sampled_blake3.into() }
+    fn file(name: &str, bytes: u64, blake3: &str) -> BaseFile {
+        BaseFile { file: name.into(), bytes, blake3: blake3.into() }
     }
 
     #[test]
@@ -114,9 +129,9 @@ mod tests {
         let was = [file("a", 10, "x"), file("b", 20, "y")];
         assert_eq!(difference(&was, &was), None);
         let said = |found: &[BaseFile]| difference(&was, found).unwrap();
-        assert_eq!(said(&was[..1]), "b is not among its weights any more");
+        assert_eq!(said(&was[..1]), "b is missing");
         assert_eq!(said(&[file("a", 10, "x"), file("b", 21, "y")]), "b has 21 bytes instead of 20");
-        assert_eq!(said(&[file("a", 10, "z"), file("b", 20, "y")]), "a holds other weights");
+        assert_eq!(said(&[file("a", 10, "z"), file("b", 20, "y")]), "a has changed");
         assert_eq!(said(&[was[0].clone(), was[1].clone(), file("c", 1, "z")]), "c is new");
     }
 }

@@ -109,7 +109,7 @@ impl Export<'_> {
 
     fn write_adapter(&self, model: &mut Model, config: LoraConfig) -> Result<PathBuf, TrainError> {
         let path = self.folder.join("adapter");
-        let partial = self.folder.join("adapter.partial");
+        let partial = self.folder.join(".adapter.new");
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
         model.save_lora(&partial, config, self.base, &self.plan.model.id)?;
@@ -127,7 +127,7 @@ impl Export<'_> {
     ) -> Result<PathBuf, TrainError> {
         let path = self.folder.join(name);
         // An earlier export is removed only after the new one has passed its checks.
-        let unchecked = self.folder.join(format!("{name}.new"));
+        let unchecked = self.folder.join(format!(".{name}.new"));
         remove(&unchecked)?;
         let keep_mtp = self.plan.mtp != MtpChoice::None;
         let done = export(self.base, model, mtp, keep_mtp, &unchecked, &probe(self.base))?;
@@ -218,18 +218,26 @@ fn probe(base: &Checkpoint) -> PackedSequence {
     PackedSequence::single(&ids)
 }
 
+/// Removes whatever has this name, if anything has: a folder, or a file or link in its place.
 fn remove(path: &Path) -> Result<(), TrainError> {
-    match fs::remove_dir_all(path) {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(TrainError::io(path)(error)),
         _ => Ok(()),
     }
 }
 
-/// Puts a folder where an older one may lie, without an instant in which neither is there. On a file system
-/// that cannot exchange the two, a kill in between leaves the older one beside it, as `….old`.
+/// Puts a folder where an older one may be, without an instant in which neither is there. On a file system
+/// that cannot exchange the two, a kill in between leaves the older one next to it, as `.NAME.old`: names that
+/// begin with a dot are the program's own, all others in the folder may be the user's.
 fn replace(from: &Path, to: &Path) -> Result<(), TrainError> {
-    let aside = to.with_extension("old");
-    if !to.exists() {
+    let name = to.file_name().expect("an output has a name").to_string_lossy();
+    let aside = to.with_file_name(format!(".{name}.old"));
+    if fs::symlink_metadata(to).is_err() {
         fs::rename(from, to).map_err(TrainError::io(to))?;
     } else if !exchange(from, to).map_err(TrainError::io(to))? {
         replace_in_two_steps(from, to, &aside)?;
@@ -254,7 +262,8 @@ mod tests {
     #[test]
     fn a_new_output_takes_the_place_of_an_older_one_and_leaves_nothing_beside_it() {
         let root = tempfile::tempdir().unwrap();
-        let [new, output, aside] = ["merged.new", "merged", "merged.old"].map(|name| root.path().join(name));
+        let [new, output, aside] =
+            [".merged.new", "merged", ".merged.old"].map(|name| root.path().join(name));
         let write = |word: &str| {
             fs::create_dir(&new).unwrap();
             fs::write(new.join("word"), word).unwrap();
