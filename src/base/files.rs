@@ -46,8 +46,9 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes a file and flushes it to the disk. It is written under another name (`.NAME.new`) and then renamed, so
-/// that a kill leaves the previous file or the new one, and a link of this name is replaced and not followed.
+/// Writes a file and flushes it to the disk. It is written under another name (`.NAME.new`) and then renamed,
+/// so that a kill leaves the previous file or the new one, and a link of this name is replaced and not
+/// followed.
 ///
 /// # Errors
 /// When it cannot be written, flushed or renamed, or when `path` has no name.

@@ -117,8 +117,8 @@ pub struct Rejected {
 }
 
 /// Writes `rejected.jsonl` under a temporary name first, and renames it when it is complete. Only an earlier
-/// list of rejected lines is ever replaced or removed; any other file of this name is an error once a line has
-/// to be written, and stays as it is.
+/// list of rejected lines is ever replaced or removed; any other file of this name is an error once a line
+/// has to be written, and stays as it is.
 pub(crate) struct RejectedFile {
     path: PathBuf,
     /// The file at the path is not a list of rejected lines.

@@ -1,9 +1,9 @@
 //! Whether the base model is still the one that a run started with: adapters, moments and every step so far
 //! belong to these weights, this configuration and this tokenizer, and to no others.
 //!
-//! Enters: the open base. Leaves: a record of its files for `state.json`, or a refusal that names the file. Not
-//! every byte of the weights is read, because that would take minutes for a large model at each start: every
-//! tensor's name, type and shape, and pieces of its numbers from the beginning to the end.
+//! Enters: the open base. Leaves: a record of its files for `state.json`, or a refusal that names the file.
+//! Not every byte of the weights is read, because that would take minutes for a large model at each start:
+//! every tensor's name, type and shape, and pieces of its numbers from the beginning to the end.
 
 use std::fs;
 use std::path::Path;

@@ -232,8 +232,8 @@ fn remove(path: &Path) -> Result<(), TrainError> {
 }
 
 /// Puts a folder where an older one may be, without an instant in which neither is there. On a file system
-/// that cannot exchange the two, a kill in between leaves the older one next to it, as `.NAME.old`: names that
-/// begin with a dot are the program's own, all others in the folder may be the user's.
+/// that cannot exchange the two, a kill in between leaves the older one next to it, as `.NAME.old`: names
+/// that begin with a dot are the program's own, all others in the folder may be the user's.
 fn replace(from: &Path, to: &Path) -> Result<(), TrainError> {
     let name = to.file_name().expect("an output has a name").to_string_lossy();
     let aside = to.with_file_name(format!(".{name}.old"));
