@@ -74,16 +74,13 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     let mut words = format!("{} accepted", counted(report.examples, "example"));
     if !ok {
         words.push_str(&format!(
-            ", {} rejected ({})",
+            ", {} rejected ({}; w shows them)",
             counted(report.rejected, "line"),
             percent(report.rejected_share())
         ));
     }
     if report.blank_lines > 0 {
         words.push_str(&format!(", {} blank", count(report.blank_lines)));
-    }
-    if !ok {
-        words.push_str("; w shows the rejected lines");
     }
     lines.extend(marked(theme, role, glyph, &words, width));
     if let Some(refused) = state.data_refused() {
