@@ -224,7 +224,7 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
             duration(std::time::Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => format!(
-            "crashed after step {step}: the trainer was killed or failed without an error message (see logs/). {}",
+            "crashed after step {step}: the trainer was killed, or its log (in logs/) says why. {}",
             resume()
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),

@@ -140,7 +140,7 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
         ),
         Liveness::Crashed => {
             format!(
-                "its trainer was killed after step {step}, or failed without an error message (see logs/); {}",
+                "its trainer was killed after step {step}, or its log (in logs/) says why; {}",
                 resume()
             )
         }

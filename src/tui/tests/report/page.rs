@@ -181,7 +181,7 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));
     drop((writer, lease));
     let crashed = words(&html(&ReportInput::read(&run)));
-    for expected in ["crashed", "after step 1,000", "see logs/", &format!("sparktune resume {named}")] {
+    for expected in ["crashed", "after step 1,000", "in logs/", &format!("sparktune resume {named}")] {
         assert!(crashed.contains(expected), "{expected:?} is not on the page:\n{crashed}");
     }
     assert!(!crashed.contains("Time left"));
