@@ -139,10 +139,7 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
             duration(Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => {
-            format!(
-                "its trainer was killed after step {step}, or its log (in logs/) says why; {}",
-                resume()
-            )
+            format!("its trainer was killed after step {step}, or its log (in logs/) says why; {}", resume())
         }
         Liveness::Gone => "its folder is gone; it was moved or deleted".to_owned(),
         Liveness::Finished { outcome: Outcome::Completed } => {
