@@ -214,7 +214,9 @@ mod tests {
         }
 
         fn runs(&self, runs_dir: Option<&str>) -> Vec<String> {
-            vec![format!("{}-run", runs_dir.unwrap_or("usual"))]
+            let hostile = ["red\u{1b}[31m-run", "two\nlines", "--json"].map(str::to_owned);
+            let usual = format!("{}-run", runs_dir.unwrap_or("usual"));
+            std::iter::once(usual).chain(hostile).collect()
         }
     }
 
@@ -259,6 +261,7 @@ mod tests {
             assert_eq!(offered(&format!("{command} ")).1, ["usual-run"], "{command}");
         }
         assert_eq!(offered("resume --runs-dir other ").1, ["other-run"]);
+        assert_eq!(offered("resume --runs-dir=other ").1, ["other-run"]);
         assert_eq!(offered("resume --runs-dir other x").1, Vec::<String>::new());
     }
 

@@ -290,4 +290,22 @@ mod tests {
         holds("fourth");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
+
+    #[test]
+    fn a_file_or_a_dead_link_gives_way_and_the_users_own_folders_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let [new, output, own] = [".merged.new", "merged", "merged.old"].map(|name| root.path().join(name));
+        fs::create_dir(&own).unwrap();
+        for in_the_way in ["file", "link"] {
+            match in_the_way {
+                "file" => fs::write(&output, "in the way").unwrap(),
+                _ => std::os::unix::fs::symlink(root.path().join("nowhere"), &output).unwrap(),
+            }
+            fs::create_dir(&new).unwrap();
+            replace(&new, &output).unwrap();
+            assert!(fs::symlink_metadata(&output).unwrap().is_dir(), "{in_the_way}");
+            assert!(own.is_dir() && fs::read_dir(root.path()).unwrap().count() == 2, "{in_the_way}");
+            fs::remove_dir(&output).unwrap();
+        }
+    }
 }

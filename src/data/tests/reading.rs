@@ -363,9 +363,13 @@ fn the_list_of_rejected_lines_overwrites_nothing_but_an_earlier_list() {
     check(std::slice::from_ref(&data), &options, &()).unwrap_err();
     assert_eq!(fs::read_to_string(&list).unwrap(), GOOD);
 
+    // Where no line is rejected, another file of this name is no obstacle, and stays.
+    fs::write(&data, GOOD).unwrap();
+    check(std::slice::from_ref(&data), &options, &()).unwrap();
+    assert_eq!(fs::read_to_string(&list).unwrap(), GOOD);
+
     // The list of an earlier check is removed when no line is rejected any more.
     fs::write(&list, first).unwrap();
-    fs::write(&data, GOOD).unwrap();
     check(std::slice::from_ref(&data), &options, &()).unwrap();
     assert!(!list.exists());
 }

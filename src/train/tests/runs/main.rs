@@ -211,6 +211,14 @@ fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
     }
 
     std::fs::write(&weights, before).unwrap();
+    // The configuration decides what the weights compute. A line break changes nothing but the bytes.
+    let config = base.join("config.json");
+    let before = std::fs::read(&config).unwrap();
+    std::fs::write(&config, [&before[..], b"\n"].concat()).unwrap();
+    let message = export_run(&run, false).unwrap_err().to_string();
+    assert!(message.contains("config.json has") && message.contains("bytes instead of"), "{message}");
+
+    std::fs::write(&config, before).unwrap();
     export_run(&run, false).unwrap();
     assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
 }
