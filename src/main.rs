@@ -58,7 +58,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let given = Given { flags: args.settings.0, demo: args.demo };
             commands::plan(program, given, style, args.explain)
         }
-        Command::Check(args) => commands::check(args.settings.0, &args.data, &args.rejected, style.json),
+        Command::Check(args) => {
+            commands::check(args.settings.0, &args.data, &args.rejected, args.show, style)
+        }
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs => commands::list(program, runs_dir, style),
         Command::Resume(name) => commands::resume(program, named(name), style),

@@ -11,11 +11,11 @@ use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, CheckOptions, EvalData, EvalSplit, Format, KeptLine, LengthReport, MaskPolicy,
-    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
+    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, KeptLine, LengthReport, MaskPolicy,
+    OverlongReport, PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
 use sparktune_plan::plan::DataPlan;
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, TooLong};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
@@ -57,14 +57,14 @@ pub struct RejectedLines {
 }
 
 impl RejectedLines {
-    /// Opens the list. Returns `None` if no line was rejected.
+    /// Opens the list. Returns `None` if no line was rejected or too long.
     ///
     /// # Errors
     /// The list cannot be read.
     pub fn open(prepared: &Prepared) -> Result<Option<Self>, Failure> {
         let Some(file) = &prepared.rejected else { return Ok(None) };
         let list = RejectedList::open(file)?;
-        Ok(Some(Self { list, file: file.clone(), total: prepared.report.rejected }))
+        Ok(Some(Self { list, file: file.clone(), total: prepared.report.listed_lines() }))
     }
 
     /// Returns up to `limit` lines after the first `offset`, each cut to `max_bytes`.
@@ -88,6 +88,16 @@ pub fn think(answers: &Answers) -> Think {
     answers.think.as_ref().map_or(DataPlan::THINK, |answer| answer.value)
 }
 
+/// Returns how a conversation becomes examples, from the answers or by the plan's own rules.
+pub(crate) fn example_options(answers: &Answers) -> ExampleOptions {
+    let Answers { train_on, split_turns, overlong, .. } = answers;
+    ExampleOptions {
+        train_on: train_on.as_ref().map(|answer| answer.value).unwrap_or_default(),
+        split_turns: split_turns.as_ref().is_some_and(|answer| answer.value),
+        overlong: overlong.as_ref().map(|answer| answer.value).unwrap_or_default(),
+    }
+}
+
 /// Returns the format in the answers, or `None` if it should be detected.
 pub fn format(answers: &Answers) -> Option<Format> {
     format_of(answers.format.as_ref()?.value)
@@ -104,7 +114,7 @@ fn format_of(choice: DataFormat) -> Option<Format> {
     }
 }
 
-/// Returns the length of the longest example that can be trained, in tokens.
+/// Returns the number of tokens above which an example is too long.
 pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
     let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
     answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
@@ -113,42 +123,6 @@ pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
 /// Returns the share of rejected lines above which the data is refused.
 pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
-}
-
-/// The findings of a check of data.
-pub struct Checked {
-    /// The report on all lines.
-    pub report: Report,
-    /// The share of rejected lines above which the data is refused.
-    pub max_rejected: f64,
-    /// Whether the share of rejected lines is within the limit and there is an example.
-    pub accepted: bool,
-}
-
-/// Checks data without tokenising it into the cache. Rejected lines are written to the file `rejected`. If
-/// the answers contain a model, tokens are counted too; if they contain evaluation data, it is checked and
-/// compared with the training data.
-///
-/// # Errors
-/// Inputs or a model cannot be read. Refused data is not an error.
-pub fn check(
-    answers: &Answers,
-    inputs: &[PathBuf],
-    rejected: PathBuf,
-    listener: &dyn Listener,
-) -> Result<Checked, Failure> {
-    let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
-    let options = CheckOptions {
-        format: format(answers),
-        tokenizer: base.as_ref().map(|base| &base.tokenizer),
-        policy: mask_policy(answers),
-        max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
-        eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
-        rejected_path: Some(rejected),
-    };
-    let max_rejected = max_rejected(answers);
-    let report = sparktune_data::check(inputs, &options, listener)?;
-    Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
 }
 
 /// Tokenises the data into the cache next to the runs, unless it is there already.
@@ -172,6 +146,7 @@ pub fn prepare_data(
     let options = PrepareOptions {
         format: format(answers),
         policy: mask_policy(answers),
+        examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
         eval,
     };
@@ -199,14 +174,25 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOpt
 /// # Errors
 /// The data cannot be read.
 pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Result<Preview, Failure> {
+    preview_of(&inputs(answers), answers, base, limit)
+}
+
+/// Returns a few examples of these inputs.
+pub(crate) fn preview_of(
+    inputs: &[PathBuf],
+    answers: &Answers,
+    base: &BaseModel,
+    limit: Option<usize>,
+) -> Result<Preview, Failure> {
     let defaults = PreviewOptions::default();
     let options = PreviewOptions {
         format: format(answers),
+        examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
         limit: limit.unwrap_or(defaults.limit),
         ..defaults
     };
-    Ok(sparktune_data::preview(&inputs(answers), &base.tokenizer, &options)?)
+    Ok(sparktune_data::preview(inputs, &base.tokenizer, &options)?)
 }
 
 /// Reads and tokenises the data of these answers, which must name a model too. Also returns the rejected
@@ -230,20 +216,27 @@ pub fn read(
     Ok((found, rejected))
 }
 
-/// Returns why data with this report cannot be trained on: no example is left, or too many lines were
+/// Returns why data with this report cannot be trained on: there is no example, or too many lines were
 /// rejected. `None` if it can.
 pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     let limit = max_rejected(answers);
     if !report.exceeds(limit) {
         return None;
     }
-    if report.examples + report.rejected == 0 {
+    if report.filled_lines() == 0 {
         return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
+    }
+    let too_long = report.overlong.lines_left_out;
+    if too_long > 0 && report.rejected_share() <= limit {
+        let text = format!("no example is left: {} left out as too long", counted(too_long, "line"));
+        return Some(Failure::new(Exit::Data, text).hint(
+            "Raise --max-example-tokens if the model supports it, or keep parts of the examples with --overlong truncate or --overlong split",
+        ));
     }
     let text = format!(
         "{} of {} were rejected ({}); the limit is {}",
         count(report.rejected),
-        counted(report.rejected + report.examples, "line"),
+        counted(report.filled_lines(), "line"),
         percent(report.rejected_share()),
         percent(limit)
     );
@@ -262,7 +255,10 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
-    Err(Failure::new(refusal.exit, text).hint(format!(
+    if prepared.report.rejected == 0 {
+        return Err(Failure { text, ..refusal });
+    }
+    Err(Failure { text, ..refusal }.hint(format!(
         "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
         program_name()
     )))
@@ -289,7 +285,9 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
-    Ok(facts_of(&report, target_tokens))
+    let OverlongReport { left_out, cut, split, .. } = &prepared.report.overlong;
+    let too_long = TooLong { left_out: left_out.examples, cut: cut.examples, split: split.examples };
+    Ok(DataFacts { too_long, ..facts_of(&report, target_tokens) })
 }
 
 /// Converts the lengths of a report for the plan.
@@ -306,6 +304,7 @@ fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
         p99: report.p99,
         max: report.max,
         histogram: none.into_iter().chain(bins).collect(),
+        ..DataFacts::default()
     }
 }
 

@@ -7,6 +7,7 @@
 //! | [`questions`] | the questions: text, choices, default, accepted answers |
 //! | [`planner`] | answers given one at a time, and the resulting plan |
 //! | [`model`], [`data`], [`machine`], [`findings`] | the facts, gathered and checked |
+//! | [`mod@check`] | a check of data alone, with examples |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
@@ -20,6 +21,7 @@
 //! exporting and self-tests, so interfaces build and test without the tensor library.
 
 pub mod answers;
+pub mod check;
 pub mod data;
 pub mod draft;
 pub mod failure;

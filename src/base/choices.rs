@@ -70,6 +70,32 @@ choice! {
     }
 }
 
+choice! {
+    /// The assistant turns of a conversation that are trained.
+    #[derive(Default)]
+    TrainOn {
+        /// Every one.
+        #[default]
+        All = "all",
+        /// The last one; the earlier ones are context.
+        Last = "last",
+    }
+}
+
+choice! {
+    /// What becomes of an example with more tokens than the limit.
+    #[derive(Default)]
+    Overlong {
+        /// It is left out.
+        #[default]
+        Drop = "drop",
+        /// It ends at the limit: its beginning is kept, and only tokens before the limit are trained.
+        Truncate = "truncate",
+        /// A conversation becomes several examples of whole turns, each behind the system turn.
+        Split = "split",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

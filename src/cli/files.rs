@@ -16,6 +16,9 @@ pub(crate) struct CheckArgs {
     /// Where to save the rejected lines
     #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
     pub rejected: PathBuf,
+    /// Print this many examples as the model will see them, with the trained tokens marked; needs --model
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub show: usize,
 }
 
 #[derive(Debug, Args)]

@@ -6,18 +6,24 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
-use sparktune_app::data::{self, Checked, refusal};
+use sparktune_app::check::{self, Checked, ShownExample};
+use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 use sparktune_data::{Rejected, Report};
 use sparktune_plan::Answers;
-use sparktune_tui::output::{print, print_json, report as report_failure};
+use sparktune_tui::output::{columns, print, print_json, report as report_failure};
 use sparktune_tui::progress::OnStderr;
+use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
 use crate::interrupt::Interrupts;
+use crate::request::Style;
 
 /// The largest number of rejected lines on the screen; the file has all of them.
 const LISTED: usize = 20;
+/// The width of examples if standard output is not a terminal.
+const WIDTH: usize = 100;
 
 #[derive(Serialize)]
 struct CheckReport<'a> {
@@ -25,29 +31,43 @@ struct CheckReport<'a> {
     max_rejected: f64,
     rejected_path: Option<&'a Path>,
     report: &'a Report,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    examples: &'a [ShownExample],
 }
 
-/// Runs `sparktune check`. `rejected` is the file for rejected lines.
+/// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` the number of examples to
+/// print.
 ///
 /// # Errors
 /// Inputs or a model cannot be read. Refused data is not an error but the exit code 3.
-pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) -> Result<Exit, Failure> {
+pub fn check(
+    flags: Answers,
+    inputs: &[PathBuf],
+    rejected: &Path,
+    show: usize,
+    style: Style,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
-    let Checked { report, max_rejected, accepted } =
-        data::check(&answers, inputs, rejected.to_owned(), &listener)?;
+    let Checked { report, max_rejected, accepted, shown } =
+        check::check(&answers, inputs, rejected.to_owned(), show, &listener)?;
 
-    let rejected_path = (report.rejected > 0).then_some(rejected);
-    if json {
-        print_json(&CheckReport { accepted, max_rejected, rejected_path, report: &report })?;
+    let rejected_path = (report.listed_lines() > 0).then_some(rejected);
+    if style.json {
+        let examples = shown.as_slice();
+        print_json(&CheckReport { accepted, max_rejected, rejected_path, report: &report, examples })?;
     } else {
+        for example in &shown {
+            print(&example_text(example, style.plain))?;
+        }
         if let Some(path) = rejected_path {
             print(&rejected_lines(path)?)?;
         }
         print(&report.to_string())?;
         if let Some(path) = rejected_path {
-            print(&format!("rejected lines, with reasons, are in {}\n", path.display()))?;
+            let too_long = if report.overlong.left_out.examples > 0 { " and those too long" } else { "" };
+            print(&format!("rejected lines{too_long}, with reasons, are in {}\n", path.display()))?;
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
@@ -55,6 +75,22 @@ pub fn check(flags: Answers, inputs: &[PathBuf], rejected: &Path, json: bool) ->
         0 => refusal,
         _ => refusal.hint("Correct the lines, or raise --max-rejected"),
     }))
+}
+
+/// Renders an example: a line with its place and counts, then its text with the trained part marked.
+fn example_text(example: &ShownExample, plain: bool) -> String {
+    let ShownExample { place, tokens, rendering } = example;
+    let trained = count(rendering.target_tokens.into());
+    let mut text = format!("{place}, {} tokens, {trained} of them trained\n", count((*tokens).into()));
+    let width = columns().unwrap_or(WIDTH);
+    let has_colours = !plain && stdout_has_colours();
+    let lines = if has_colours { coloured_example_lines } else { example_lines };
+    for line in lines(rendering, width) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push('\n');
+    text
 }
 
 /// Describes the first rejected lines: place, field, reason, fix.

@@ -166,6 +166,15 @@ impl ChatTokenizer {
         Ok((text, vec![targets]))
     }
 
+    /// Returns how many bytes of the text of [`text_and_targets`](Self::text_and_targets) the first `tokens`
+    /// tokens of an example stand for.
+    pub(crate) fn bytes_of(&self, conversation: &Conversation<'_>, text: &str, tokens: usize) -> usize {
+        let add_special_tokens = matches!(conversation, Conversation::Completion { .. });
+        let encoding = self.tokenizer.encode(text, add_special_tokens).ok();
+        let end = encoding.and_then(|e| e.get_offsets().get(tokens.checked_sub(1)?).map(|offset| offset.1));
+        text.floor_char_boundary(end.unwrap_or(text.len()))
+    }
+
     /// Returns the byte ranges of special tokens that occur in a text.
     pub(crate) fn special_ranges(&self, text: &str) -> Vec<Range<usize>> {
         self.special.iter().flat_map(|special| special.find_iter(text)).map(|found| found.range()).collect()

@@ -6,6 +6,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
 use crate::error::DataError;
 use crate::examine::{Examined, Examiner};
+use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::progress::{Phase, Progress};
 use crate::report::Report;
@@ -26,7 +27,9 @@ pub struct CheckOptions<'a> {
     pub tokenizer: Option<&'a ChatTokenizer>,
     /// Which tokens would be trained.
     pub policy: MaskPolicy,
-    /// The number of tokens above which examples are rejected.
+    /// How a conversation becomes examples.
+    pub examples: ExampleOptions,
+    /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
     /// Separate eval data. It is checked too, and compared with the training data.
     pub eval_data: Vec<PathBuf>,
@@ -47,6 +50,7 @@ pub fn check(
     let examiner = Examiner {
         tokenizer: options.tokenizer,
         policy: options.policy,
+        examples: options.examples,
         max_example_tokens: options.max_example_tokens,
     };
     let train = Source::open(inputs)?;
@@ -78,7 +82,7 @@ pub fn check(
     tally.finish(has_eval)
 }
 
-/// Examines every line of a source in order. Accepted examples go to `accept`, rejected lines to the tally.
+/// Examines every line of a source in order. Lines with examples go to `accept`, rejected ones to the tally.
 pub(crate) fn examine_all(
     source: &Source,
     is_eval: bool,
@@ -102,7 +106,12 @@ pub(crate) fn examine_all(
             tally.chunk(file, &examined);
             for outcome in examined.outcomes {
                 match outcome.result {
-                    Ok(accepted) => accept(tally, file, outcome.line, accepted)?,
+                    Ok(mut accepted) => {
+                        tally.too_long(file, outcome.line, &mut accepted)?;
+                        if accepted.examples() > 0 {
+                            accept(tally, file, outcome.line, accepted)?;
+                        }
+                    }
                     Err(refused) => tally.refuse(file, outcome.line, *refused)?,
                 }
             }

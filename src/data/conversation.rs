@@ -173,6 +173,11 @@ impl<'a> Message<'a> {
         one.into_iter().chain(many.iter().map(|p| &**p))
     }
 
+    /// Returns whether it is an assistant turn that is trained.
+    pub(crate) fn is_trained(&self) -> bool {
+        self.role == "assistant" && !self.untrained
+    }
+
     fn says_nothing(&self) -> bool {
         self.tool_calls.is_none()
             && self.reasoning_content.as_ref().is_none_or(|r| r.trim().is_empty())

@@ -3,6 +3,7 @@
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::{Chunk, lines};
 use crate::conversation::Conversation;
+use crate::examples::{ExampleMaker, ExampleOptions, TooLong};
 use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
@@ -15,7 +16,8 @@ pub(crate) struct Examiner<'a> {
     /// The tokenizer. Without one, lines are validated but not rendered.
     pub tokenizer: Option<&'a ChatTokenizer>,
     pub policy: MaskPolicy,
-    /// The model's limit on tokens per example.
+    pub examples: ExampleOptions,
+    /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
 }
 
@@ -40,8 +42,18 @@ pub(crate) struct Accepted {
     pub empty_turns: u32,
     pub unusual_order: Option<&'static str>,
     pub special_tokens: u32,
-    /// The tokens, if there is a tokenizer.
-    pub tokens: Option<Tokens>,
+    /// The tokens of its examples, if there is a tokenizer. Without one it is a single example.
+    pub tokens: Option<Vec<Tokens>>,
+    pub too_long: TooLong,
+    /// The line, if an example of it was left out because it is too long.
+    pub left_out: Option<Box<Refused>>,
+}
+
+impl Accepted {
+    /// Returns the number of its examples. It is 0 if all of them are too long.
+    pub(crate) fn examples(&self) -> u64 {
+        self.tokens.as_ref().map_or(1, |examples| examples.len() as u64)
+    }
 }
 
 pub(crate) struct Refused {
@@ -107,14 +119,22 @@ impl Examiner<'_> {
             unusual_order,
             special_tokens: 0,
             tokens: None,
+            too_long: TooLong::default(),
+            left_out: None,
         };
         if let Some(tokenizer) = self.tokenizer {
-            let tokens = tokenizer.encode_conversation(&conversation, self.policy)?;
-            if let Some(limit) = self.max_example_tokens.filter(|&l| tokens.input_ids.len() > l as usize) {
-                return Err(explain::too_many_tokens(tokens.input_ids.len(), limit));
-            }
             accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
-            accepted.tokens = Some(tokens);
+            let maker = ExampleMaker {
+                tokenizer,
+                policy: self.policy,
+                options: self.examples,
+                max_tokens: self.max_example_tokens,
+            };
+            let examples = maker.make(conversation)?;
+            accepted.too_long = examples.too_long;
+            accepted.left_out =
+                examples.left_out.map(|rejection| Box::new(Refused { rejection, text: line.to_owned() }));
+            accepted.tokens = Some(examples.made.into_iter().map(|example| example.tokens).collect());
         }
         Ok(accepted)
     }

@@ -3,6 +3,7 @@
 //! Runs on rejected lines only, so it can afford to read the line into a tree and walk it.
 
 use serde_json::{Map, Value};
+use sparktune_base::choices::Overlong;
 
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
@@ -42,12 +43,18 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
     )
 }
 
-pub(crate) fn too_many_tokens(tokens: usize, limit: u32) -> Rejection {
+/// Explains why an example was left out although `overlong` may keep a part of it.
+pub(crate) fn too_many_tokens(tokens: usize, limit: u32, overlong: Overlong) -> Rejection {
+    let (why, fix) = match overlong {
+        Overlong::Drop => ("", "keep a part of it with --overlong truncate or --overlong split"),
+        Overlong::Truncate => (", and none of the tokens before the limit is trained", "shorten its prompt"),
+        Overlong::Split => (", and so has one of its turns", "keep its beginning with --overlong truncate"),
+    };
     Rejection::new(
         Kind::TooManyTokens,
         "",
-        format!("{tokens} tokens, more than the limit of {limit}"),
-        "Shorten or split the example, or raise --max-example-tokens if the model supports it",
+        format!("{tokens} tokens, more than the limit of {limit}{why}"),
+        format!("Raise --max-example-tokens if the model supports it, or {fix}"),
     )
 }
 

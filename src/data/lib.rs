@@ -11,6 +11,7 @@ mod chunks;
 mod conversation;
 mod error;
 mod examine;
+mod examples;
 mod explain;
 mod format;
 mod instrument;
@@ -39,6 +40,7 @@ pub use check::{CheckOptions, check};
 pub use chunks::{Line, lines};
 pub use conversation::{Chat, Content, Conversation, Json, Message};
 pub use error::DataError;
+pub use examples::ExampleOptions;
 pub use format::Format;
 pub use lengths::{Bin, LengthReport, Unit};
 pub use parse::parse_line;
@@ -47,7 +49,9 @@ pub use preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, Span, pre
 pub use progress::{Phase, Progress, Step};
 pub use rejected_list::{KeptLine, RejectedList};
 pub use rejection::{Kind, Rejected, Rejection};
-pub use report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
+pub use report::{
+    FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SplitLines, SplitReport, TokenCounts,
+};
 pub use source::{Source, SourceFile};
 pub use split::EvalSplit;
 pub use template::{RenderOptions, Rendered};

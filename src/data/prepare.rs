@@ -13,6 +13,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_all;
 use crate::error::DataError;
 use crate::examine::Examiner;
+use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::progress::Progress;
 use crate::report::Report;
@@ -52,7 +53,9 @@ pub struct PrepareOptions {
     pub format: Option<Format>,
     /// Which tokens are trained.
     pub policy: MaskPolicy,
-    /// The number of tokens above which examples are rejected.
+    /// How a conversation becomes examples.
+    pub examples: ExampleOptions,
+    /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
     /// The source of the eval set.
     pub eval: EvalData,
@@ -67,15 +70,15 @@ pub struct Prepared {
     pub eval: PathBuf,
     /// The findings.
     pub report: Report,
-    /// The file of rejected lines, if there were any.
+    /// The list of rejected lines and of lines that are too long, if there are any.
     pub rejected: Option<PathBuf>,
     /// Whether the folder was current, so that nothing was tokenised.
     pub reused: bool,
 }
 
 /// Tokenises `inputs` into `out_dir` (created if necessary): `train.qubgpu`, `eval.qubgpu`, `report.json`,
-/// and `rejected.jsonl` if a line was rejected. Apart from 20 bytes per example, memory is bounded for inputs
-/// of any size.
+/// and `rejected.jsonl` if a line was rejected or too long. Apart from 20 bytes per example, memory is
+/// bounded for inputs of any size.
 ///
 /// # Errors
 /// The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are in the
@@ -104,6 +107,7 @@ pub fn prepare(
     let examiner = Examiner {
         tokenizer: Some(tokenizer),
         policy: options.policy,
+        examples: options.examples,
         max_example_tokens: options.max_example_tokens,
     };
     let mut tally = Tally::new(true, Some(&out_dir.join(REJECTED)))?;
@@ -126,9 +130,11 @@ pub fn prepare(
                 let side =
                     if is_eval || splitter.is_eval(accepted.content_hash) { Side::Eval } else { Side::Train };
                 tally.accept(file, line, &accepted, side);
-                let Some(tokens) = accepted.tokens else { return Ok(()) };
                 let writer = if side == Side::Eval { &mut eval } else { &mut train };
-                Ok(writer.push(&tokens.input_ids, &tokens.loss_mask, Origin { file, line })?)
+                for tokens in accepted.tokens.iter().flatten() {
+                    writer.push(&tokens.input_ids, &tokens.loss_mask, Origin { file, line })?;
+                }
+                Ok(())
             },
         )?;
     }
@@ -176,9 +182,10 @@ fn policy(train: &Source, options: &PrepareOptions) -> String {
         EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
         EvalData::Files(_) => format!("files from {}", train.files().len()),
     };
+    let ExampleOptions { train_on, split_turns, overlong } = options.examples;
     let preserve = policy.preserve_thinking.map_or("default".to_owned(), |p| p.to_string());
     format!(
-        "v{VERSION}; empty_think={}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}",
+        "v{VERSION}; empty_think={}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
         policy.think
     )
 }
@@ -215,7 +222,7 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
 }
 
 fn prepared(out_dir: &Path, report: Report, reused: bool) -> Prepared {
-    let rejected = (report.rejected > 0).then(|| out_dir.join(REJECTED));
+    let rejected = (report.listed_lines() > 0).then(|| out_dir.join(REJECTED));
     Prepared { train: out_dir.join(TRAIN), eval: out_dir.join(EVAL), report, rejected, reused }
 }
 

@@ -15,13 +15,13 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::{self, lines};
 use crate::conversation::Conversation;
 use crate::error::DataError;
+use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
 use crate::report::Place;
 use crate::source::Source;
-use crate::turns::MaskPolicy;
 
 /// The length in bytes above which a line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;
@@ -33,7 +33,9 @@ const MAX_REFUSED: usize = 64;
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
-    /// The number of tokens above which examples are skipped.
+    /// How a conversation becomes examples.
+    pub examples: ExampleOptions,
+    /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
     /// The largest number of examples.
     pub limit: usize,
@@ -47,6 +49,7 @@ impl Default for PreviewOptions {
     fn default() -> Self {
         Self {
             format: None,
+            examples: ExampleOptions::default(),
             max_example_tokens: None,
             limit: 12,
             max_scan_bytes: 16 << 20,
@@ -204,9 +207,10 @@ pub fn preview(
             let Candidate { file, line, conversation } = &candidates[i];
             let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
             match previewed(conversation, place, pick, tokenizer, options) {
-                Ok(example) => {
-                    preview.examples.push(example);
-                    left -= 1;
+                Ok(examples) => {
+                    let examples = examples.into_iter().take(left);
+                    left -= examples.len();
+                    preview.examples.extend(examples);
                 }
                 Err(rejection) => {
                     refuse(*file, *line, rejection);
@@ -230,37 +234,59 @@ pub fn preview(
     Ok(preview)
 }
 
+/// Renders the examples of a line, of which there is at least one.
 fn previewed(
     conversation: &Conversation<'_>,
     place: Place,
     pick: Pick,
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
-) -> Result<Previewed, Rejection> {
-    let under = |think: Think| tokenizer.encode_conversation(conversation, think);
-    // If an answer consists only of the inserted block, it has a target under one policy only.
-    let (train, skip) = (under(Think::Train), under(Think::Skip));
-    let tokens = match (&train, &skip) {
-        (Ok(tokens), _) | (_, Ok(tokens)) => tokens.input_ids.len() as u32,
-        (Err(rejection), _) => return Err(rejection.clone()),
+) -> Result<Vec<Previewed>, Rejection> {
+    let maker = ExampleMaker {
+        tokenizer,
+        // Whatever has trained tokens under the other policy has some under this one too.
+        policy: Think::Train.into(),
+        options: options.examples,
+        max_tokens: options.max_example_tokens,
     };
-    if let Some(limit) = options.max_example_tokens.filter(|limit| tokens > *limit) {
-        return Err(explain::too_many_tokens(tokens as usize, limit));
+    let examples = maker.make(conversation.clone())?;
+    if let Some(rejection) = examples.left_out.filter(|_| examples.made.is_empty()) {
+        return Err(rejection);
     }
-    let rendering = |think: Think, tokens: Result<crate::Tokens, Rejection>| {
-        let (text, targets) = tokenizer.text_and_targets(conversation, MaskPolicy::from(think))?;
-        let special = tokenizer.special_ranges(&text);
-        Ok(Rendering {
-            target_tokens: tokens.map_or(0, |tokens| tokens.target_count() as u32),
-            spans: spans(&text, &targets, &special, options.max_text_bytes),
-        })
-    };
-    Ok(Previewed {
-        place,
-        pick,
-        tokens,
-        train: rendering(Think::Train, train)?,
-        skip: rendering(Think::Skip, skip)?,
+    let mut shown = Vec::new();
+    for example in &examples.made {
+        let rendering = |think| rendered(example, think, tokenizer, options.max_text_bytes);
+        shown.push(Previewed {
+            place: place.clone(),
+            pick,
+            tokens: example.tokens.input_ids.len() as u32,
+            train: rendering(Think::Train)?,
+            skip: rendering(Think::Skip)?,
+        });
+    }
+    Ok(shown)
+}
+
+fn rendered(
+    example: &Example<'_>,
+    think: Think,
+    tokenizer: &ChatTokenizer,
+    max_text_bytes: usize,
+) -> Result<Rendering, Rejection> {
+    let Example { conversation, tokens, is_cut } = example;
+    let kept = tokens.input_ids.len();
+    let (mut text, targets) = tokenizer.text_and_targets(conversation, think.into())?;
+    if *is_cut {
+        text.truncate(tokenizer.bytes_of(conversation, &text, kept));
+    }
+    // An answer that consists only of the inserted block has a target under one policy only.
+    let target_tokens = tokenizer
+        .encode_conversation(conversation, think)
+        .map_or(0, |tokens| tokens.loss_mask.iter().take(kept).filter(|&&target| target).count());
+    let special = tokenizer.special_ranges(&text);
+    Ok(Rendering {
+        target_tokens: target_tokens as u32,
+        spans: spans(&text, &targets, &special, max_text_bytes),
     })
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
     UncertainMask,
     /// The tokenizer failed.
     TokenizerFailed,
-    /// The example has more tokens than the model allows.
+    /// The example has more tokens than the limit. Such examples are left out, but not counted as rejected.
     TooManyTokens,
 }
 

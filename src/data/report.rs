@@ -19,12 +19,18 @@ pub struct Report {
     pub lines: u64,
     /// Blank lines, which are skipped and not counted as rejected.
     pub blank_lines: u64,
-    /// Accepted examples.
+    /// Accepted examples. A line can become several of them.
     pub examples: u64,
-    /// Rejected lines. `examples + rejected + blank_lines = lines`.
+    /// Rejected lines.
     pub rejected: u64,
     /// Rejected lines by kind, most frequent first.
     pub rejections: Vec<RejectionCount>,
+    /// Lines that became several examples.
+    #[serde(default)]
+    pub split_lines: SplitLines,
+    /// Examples over the limit on tokens. They do not count as rejected.
+    #[serde(default)]
+    pub overlong: OverlongReport,
     /// Examples that are exact copies of an earlier one of the same side (train or eval). They are kept.
     pub duplicates: Finding,
     /// Eval examples that are also in the training data.
@@ -87,7 +93,30 @@ pub struct RejectionCount {
     pub example: Rejection,
 }
 
-/// Accepted examples with a noteworthy property.
+/// Lines that became more than one example, each of which trains other turns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitLines {
+    /// The number of lines.
+    pub lines: u64,
+    /// The number of their examples.
+    pub examples: u64,
+}
+
+/// Examples over the limit on tokens, and what became of them. In each finding, `examples` is the number of
+/// lines; a line of which several examples are made can have several `occurrences`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlongReport {
+    /// Those left out. Their lines are in the list of rejected lines.
+    pub left_out: Finding,
+    /// Those cut at the limit.
+    pub cut: Finding,
+    /// Those split into whole turns.
+    pub split: Finding,
+    /// Lines of which nothing is left.
+    pub lines_left_out: u64,
+}
+
+/// Examples with a noteworthy property.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The number of examples.
@@ -121,9 +150,25 @@ pub struct SplitReport {
 }
 
 impl Report {
+    /// Returns the number of lines that are not blank.
+    pub fn filled_lines(&self) -> u64 {
+        self.rejected + self.accepted_lines() + self.overlong.lines_left_out
+    }
+
+    /// Returns the number of lines that became examples.
+    pub fn accepted_lines(&self) -> u64 {
+        self.examples - self.split_lines.examples + self.split_lines.lines
+    }
+
+    /// Returns the number of lines in the list of rejected lines, which also has those of examples left out
+    /// because they are too long.
+    pub fn listed_lines(&self) -> u64 {
+        self.rejected + self.overlong.left_out.examples
+    }
+
     /// Returns the share of rejected lines among those that are not blank, 0 to 1.
     pub fn rejected_share(&self) -> f64 {
-        match self.rejected + self.examples {
+        match self.filled_lines() {
             0 => 0.0,
             lines => self.rejected as f64 / lines as f64,
         }
@@ -151,7 +196,11 @@ impl fmt::Display for Report {
             writeln!(f, "{} ({format}{side}): {}", escape(&file.name), counted(file.lines, "line"))?;
         }
         let (accepted, rejected) = (counted(self.examples, "example"), counted(self.rejected, "line"));
-        write!(f, "{accepted} accepted, {rejected} rejected")?;
+        let of = match self.split_lines.lines {
+            0 => String::new(),
+            _ => format!(" from {}", counted(self.accepted_lines(), "line")),
+        };
+        write!(f, "{accepted}{of} accepted, {rejected} rejected")?;
         if self.rejected > 0 {
             write!(f, " ({})", percent(self.rejected_share()))?;
         }
@@ -181,10 +230,13 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Returns notes on the accepted examples, one escaped line each: copies, overlap, empty
+    /// Returns notes on the examples, one escaped line each: those that are too long, copies, overlap, empty
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let findings = [
+            ("too long and left out", Some(&self.overlong.left_out)),
+            ("too long and cut at the limit", Some(&self.overlong.cut)),
+            ("too long and split into whole turns", Some(&self.overlong.split)),
             ("identical to an earlier one", Some(&self.duplicates)),
             ("in both the training data and the eval set", Some(&self.in_train_and_eval)),
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use rayon::prelude::*;
+use sparktune_base::units::counted;
 
 use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
+use crate::examples::TooLong;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
@@ -38,6 +40,7 @@ pub(crate) struct Tally {
     report: Report,
     train: Vec<Seen>,
     eval: Vec<Seen>,
+    split: SplitReport,
     lengths: Vec<u32>,
     with_model: bool,
     rejected_file: Option<RejectedFile>,
@@ -55,6 +58,7 @@ impl Tally {
             report,
             train: Vec::new(),
             eval: Vec::new(),
+            split: SplitReport::default(),
             lengths: Vec::new(),
             with_model,
             rejected_file,
@@ -89,22 +93,36 @@ impl Tally {
         self.report.blank_lines += examined.blank;
     }
 
+    /// Counts a line that became at least one example.
     pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
-        self.report.examples += 1;
-        self.report.files[file as usize].examples += 1;
+        let examples = accepted.examples();
+        self.report.examples += examples;
+        self.report.files[file as usize].examples += examples;
+        if examples > 1 {
+            self.report.split_lines.lines += 1;
+            self.report.split_lines.examples += examples;
+        }
         self.report.text_bytes += u64::from(accepted.text_bytes);
         let seen = (accepted.content_hash, PackedPlace::new(file, line));
         match side {
-            Side::Train => self.train.push(seen),
-            Side::Eval => self.eval.push(seen),
+            Side::Train => {
+                self.train.push(seen);
+                self.split.train_examples += examples;
+            }
+            Side::Eval => {
+                self.eval.push(seen);
+                self.split.eval_examples += examples;
+            }
         }
-        self.lengths.push(match &accepted.tokens {
-            Some(tokens) => tokens.input_ids.len() as u32,
-            None => accepted.text_bytes,
-        });
-        if let (Some(counts), Some(tokens)) = (&mut self.report.tokens, &accepted.tokens) {
-            counts.total += tokens.input_ids.len() as u64;
-            counts.targets += tokens.target_count() as u64;
+        match &accepted.tokens {
+            Some(examples) => {
+                self.lengths.extend(examples.iter().map(|tokens| tokens.input_ids.len() as u32))
+            }
+            None => self.lengths.push(accepted.text_bytes),
+        }
+        if let (Some(counts), Some(examples)) = (&mut self.report.tokens, &accepted.tokens) {
+            counts.total += examples.iter().map(|tokens| tokens.input_ids.len() as u64).sum::<u64>();
+            counts.targets += examples.iter().map(|tokens| tokens.target_count() as u64).sum::<u64>();
         }
         let Report { files, empty_assistant_turns, unusual_order, special_tokens_in_text, .. } =
             &mut self.report;
@@ -116,24 +134,54 @@ impl Tally {
         }
     }
 
+    /// Counts the examples of a line that are too long, if there are any, and lists the line if one of them
+    /// was left out.
+    pub(crate) fn too_long(
+        &mut self,
+        file: u32,
+        line: u64,
+        accepted: &mut Accepted,
+    ) -> Result<(), DataError> {
+        if accepted.too_long == TooLong::default() {
+            return Ok(());
+        }
+        let TooLong { longest, left_out, cut, split } = accepted.too_long;
+        let overlong = &mut self.report.overlong;
+        overlong.lines_left_out += u64::from(accepted.examples() == 0);
+        let files = &self.report.files;
+        let place = || Place { file: files[file as usize].name.clone(), line };
+        let note = counted(longest.into(), "token");
+        found(&mut overlong.left_out, left_out, place, Some(&note));
+        found(&mut overlong.cut, cut, place, Some(&note));
+        found(&mut overlong.split, split, place, Some(&note));
+        match accepted.left_out.take() {
+            Some(left_out) => self.list(file, line, *left_out),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn refuse(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
-        let Refused { rejection, text } = refused;
+        let rejection = &refused.rejection;
         self.report.rejected += 1;
         self.report.files[file as usize].rejected += 1;
-        let name = self.report.files[file as usize].name.clone();
         match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
             Some(count) => count.count += 1,
             None => self.report.rejections.push(RejectionCount {
                 kind: rejection.kind,
                 count: 1,
-                first: Place { file: name.clone(), line },
+                first: Place { file: self.report.files[file as usize].name.clone(), line },
                 example: rejection.clone(),
             }),
         }
-        match &mut self.rejected_file {
-            Some(out) => out.push(&Rejected { file: name, line, rejection, text }),
-            None => Ok(()),
-        }
+        self.list(file, line, refused)
+    }
+
+    /// Adds a line to the list of rejected lines.
+    fn list(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
+        let Some(out) = &mut self.rejected_file else { return Ok(()) };
+        let Refused { rejection, text } = refused;
+        let file = self.report.files[file as usize].name.clone();
+        out.push(&Rejected { file, line, rejection, text })
     }
 
     /// Returns the report. `split` says whether there are a training and an eval set.
@@ -141,10 +189,7 @@ impl Tally {
         if let Some(file) = self.rejected_file.take() {
             file.finish()?;
         }
-        self.report.split = split.then_some(SplitReport {
-            train_examples: self.train.len() as u64,
-            eval_examples: self.eval.len() as u64,
-        });
+        self.report.split = split.then_some(self.split);
         self.report.rejections.sort_by_key(|r| (std::cmp::Reverse(r.count), r.kind));
         self.train.par_sort_unstable();
         self.eval.par_sort_unstable();

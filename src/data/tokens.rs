@@ -15,4 +15,13 @@ impl Tokens {
     pub fn target_count(&self) -> usize {
         self.loss_mask.iter().filter(|&&m| m).count()
     }
+
+    /// Keeps at most `limit` tokens, up to the last target among them, because nothing is learnt from what
+    /// follows it. Returns `None` if there is no target among them.
+    pub(crate) fn cut_at(mut self, limit: usize) -> Option<Self> {
+        let kept = self.loss_mask.iter().take(limit).rposition(|&target| target)? + 1;
+        self.input_ids.truncate(kept);
+        self.loss_mask.truncate(kept);
+        Some(self)
+    }
 }

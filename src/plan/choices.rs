@@ -1,7 +1,7 @@
 //! The enumerated choices of a plan, each with its words for flags, TOML and the environment.
 
 use sparktune_base::choice;
-use sparktune_base::choices::{PackStrategy, Think};
+use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::units::{bytes, duration};
 
 use crate::setting::Kind;
@@ -32,7 +32,18 @@ macro_rules! values {
     };
 }
 
-values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
+values!(
+    Architecture,
+    DataFormat,
+    Device,
+    DeviceChoice,
+    MethodKind,
+    Mtp,
+    Overlong,
+    PackStrategy,
+    Think,
+    TrainOn
+);
 
 choice! {
     /// Which parameters are trained.

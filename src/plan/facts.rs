@@ -1,10 +1,12 @@
 //! Facts about the machine, the model, the data and past speeds. The caller gathers them; this crate only
 //! reads them.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::held_out;
+use sparktune_base::units::counted;
 
 use crate::choices::MethodKind;
 use crate::error::PlanError;
@@ -149,6 +151,33 @@ pub struct DataFacts {
     pub max: u32,
     /// The lengths by bucket, ascending and without gaps; empty if only the quantiles are known.
     pub histogram: Vec<LengthBucket>,
+    /// Lines with examples over the limit on tokens.
+    #[serde(default)]
+    pub too_long: TooLong,
+}
+
+/// The number of lines with examples over the limit on tokens, by what became of these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TooLong {
+    /// Left out.
+    pub left_out: u64,
+    /// Cut at the limit.
+    pub cut: u64,
+    /// Split into whole turns.
+    pub split: u64,
+}
+
+/// Formats the numbers that are not 0: `12 examples left out, 3 examples cut`.
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = [(self.left_out, "left out"), (self.cut, "cut"), (self.split, "split")];
+        let some: Vec<_> = numbers.into_iter().filter(|(n, _)| *n > 0).collect();
+        if some.is_empty() {
+            return f.write_str("no example is too long");
+        }
+        let words = some.iter().map(|(n, what)| format!("{} {what}", counted(*n, "example")));
+        write!(f, "{}", words.collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// The number of examples with a length in `(previous bucket's up_to, up_to]`.

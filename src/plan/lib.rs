@@ -35,6 +35,7 @@ pub mod setting;
 mod settings;
 mod shown;
 mod sizing;
+mod turns;
 mod values;
 
 #[cfg(test)]
@@ -47,7 +48,9 @@ pub use catalog::{Catalog, CatalogModel};
 pub use choices::{Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp};
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
-pub use facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
+pub use facts::{
+    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+};
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};
 pub use memory::Memory;

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sparktune_base::choices::{PackStrategy, Think};
+use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
 use crate::answer::Origin;
 use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
@@ -125,8 +125,17 @@ pub struct DataPlan {
     pub format: DataFormat,
     /// Whether an inserted empty think block contributes to the loss.
     pub think: Think,
-    /// The length in tokens above which examples are rejected.
+    /// The assistant turns that are trained.
+    #[serde(default)]
+    pub train_on: TrainOn,
+    /// Whether each trained turn is an example of its own.
+    #[serde(default)]
+    pub split_turns: bool,
+    /// The length in tokens above which an example is too long.
     pub max_example_tokens: u32,
+    /// What becomes of examples that are too long.
+    #[serde(default)]
+    pub overlong: Overlong,
     /// The share of rejected lines above which the data is refused.
     pub max_rejected: f64,
     /// The share of the examples left out of each epoch at random, from 0 to below 1.

@@ -88,7 +88,7 @@ pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
         && let Some((tokens, left_out, needed)) = shorter_examples(fit, constraints)
     {
         let change = how("data.max_example_tokens", tokens);
-        offer(format!("{change}, which rejects about {} longer examples", count(left_out)), Some(needed));
+        offer(format!("{change}, which about {} examples exceed", count(left_out)), Some(needed));
     }
     let catalog = Catalog::shipped();
     let smaller = catalog.models.iter().rev().filter(|model| !model.id.ends_with("-Base"));
@@ -126,7 +126,7 @@ pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
             let examples = how("data.max_example_tokens", tokens);
             found.push(Remedy {
                 change: format!(
-                    "{together} with {examples}, which rejects about {} longer examples",
+                    "{together} with {examples}, which about {} examples exceed",
                     count(left_out)
                 ),
                 needed_bytes,

@@ -2,8 +2,8 @@
 //!
 //! An answer of the user is used or refused, never changed silently. Everything else follows a rule, and the
 //! reason contains its figures. Related files: refusals in `ranges`, what the machine and the model can do in
-//! `abilities`, method and size in `sizing` (with `fit` and `remedies`), the schedule of steps in `schedule`,
-//! duration in `eta`.
+//! `abilities`, the turns that become examples in `turns`, method and size in `sizing` (with `fit` and
+//! `remedies`), the schedule of steps in `schedule`, duration in `eta`.
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::held_out;
@@ -354,7 +354,9 @@ impl Resolver<'_> {
             DataPlan::THINK,
             "when the model is served, the template puts an empty think block into the prompt, so the block is context",
         );
-        let over = if data.max > limit { "; longer ones are rejected" } else { "; none is longer" };
+        let (train_on, split_turns, overlong) = self.examples();
+        let over =
+            if data.max > limit { "; data.overlong decides about longer ones" } else { "; none is longer" };
         let max_example_tokens = self.pick(
             "data.max_example_tokens",
             &answers.max_example_tokens,
@@ -374,7 +376,10 @@ impl Resolver<'_> {
             eval_fraction,
             format,
             think,
+            train_on,
+            split_turns,
             max_example_tokens,
+            overlong,
             max_rejected,
             crc_drop,
         })

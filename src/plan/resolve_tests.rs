@@ -6,13 +6,15 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use sparktune_base::choices::PackStrategy;
+use sparktune_base::choices::{Overlong, PackStrategy, TrainOn};
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, MethodKind, Mtp};
 use crate::error::PlanError;
-use crate::facts::{DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates};
+use crate::facts::{
+    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+};
 use crate::measured::{Measured, Probe};
 use crate::model_config::ConfigOptions;
 use crate::plan::{Method, Plan, RateBasis};
@@ -46,6 +48,7 @@ fn report(mut lengths: Vec<u32>, target_share: f64) -> DataFacts {
         p99: at(0.99),
         max,
         histogram: (1..=max.div_ceil(width)).map(bucket).collect(),
+        ..DataFacts::default()
     }
 }
 
@@ -373,6 +376,18 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
     let error = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap_err().to_string();
     assert!(error.contains("an example of 6,000 tokens in one pack"), "{error}");
     assert!(error.contains("--max-example-tokens "), "{error}");
+}
+
+#[test]
+fn what_is_too_long_is_counted_in_the_reason() {
+    let mut facts = demo_facts();
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    assert_eq!((plan.data.overlong, plan.data.train_on), (Overlong::Drop, TrainOn::All));
+    assert!(reason(&plan, "data.overlong").ends_with("no example is too long"));
+    facts.data.too_long = TooLong { left_out: 12, cut: 1, split: 0 };
+    let plan = resolve(&with(ask("tiny"), &[("overlong", "truncate")]), &facts).unwrap();
+    assert_eq!(plan.data.overlong, Overlong::Truncate);
+    assert!(reason(&plan, "data.overlong").ends_with("12 examples left out, 1 example cut"));
 }
 
 #[test]
@@ -829,6 +844,7 @@ fn any_facts() -> impl Strategy<Value = Facts> {
             p99,
             max,
             histogram: buckets.into_iter().map(|(up_to, count)| LengthBucket { up_to, count }).collect(),
+            ..DataFacts::default()
         });
     let model = (0..5usize, prop::option::of(1usize..100_000)).prop_map(|(which, limit)| {
         let mut model = match which {
@@ -865,6 +881,7 @@ fn roomy_facts() -> impl Strategy<Value = Facts> {
             p99: mean * 3,
             max: mean * 4,
             histogram: Vec::new(),
+            ..DataFacts::default()
         },
         ..facts
     })

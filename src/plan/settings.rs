@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sparktune_base::choices::{PackStrategy, Think};
+use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
 use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
@@ -223,9 +223,18 @@ settings! {
     think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
-    max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Reject examples with more tokens than this." {
+    train_on: TrainOn = "data.train_on", "train-on", "Train all assistant turns of a conversation, or only the last." {
+        heading: In::Data, page: AllSettings, nearest_to: &["mask-history"], reads_data: true, of_check: true,
+    }
+    split_turns: bool = "data.split_turns", "split-turns", "Make one example of each trained turn, behind the conversation before it as a server renders it." {
+        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
+    }
+    max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Largest number of tokens of an example." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
         reads_data: true, of_check: true,
+    }
+    overlong: Overlong = "data.overlong", "overlong", "What becomes of an example with more tokens: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {
+        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),

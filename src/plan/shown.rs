@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use sparktune_base::choices::{PackStrategy, Think};
+use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
 use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
 
@@ -27,6 +27,8 @@ shown_as_displayed!(
     Mtp,
     Device,
     Think,
+    TrainOn,
+    Overlong,
     DataFormat,
     Architecture
 );

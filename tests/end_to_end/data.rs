@@ -1,6 +1,6 @@
 //! `check`: what is wrong with data, where, and what to do; nothing is lost.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::sparktune::{Place, chat, checkpoint};
 
@@ -89,6 +89,63 @@ fn the_format_can_be_insisted_on() {
     assert!(result.out.contains("instruction"), "{}", result.out);
     let result = place.sparktune(["check", "train.jsonl", "--format", "csv"]).exits(2);
     assert!(result.err.contains("--format") && result.err.contains("sharegpt"), "{}", result.err);
+}
+
+#[test]
+fn what_is_too_long_does_not_count_as_rejected_and_can_be_kept_in_part() {
+    let place = Place::new();
+    let long = json!({"messages": [
+        {"role": "user", "content": "Say much."}, {"role": "assistant", "content": "word ".repeat(300)},
+    ]});
+    place.write("train.jsonl", format!("{}\n{long}\n{}\n", chat(1), chat(2)));
+    let model = checkpoint();
+    let checked = |more: &[&str]| {
+        let args =
+            ["check", "train.jsonl", "--max-example-tokens", "200", "--model", model.to_str().unwrap()];
+        place.sparktune(args.iter().chain(more)).exits(0)
+    };
+    let result = checked(&[]);
+    assert!(result.out.contains("1 example too long and left out"), "{}", result.out);
+    assert!(
+        result.out.contains("--overlong truncate") && result.out.contains("rejected.jsonl"),
+        "{}",
+        result.out
+    );
+    let report = &checked(&["--overlong", "truncate", "--json"]).last()["report"];
+    assert_eq!((report["examples"].as_u64(), report["lengths"]["max"].as_u64()), (Some(3), Some(200)));
+    assert_eq!(report["overlong"]["cut"]["examples"], 1);
+    let args = ["check", "train.jsonl", "--max-example-tokens", "4", "--model", model.to_str().unwrap()];
+    let nothing = place.sparktune(args).exits(3);
+    assert!(nothing.err.contains("no example is left: 3 lines left out as too long"), "{}", nothing.err);
+}
+
+#[test]
+fn examples_are_shown_with_their_trained_tokens() {
+    let place = Place::new();
+    let hostile = json!({"messages": [
+        {"role": "user", "content": "\u{1b}[2Jhello"}, {"role": "assistant", "content": "Good day."},
+    ]});
+    place.write("train.jsonl", format!("{hostile}\n{}\n", chat(1)));
+    let model = checkpoint();
+    let args = ["check", "train.jsonl", "--show", "1", "--model", model.to_str().unwrap()];
+    let result = place.sparktune(args).exits(0);
+    assert!(result.out.contains("trained | Good day.<|im_end|>"), "{}", result.out);
+    assert!(
+        result.out.contains("train.jsonl:1, ") && !result.out.contains("train.jsonl:2"),
+        "{}",
+        result.out
+    );
+    assert!(result.out.contains("\\u{1b}[2Jhello") && !result.out.contains('\u{1b}'), "{}", result.out);
+
+    let last = place.sparktune(args.iter().chain(&["--json"])).exits(0).last();
+    let example = &last["examples"][0];
+    assert_eq!((&example["line"], last["examples"].as_array().unwrap().len()), (&json!(1), 1));
+    let trained = example["spans"].as_array().unwrap().iter().filter(|span| span["trained"] == true);
+    let trained: String = trained.map(|span| span["text"].as_str().unwrap()).collect();
+    assert_eq!(trained, "Good day.<|im_end|>");
+
+    let result = place.sparktune(["check", "train.jsonl", "--show", "1"]).exits(2);
+    assert!(result.err.contains("--model"), "{}", result.err);
 }
 
 #[test]

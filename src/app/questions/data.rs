@@ -66,7 +66,7 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
     let has_examples = report.examples > 0;
     let offered = [
         (A::Accept, refusal(answers, report).is_none()),
-        (A::ShowRejected, report.rejected > 0),
+        (A::ShowRejected, report.listed_lines() > 0),
         (A::AcceptTheRest, limit_that_accepts(answers, report).is_some()),
         (A::ShowExamples, has_examples),
         (A::SwitchThink, has_examples && has_think_block),

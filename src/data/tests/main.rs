@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 mod chat_template;
+mod examples;
 mod fixtures;
 mod gemma;
 mod prepare;

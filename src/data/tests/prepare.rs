@@ -157,22 +157,6 @@ fn nothing_is_done_again_until_source_policy_or_result_change() {
 }
 
 #[test]
-fn examples_over_the_limit_are_rejected_not_cut() {
-    let mut scene = Scene::new();
-    scene.options.max_example_tokens = Some(60);
-    scene.write(&[example(1), example(6), example(2)]);
-    let prepared = scene.prepare();
-    assert_eq!(
-        (prepared.report.rejections[0].kind, prepared.report.rejections[0].count),
-        (Kind::TooManyTokens, 1)
-    );
-    assert!(prepared.report.lengths.unwrap().max <= 60);
-    let kept = fs::read_to_string(prepared.rejected.unwrap()).unwrap();
-    let kept: sparktune_data::Rejected = serde_json::from_str(kept.trim()).unwrap();
-    assert_eq!((kept.line, kept.text), (2, example(6)));
-}
-
-#[test]
 fn special_tokens_duplicates_and_refusals_are_reported() {
     let scene = Scene::new();
     let special =

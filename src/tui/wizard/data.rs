@@ -142,7 +142,7 @@ impl DataPage {
                 let mut keys = Keys::of(FOUND_KEYS);
                 if state.data.ready().is_none() {
                     keys.hints = vec![("o", "other data"), ("u", "read it again")];
-                } else if state.data.ready().is_some_and(|data| data.report.rejected == 0) {
+                } else if state.data.ready().is_some_and(|data| data.report.listed_lines() == 0) {
                     keys.hints.retain(|(key, _)| *key != "w");
                 }
                 if state.data_refused().is_some() {

@@ -244,7 +244,7 @@ impl State {
             let problem = self.planner.problem.as_ref().filter(|problem| problem.key == Some("data.train"));
             return problem.map(|problem| problem.text.clone());
         };
-        let keys = match (report.rejected, report.examples) {
+        let keys = match (report.listed_lines(), report.examples) {
             (0, _) => "",
             (_, 0) => ". w shows each with its fix",
             _ => ". w shows each with its fix; m trains on the rest anyway",

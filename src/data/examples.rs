@@ -1,0 +1,213 @@
+//! Makes the examples of one conversation: chooses the turns that are trained, gives each of them an example
+//! of its own if the user wants that, and applies the limit on tokens.
+//!
+//! Enters: a [`Conversation`]. Leaves: [`Examples`], which also say what was too long. It must not know files
+//! or lines.
+
+use sparktune_base::choices::{Overlong, TrainOn};
+
+use crate::chat_tokenizer::ChatTokenizer;
+use crate::conversation::{Chat, Conversation, Message};
+use crate::explain;
+use crate::rejection::{Kind, Rejection};
+use crate::tokens::Tokens;
+use crate::turns::MaskPolicy;
+
+/// How a conversation becomes examples. This is part of the fingerprint of token files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExampleOptions {
+    /// The assistant turns that are trained.
+    pub train_on: TrainOn,
+    /// Whether each of these turns becomes an example of its own, which ends with it. The turns before it are
+    /// then rendered as they are in the prompt of a server.
+    pub split_turns: bool,
+    /// What becomes of an example over the limit on tokens.
+    pub overlong: Overlong,
+}
+
+/// Makes examples.
+pub(crate) struct ExampleMaker<'t> {
+    pub tokenizer: &'t ChatTokenizer,
+    pub policy: MaskPolicy,
+    pub options: ExampleOptions,
+    /// The number of tokens above which an example is too long.
+    pub max_tokens: Option<u32>,
+}
+
+/// The examples of one conversation.
+#[derive(Debug, Default)]
+pub(crate) struct Examples<'a> {
+    /// The examples in the order of the conversation. Each has trained tokens.
+    pub made: Vec<Example<'a>>,
+    pub too_long: TooLong,
+    /// The reason why the first of those that were left out was.
+    pub left_out: Option<Rejection>,
+}
+
+/// One example: its turns and their tokens.
+#[derive(Debug)]
+pub(crate) struct Example<'a> {
+    pub conversation: Conversation<'a>,
+    pub tokens: Tokens,
+    /// Whether the tokens end before the conversation does.
+    pub is_cut: bool,
+}
+
+/// What became of the examples of one conversation that are too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TooLong {
+    /// The number of tokens of the longest.
+    pub longest: u32,
+    /// The number left out.
+    pub left_out: u32,
+    /// The number cut at the limit.
+    pub cut: u32,
+    /// The number split into whole turns.
+    pub split: u32,
+}
+
+impl ExampleMaker<'_> {
+    /// Makes the examples of a conversation.
+    ///
+    /// # Errors
+    /// The same as for [`ChatTokenizer::encode_conversation`]. It is no error if all of it is too long.
+    pub(crate) fn make<'a>(&self, conversation: Conversation<'a>) -> Result<Examples<'a>, Rejection> {
+        let mut examples = Examples::default();
+        let mut untrained = None;
+        for conversation in chosen(conversation, self.options) {
+            let tokens = match self.tokenizer.encode_conversation(&conversation, self.policy) {
+                Ok(tokens) => tokens,
+                // Next to examples of other turns, a turn without trained tokens is no loss.
+                Err(rejection) if rejection.kind == Kind::NothingToTrain => {
+                    untrained = Some(rejection);
+                    continue;
+                }
+                Err(rejection) => return Err(rejection),
+            };
+            match self.max_tokens {
+                Some(limit) if tokens.input_ids.len() > limit as usize => {
+                    self.shorten(conversation, tokens, limit, &mut examples)?;
+                }
+                _ => examples.made.push(Example { conversation, tokens, is_cut: false }),
+            }
+        }
+        match untrained {
+            Some(rejection) if examples.made.is_empty() && examples.left_out.is_none() => Err(rejection),
+            _ => Ok(examples),
+        }
+    }
+
+    /// Adds what is kept of an example that is too long.
+    fn shorten<'a>(
+        &self,
+        conversation: Conversation<'a>,
+        tokens: Tokens,
+        limit: u32,
+        examples: &mut Examples<'a>,
+    ) -> Result<(), Rejection> {
+        let Examples { made, too_long, left_out } = examples;
+        let length = tokens.input_ids.len();
+        let lost = match self.options.overlong {
+            Overlong::Drop => 1,
+            Overlong::Truncate => match tokens.cut_at(limit as usize) {
+                Some(tokens) => {
+                    too_long.cut += 1;
+                    made.push(Example { conversation, tokens, is_cut: true });
+                    0
+                }
+                None => 1,
+            },
+            Overlong::Split => {
+                let (parts, lost) = self.parts(&conversation, limit)?;
+                too_long.split += u32::from(!parts.is_empty());
+                made.extend(parts);
+                lost
+            }
+        };
+        if lost > 0 {
+            too_long.left_out += lost;
+            left_out.get_or_insert_with(|| explain::too_many_tokens(length, limit, self.options.overlong));
+        }
+        too_long.longest = too_long.longest.max(length as u32);
+        Ok(())
+    }
+
+    /// Splits a conversation into parts of whole turns. Each part consists of the system turn and of
+    /// exchanges, which are a user turn with everything up to the next one. Also returns how many exchanges
+    /// with trained turns are too long even alone.
+    ///
+    /// Parts are filled from the end: each then has as much as possible of what precedes its last answer,
+    /// and the part that is left short is the beginning of the conversation, which nothing precedes.
+    fn parts<'a>(
+        &self,
+        conversation: &Conversation<'a>,
+        limit: u32,
+    ) -> Result<(Vec<Example<'a>>, u32), Rejection> {
+        let Conversation::Chat(chat) = conversation else { return Ok((Vec::new(), 1)) };
+        let messages = &chat.messages;
+        let system = messages.iter().take_while(|m| matches!(&*m.role, "system" | "developer")).count();
+        let is_user = |i: usize| messages[i].role == "user";
+        let mut starts: Vec<usize> =
+            (system..messages.len()).filter(|&i| is_user(i) && (i == 0 || !is_user(i - 1))).collect();
+        // Turns before the first question belong to it.
+        match starts.first_mut() {
+            Some(first) => *first = system,
+            None => starts.push(system),
+        }
+        let mut parts = Vec::new();
+        let mut too_long = 0;
+        let mut end = messages.len();
+        while let Some(last) = starts.iter().rposition(|&start| start < end) {
+            let mut begin = starts[last];
+            if messages[begin..end].iter().any(Message::is_trained) {
+                let mut part = None;
+                for &start in starts[..=last].iter().rev() {
+                    let turns = messages[..system].iter().chain(&messages[start..end]).cloned().collect();
+                    let conversation =
+                        Conversation::Chat(Chat { messages: turns, tools: chat.tools.clone() });
+                    let tokens = self.tokenizer.encode_conversation(&conversation, self.policy)?;
+                    if tokens.input_ids.len() > limit as usize {
+                        break;
+                    }
+                    begin = start;
+                    part = Some(Example { conversation, tokens, is_cut: false });
+                }
+                too_long += u32::from(part.is_none());
+                parts.extend(part);
+            }
+            end = begin;
+        }
+        parts.reverse();
+        Ok((parts, too_long))
+    }
+}
+
+/// Returns the conversations of which examples are made, in which exactly the chosen turns are trained.
+fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Vec<Conversation<'_>> {
+    let mut chat = match conversation {
+        Conversation::Chat(chat) => chat,
+        completion @ Conversation::Completion { .. } => return vec![completion],
+    };
+    let trained: Vec<usize> = (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
+    let first = match options.train_on {
+        TrainOn::All => 0,
+        TrainOn::Last => trained.len().saturating_sub(1),
+    };
+    // Without a trained turn the conversation is rejected as it is.
+    let Some(&first_trained) = trained.get(first) else { return vec![Conversation::Chat(chat)] };
+    if !options.split_turns {
+        leave_out(&mut chat.messages[..first_trained]);
+        return vec![Conversation::Chat(chat)];
+    }
+    let ending_with = |&last: &usize| {
+        let mut messages = chat.messages[..=last].to_vec();
+        leave_out(&mut messages[..last]);
+        Conversation::Chat(Chat { messages, tools: chat.tools.clone() })
+    };
+    trained[first..].iter().map(ending_with).collect()
+}
+
+/// Makes turns context that is not trained.
+fn leave_out(messages: &mut [Message<'_>]) {
+    messages.iter_mut().for_each(|message| message.untrained = true);
+}
