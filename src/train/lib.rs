@@ -22,7 +22,9 @@ mod error;
 mod evaluate;
 mod examples;
 mod fp8_loss;
+mod health;
 mod load;
+mod neighbours;
 mod objective;
 mod optimizer;
 mod options;
@@ -44,7 +46,7 @@ mod tiles;
 
 pub use error::TrainError;
 pub use options::TrainOptions;
-pub use outputs::export_run;
+pub use outputs::{export_checkpoint, export_run};
 pub use run::{Finished, train, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};
 pub use tiles::TileFile;

@@ -17,7 +17,7 @@ use crate::state::State;
 /// How an attempt ended, for the caller.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finished {
-    /// Completed, or stopped by a request or because memory ran out.
+    /// Completed, diverged, or stopped by a request or because memory ran out.
     pub outcome: Outcome,
     /// The number of optimizer steps of the text model done so far, in all attempts together.
     pub steps: u64,
@@ -68,7 +68,11 @@ pub(crate) fn train_for(
         result = Err(error);
     }
     let (outcome, reason, outputs) = match &result {
-        Ok(Ending::Completed { outputs }) => (Outcome::Completed, None, outputs.clone()),
+        Ok(Ending::Completed { outputs }) => {
+            let why = state.health.diverged();
+            let outcome = if why.is_some() { Outcome::Diverged } else { Outcome::Completed };
+            (outcome, why, outputs.clone())
+        }
         Ok(Ending::Stopped { reason }) => (Outcome::Stopped, reason.clone(), Vec::new()),
         Err(error) => (Outcome::Failed, Some(error.to_string()), Vec::new()),
     };
@@ -87,6 +91,9 @@ pub(crate) fn train_for(
         step: finished.steps,
         final_loss_nats: finished.final_loss,
         eval_loss_nats: finished.eval_loss,
+        best_step: state.best_step,
+        best_eval_nats: state.best_eval(),
+        exported_step: None,
         mem_peak_bytes: session.peak_bytes(),
         mem_predicted_bytes: session.plan.predicted_bytes(),
         outputs: finished.outputs.iter().map(relative).collect(),

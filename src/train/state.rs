@@ -14,6 +14,7 @@ use sparktune_model::WeightFile;
 
 use crate::base_files::BaseFile;
 use crate::error::TrainError;
+use crate::health::Health;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
@@ -58,6 +59,10 @@ pub(crate) struct State {
     pub(crate) best_step: Option<u64>,
     /// The number of consecutive evaluations without a better loss.
     pub(crate) evals_without_gain: u32,
+    /// The losses so far, as far as the warnings about them need them. Checkpoints of older programs do not
+    /// have them.
+    #[serde(default)]
+    pub(crate) health: Health,
     /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
     /// not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +82,7 @@ impl State {
             best_eval: None,
             best_step: None,
             evals_without_gain: 0,
+            health: Health::default(),
             base_files: None,
         }
     }
@@ -93,10 +99,14 @@ impl State {
         self.last_eval.map(f64::from_bits)
     }
 
+    pub(crate) fn best_eval(&self) -> Option<f64> {
+        self.best_eval.map(f64::from_bits)
+    }
+
     /// Records the loss of an evaluation. Returns whether it is the lowest so far.
     pub(crate) fn record_eval(&mut self, loss: f64) -> bool {
         self.last_eval = Some(loss.to_bits());
-        let better = self.best_eval.map(f64::from_bits).is_none_or(|best| loss < best);
+        let better = self.best_eval().is_none_or(|best| loss < best);
         if better {
             self.best_eval = Some(loss.to_bits());
             self.evals_without_gain = 0;

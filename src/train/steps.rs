@@ -193,6 +193,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let step_ms = milliseconds(settled.started.max(self.settled_at));
         self.state.main_steps = settled.step;
         self.state.set_last_loss(loss);
+        let warning = self.state.health.step(loss);
         let mem_used_bytes = session.memory_bytes(self.trainee.model().device());
         session.record_step(Step {
             step: settled.step,
@@ -208,6 +209,9 @@ impl<'a, O: Objective> Steps<'a, O> {
             data_ms: Some(settled.data_ms),
             optimizer_ms: settled.optimizer_ms,
         });
+        if let Some(warning) = warning {
+            session.warn(warning, Some(settled.step));
+        }
     }
 
     /// Records a step of the head. As a step event it would corrupt the text model's curve. Progress events

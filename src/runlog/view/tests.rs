@@ -98,6 +98,29 @@ fn the_highest_memory_of_all_attempts_counts_and_one_that_crashed_has_told_none(
 }
 
 #[test]
+fn the_bases_loss_is_the_zero_line_and_never_the_best() {
+    let mut log = Log::new();
+    log.start(None);
+    log.eval(0, 1.5);
+    assert_eq!(log.view.base_eval.as_ref().map(|eval| eval.loss_nats), Some(1.5));
+    assert_eq!((log.view.best(), log.view.last_eval.is_none()), (None, true));
+    log.step(1, 2.0);
+    log.eval(1, 1.8);
+    assert_eq!(log.view.best(), Some((1, 1.8)), "although the base was better");
+    assert!(log.view.charts.eval_loss.buckets().iter().all(|bucket| bucket.first_step == 1));
+    log.start(None);
+    assert_eq!(log.view.base_eval.as_ref().map(|eval| eval.loss_nats), Some(1.5), "the base stays the same");
+    let finished = RunFinished {
+        best_step: Some(7),
+        best_eval_nats: Some(0.5),
+        exported_step: Some(7),
+        ..RunFinished::default()
+    };
+    log.emit(Kind::RunFinished(finished));
+    assert_eq!((log.view.best(), log.view.exported_step()), (Some((7, 0.5)), Some(7)), "as the trainer says");
+}
+
+#[test]
 fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
     let mut log = Log::new();
     log.start(None);

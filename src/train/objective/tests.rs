@@ -168,7 +168,7 @@ fn a_pairwise_objective_learns_through_the_whole_loop() {
         assert!(losses[0] > 0.69 && losses[8] < 0.6 * losses[0], "{losses:?}");
         // Pairs that were never trained on are distinguished too.
         assert!(finished.eval_loss.unwrap() < 0.6 * losses[0], "{:?} of {losses:?}", finished.eval_loss);
-        assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&6, &9]);
+        assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&0, &6, &9]);
         assert!(run.outputs().join("merged/model.safetensors").is_file());
     }
 }
