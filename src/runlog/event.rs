@@ -49,7 +49,8 @@ pub enum Kind {
     Unknown(String),
 }
 
-/// The first event of every attempt.
+/// The first event of every attempt. An attempt that returns to an earlier checkpoint, because too many steps
+/// were not finite, logs it again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStarted {
@@ -71,6 +72,9 @@ pub struct RunStarted {
     /// model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from_step: Option<u64>,
+    /// The seed of the data's order, if steps that were not finite made the run return to a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order_seed: Option<u64>,
 }
 
 /// The start of a new phase of the run: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …

@@ -29,6 +29,7 @@ mod objective;
 mod optimizer;
 mod options;
 mod outputs;
+mod recovery;
 mod run;
 mod saver;
 mod schedule;

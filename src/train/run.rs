@@ -11,6 +11,7 @@ use crate::attempt::{self, Ending};
 use crate::error::TrainError;
 use crate::objective::{NextToken, Objective, TextModel};
 use crate::options::TrainOptions;
+use crate::recovery;
 use crate::session::Session;
 use crate::state::State;
 
@@ -58,8 +59,14 @@ pub(crate) fn train_for(
     let mut session = Session::open(run, stop, options.reserve_bytes)?;
     let mut state = State::start();
     let number = session.events.attempt();
-    let mut result =
-        catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
+    let mut result = loop {
+        let result =
+            catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
+        match &result {
+            Err(error) if recovery::returns(&mut session, &mut state, error) => {}
+            _ => break result,
+        }
+    };
     // A checkpoint that is being written is finished and recorded before the last event, even after a
     // failure.
     if let Err(error) = catch_device_failure(run, number, || session.wait_for_checkpoint())

@@ -16,7 +16,7 @@ use crate::health::too_little_to_judge;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
-use crate::state::Stage;
+use crate::state::{Stage, State};
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
 use crate::{fp8_loss, neighbours};
@@ -46,7 +46,8 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     /// Trains from the current state to the end of the stage, or until the run must stop.
     ///
     /// # Errors
-    /// When a step has values that are not finite, an example is damaged, or a checkpoint cannot be written.
+    /// When too many steps in a row have values that are not finite, an example is damaged, or a checkpoint
+    /// cannot be written.
     pub(crate) fn run(mut self) -> Result<StageOutcome, TrainError> {
         let intervals = Intervals::from_plan(&self.session.plan, self.steps.total());
         let is_host = is_host(self.steps.trainee.model().device());
@@ -100,6 +101,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         if O::Trainee::STAGE == Stage::Main {
             let warning = neighbours::warning(self.session.run, self.session.plan.device);
             warning.into_iter().for_each(|warning| self.session.warn(warning, None));
+            self.keep_new_order()?;
         }
         if self.steps.state.step == 0 {
             if O::Trainee::STAGE == Stage::Main {
@@ -109,6 +111,15 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         }
         if self.tiles.is_some() {
             tuning::listen();
+        }
+        Ok(())
+    }
+
+    /// Saves the checkpoint that the run has returned to again, with the order of the data from there on.
+    fn keep_new_order(&mut self) -> Result<(), TrainError> {
+        let State { step, order, best_step, .. } = *self.steps.state;
+        if order.is_some_and(|order| order.from_step == step) {
+            self.save(best_step == Some(step), ControlRequests::default())?;
         }
         Ok(())
     }

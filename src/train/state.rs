@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
 use crate::base_files::BaseFile;
+use crate::batches::NewOrder;
 use crate::error::TrainError;
 use crate::health::Health;
 use crate::optimizer::Optimizer;
@@ -63,6 +64,12 @@ pub(crate) struct State {
     /// have them.
     #[serde(default)]
     pub(crate) health: Health,
+    /// The number of steps just before this one that were skipped, because they were not finite.
+    #[serde(default)]
+    pub(crate) skipped_in_a_row: u32,
+    /// The order of the data since the run returned to a checkpoint, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<NewOrder>,
     /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
     /// not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +90,8 @@ impl State {
             best_step: None,
             evals_without_gain: 0,
             health: Health::default(),
+            skipped_in_a_row: 0,
+            order: None,
             base_files: None,
         }
     }

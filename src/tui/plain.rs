@@ -61,6 +61,7 @@ fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
         started.epochs.map(|epochs| format!("{epochs} epoch{}", if epochs == 1.0 { "" } else { "s" })),
     );
     parts.extend(started.resumed_from_step.map(|step| format!("resumed from step {}", count(step))));
+    parts.extend(started.order_seed.map(|seed| format!("data in another order, of seed {seed}")));
     if !started.sparktune.is_empty() {
         parts.push(format!("sparktune {}", escape(&started.sparktune)));
     }
@@ -296,6 +297,7 @@ mod tests {
                 total_steps: Some(1200),
                 epochs: Some(3.0),
                 resumed_from_step: None,
+                order_seed: None,
             }),
             Kind::Phase(Phase { phase: "train".into(), detail: Some("2 epochs left".into()) }),
             Kind::Progress(Progress {

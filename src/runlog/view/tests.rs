@@ -121,6 +121,23 @@ fn the_bases_loss_is_the_zero_line_and_never_the_best() {
 }
 
 #[test]
+fn an_attempt_that_returns_to_a_checkpoint_discards_the_steps_after_it() {
+    let mut log = Log::new();
+    log.start(None);
+    (1..=9).for_each(|step| log.step(step, if step > 5 { f64::NAN } else { 2.0 }));
+    let order_seed = Some(77);
+    log.emit(Kind::RunStarted(RunStarted {
+        resumed_from_step: Some(4),
+        order_seed,
+        ..RunStarted::default()
+    }));
+    assert_eq!((log.view.steps_done(), log.view.attempts.len()), (4, 1));
+    assert_eq!(log.view.attempts[0].started.order_seed, order_seed);
+    assert_eq!(log.view.charts.loss.buckets().last().unwrap().last_step, 4);
+    assert_eq!(log.view.discarded.loss.buckets().iter().map(|bucket| bucket.nonfinite).sum::<u64>(), 4);
+}
+
+#[test]
 fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
     let mut log = Log::new();
     log.start(None);

@@ -59,6 +59,7 @@ impl Story {
                 total_steps: Some(4000),
                 epochs: Some(3.0),
                 resumed_from_step,
+                order_seed: None,
             }),
         );
     }

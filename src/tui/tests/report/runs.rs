@@ -92,6 +92,7 @@ fn started(resumed_from_step: Option<u64>) -> RunStarted {
         total_steps: Some(STEPS),
         epochs: Some(3.0),
         resumed_from_step,
+        order_seed: None,
     }
 }
 
