@@ -63,9 +63,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs => commands::list(program, runs_dir, style),
-        Command::Resume(name) => commands::resume(program, named(name), style),
+        Command::Resume(args) => commands::resume(program, named(args.run), args.checkpoint, style),
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
-        Command::Export(args) => commands::export(named(args.run), args.best, style.json),
+        Command::Export(args) => commands::export(named(args.run), args.best, args.checkpoint, style.json),
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
         Command::Pack(args) => commands::pack(&args.input, &args.output, args.skip_damaged, style.json),
         Command::Unpack(args) => {

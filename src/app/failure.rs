@@ -24,6 +24,8 @@ pub enum Exit {
     Device = 4,
     /// The operation was stopped; the same command, or `resume`, continues it.
     Stopped = 5,
+    /// The run was trained to its end, but its loss diverged.
+    Diverged = 7,
     /// A bug in sparktune.
     Bug = 70,
     /// Nothing is wrong, but the operation is not possible on this machine. This is automake's code for a
@@ -40,6 +42,7 @@ impl Exit {
             3 => Self::Data,
             4 => Self::Device,
             5 => Self::Stopped,
+            7 => Self::Diverged,
             77 => Self::Skipped,
             _ => Self::Bug,
         }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
 use sparktune_base::program_name;
 use sparktune_plan::Answers;
-use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunView};
+use sparktune_runlog::{Action, Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::device_failure;
 
 use crate::draft::forget_draft;
@@ -102,12 +102,17 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             let holder = Lease::holder_of(run);
             Err(sparktune_runlog::Error::AlreadyRunning { run: run.path().to_owned(), holder }.into())
         }
-        Liveness::Finished { outcome: Outcome::Completed } => Err(Failure::usage(format!(
+        Liveness::Finished { outcome } if outcome.is_complete() => Err(Failure::usage(format!(
             "{} is complete, so there is nothing to resume. Its outputs are in {}",
             run.name(),
             run.outputs().display()
         ))
-        .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))),
+        .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))
+        .hint(format!(
+            "`{} resume {} --checkpoint STEP` trains again from an earlier checkpoint",
+            program_name(),
+            run_argument(run)
+        ))),
         _ => Ok(()),
     }
 }
@@ -200,7 +205,7 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));
     let events_say_why = view.finished().is_some_and(|finished| finished.reason.is_some());
     match exit {
-        Exit::Done | Exit::Stopped => Ending { exit, failure: None, log: None },
+        Exit::Done | Exit::Stopped | Exit::Diverged => Ending { exit, failure: None, log: None },
         Exit::Bug if crash_report.is_file() => failed(Failure::new(
             Exit::Bug,
             format!(

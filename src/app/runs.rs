@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sparktune_plan::Plan;
-use sparktune_runlog::{Action, EventTailer, Kind, Limit, Liveness, RunDir, RunView, RunsRoot, request};
+use sparktune_runlog::{
+    Action, Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot, request,
+};
 
 use crate::answers::runs_dir;
 use crate::failure::{Exit, Failure};
@@ -89,6 +91,18 @@ impl Stopping {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// Makes the checkpoint of this step the newest of a run, from which its next attempt continues, also if the
+/// run was complete. The later ones are renamed; returns their new names.
+///
+/// # Errors
+/// The run has a trainer, or no intact checkpoint of this step.
+pub fn go_back_to(run: &RunDir, step: u64) -> Result<Vec<String>, Failure> {
+    let lease = Lease::acquire(run)?;
+    let aside = Checkpoints::new(run).go_back_to(step, &lease)?;
+    let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(aside.into_iter().map(name).collect())
 }
 
 /// Writes the outputs of a run again from its newest checkpoint, in a separate process because this loads a

@@ -24,7 +24,7 @@ use crate::cli::bench::BenchArgs;
 use crate::cli::complete::Shell;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 pub(crate) use crate::cli::runs::RunName;
-use crate::cli::runs::{ExportArgs, ReportArgs, StopArgs};
+use crate::cli::runs::{ExportArgs, ReportArgs, ResumeArgs, StopArgs};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 
 fn after_help() -> String {
@@ -40,7 +40,7 @@ Getting started:
 
 Without a command, the flags are passed to the wizard if the output is a terminal, and to `train` otherwise.
 
-Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device, memory or disk, 5 stopped and resumable, 70 bug in sparktune.",
+Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device, memory or disk, 5 stopped and resumable, 7 trained but diverged, 70 bug in sparktune.",
         program = program_name()
     )
 }
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     /// List all runs
     Runs,
     /// Continue a run from its newest complete checkpoint
-    Resume(RunName),
+    Resume(ResumeArgs),
     /// Ask a running trainer to save a checkpoint and stop
     Stop(StopArgs),
     /// Write a run's outputs again from a checkpoint

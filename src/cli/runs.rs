@@ -13,6 +13,15 @@ pub(crate) struct RunName {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    /// Continue from the checkpoint of this step instead of the newest; later ones are kept, renamed
+    #[arg(long, value_name = "STEP")]
+    pub checkpoint: Option<u64>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub run: RunName,
@@ -28,6 +37,9 @@ pub(crate) struct ExportArgs {
     /// Export the checkpoint with the lowest evaluation loss instead of the newest
     #[arg(long)]
     pub best: bool,
+    /// Export the checkpoint of this step into a folder of its own, outputs/step-…
+    #[arg(long, value_name = "STEP", conflicts_with = "best")]
+    pub checkpoint: Option<u64>,
 }
 
 #[derive(Debug, Args)]

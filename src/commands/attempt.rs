@@ -8,7 +8,7 @@ use sparktune_app::program::Program;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
-use sparktune_runlog::{Liveness, Outcome, RunDir, RunView};
+use sparktune_runlog::{Liveness, RunDir, RunView};
 use sparktune_tui::output::{note, print_json, report};
 use sparktune_tui::screen::can_fill_the_screen;
 use sparktune_tui::screens::Screens;
@@ -107,7 +107,7 @@ fn follow_to_the_end(
     };
     if output == Output::Json {
         print_json(&Summary::from_run(&run, liveness, &view))?;
-    } else if exit == Exit::Done {
+    } else if matches!(exit, Exit::Done | Exit::Diverged) {
         note_outputs(&run, &view);
     }
     Ok(exit)
@@ -122,7 +122,7 @@ fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
         note_that_it_goes_on(&run);
         return Ok(Exit::Done);
     };
-    if exit == Exit::Done {
+    if matches!(exit, Exit::Done | Exit::Diverged) {
         note_outputs(&run, &view);
     }
     Ok(exit)
@@ -137,7 +137,7 @@ pub(crate) fn note_how_it_stands(run: &RunDir) -> Result<Exit, Failure> {
     let liveness = view.liveness(run)?;
     note(&how_it_stands(run, liveness, &view));
     match liveness {
-        Liveness::Finished { outcome: Outcome::Completed } => note_outputs(run, &view),
+        Liveness::Finished { outcome } if outcome.is_complete() => note_outputs(run, &view),
         liveness if liveness.is_live() => note_that_it_goes_on(run),
         _ => {}
     }

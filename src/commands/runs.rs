@@ -9,7 +9,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::launch::may_resume;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
-use sparktune_app::runs::{find, request_stop};
+use sparktune_app::runs::{find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
@@ -67,26 +67,36 @@ pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> 
     Ok(Exit::Done)
 }
 
-/// Runs `sparktune resume`.
+/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step.
 ///
 /// # Errors
-/// The run is being trained, or the trainer cannot be started.
-pub fn resume(program: &Program, name: RunName, style: Style) -> Result<Exit, Failure> {
+/// The run is being trained, has no such checkpoint, or the trainer cannot be started.
+pub fn resume(
+    program: &Program,
+    name: RunName,
+    checkpoint: Option<u64>,
+    style: Style,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
     let view = RunView::replay(&run)?;
     let liveness = view.liveness(&run)?;
-    let is_completed = liveness == Liveness::Finished { outcome: Outcome::Completed };
-    match may_resume(&run) {
-        // A script that resumes any run has reached its goal.
-        Err(completion) if is_completed => {
-            note(&completion.to_string());
-            if style.json {
-                print_json(&Summary::from_run(&run, liveness, &view))?;
-            }
-            return Ok(Exit::Done);
+    if let Some(step) = checkpoint {
+        for name in go_back_to(&run, step)? {
+            note(&format!("a later checkpoint was set aside as {}", run.checkpoints().join(name).display()));
         }
-        may => may?,
+    } else {
+        match (may_resume(&run), liveness) {
+            // A script that resumes any run has reached its goal.
+            (Err(completion), Liveness::Finished { outcome }) if outcome.is_complete() => {
+                note(&completion.to_string());
+                if style.json {
+                    print_json(&Summary::from_run(&run, liveness, &view))?;
+                }
+                return Ok(if outcome == Outcome::Diverged { Exit::Diverged } else { Exit::Done });
+            }
+            (may, _) => may?,
+        }
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
     if began_with.is_ok_and(|hash| program.build_hash().is_ok_and(|ours| ours != hash)) {
@@ -127,14 +137,19 @@ struct Exported {
     outputs: Vec<PathBuf>,
 }
 
-/// Runs `sparktune export`. With `best` it uses the checkpoint with the lowest evaluation loss.
+/// Runs `sparktune export`. With `best` it uses the checkpoint with the lowest evaluation loss, with
+/// `checkpoint` that of a named step.
 ///
 /// # Errors
 /// The run has no complete checkpoint, or is being trained.
-pub fn export(name: RunName, best: bool, json: bool) -> Result<Exit, Failure> {
+pub fn export(name: RunName, best: bool, checkpoint: Option<u64>, json: bool) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     make_files_private();
-    let outputs = sparktune_train::export_run(&run, best).map_err(from_training)?;
+    let outputs = match checkpoint {
+        Some(step) => sparktune_train::export_checkpoint(&run, step),
+        None => sparktune_train::export_run(&run, best),
+    };
+    let outputs = outputs.map_err(from_training)?;
     if json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;
     } else {

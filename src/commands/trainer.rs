@@ -54,14 +54,14 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
     // The measured rates are readable by all users who train here.
     rustix::process::umask(previous_mask);
     match finished.outcome {
-        Outcome::Completed => {
+        outcome if outcome.is_complete() => {
             if let Err(failure) = remember_speed(&run) {
                 note(&format!("the measured speed could not be saved: {failure}"));
             }
-            Ok(Exit::Done)
+            Ok(if outcome == Outcome::Diverged { Exit::Diverged } else { Exit::Done })
         }
         Outcome::Stopped => Ok(Exit::Stopped),
-        Outcome::Failed | Outcome::Unknown => Ok(Exit::Bug),
+        _ => Ok(Exit::Bug),
     }
 }
 

@@ -300,6 +300,9 @@ impl Default for LogPlan {
 pub struct Advice {
     /// The pack length by the Qwen3.5 recipe's rule: the mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
+    /// Answers that are far from what is recommended, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The memory by part, for the stage that needs most.
     pub memory: Memory,
     /// Steps, speed and duration.
@@ -412,6 +415,11 @@ impl Plan {
     /// a plan without advice.
     pub fn predicted_bytes(&self) -> Option<u64> {
         Some(self.advice.as_ref()?.memory.training_bytes())
+    }
+
+    /// Returns the warnings about the plan's values, one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
     }
 
     /// Returns the same plan with the packs of the MTP head's stage. Its optimizer steps have as many tokens

@@ -190,6 +190,9 @@ pub fn summary(plan: &Plan) -> String {
         text.push_str(&eta(time));
         text.push_str(&memory_bar(memory, 60));
     }
+    for warning in plan.warnings() {
+        let _ = writeln!(text, "warning: {}", escape(warning));
+    }
     text
 }
 

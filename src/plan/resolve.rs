@@ -52,7 +52,7 @@ pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     check_paths(answers)?;
     check_ranges(answers, facts)?;
     check_data(facts)?;
-    Resolver { answers, facts, explain: Vec::new() }.plan()
+    Resolver { answers, facts, explain: Vec::new(), warnings: Vec::new() }.plan()
 }
 
 pub(crate) fn setting(key: &str) -> &'static Setting {
@@ -63,6 +63,19 @@ pub(crate) struct Resolver<'a> {
     pub answers: &'a Answers,
     pub facts: &'a Facts,
     explain: Vec<Explained>,
+    warnings: Vec<String>,
+}
+
+/// The settings that decide how far the weights move. Ten times more or less of them is usually a mistake.
+const DECISIVE: [&str; 4] =
+    ["optimizer.learning_rate", "optimizer.clip_norm", "batch.grad_accum_steps", "duration.epochs"];
+
+/// Returns how many times larger or smaller a value is than the recommendation, if it is ten times or more.
+fn times_off(value: &str, recommended: &str) -> Option<f64> {
+    let ratio = value.parse::<f64>().ok()? / recommended.parse::<f64>().ok()?;
+    let factor = ratio.max(1.0 / ratio);
+    // 2e-3 is a little less than ten times 2e-4 in binary.
+    (factor.is_finite() && factor > 9.99).then_some(factor)
 }
 
 impl Resolver<'_> {
@@ -83,12 +96,21 @@ impl Resolver<'_> {
             self.record(key, recommended.shown(), Origin::BuiltIn, reason);
             return recommended;
         };
+        let (value, usual) = (answer.value.shown(), recommended.shown());
+        let is_own = answer.origin > Origin::Preset;
+        let factor = times_off(&value, &usual).filter(|_| is_own && DECISIVE.contains(&key));
+        if let Some(factor) = factor {
+            self.warnings.push(format!(
+                "{} is {value}, but {usual} is recommended here, and the two differ {factor:.0}-fold. If that is not intended, omit it",
+                setting(key).place(answer.origin)
+            ));
+        }
         let reason = if answer.value == recommended {
             format!("as recommended: {reason}")
         } else {
-            format!("recommended was {}: {reason}", recommended.shown())
+            format!("recommended was {usual}: {reason}")
         };
-        self.record(key, answer.value.shown(), answer.origin, reason);
+        self.record(key, value, answer.origin, reason);
         answer.value.clone()
     }
 
@@ -213,8 +235,14 @@ impl Resolver<'_> {
             SETTINGS.iter().position(|setting| setting.key == beside).unwrap_or(SETTINGS.len())
         };
         self.explain.sort_by_key(|row| order(&row.key));
-        let advice =
-            Advice { recipe_pack_length: fit.rule, memory, time, explain: self.explain, curve: choice.curve };
+        let advice = Advice {
+            recipe_pack_length: fit.rule,
+            warnings: self.warnings,
+            memory,
+            time,
+            explain: self.explain,
+            curve: choice.curve,
+        };
         Ok(Plan {
             preset,
             seed,

@@ -325,6 +325,25 @@ fn the_share_set_aside_is_the_one_that_is_drawn() {
 }
 
 #[test]
+fn an_answer_ten_times_off_its_recommendation_is_warned_about_and_taken() {
+    let model = "Qwen/Qwen3.5-2B";
+    let plan =
+        |name: &str, value: &str| resolve(&with(ask(model), &[(name, value)]), &recipe_facts(model)).unwrap();
+    let usual = resolve(&ask(model), &recipe_facts(model)).unwrap().optimizer.learning_rate;
+    assert!(plan("learning-rate", &(usual * 5.0).to_string()).warnings().is_empty());
+    for factor in [0.1, 10.0] {
+        let plan = plan("learning-rate", &(usual * factor).to_string());
+        assert!((plan.optimizer.learning_rate / usual / factor - 1.0).abs() < 1e-9);
+        let [warning] = plan.warnings() else { panic!("{:?}", plan.warnings()) };
+        assert!(warning.contains("--learning-rate is ") && warning.contains("10-fold"), "{warning}");
+        assert!(render::summary(&plan).contains(&format!("warning: {warning}")));
+        let read = Plan::from_toml(&plan.to_toml().unwrap(), "plan.toml").unwrap();
+        assert_eq!(read.warnings(), plan.warnings());
+    }
+    assert!(plan("save-steps", "1").warnings().is_empty(), "it does not change what is learned");
+}
+
+#[test]
 fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_does_not() {
     let data = report(lengths(120_000, 2000.0, 0.4), 0.5);
     let facts = |id| Facts { data: data.clone(), ..recipe_facts(id) };

@@ -4,6 +4,7 @@
 //! checkpoints/.tmp-step-001200-9f3a/   files being written; worthless until renamed
 //! checkpoints/step-001200/             committed: files, then manifest.json, all flushed before the rename
 //! checkpoints/damaged-step-001200/     failed its manifest on a resume; kept for a person to look at
+//! checkpoints/later-step-001200/       set aside because the run went back to an earlier step
 //! ```
 //!
 //! If the process is killed or the power fails at any moment, every committed checkpoint is unchanged and at
@@ -26,6 +27,7 @@ use crate::run_dir::{RunDir, random_hex};
 const TEMP: &str = ".tmp-";
 const ASIDE: &str = ".aside-";
 const DAMAGED: &str = "damaged-";
+const LATER: &str = "later-";
 
 /// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,16 +167,41 @@ impl Checkpoints {
     /// [`Error::Io`] when one cannot be renamed.
     pub fn set_aside(&self, skipped: &[Skipped], lease: &Lease) -> Result<Vec<PathBuf>> {
         self.assert_leased(lease);
-        let mut renamed = Vec::new();
-        for Skipped { step, path, .. } in skipped {
-            let mut to = self.folder.join(format!("{DAMAGED}{}", folder_name(*step)));
-            while to.exists() {
-                to = self.folder.join(format!("{DAMAGED}{}-{}", folder_name(*step), random_hex::<2>()));
-            }
-            fs::rename(path, &to).doing("rename", path)?;
-            renamed.push(to);
+        skipped.iter().map(|skipped| self.rename_aside(skipped.step, DAMAGED)).collect()
+    }
+
+    /// Checks every byte of the checkpoint of this step.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCheckpoint`] lists the steps that have one; [`Error::DamagedCheckpoint`].
+    pub fn named(&mut self, run: &RunDir, step: u64) -> Result<Checkpoint> {
+        let existing = self.steps()?;
+        if !existing.contains(&step) {
+            return Err(Error::NoSuchCheckpoint { run: run.path().to_owned(), step, existing });
         }
-        Ok(renamed)
+        self.verify(step)
+    }
+
+    /// Makes the checkpoint of this step the newest: renames the later ones to `later-step-…`, from where a
+    /// person can take them back. Returns the new folders.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named), before anything is renamed; [`Error::Io`] when one cannot be renamed.
+    pub fn go_back_to(&mut self, step: u64, lease: &Lease) -> Result<Vec<PathBuf>> {
+        self.assert_leased(lease);
+        self.named(lease.run(), step)?;
+        let later = self.steps()?.into_iter().filter(|other| *other > step);
+        later.map(|step| self.rename_aside(step, LATER)).collect()
+    }
+
+    fn rename_aside(&self, step: u64, prefix: &str) -> Result<PathBuf> {
+        let (from, name) = (self.path_of(step), folder_name(step));
+        let mut to = self.folder.join(format!("{prefix}{name}"));
+        while to.exists() {
+            to = self.folder.join(format!("{prefix}{name}-{}", random_hex::<2>()));
+        }
+        fs::rename(&from, &to).doing("rename", from)?;
+        Ok(to)
     }
 
     /// Removes the unfinished checkpoints and incomplete deletions of killed processes. Returns their number.
@@ -485,6 +512,30 @@ mod tests {
         }
         assert_eq!(s.checkpoints.steps().unwrap(), [1]);
         assert_eq!(fs::read_dir(s.lease.checkpoints()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_run_goes_back_to_a_named_checkpoint_and_loses_none() {
+        let mut s = scene();
+        for step in [10, 20, 30] {
+            s.commit(step);
+        }
+        let error = s.checkpoints.go_back_to(15, &s.lease).unwrap_err().to_string();
+        assert!(error.contains("no checkpoint of step 15; choose one of these steps: 10, 20, 30"), "{error}");
+        flip(&s.checkpoints.path_of(20).join("weights.bin"), 0);
+        assert!(matches!(s.checkpoints.go_back_to(20, &s.lease), Err(Error::DamagedCheckpoint { .. })));
+        assert_eq!(s.checkpoints.steps().unwrap(), [10, 20, 30], "a refusal changes nothing");
+        // Twice, because the same steps are trained again.
+        for times in 1..=2 {
+            s.commit(20);
+            s.commit(30);
+            let aside = s.checkpoints.go_back_to(10, &s.lease).unwrap();
+            assert_eq!(aside.len(), 2);
+            assert!(aside.iter().all(|path| path.join("weights.bin").is_file()), "{aside:?}");
+            assert_eq!(s.newest(), (Some(10), vec![]));
+            let folders = fs::read_dir(s.lease.checkpoints()).unwrap().count();
+            assert_eq!(folders, 1 + 2 * times, "the later ones are kept under another name");
+        }
     }
 
     #[test]

@@ -117,6 +117,16 @@ pub enum Error {
         /// The newest supported version.
         known: u32,
     },
+    /// The run has no checkpoint of this step.
+    #[error("{} has no checkpoint of step {step}; {}", .run.display(), listed(.existing))]
+    NoSuchCheckpoint {
+        /// The run folder.
+        run: PathBuf,
+        /// The step that the user gave.
+        step: u64,
+        /// The steps that have one, ascending.
+        existing: Vec<u64>,
+    },
     /// The requested checkpoint is damaged.
     #[error(
         "checkpoint {} is damaged: {damage}; `{program} resume` continues from an earlier one",
@@ -159,6 +169,15 @@ pub fn in_words(error: &io::Error) -> String {
         _ => return error.to_string(),
     };
     advice.to_owned()
+}
+
+/// Lists the steps that have a checkpoint, to choose from.
+fn listed(steps: &[u64]) -> String {
+    if steps.is_empty() {
+        return "it has none yet".to_owned();
+    }
+    let steps: Vec<String> = steps.iter().map(u64::to_string).collect();
+    format!("choose one of these steps: {}", steps.join(", "))
 }
 
 /// Adds the method `.doing("read", path)` to `io::Result`.

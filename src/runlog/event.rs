@@ -49,7 +49,8 @@ pub enum Kind {
     Unknown(String),
 }
 
-/// The first event of every attempt.
+/// The first event of every attempt. An attempt that returns to an earlier checkpoint, because too many steps
+/// were not finite, logs it again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStarted {
@@ -71,6 +72,9 @@ pub struct RunStarted {
     /// model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from_step: Option<u64>,
+    /// The seed of the data's order, if steps that were not finite made the run return to a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order_seed: Option<u64>,
 }
 
 /// The start of a new phase of the run: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …
@@ -249,6 +253,8 @@ pub struct Warning {
 pub enum Outcome {
     /// Everything planned is done (including an early stop).
     Completed,
+    /// Everything planned is done, but at the end the loss was far above that of the start, as `reason` says.
+    Diverged,
     /// Ended after a checkpoint, on request or, then with a `reason`, because memory ran out. `resume`
     /// continues the run.
     Stopped,
@@ -258,6 +264,13 @@ pub enum Outcome {
     #[default]
     #[serde(other)]
     Unknown,
+}
+
+impl Outcome {
+    /// Returns whether everything planned is done, so that there is nothing to resume.
+    pub fn is_complete(self) -> bool {
+        matches!(self, Outcome::Completed | Outcome::Diverged)
+    }
 }
 
 /// The last event of an attempt that ended by itself.
@@ -277,6 +290,15 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
+    /// The step of the checkpoint with the lowest eval loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    /// The lowest eval loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_eval_nats: Option<f64>,
+    /// The step of the weights that the outputs contain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exported_step: Option<u64>,
     /// The peak memory of this attempt's training, counted as in the plan's prediction: of the process on a
     /// CPU, of the device on a GPU, and the sum if they share memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -468,6 +490,13 @@ mod tests {
                 step: 3,
                 mem_peak_bytes: Some(u64::MAX),
                 mem_predicted_bytes: Some(0),
+                ..RunFinished::default()
+            }),
+            Kind::RunFinished(RunFinished {
+                outcome: Outcome::Diverged,
+                best_step: Some(2),
+                best_eval_nats: Some(0.25),
+                exported_step: Some(2),
                 ..RunFinished::default()
             }),
         ];

@@ -107,7 +107,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         checkpoints.clean(&session.lease)?;
         let found = checkpoints.newest_valid()?;
         if let Some(checkpoint) = &found.checkpoint {
+            // A run that returned to a checkpoint has an order that the checkpoint does not know.
+            let order = state.order;
             *state = State::read(&checkpoint.path)?;
+            state.order = state.order.or(order);
         }
         let plan = session.plan.clone();
         let base = load::base(&plan)?;
@@ -117,7 +120,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
-        let batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
+        let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
+        if let Some(order) = state.order {
+            batches.change_order(order);
+        }
         session.events.emit(Kind::RunStarted(RunStarted {
             sparktune: env!("CARGO_PKG_VERSION").into(),
             model: plan.model.id.clone(),
@@ -129,6 +135,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 .checkpoint
                 .as_ref()
                 .map(|checkpoint| checkpoint.step.min(state.main_steps)),
+            order_seed: state.order.map(|order| order.seed),
         }));
         for skipped in &found.skipped {
             let (name, damage) = (skipped.path.display(), &skipped.damage);

@@ -1,13 +1,23 @@
-//! The packed sequences of each optimizer step. They depend only on plan, seed and step, so a resumed run
-//! needs no cursor except its step.
+//! The packed sequences of each optimizer step. They depend only on plan, seed and step, and on a new order
+//! if the run returned to a checkpoint, so a resumed run needs no cursor except its step.
 
+use serde::{Deserialize, Serialize};
 use sparktune_base::choices::PackStrategy;
+use sparktune_base::random::SplitMix64;
 use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
 
 use crate::error::TrainError;
 use crate::examples::Examples;
+
+/// Another order of the data, for the rest of the epoch that contains a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NewOrder {
+    /// The number of steps that keep their place.
+    pub(crate) from_step: u64,
+    pub(crate) seed: u64,
+}
 
 /// The steps of several epochs over a token file.
 pub(crate) struct Batches {
@@ -20,6 +30,17 @@ pub(crate) struct Batches {
     total_steps: u64,
     /// The packs of the most recently used epoch.
     current: Option<(usize, Packs)>,
+    /// The end of an epoch that is trained in another order.
+    reordered: Option<Reordered>,
+}
+
+/// Packs that are trained in another order.
+struct Reordered {
+    epoch: usize,
+    /// The number of packs of the epoch that keep their place.
+    first: usize,
+    /// The other packs in their new order, counted from `first`.
+    packs: Vec<u32>,
 }
 
 /// The packs of one optimizer step.
@@ -73,7 +94,46 @@ impl Batches {
         let all = epoch_steps.iter().sum();
         let total_steps = max_steps.map_or(all, |most| most.min(all));
         let micro_batch_packs = plan.batch.micro_batch_packs.max(1) as usize;
-        Ok(Self { examples, packing, micro_batch_packs, packs_per_step, epoch_steps, total_steps, current })
+        Ok(Self {
+            examples,
+            packing,
+            micro_batch_packs,
+            packs_per_step,
+            epoch_steps,
+            total_steps,
+            current,
+            reordered: None,
+        })
+    }
+
+    /// Trains the packs of an epoch that come after a step in another order. Each is still trained once.
+    pub(crate) fn change_order(&mut self, order: NewOrder) {
+        let (epoch, within) = self.place_of(order.from_step);
+        let packs = self.examples.pack(&self.packing, epoch as u64);
+        let first = within as usize * self.packs_per_step;
+        let others = SplitMix64::new(order.seed).permutation((packs.len() - first) as u32);
+        self.reordered = Some(Reordered { epoch, first, packs: others });
+        self.current = Some((epoch, packs));
+    }
+
+    /// Returns the epoch of a step, and its place in it, both counted from 0.
+    fn place_of(&self, step: u64) -> (usize, u64) {
+        let (mut epoch, mut within) = (0, step);
+        while within >= self.epoch_steps[epoch] {
+            within -= self.epoch_steps[epoch];
+            epoch += 1;
+        }
+        (epoch, within)
+    }
+
+    /// Returns the pack that is trained at this place of an epoch.
+    fn pack_at(&self, epoch: usize, place: usize) -> usize {
+        match &self.reordered {
+            Some(new) if new.epoch == epoch && place >= new.first => {
+                new.first + new.packs[place - new.first] as usize
+            }
+            _ => place,
+        }
     }
 
     /// Returns the total number of optimizer steps.
@@ -86,11 +146,7 @@ impl Batches {
     /// # Errors
     /// When an example is damaged.
     pub(crate) fn step(&mut self, step: u64) -> Result<Batch, TrainError> {
-        let (mut epoch, mut within) = (0, step);
-        while within >= self.epoch_steps[epoch] {
-            within -= self.epoch_steps[epoch];
-            epoch += 1;
-        }
+        let (epoch, within) = self.place_of(step);
         if self.current.as_ref().is_none_or(|(at, _)| *at != epoch) {
             self.current = Some((epoch, self.examples.pack(&self.packing, epoch as u64)));
             // The next epoch reads the pages in another order; until then the system may use their memory.
@@ -103,7 +159,8 @@ impl Batches {
             .step_by(self.micro_batch_packs)
             .map(|from| {
                 let until = (from + self.micro_batch_packs).min(last);
-                let pieces: Vec<_> = (from..until).flat_map(|at| packs.row(at).iter().copied()).collect();
+                let pieces: Vec<_> =
+                    (from..until).flat_map(|at| packs.row(self.pack_at(epoch, at)).iter().copied()).collect();
                 self.examples.sequence(&pieces)
             })
             .collect::<Result<_, TrainError>>()?;

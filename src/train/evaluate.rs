@@ -56,6 +56,11 @@ impl EvalSet {
         Ok(Some(Self { examples, packs, tokenizer }))
     }
 
+    /// Returns the number of examples and of trained tokens.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        (self.examples.file().len() as u64, self.examples.file().target_tokens())
+    }
+
     /// Returns all examples as packed sequences.
     pub(crate) fn sequences(&self) -> impl ExactSizeIterator<Item = Result<PackedSequence, TrainError>> {
         self.packs.iter().map(|pieces| self.examples.sequence(pieces))

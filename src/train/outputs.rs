@@ -175,13 +175,38 @@ impl Export<'_> {
 /// # Errors
 /// When the run is training, has no checkpoint, or the export fails its own check.
 pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> {
+    export_from(run, if best { Which::Best } else { Which::Newest })
+}
+
+/// Exports the checkpoint of this step into `outputs/step-…/`.
+///
+/// # Errors
+/// When the run is training, has no intact checkpoint of this step, or the export fails its own check.
+pub fn export_checkpoint(run: &RunDir, step: u64) -> Result<Vec<PathBuf>, TrainError> {
+    export_from(run, Which::Step(step))
+}
+
+/// The checkpoint that is exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Newest,
+    Best,
+    Step(u64),
+}
+
+fn export_from(run: &RunDir, which: Which) -> Result<Vec<PathBuf>, TrainError> {
     let _lease = Lease::acquire(run)?;
     let plan = read_plan(run)?;
     let mut checkpoints = Checkpoints::new(run);
-    let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
-    let mut state = State::read(&newest.path)?;
-    let mut checkpoint = newest.path;
-    if best {
+    let checkpoint = match which {
+        Which::Step(step) => checkpoints.named(run, step)?,
+        Which::Newest | Which::Best => {
+            checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?
+        }
+    };
+    let mut state = State::read(&checkpoint.path)?;
+    let mut checkpoint = checkpoint.path;
+    if which == Which::Best {
         checkpoint = checkpoints.verify(state.best_step.ok_or(TrainError::NoBest)?)?.path;
         state = State::read(&checkpoint)?;
     }
@@ -204,8 +229,12 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     // Only prompts are read from the eval set, so the objective does not matter.
     let group_size = NextToken.examples_per_group();
     let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
-    // The best weights do not replace the last ones but get a folder of their own.
-    let folder = if best { run.outputs().join("best") } else { run.outputs() };
+    // Other weights than the last ones do not replace these but get a folder of their own.
+    let folder = match which {
+        Which::Newest => run.outputs(),
+        Which::Best => run.outputs().join("best"),
+        Which::Step(step) => run.outputs().join(format!("step-{step:06}")),
+    };
     let export = Export { folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
     Ok(export.write(&mut model, &heads, &mut |_| ())?.paths)
 }

@@ -11,13 +11,14 @@ use crate::attempt::{self, Ending};
 use crate::error::TrainError;
 use crate::objective::{NextToken, Objective, TextModel};
 use crate::options::TrainOptions;
+use crate::recovery;
 use crate::session::Session;
 use crate::state::State;
 
 /// How an attempt ended, for the caller.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finished {
-    /// Completed, or stopped by a request or because memory ran out.
+    /// Completed, diverged, or stopped by a request or because memory ran out.
     pub outcome: Outcome,
     /// The number of optimizer steps of the text model done so far, in all attempts together.
     pub steps: u64,
@@ -58,8 +59,14 @@ pub(crate) fn train_for(
     let mut session = Session::open(run, stop, options.reserve_bytes)?;
     let mut state = State::start();
     let number = session.events.attempt();
-    let mut result =
-        catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
+    let mut result = loop {
+        let result =
+            catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
+        match &result {
+            Err(error) if recovery::returns(&mut session, &mut state, error) => {}
+            _ => break result,
+        }
+    };
     // A checkpoint that is being written is finished and recorded before the last event, even after a
     // failure.
     if let Err(error) = catch_device_failure(run, number, || session.wait_for_checkpoint())
@@ -68,7 +75,11 @@ pub(crate) fn train_for(
         result = Err(error);
     }
     let (outcome, reason, outputs) = match &result {
-        Ok(Ending::Completed { outputs }) => (Outcome::Completed, None, outputs.clone()),
+        Ok(Ending::Completed { outputs }) => {
+            let why = state.health.diverged();
+            let outcome = if why.is_some() { Outcome::Diverged } else { Outcome::Completed };
+            (outcome, why, outputs.clone())
+        }
         Ok(Ending::Stopped { reason }) => (Outcome::Stopped, reason.clone(), Vec::new()),
         Err(error) => (Outcome::Failed, Some(error.to_string()), Vec::new()),
     };
@@ -87,6 +98,9 @@ pub(crate) fn train_for(
         step: finished.steps,
         final_loss_nats: finished.final_loss,
         eval_loss_nats: finished.eval_loss,
+        best_step: state.best_step,
+        best_eval_nats: state.best_eval(),
+        exported_step: None,
         mem_peak_bytes: session.peak_bytes(),
         mem_predicted_bytes: session.plan.predicted_bytes(),
         outputs: finished.outputs.iter().map(relative).collect(),

@@ -5,18 +5,21 @@
 use std::time::Instant;
 
 use sparktune_base::program_name;
+use sparktune_runlog::RunView;
 
 use crate::control::ControlRequests;
 use crate::cuda::tuning;
 use crate::due::{Due, Evaluated, Intervals, StageEnd};
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::fp8_loss;
+use crate::health::too_little_to_judge;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
+use crate::state::{Stage, State};
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
+use crate::{fp8_loss, neighbours};
 
 /// A stage and its resources.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {
@@ -43,7 +46,8 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     /// Trains from the current state to the end of the stage, or until the run must stop.
     ///
     /// # Errors
-    /// When a step has values that are not finite, an example is damaged, or a checkpoint cannot be written.
+    /// When too many steps in a row have values that are not finite, an example is damaged, or a checkpoint
+    /// cannot be written.
     pub(crate) fn run(mut self) -> Result<StageOutcome, TrainError> {
         let intervals = Intervals::from_plan(&self.session.plan, self.steps.total());
         let is_host = is_host(self.steps.trainee.model().device());
@@ -94,12 +98,52 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     }
 
     fn before_first_step(&mut self) -> Result<(), TrainError> {
+        if O::Trainee::STAGE == Stage::Main {
+            let warning = neighbours::warning(self.session.run, self.session.plan.device);
+            warning.into_iter().for_each(|warning| self.session.warn(warning, None));
+            self.keep_new_order()?;
+        }
         if self.steps.state.step == 0 {
+            if O::Trainee::STAGE == Stage::Main {
+                self.evaluate_base()?;
+            }
             self.record_fp8_loss()?;
         }
         if self.tiles.is_some() {
             tuning::listen();
         }
+        Ok(())
+    }
+
+    /// Saves the checkpoint that the run has returned to again, with the order of the data from there on.
+    fn keep_new_order(&mut self) -> Result<(), TrainError> {
+        let State { step, order, best_step, .. } = *self.steps.state;
+        if order.is_some_and(|order| order.from_step == step) {
+            self.save(best_step == Some(step), ControlRequests::default())?;
+        }
+        Ok(())
+    }
+
+    /// Records what is known before the first step: the warnings of the plan, and the base's loss on the eval
+    /// set, with which all later ones are compared. An earlier attempt may have recorded them before it was
+    /// killed.
+    fn evaluate_base(&mut self) -> Result<(), TrainError> {
+        let Self { session, steps, eval_set, .. } = self;
+        let logged = RunView::replay(session.run)?;
+        let warnings = session.plan.warnings().to_vec();
+        for warning in warnings.into_iter().chain(too_little_to_judge(eval_set.map(EvalSet::size))) {
+            if !logged.warnings.iter().any(|seen| seen.what.message == warning) {
+                session.warn(warning, None);
+            }
+        }
+        let Some(eval_set) = eval_set else { return Ok(()) };
+        let loss = match logged.base_eval {
+            Some(eval) => eval.loss_nats,
+            None => eval_set.loss(session, steps.objective, steps.trainee, 0)?,
+        };
+        steps.state.health.base(loss);
+        // The peak is updated here, because an evaluation may take more memory than a step.
+        session.memory_bytes(steps.trainee.model().device());
         Ok(())
     }
 
@@ -128,6 +172,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         let step = steps.state.checkpoint_step();
         let loss = eval_set.loss(session, steps.objective, steps.trainee, step)?;
         let is_best = steps.state.record_eval(loss);
+        let total = steps.total();
+        for warning in steps.state.health.evaluated(step, total, loss) {
+            session.warn(warning, Some(step));
+        }
         let model = steps.trainee.model();
         eval_set.record_samples(session, model, step);
         // The peak is updated here, because an evaluation may take more memory than a step.

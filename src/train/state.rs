@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
 use crate::base_files::BaseFile;
+use crate::batches::NewOrder;
 use crate::error::TrainError;
+use crate::health::Health;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
@@ -58,6 +60,16 @@ pub(crate) struct State {
     pub(crate) best_step: Option<u64>,
     /// The number of consecutive evaluations without a better loss.
     pub(crate) evals_without_gain: u32,
+    /// The losses so far, as far as the warnings about them need them. Checkpoints of older programs do not
+    /// have them.
+    #[serde(default)]
+    pub(crate) health: Health,
+    /// The number of steps just before this one that were skipped, because they were not finite.
+    #[serde(default)]
+    pub(crate) skipped_in_a_row: u32,
+    /// The order of the data since the run returned to a checkpoint, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<NewOrder>,
     /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
     /// not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +89,9 @@ impl State {
             best_eval: None,
             best_step: None,
             evals_without_gain: 0,
+            health: Health::default(),
+            skipped_in_a_row: 0,
+            order: None,
             base_files: None,
         }
     }
@@ -93,10 +108,14 @@ impl State {
         self.last_eval.map(f64::from_bits)
     }
 
+    pub(crate) fn best_eval(&self) -> Option<f64> {
+        self.best_eval.map(f64::from_bits)
+    }
+
     /// Records the loss of an evaluation. Returns whether it is the lowest so far.
     pub(crate) fn record_eval(&mut self, loss: f64) -> bool {
         self.last_eval = Some(loss.to_bits());
-        let better = self.best_eval.map(f64::from_bits).is_none_or(|best| loss < best);
+        let better = self.best_eval().is_none_or(|best| loss < best);
         if better {
             self.best_eval = Some(loss.to_bits());
             self.evals_without_gain = 0;

@@ -22,6 +22,10 @@ use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
 
+/// The number of consecutive steps that are skipped because their values are not finite. After them, a
+/// further one is an error.
+pub(crate) const MOST_SKIPPED: u32 = 3;
+
 /// A trainee, its training settings, and the step in flight.
 pub(crate) struct Steps<'a, O: Objective> {
     pub(crate) objective: &'a O,
@@ -90,8 +94,8 @@ impl<'a, O: Objective> Steps<'a, O> {
     /// Queues the step after `state.step` on the device, then settles the previous step.
     ///
     /// # Errors
-    /// When the previous step has values that are not finite, an example is damaged, a parameter has no
-    /// gradient, or a checkpoint that this had to wait for could not be written.
+    /// When the previous step is one too many with values that are not finite, an example is damaged, a
+    /// parameter has no gradient, or a checkpoint that this had to wait for could not be written.
     pub(crate) fn queue_next(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
         let previous = self.in_flight.take();
         let queued = self.queue(session);
@@ -103,7 +107,7 @@ impl<'a, O: Objective> Steps<'a, O> {
     /// Waits for the step in flight, if there is one, and records it.
     ///
     /// # Errors
-    /// When its loss or its gradients are not finite; its update has then changed nothing.
+    /// When it is one too many whose loss or gradients are not finite; its update has then changed nothing.
     pub(crate) fn settle(&mut self, session: &mut Session) -> Result<(), TrainError> {
         let step = self.in_flight.take();
         self.settle_step(session, step)
@@ -173,17 +177,48 @@ impl<'a, O: Objective> Steps<'a, O> {
         let Some(settling) = step else { return Ok(()) };
         let step = settling.step;
         let loss: f64 = settling.losses.iter().map(Loss::nats).sum();
-        if !loss.is_finite() && O::Trainee::STAGE == Stage::Main {
-            // The event shows in the curve where the loss became invalid.
-            session.events.emit(Kind::Step(Step { step, loss_nats: loss, ..Step::default() }));
-        }
-        TrainError::require_finite("loss", loss, step)?;
-        let grad_norm = TrainError::require_finite("gradient norm", settling.clip.norm(), step)?;
+        let grad_norm = settling.clip.norm();
+        let is_finite = loss.is_finite() && grad_norm.is_finite();
         match O::Trainee::STAGE {
-            Stage::Main => self.record_step(session, &settling, loss, grad_norm),
-            Stage::Mtp => self.record_head_step(session, step, loss),
+            Stage::Main if is_finite => self.record_step(session, &settling, loss, grad_norm),
+            Stage::Main => self.skip(session, step, loss, grad_norm)?,
+            Stage::Mtp => {
+                TrainError::require_finite("loss", loss, step)?;
+                TrainError::require_finite("gradient norm", grad_norm, step)?;
+                self.record_head_step(session, step, loss);
+            }
         }
         self.settled_at = Instant::now();
+        Ok(())
+    }
+
+    /// Records a step that is not finite. Its update has changed nothing.
+    ///
+    /// # Errors
+    /// When too many steps in a row were skipped.
+    fn skip(
+        &mut self,
+        session: &mut Session,
+        step: u64,
+        loss: f64,
+        grad_norm: f64,
+    ) -> Result<(), TrainError> {
+        // The event shows in the curve where the loss became invalid.
+        let seen = Step { step, loss_nats: loss, grad_norm: Some(grad_norm), ..Step::default() };
+        session.events.emit(Kind::Step(seen));
+        let (what, value) = if loss.is_finite() { ("gradient norm", grad_norm) } else { ("loss", loss) };
+        self.state.main_steps = step;
+        self.state.skipped_in_a_row += 1;
+        let skipped = self.state.skipped_in_a_row;
+        if skipped > MOST_SKIPPED {
+            return Err(TrainError::NotFinite { what, value, step });
+        }
+        session.warn(
+            format!(
+                "the {what} of step {step} is {value}, so the step was skipped ({skipped} of at most {MOST_SKIPPED} in a row). If it happens often, check the examples of this step, or use a lower --learning-rate"
+            ),
+            Some(step),
+        );
         Ok(())
     }
 
@@ -193,6 +228,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         let step_ms = milliseconds(settled.started.max(self.settled_at));
         self.state.main_steps = settled.step;
         self.state.set_last_loss(loss);
+        self.state.skipped_in_a_row = 0;
+        let warning = self.state.health.step(loss);
         let mem_used_bytes = session.memory_bytes(self.trainee.model().device());
         session.record_step(Step {
             step: settled.step,
@@ -208,6 +245,9 @@ impl<'a, O: Objective> Steps<'a, O> {
             data_ms: Some(settled.data_ms),
             optimizer_ms: settled.optimizer_ms,
         });
+        if let Some(warning) = warning {
+            session.warn(warning, Some(settled.step));
+        }
     }
 
     /// Records a step of the head. As a step event it would corrupt the text model's curve. Progress events

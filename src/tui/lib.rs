@@ -21,6 +21,7 @@ pub mod dashboard;
 mod downloads;
 mod example_text;
 mod follow;
+mod held_out;
 pub mod interview;
 pub mod output;
 mod plain;

@@ -13,6 +13,7 @@ use sparktune_runlog::{
     RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
+use crate::held_out::{base_to_best, exported};
 use crate::state::outcome_word;
 
 /// The largest number of characters shown of a generation; the log has all of it.
@@ -45,7 +46,7 @@ pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, Strin
             vec![format!("{} carried out at step {}", escape(&control.action), count(control.step))],
         ),
         Kind::Warning(warning) => ("warning", vec![escape(&warning.message).into_owned()]),
-        Kind::RunFinished(finished) => ("finished", run_finished(finished)),
+        Kind::RunFinished(finished) => ("finished", run_finished(finished, view)),
         Kind::Unknown(kind) => ("other", vec![format!("'{}', written by a newer sparktune", escape(kind))]),
     };
     (kind, parts.join(" · "))
@@ -60,6 +61,7 @@ fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
         started.epochs.map(|epochs| format!("{epochs} epoch{}", if epochs == 1.0 { "" } else { "s" })),
     );
     parts.extend(started.resumed_from_step.map(|step| format!("resumed from step {}", count(step))));
+    parts.extend(started.order_seed.map(|seed| format!("data in another order, of seed {seed}")));
     if !started.sparktune.is_empty() {
         parts.push(format!("sparktune {}", escape(&started.sparktune)));
     }
@@ -96,10 +98,16 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
 }
 
 fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
-    let best = view.best_eval().is_some_and(|best| best.step == eval.step);
+    let note = if eval.step == 0 {
+        " (the base model)"
+    } else if view.best_eval().is_some_and(|best| best.step == eval.step) {
+        " (best)"
+    } else {
+        ""
+    };
     vec![
         format!("step {}", count(eval.step)),
-        format!("loss {}{}", loss(eval.loss_nats), if best { " (best)" } else { "" }),
+        format!("loss {}{note}", loss(eval.loss_nats)),
         counted(eval.examples, "example"),
         counted(eval.target_tokens, "trained token"),
         format!("took {}", or_unknown(eval.eval_ms, milliseconds)),
@@ -174,12 +182,14 @@ fn gpu_words(gpu: &GpuSample) -> String {
     words
 }
 
-fn run_finished(finished: &RunFinished) -> Vec<String> {
+fn run_finished(finished: &RunFinished, view: &RunView) -> Vec<String> {
     let mut parts = vec![outcome_word(finished.outcome).to_owned()];
     parts.extend(finished.reason.as_deref().map(|reason| escape(reason).into_owned()));
     parts.push(counted(finished.step, "step"));
     parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
     parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
+    parts.extend(base_to_best(view));
+    parts.extend(exported(view));
     if let Some((predicted, peak)) = finished.mem_predicted_bytes.zip(finished.mem_peak_bytes) {
         parts.push(format!("memory {}", peak_in_words(predicted, peak)));
     }
@@ -229,7 +239,13 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),
         Liveness::Finished { outcome: Outcome::Completed } => {
-            format!("completed, {}", counted(view.steps_done(), "step"))
+            let parts = [Some(format!("completed, {}", counted(view.steps_done(), "step")))];
+            let parts = parts.into_iter().chain([base_to_best(view), exported(view)]);
+            parts.flatten().collect::<Vec<_>>().join("; ")
+        }
+        Liveness::Finished { outcome: Outcome::Diverged } => {
+            let why = view.finished().and_then(|finished| finished.reason.as_deref()).unwrap_or_default();
+            format!("diverged, {}: {}", counted(view.steps_done(), "step"), escape(why))
         }
         Liveness::Finished { outcome } => {
             let reason =
@@ -281,6 +297,7 @@ mod tests {
                 total_steps: Some(1200),
                 epochs: Some(3.0),
                 resumed_from_step: None,
+                order_seed: None,
             }),
             Kind::Phase(Phase { phase: "train".into(), detail: Some("2 epochs left".into()) }),
             Kind::Progress(Progress {
@@ -295,6 +312,7 @@ mod tests {
                 total: Some(4 << 30),
                 unit: "bytes".into(),
             }),
+            Kind::Eval(Eval { step: 0, loss_nats: 2.31, examples: 8, ..Eval::default() }),
             Kind::Step(Step { step: 1, loss_nats: 2.5, ..Step::default() }),
             Kind::Step(Step {
                 step: 2,
@@ -350,6 +368,9 @@ mod tests {
                 step: 3,
                 final_loss_nats: None,
                 eval_loss_nats: Some(1.25),
+                best_step: Some(3),
+                best_eval_nats: Some(1.25),
+                exported_step: None,
                 mem_peak_bytes: Some(2_900_000_000),
                 mem_predicted_bytes: Some(3_100_000_000),
                 outputs: vec!["outputs/adapter".into()],
@@ -363,17 +384,18 @@ mod tests {
 13:27:31 UTC phase      train · 2 epochs left
 13:27:31 UTC progress   tokenise 1,500 of 3,000 (50 %) examples
 13:27:32 UTC progress   load 1.1 GB of 4.3 GB (25 %)
-13:27:32 UTC step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · took – · – tok/s · mem – · left –
+13:27:32 UTC eval       step 0 · loss 2.3100 (the base model) · 8 examples · 0 trained tokens · took –
+13:27:33 UTC step       1/1,200 · epoch – · loss 2.5000 (avg 2.5000) · lr – · grad – · took – · – tok/s · mem – · left –
 13:27:33 UTC step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · took 412 ms · 4,966 tok/s · mem 3.2 GB · left 9 min 59 s
-13:27:33 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
+13:27:34 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
 13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
-13:27:34 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
+13:27:35 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
 13:27:35 UTC fp8        step 3 · loss on the first step's packs – with fp8, 1.2500 in bf16
-13:27:35 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
+13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
-13:27:36 UTC control    stop carried out at step 3
-13:27:37 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
-13:27:37 UTC other      'weather', written by a newer sparktune";
+13:27:37 UTC control    stop carried out at step 3
+13:27:37 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:38 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),

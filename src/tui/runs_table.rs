@@ -30,6 +30,18 @@ pub struct RunRow {
     pub total_steps: Option<u64>,
     /// The moving average of the training loss, in nats.
     pub loss_nats: Option<f64>,
+    /// The base model's loss on the eval set, in nats. A long run's log is not read to where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_eval_nats: Option<f64>,
+    /// The step of the best evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    /// The loss of the best evaluation, in nats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_eval_nats: Option<f64>,
+    /// The step of the weights that the outputs contain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exported_step: Option<u64>,
     /// The time of the last event, in microseconds since the Unix epoch.
     pub last_event_us: Option<u64>,
     /// The size of its files in bytes.
@@ -58,6 +70,10 @@ impl RunRow {
             step: None,
             total_steps: None,
             loss_nats: None,
+            base_eval_nats: None,
+            best_step: None,
+            best_eval_nats: None,
+            exported_step: None,
             last_event_us: None,
             size_bytes: run.size_bytes(),
         };
@@ -68,6 +84,10 @@ impl RunRow {
                 step: view.last_event_us.map(|_| view.steps_done()),
                 total_steps: view.total_steps(),
                 loss_nats: view.loss_ema,
+                base_eval_nats: view.base_eval.as_ref().map(|eval| eval.loss_nats),
+                best_step: view.best().map(|(step, _)| step),
+                best_eval_nats: view.best().map(|(_, loss)| loss),
+                exported_step: view.exported_step(),
                 last_event_us: view.last_event_us,
                 ..row
             },
@@ -87,19 +107,23 @@ pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
 /// Formats the table, ending in a newline. Ages are computed from `now_us`, the current time in microseconds
 /// since the Unix epoch. Problems are listed below the table.
 pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
-    let mut cells = vec![["NAME", "STATE", "STEP", "LOSS", "LAST EVENT", "SIZE"].map(str::to_owned)];
+    let mut cells =
+        vec![["NAME", "STATE", "STEP", "LOSS", "BEST EVAL", "LAST EVENT", "SIZE"].map(str::to_owned)];
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
             State::of(row.liveness).word.to_owned(),
             or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
             or_unknown(row.loss_nats, loss),
+            or_unknown(row.best_eval_nats.zip(row.best_step), |(best, step)| {
+                format!("{} at {}", loss(best), count(step))
+            }),
             or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
             bytes(row.size_bytes),
         ]);
     }
     let width = |column: usize| cells.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
+    let widths: [usize; 7] = std::array::from_fn(width);
     let mut table = String::new();
     for row in &cells {
         let padded: Vec<String> = row
@@ -137,6 +161,10 @@ mod tests {
             step: Some(1200),
             total_steps: None,
             loss_nats: Some(1.25),
+            base_eval_nats: Some(2.31),
+            best_step: Some(600),
+            best_eval_nats: Some(1.42),
+            exported_step: Some(600),
             last_event_us: Some(1_000_000),
             size_bytes: 1 << 20,
         }
@@ -146,14 +174,15 @@ mod tests {
     fn the_table_lines_up_and_marks_what_is_unknown() {
         let mut fresh = row("b", Liveness::NotStarted);
         (fresh.step, fresh.loss_nats, fresh.last_event_us) = (None, None, None);
+        (fresh.best_step, fresh.best_eval_nats) = (None, None);
         let mut newer = row("c\u{1b}[0m", Liveness::Running);
         (newer.liveness, newer.problem) = (None, Some("event format v2 is newer\n".into()));
         let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
         let expected = "\
-NAME        STATE        STEP     LOSS    LAST EVENT  SIZE
-long-name   completed    1,200/–  1.2500  1 min ago   1.0 MB
-b           not started  –        –       –           1.0 MB
-c\\u{1b}[0m  unreadable   1,200/–  1.2500  1 min ago   1.0 MB
+NAME        STATE        STEP     LOSS    BEST EVAL      LAST EVENT  SIZE
+long-name   completed    1,200/–  1.2500  1.4200 at 600  1 min ago   1.0 MB
+b           not started  –        –       –              –           1.0 MB
+c\\u{1b}[0m  unreadable   1,200/–  1.2500  1.4200 at 600  1 min ago   1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000), expected);

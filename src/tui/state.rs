@@ -35,6 +35,7 @@ impl State {
             Some(Liveness::Finished { outcome }) => {
                 let (glyph, role) = match outcome {
                     Outcome::Completed => (("✔", "+"), Role::Good),
+                    Outcome::Diverged => (("▲", "!"), Role::Bad),
                     Outcome::Failed => (("✖", "X"), Role::Bad),
                     Outcome::Stopped | Outcome::Unknown => (("■", "="), Role::Warn),
                 };
@@ -53,6 +54,7 @@ impl State {
 pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Completed => "completed",
+        Outcome::Diverged => "diverged",
         Outcome::Stopped => "stopped",
         Outcome::Failed => "failed",
         Outcome::Unknown => "ended",

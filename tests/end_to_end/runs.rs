@@ -225,6 +225,37 @@ fn export_writes_the_same_outputs_again() {
 }
 
 #[test]
+fn a_named_checkpoint_is_exported_or_resumed_and_later_ones_are_kept() {
+    let (place, run) = Place::with_finished_run();
+    for command in ["export", "resume"] {
+        let refused = place.sparktune([command, "latest", "--checkpoint", "5"]).exits(2);
+        assert!(refused.err.contains("choose one of these steps: 2, 4, 6"), "{}", refused.err);
+    }
+    assert!(
+        place.sparktune(["export", "latest", "--checkpoint", "4", "--best"]).exits(2).err.contains("--best")
+    );
+    place.sparktune(["export", "latest", "--checkpoint", "4"]).exits(0);
+    assert!(run.join("outputs/step-000004/merged/model.safetensors").is_file());
+
+    let merged = || std::fs::read(run.join("outputs/merged/model.safetensors")).unwrap();
+    let before = merged();
+    let resumed = place.sparktune(["resume", "latest", "--checkpoint", "4", "--json"]).exits(0);
+    assert!(resumed.err.contains("later-step-000006"), "{}", resumed.err);
+    assert!(run.join("checkpoints/later-step-000006/manifest.json").is_file());
+    assert!(merged() == before, "the same steps give the same weights");
+    let summary = resumed.last();
+    assert_eq!((summary["outcome"].as_str(), summary["steps"].as_u64()), (Some("completed"), Some(6)));
+    let best = summary["best_step"].as_u64().unwrap();
+    assert!([2, 4, 6].contains(&best) && summary["best_eval"].is_f64(), "{summary}");
+    assert!(summary["base_eval"].as_f64().unwrap() > 0.0 && summary["warnings"].is_array(), "{summary}");
+    let rows = place.sparktune(["runs", "--json"]).exits(0).last();
+    assert_eq!(
+        (rows[0]["best_step"].as_u64(), &rows[0]["best_eval_nats"]),
+        (Some(best), &summary["best_eval"])
+    );
+}
+
+#[test]
 fn without_any_run_the_next_step_is_named() {
     let place = Place::new();
     for command in ["watch", "resume", "stop"] {

@@ -78,7 +78,10 @@ pub struct RunView {
     pub last_step: Option<Step>,
     /// The moving average of the training loss, without values that are not finite.
     pub loss_ema: Option<f64>,
-    /// Last evaluation.
+    /// The evaluation before the first step: the base model's loss, with which the others are compared. It is
+    /// never the best one, because it belongs to no trained weights.
+    pub base_eval: Option<Eval>,
+    /// Last evaluation of trained weights.
     pub last_eval: Option<Eval>,
     /// Last comparison of the losses with and without fp8.
     pub fp8_loss: Option<Fp8Loss>,
@@ -214,6 +217,10 @@ impl RunView {
     }
 
     fn eval(&mut self, eval: &Eval) {
+        if eval.step == 0 {
+            self.base_eval = Some(eval.clone());
+            return;
+        }
         self.charts.eval_loss.push(eval.step, eval.loss_nats);
         let better = self.bests.last().is_none_or(|best| eval.loss_nats < best.loss_nats);
         if eval.loss_nats.is_finite() && better {
@@ -233,6 +240,18 @@ impl RunView {
     /// Returns the evaluation with the lowest loss.
     pub fn best_eval(&self) -> Option<&Eval> {
         self.bests.last()
+    }
+
+    /// Returns the step and the loss of the best evaluation, as the trainer knew it at its end, otherwise of
+    /// the best one that was read.
+    pub fn best(&self) -> Option<(u64, f64)> {
+        let logged = self.finished().and_then(|finished| finished.best_step.zip(finished.best_eval_nats));
+        logged.or_else(|| self.best_eval().map(|eval| (eval.step, eval.loss_nats)))
+    }
+
+    /// Returns the step of the weights that the outputs contain, if the newest attempt logged it.
+    pub fn exported_step(&self) -> Option<u64> {
+        self.finished()?.exported_step
     }
 
     /// Returns the number of steps done, including those before a resume.
@@ -319,7 +338,7 @@ impl RunView {
     }
 
     /// Reads a run's beginning and end, for lists, in constant time. In a long run, curves and averages cover
-    /// only the end, and `best_eval` may miss an earlier one.
+    /// only the end, `best_eval` may miss an earlier one, and `base_eval` may be missing.
     ///
     /// # Errors
     /// The same as for [`EventTailer::poll`].

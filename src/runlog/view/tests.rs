@@ -98,6 +98,46 @@ fn the_highest_memory_of_all_attempts_counts_and_one_that_crashed_has_told_none(
 }
 
 #[test]
+fn the_bases_loss_is_the_zero_line_and_never_the_best() {
+    let mut log = Log::new();
+    log.start(None);
+    log.eval(0, 1.5);
+    assert_eq!(log.view.base_eval.as_ref().map(|eval| eval.loss_nats), Some(1.5));
+    assert_eq!((log.view.best(), log.view.last_eval.is_none()), (None, true));
+    log.step(1, 2.0);
+    log.eval(1, 1.8);
+    assert_eq!(log.view.best(), Some((1, 1.8)), "although the base was better");
+    assert!(log.view.charts.eval_loss.buckets().iter().all(|bucket| bucket.first_step == 1));
+    log.start(None);
+    assert_eq!(log.view.base_eval.as_ref().map(|eval| eval.loss_nats), Some(1.5), "the base stays the same");
+    let finished = RunFinished {
+        best_step: Some(7),
+        best_eval_nats: Some(0.5),
+        exported_step: Some(7),
+        ..RunFinished::default()
+    };
+    log.emit(Kind::RunFinished(finished));
+    assert_eq!((log.view.best(), log.view.exported_step()), (Some((7, 0.5)), Some(7)), "as the trainer says");
+}
+
+#[test]
+fn an_attempt_that_returns_to_a_checkpoint_discards_the_steps_after_it() {
+    let mut log = Log::new();
+    log.start(None);
+    (1..=9).for_each(|step| log.step(step, if step > 5 { f64::NAN } else { 2.0 }));
+    let order_seed = Some(77);
+    log.emit(Kind::RunStarted(RunStarted {
+        resumed_from_step: Some(4),
+        order_seed,
+        ..RunStarted::default()
+    }));
+    assert_eq!((log.view.steps_done(), log.view.attempts.len()), (4, 1));
+    assert_eq!(log.view.attempts[0].started.order_seed, order_seed);
+    assert_eq!(log.view.charts.loss.buckets().last().unwrap().last_step, 4);
+    assert_eq!(log.view.discarded.loss.buckets().iter().map(|bucket| bucket.nonfinite).sum::<u64>(), 4);
+}
+
+#[test]
 fn a_resumed_attempt_supersedes_the_steps_after_its_checkpoint() {
     let mut log = Log::new();
     log.start(None);

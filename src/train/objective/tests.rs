@@ -1,6 +1,7 @@
 //! A pairwise objective, which exists only here. It tests that a loss over groups of examples works in the
 //! real loop: from a token file through packing, training, evaluation, checkpoints and resume to the outputs.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use sparktune_kernels::Weight;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 use sparktune_model::{Checkpoint, LoraConfig};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Outcome, RunDir, RunsRoot};
+use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
 
 use super::*;
-use crate::batches::Batches;
+use crate::batches::{Batches, NewOrder};
 use crate::examples::Examples;
 use crate::run::{Finished, train_for};
 use crate::{TrainError, TrainOptions};
@@ -168,7 +169,7 @@ fn a_pairwise_objective_learns_through_the_whole_loop() {
         assert!(losses[0] > 0.69 && losses[8] < 0.6 * losses[0], "{losses:?}");
         // Pairs that were never trained on are distinguished too.
         assert!(finished.eval_loss.unwrap() < 0.6 * losses[0], "{:?} of {losses:?}", finished.eval_loss);
-        assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&6, &9]);
+        assert_eq!(recorded(&run, "eval", "loss_nats").keys().collect::<Vec<_>>(), [&0, &6, &9]);
         assert!(run.outputs().join("merged/model.safetensors").is_file());
     }
 }
@@ -191,6 +192,135 @@ fn a_pairwise_run_stopped_after_every_step_continues_bit_for_bit() {
         let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
         assert!(weights(&whole) == weights(&parts));
     }
+}
+
+/// The same objective, except that the sequences with this property have no finite loss in training.
+struct Poisoned<F>(F);
+
+impl<F: Fn(&PackedSequence) -> bool> Objective for Poisoned<F> {
+    type Trainee = TextModel;
+
+    fn examples_per_group(&self) -> usize {
+        PREFERENCE.examples_per_group()
+    }
+
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize {
+        PREFERENCE.loss_terms(sequence)
+    }
+
+    fn loss_and_gradients(
+        &self,
+        text: &TextModel,
+        sequence: &PackedSequence,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss {
+        let scale = if (self.0)(sequence) { f64::NAN } else { scale };
+        PREFERENCE.loss_and_gradients(text, sequence, scale, gradients)
+    }
+
+    fn loss_sum(&self, text: &TextModel, sequence: &PackedSequence) -> Loss {
+        PREFERENCE.loss_sum(text, sequence)
+    }
+}
+
+fn train_poisoned(
+    run: &RunDir,
+    stop: bool,
+    is_poisoned: impl Fn(&PackedSequence) -> bool,
+) -> Result<Finished, TrainError> {
+    train_for(&Poisoned(is_poisoned), run, &AtomicBool::new(stop), &TrainOptions::default())
+}
+
+/// Returns a property that only the sequences of some calls have.
+fn calls(poisoned: std::ops::Range<u32>) -> impl Fn(&PackedSequence) -> bool {
+    let call = Cell::new(0);
+    move |_| poisoned.contains(&call.replace(call.get() + 1))
+}
+
+fn warnings(run: &RunDir, words: &str) -> usize {
+    let view = RunView::replay(run).unwrap();
+    view.warnings.iter().filter(|warning| warning.what.message.contains(words)).count()
+}
+
+#[test]
+fn a_step_without_a_finite_loss_is_skipped_and_a_resumed_run_skips_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let holds_pair_5 = |sequence: &PackedSequence| {
+        sequence.cu_seqlens.windows(2).any(|border| sequence.input_ids[border[0] as usize] == 5)
+    };
+    let whole = run_of_pairs(root.path(), LORA, false);
+    let finished = train_poisoned(&whole, false, holds_pair_5).unwrap();
+    assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 9));
+    let losses = recorded(&whole, "step", "loss_nats");
+    let skipped = losses.values().filter(|loss| *loss == "null").count();
+    assert!((1..=3).contains(&skipped), "pair 5 is in one step of each epoch: {losses:?}");
+    assert_eq!(warnings(&whole, "so the step was skipped (1 of at most 3 in a row)"), skipped);
+
+    let parts = run_of_pairs(root.path(), LORA, false);
+    while train_poisoned(&parts, true, holds_pair_5).unwrap().outcome == Outcome::Stopped {}
+    assert_eq!(recorded(&parts, "step", "loss_nats"), losses);
+    let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
+    assert!(weights(&whole) == weights(&parts));
+}
+
+#[test]
+fn after_too_many_skipped_steps_a_run_returns_to_its_last_good_checkpoint_once() {
+    let root = tempfile::tempdir().unwrap();
+    let started_from = |run: &RunDir| {
+        let text = fs::read_to_string(run.event_file(1)).unwrap();
+        let events = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let started = events.filter(|event| event["kind"] == "run_started");
+        started
+            .map(|event| (event["resumed_from_step"].as_u64(), event["order_seed"].is_u64()))
+            .collect::<Vec<_>>()
+    };
+    // With at most two sequences a step, the steps 6 to 9 are poisoned, and step 4 has a checkpoint.
+    let run = run_of_pairs(root.path(), LORA, false);
+    let finished = train_poisoned(&run, false, calls(10..18)).unwrap();
+    assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 9));
+    assert_eq!(started_from(&run), [(None, false), (Some(4), true)]);
+    assert_eq!(warnings(&run, "returns to the checkpoint of step 4"), 1);
+    assert!(run.checkpoints().join("later-step-000008").is_dir(), "it is set aside");
+
+    let run = run_of_pairs(root.path(), LORA, false);
+    let error = train_poisoned(&run, false, calls(10..10_000)).unwrap_err();
+    assert!(matches!(error, TrainError::NotFinite { step: 8, .. }), "three more are skipped: {error}");
+    assert_eq!(warnings(&run, "returns to the checkpoint"), 1, "it returns once");
+
+    let run = run_of_pairs(root.path(), LORA, false);
+    let error = train_poisoned(&run, false, calls(0..10_000)).unwrap_err();
+    assert!(matches!(error, TrainError::NotFinite { step: 4, .. }), "there is no checkpoint yet: {error}");
+    assert_eq!(warnings(&run, "returns to the checkpoint"), 0);
+}
+
+#[test]
+fn a_new_order_moves_only_what_follows_its_step_and_trains_every_pack_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pairs.qubgpu");
+    write_pairs(&path, 0..60);
+    let plan = Plan::from_toml(&plan(FULL, false), "plan.toml").unwrap();
+    let steps = |order: Option<NewOrder>| -> Vec<Vec<Vec<u32>>> {
+        let examples = Examples::open(&path, 512, 2).unwrap();
+        let mut batches = Batches::new(examples, &plan, 2, None).unwrap();
+        order.into_iter().for_each(|order| batches.change_order(order));
+        let ids = |sequence: &PackedSequence| sequence.input_ids.to_vec();
+        let all = 0..batches.total_steps();
+        all.map(|step| batches.step(step).unwrap().sequences.iter().map(ids).collect()).collect()
+    };
+    let usual = steps(None);
+    let epoch = usual.len() / 2;
+    let from_step = 3;
+    let moved = steps(Some(NewOrder { from_step: from_step as u64, seed: 1 }));
+    assert_eq!(moved[..from_step], usual[..from_step]);
+    assert_ne!(moved[from_step..epoch], usual[from_step..epoch]);
+    assert_eq!(moved[epoch + 1..], usual[epoch + 1..], "the next epoch is the same");
+    let sorted = |steps: &[Vec<Vec<u32>>]| {
+        let mut packs = steps.concat();
+        packs.sort();
+        packs
+    };
+    assert_eq!(sorted(&moved), sorted(&usual));
 }
 
 #[test]

@@ -110,6 +110,9 @@ pub(crate) struct Chart<'a> {
     pub curves: Vec<Curve<'a>>,
     /// The marked steps. They have a row of their own if there are any.
     pub marks: Vec<Mark>,
+    /// A value that the curves are compared with, drawn as a horizontal line with the name that it has in the
+    /// legend.
+    pub level: Option<(f64, &'a str)>,
     /// The step of the crosshair, a vertical line through all curves.
     pub crosshair: Option<u64>,
     /// The text that is shown when there is nothing to draw.
@@ -147,6 +150,7 @@ impl Chart<'_> {
             return;
         };
         self.value_labels(&plot, buffer, theme);
+        self.level(&plot, buffer, theme);
         let gaps = self.curves(&plot, buffer, theme);
         self.step_labels(&plot, area, buffer, theme);
         self.marks(&plot, &gaps, buffer, theme);
@@ -188,6 +192,10 @@ impl Chart<'_> {
                 }
             }
         }
+        // A level alone is not worth a chart.
+        if !values.is_empty() {
+            values.extend(self.level.map(|(value, _)| value));
+        }
         let mut axis = Axis::of(values.iter().copied(), self.log, unit::least_span(self.unit))?;
         if let Some(most) = unit::most(self.unit).filter(|most| values.iter().all(|value| value <= most)) {
             axis = axis.below(most);
@@ -220,6 +228,16 @@ impl Chart<'_> {
                 }
             }
             taken = Some(row);
+        }
+    }
+
+    /// Draws the level in the row that a curve with this value would have.
+    fn level(&self, plot: &Plot, buffer: &mut Buffer, theme: &Theme) {
+        let Some((value, _)) = self.level else { return };
+        let row = ((1.0 - plot.axis.fraction(value)) * f64::from(plot.area.height - 1)).round() as u16;
+        for x in plot.area.x..plot.area.right() {
+            let cell = &mut buffer[(x, plot.area.y + row)];
+            cell.set_symbol(level_glyph(theme)).set_style(theme.style(Role::Eval));
         }
     }
 
@@ -339,6 +357,9 @@ impl Chart<'_> {
         }
         // The compared run comes first, because it is what the user looks for.
         entries.sort_by_key(|(_, role, _)| *role != Role::Other);
+        if let Some((_, name)) = self.level {
+            entries.push((level_glyph(theme), Role::Eval, name));
+        }
         if gaps {
             entries.push((gap_glyph(theme), Role::Bad, "NaN or inf"));
         }
@@ -386,6 +407,10 @@ fn ink(curve: &Curve<'_>, theme: &Theme) -> Ink {
             .unwrap_or('*'),
         sparse: theme.colours == Colours::None && curve.shape == Shape::Envelope,
     }
+}
+
+fn level_glyph(theme: &Theme) -> &'static str {
+    theme.glyph("╌", "-")
 }
 
 fn gap_glyph(theme: &Theme) -> &'static str {

@@ -18,6 +18,7 @@ fn chart<'a>(curves: Vec<Curve<'a>>, from: u64, to: u64) -> Chart<'a> {
         log: false,
         curves,
         marks: Vec::new(),
+        level: None,
         crosshair: None,
         empty: "nothing yet",
     }
@@ -92,6 +93,23 @@ fn a_chart_shows_envelope_average_evals_gaps_marks_and_what_was_discarded() {
         let colour = TRUE_COLOUR.style(role).fg.unwrap();
         assert!(buffer.content.iter().any(|cell| cell.fg == colour), "nothing is drawn as {role:?}");
     }
+}
+
+#[test]
+fn a_level_is_a_line_across_the_chart_and_belongs_to_its_range() {
+    let mut series = Series::default();
+    (1..=50).for_each(|step| series.push(step, 1.0));
+    let mut chart = chart(vec![envelope(series.buckets())], 1, 50);
+    chart.level = Some((2.0, "base"));
+    for (theme, glyph) in [(TRUE_COLOUR, "╌"), (ASCII, "-")] {
+        let screen = picture::text(&drawn(&chart, 60, 12, &theme));
+        // The first line is the border.
+        let across = screen.lines().skip(1).position(|line| line.matches(glyph).count() > 30);
+        assert!(across.is_some_and(|row| row < 4), "above the curve: {screen}");
+        assert!(screen.contains("base"), "{screen}");
+    }
+    chart.curves.clear();
+    assert!(picture::text(&drawn(&chart, 60, 12, &TRUE_COLOUR)).contains("nothing yet"));
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn side_chart(dash: &Dashboard, side: &Metric, area: Rect, buffer: &mut Buffer, 
         log: false,
         curves: vec![curve(discarded, Role::Discarded), curve(kept, Role::Curve)],
         marks: Vec::new(),
+        level: None,
         crosshair: dash.crosshair(),
         empty: "not measured",
     };
@@ -93,6 +94,7 @@ fn side_chart(dash: &Dashboard, side: &Metric, area: Rect, buffer: &mut Buffer, 
 fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
     let known = dash.shown();
     let (charts, discarded) = (&known.view.charts, &known.view.discarded);
+    let base = known.view.base_eval.as_ref().filter(|eval| eval.loss_nats.is_finite());
     let other = dash.shown_other();
     let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
     // The title names the curves that the legend leaves out.
@@ -112,6 +114,8 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
         log: dash.log,
         curves,
         marks: marks(known),
+        // A zoomed chart is for details, which a distant line would flatten.
+        level: base.filter(|_| dash.zoom.is_whole()).map(|eval| (eval.loss_nats, "base")),
         crosshair: dash.crosshair(),
         empty: if known.view.attempts.is_empty() { "nothing logged yet" } else { "no step yet" },
     };

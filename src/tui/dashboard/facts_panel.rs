@@ -2,12 +2,13 @@
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{self, clock, count, counted, loss, or_unknown};
+use sparktune_base::units::{self, clock, count, counted, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Device, Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
 use super::reading::Known;
+use crate::held_out::{base_to_best, exported};
 use crate::screen::{Role, Theme};
 use crate::state::outcome_word;
 use crate::wrap::wrap;
@@ -53,12 +54,9 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
     for attempt in &known.view.attempts {
         page.text(&attempt_words(attempt));
     }
-    let best = known.view.best_eval();
-    page.text(&format!(
-        "{}; best eval {}",
-        counted(known.view.checkpoints.len() as u64, "checkpoint"),
-        or_unknown(best, |best| format!("{} at step {}", loss(best.loss_nats), count(best.step)))
-    ));
+    let checkpoints = Some(counted(known.view.checkpoints.len() as u64, "checkpoint"));
+    let facts = [checkpoints, base_to_best(&known.view), exported(&known.view)];
+    page.text(&facts.into_iter().flatten().collect::<Vec<_>>().join("; "));
     page.title("plan");
     match &facts.plan {
         Some(Ok(plan)) => {

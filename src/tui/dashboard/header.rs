@@ -11,6 +11,7 @@ use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Dashboard, Known, Tab};
+use crate::held_out::base_to_best;
 use crate::plain::standing;
 use crate::screen::{Role, Theme};
 use crate::state::State;
@@ -154,9 +155,7 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
             or_unknown(finished.final_loss_nats, loss),
             or_unknown(finished.eval_loss_nats, loss)
         );
-        let best = view
-            .best_eval()
-            .map(|best| format!(" · best eval {} at step {}", loss(best.loss_nats), count(best.step)));
+        let best = base_to_best(view).map(|best| format!(" · {best}"));
         vec![Span::raw(losses), Span::styled(best.unwrap_or_default(), dim)]
     } else if let (Some(step), false) = (&view.last_step, live) {
         // No time is left to show while no trainer is running.
@@ -285,7 +284,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
             };
             Some((Role::Bad, format!("{sentence}. Its log: {}{torn}", log())))
         }
-        Liveness::Finished { outcome: Outcome::Completed } => {
+        Liveness::Finished { outcome } if outcome.is_complete() => {
             let outputs = known.view.finished().map(|f| f.outputs.as_slice()).unwrap_or_default();
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
             let how = serve.then(|| {
@@ -294,7 +293,8 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });
-            Some((Role::Good, format!("{sentence}{}", how.unwrap_or_default())))
+            let role = if outcome == Outcome::Completed { Role::Good } else { Role::Bad };
+            Some((role, format!("{sentence}{}", how.unwrap_or_default())))
         }
         Liveness::Finished { outcome } => {
             let role = if outcome == Outcome::Failed { Role::Bad } else { Role::Warn };

@@ -194,7 +194,7 @@ impl Known {
             Kind::Warning(_) => Role::Warn,
             Kind::RunFinished(finished) => match finished.outcome {
                 Outcome::Completed => Role::Good,
-                Outcome::Failed => Role::Bad,
+                Outcome::Failed | Outcome::Diverged => Role::Bad,
                 Outcome::Stopped | Outcome::Unknown => Role::Warn,
             },
             Kind::Eval(_) | Kind::Fp8Loss(_) => Role::Eval,

@@ -59,6 +59,7 @@ impl Story {
                 total_steps: Some(4000),
                 epochs: Some(3.0),
                 resumed_from_step,
+                order_seed: None,
             }),
         );
     }
@@ -160,6 +161,7 @@ impl Story {
     fn until(last: u64) -> Self {
         let mut story = Self::early();
         story.phase("train", "4000 optimizer steps");
+        story.tell(9_400, Kind::Eval(Eval { step: 0, loss_nats: 2.8, ..Eval::default() }));
         story.diverges = true;
         for step in 1..=1700.min(last) {
             story.step(step);
@@ -191,6 +193,9 @@ impl Story {
             step,
             final_loss_nats: Some(1.1234),
             eval_loss_nats: Some(1.1602),
+            best_step: None,
+            best_eval_nats: None,
+            exported_step: completed.then_some(step),
             mem_peak_bytes: Some(42_000_000_000),
             mem_predicted_bytes: None,
             outputs: if completed { outputs.map(str::to_owned).to_vec() } else { Vec::new() },
@@ -269,6 +274,7 @@ fn the_state_of_a_run_is_drawn_in_the_colour_of_its_role() {
         (finished(Outcome::Completed), "✔ completed", Role::Good),
         (finished(Outcome::Stopped), "■ stopped", Role::Warn),
         (finished(Outcome::Failed), "✖ failed", Role::Bad),
+        (finished(Outcome::Diverged), "▲ diverged", Role::Bad),
     ] {
         let mut dashboard = Story::until(300).dashboard(liveness);
         picture::assert_role(&picture::usual(&mut dashboard), word, role);

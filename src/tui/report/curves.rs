@@ -27,6 +27,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             discarded: &discarded.loss,
             eval: Some([&kept.eval_loss, &discarded.eval_loss]),
             best: run.view.best_eval().map(|eval| eval.step),
+            base: run.view.base_eval.as_ref().map(|eval| eval.loss_nats).filter(|loss| loss.is_finite()),
             checkpoints: checkpoints(run),
             resumes: resumes.clone(),
         }
@@ -47,6 +48,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                     discarded,
                     eval: None,
                     best: None,
+                    base: None,
                     checkpoints: Vec::new(),
                     resumes: resumes.clone(),
                 }

@@ -37,12 +37,23 @@ impl Drawing {
             values(page, &self.y);
             places(page, &self.x);
         });
+        self.base(page, chart);
         self.resumes(page, chart);
         stretched(page, |page| self.curves(page, chart.unit.smooths()));
         self.slices(page, chart);
         self.broken(page);
         self.checkpoints(page, chart);
         self.evals(page, chart);
+    }
+
+    /// Draws the line that the evaluations are compared with.
+    fn base(&self, page: &mut Markup, chart: &Chart) {
+        let Some(base) = chart.base else { return };
+        let y = percent(1.0 - self.y.place(base));
+        let attrs = [("class", "base"), ("x1", "0"), ("x2", "100%"), ("y1", y.as_str()), ("y2", &y)];
+        page.element("line", &attrs, |page| {
+            page.leaf("title", &[], &format!("evaluation of the base model: {}", chart.unit.show(base)));
+        });
     }
 
     fn resumes(&self, page: &mut Markup, chart: &Chart) {
@@ -206,6 +217,9 @@ pub(super) fn key(page: &mut Markup, class: &'static str) {
         "line" => page.empty("path", &[("class", class), ("d", "M1 8C6 2 12 10 21 4")]),
         "old" => page.empty("path", &[("class", "old line"), ("d", "M1 8C6 2 12 10 21 4")]),
         "band" => page.empty("path", &[("class", class), ("d", "M1 9L8 5L21 7V2L8 1L1 3Z")]),
+        "base" => {
+            page.empty("line", &[("class", class), ("x1", "1"), ("x2", "21"), ("y1", "6"), ("y2", "6")])
+        }
         "resume" => {
             page.empty("line", &[("class", class), ("x1", "11"), ("x2", "11"), ("y1", "0"), ("y2", "12")])
         }

@@ -37,7 +37,9 @@ fn state(page: &mut Markup, run: &ReportInput) {
     let class = match liveness {
         Liveness::Running => "pill live",
         Liveness::Stalled { .. } => "pill warn",
-        Liveness::Crashed | Liveness::Gone | Liveness::Finished { outcome: Outcome::Failed } => "pill bad",
+        Liveness::Crashed
+        | Liveness::Gone
+        | Liveness::Finished { outcome: Outcome::Failed | Outcome::Diverged } => "pill bad",
         Liveness::Finished { outcome: Outcome::Completed } => "pill good",
         Liveness::NotStarted | Liveness::Finished { .. } => "pill",
     };
@@ -99,8 +101,15 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let last = finished.and_then(|f| f.final_loss_nats).or(view.last_step.as_ref().map(|s| s.loss_nats));
     let average = view.loss_ema.map(|ema| format!("average {}", loss(ema))).unwrap_or_default();
     all.push(("Loss of the last step", or_unknown(last, loss), average));
-    if let Some(best) = view.best_eval() {
-        all.push(("Best evaluation", loss(best.loss_nats), format!("at step {}", count(best.step))));
+    if let Some(base) = &view.base_eval {
+        let how = "held-out loss before training".to_owned();
+        all.push(("Base model", loss(base.loss_nats), how));
+    }
+    if let Some((step, best)) = view.best() {
+        all.push(("Best evaluation", loss(best), format!("at step {}", count(step))));
+    }
+    if let Some(step) = view.exported_step() {
+        all.push(("Outputs", format!("step {}", count(step)), "the weights that were exported".into()));
     }
     if let Some(losses) = &view.fp8_loss {
         all.push((

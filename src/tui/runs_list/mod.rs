@@ -275,7 +275,7 @@ impl RunsList {
             (Do::Resume, _) if live => {
                 format!("{name} is running, so there is nothing to resume. Enter watches it")
             }
-            (Do::Resume, Some(Liveness::Finished { outcome: Outcome::Completed })) => {
+            (Do::Resume, Some(Liveness::Finished { outcome })) if outcome.is_complete() => {
                 format!("{name} is complete, so there is nothing to resume. e exports its outputs again")
             }
             (Do::Resume, _) => return self.leave_with(RunAction::Resume(run)),
@@ -351,7 +351,7 @@ fn urgency(look: &Look) -> u8 {
         Some(Liveness::Running) => 0,
         Some(Liveness::Stalled { .. }) => 1,
         Some(Liveness::Crashed) => 2,
-        Some(Liveness::Finished { outcome: Outcome::Failed }) => 3,
+        Some(Liveness::Finished { outcome: Outcome::Failed | Outcome::Diverged }) => 3,
         Some(Liveness::Finished { outcome: Outcome::Stopped | Outcome::Unknown }) => 4,
         Some(Liveness::NotStarted) => 5,
         Some(Liveness::Finished { outcome: Outcome::Completed }) => 6,

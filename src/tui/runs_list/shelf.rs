@@ -8,6 +8,7 @@ use sparktune_base::units::{count, counted, duration, loss, milliseconds, tokens
 use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot};
 
 use super::ask::outputs;
+use crate::held_out::base_to_best;
 use crate::runs_table::{RunRow, glance};
 use crate::state::{State, outcome_word};
 
@@ -145,6 +146,9 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
         Liveness::Finished { outcome: Outcome::Completed } => {
             "done; Enter shows its charts, e exports its outputs again".to_owned()
         }
+        Liveness::Finished { outcome: Outcome::Diverged } => {
+            "done, but its loss diverged; Enter shows its charts and why".to_owned()
+        }
         Liveness::Finished { outcome } => {
             let reason = view.finished().and_then(|finished| finished.reason.as_deref());
             let reason = reason.map(|reason| format!(", {}", escape(reason))).unwrap_or_default();
@@ -188,7 +192,8 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
         ("left", eta),
         ("loss", view.loss_ema.map(|ema| format!("{} (moving average)", loss(ema)))),
         ("last eval", view.last_eval.as_ref().map(eval)),
-        ("best eval", view.best_eval().map(eval)),
+        ("held out", base_to_best(view)),
+        ("exported", view.exported_step().map(|step| format!("step {}", count(step)))),
         ("speed", rate.map(|rate| format!("{} tokens/s", tokens_per_s(rate)))),
         ("checkpoint", Some(checkpoints.unwrap_or_else(|| "none yet".to_owned()))),
         ("outputs", (!outputs.is_empty()).then(|| outputs.join(", "))),

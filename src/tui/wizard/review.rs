@@ -234,6 +234,9 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
             lines.extend(wrapped(theme, Role::Dim, &time.formula, width));
         }
     }
+    for warning in plan.warnings() {
+        lines.extend(line("warning", Role::Warn, &escape(warning)));
+    }
     if state.recount.wait().is_some() {
         lines.push(inked(
             theme,

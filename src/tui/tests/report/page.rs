@@ -42,6 +42,8 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "in 2 attempts",
         "Training loss from step 1 to 1,240",
         "evaluation at step 1,000: 0.7254 (best)",
+        "evaluation of the base model: 2.013",
+        "base 2.0130 → best 0.7254 at step 1,000; outputs of step 1,000",
         "4 not a finite number",
         "evaluation at step 700: 0.7683, replaced by a later attempt",
         "checkpoint at step 600, 1.1 GB, the best so far",

@@ -92,6 +92,7 @@ fn started(resumed_from_step: Option<u64>) -> RunStarted {
         total_steps: Some(STEPS),
         epochs: Some(3.0),
         resumed_from_step,
+        order_seed: None,
     }
 }
 
@@ -102,6 +103,9 @@ fn train(log: &mut Log, from: u64, to: u64) {
     log.emit(Kind::Phase(Phase { phase: "load".into(), detail: None }));
     log.time_us += 41_000_000;
     log.emit(Kind::Phase(Phase { phase: "train".into(), detail: None }));
+    if from == 1 {
+        log.emit(Kind::Eval(Eval { step: 0, loss_nats: 2.013, ..Eval::default() }));
+    }
     for n in from..=to {
         let step = step(log.attempt, n);
         log.time_us += (step.step_ms.unwrap() * 1e3) as u64;
@@ -299,6 +303,9 @@ pub(crate) fn realistic(root: &RunsRoot) -> RunDir {
         step: STEPS,
         final_loss_nats: Some(0.6312),
         eval_loss_nats: Some(0.7354),
+        best_step: Some(1000),
+        best_eval_nats: Some(0.7254),
+        exported_step: Some(1000),
         mem_peak_bytes: Some(31_200_000_000),
         mem_predicted_bytes: None,
         outputs: vec!["outputs/adapter".into(), "outputs/merged-mtp".into(), "outputs/SERVE.md".into()],

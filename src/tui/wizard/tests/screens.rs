@@ -203,6 +203,13 @@ fn the_mtp_page() {
 }
 
 #[test]
+fn the_review_warns_of_an_answer_far_from_its_recommendation() {
+    let mut rig = Rig::with(&[GIVEN, &[("learning-rate", "0.5")][..]].concat(), World::default());
+    rig.to(Page::Review);
+    assert_role(&usual(&mut rig.wizard), "--learning-rate is 0.5", Role::Warn);
+}
+
+#[test]
 fn the_review_and_the_start() {
     let mut rig =
         Rig::with(&[GIVEN, &[("rank", "64"), ("weight-decay", "0.02")][..]].concat(), World::default());

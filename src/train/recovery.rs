@@ -1,0 +1,59 @@
+//! What a run does about steps whose loss or gradients are not finite.
+//!
+//! Such a step is skipped: its update changes nothing, and the data goes on. When too many in a row are
+//! skipped, the weights are to blame, or the data that follows: the run returns to its last good checkpoint
+//! and trains the rest of that epoch in another order. When this fails too, it stops.
+//!
+//! The number of skipped steps and the new order are part of the checkpoints, so a resumed run goes on in the
+//! same way.
+
+use sparktune_base::random::{GAMMA, mix};
+use sparktune_base::units::count;
+use sparktune_runlog::Checkpoints;
+
+use crate::batches::NewOrder;
+use crate::error::TrainError;
+use crate::session::Session;
+use crate::state::{Stage, State};
+use crate::steps::MOST_SKIPPED;
+
+/// Makes the last good checkpoint the newest and `state` the start of a new order, if `error` is that too many
+/// steps were not finite and the run has not returned before. Returns whether it is to be trained again.
+pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainError) -> bool {
+    let TrainError::NotFinite { step, .. } = *error else { return false };
+    if state.stage != Stage::Main || state.order.is_some() {
+        return false;
+    }
+    match return_to_checkpoint(session, step) {
+        Ok(Some(order)) => {
+            *state = State { order: Some(order), ..State::start() };
+            true
+        }
+        Ok(None) => false,
+        Err(error) => {
+            session.warn(format!("the run could not return to an earlier checkpoint: {error}"), Some(step));
+            false
+        }
+    }
+}
+
+/// A checkpoint is good if a finite loss was computed with its weights.
+fn return_to_checkpoint(session: &mut Session, failed: u64) -> Result<Option<NewOrder>, TrainError> {
+    session.wait_for_checkpoint()?;
+    let mut checkpoints = Checkpoints::new(session.run);
+    let is_good = |step: &u64| step + u64::from(MOST_SKIPPED) + 1 < failed;
+    let mut newest_first = checkpoints.steps()?.into_iter().rev().filter(is_good);
+    let Some(step) = newest_first.find(|step| checkpoints.verify(*step).is_ok()) else { return Ok(None) };
+    let aside = checkpoints.go_back_to(step, &session.lease)?;
+    let seed = mix(session.plan.seed.wrapping_add(GAMMA.wrapping_mul(step + 1))) >> 32;
+    let kept = if aside.is_empty() { "" } else { "; later checkpoints are kept as later-step-…" };
+    session.warn(
+        format!(
+            "the loss or the gradients of too many steps up to step {} were not finite: the run returns to the checkpoint of step {} and goes on with another order of the data, of seed {seed}{kept}. If this happens again, start a new run with a lower --learning-rate",
+            count(failed),
+            count(step)
+        ),
+        Some(step),
+    );
+    Ok(Some(NewOrder { from_step: step, seed }))
+}
