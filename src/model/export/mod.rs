@@ -190,8 +190,12 @@ impl Merged<'_> {
         Ok(Accounting { base_tensors: base.tensors().len(), trained, carried, logits_distance })
     }
 
+    fn has_mtp(&self) -> bool {
+        self.keep_mtp || self.mtp.is_some()
+    }
+
     fn tensors(&self, dir: &Path) -> Result<Tensors<'_>, ModelError> {
-        Tensors::new(self)
+        Tensors::new(self.base, self.model, self.mtp, self.has_mtp())
             .map_err(|name| failed(dir, format!("the parameter `{name}` has no tensor in the base model")))
     }
 
@@ -203,9 +207,8 @@ impl Merged<'_> {
 
     /// Returns the names and contents of all files that hold no weights.
     fn other_files(&self, tensors: &Tensors) -> Result<Vec<(String, Vec<u8>)>, ModelError> {
-        let has_mtp = self.keep_mtp || self.mtp.is_some();
         let adjusted = AdjustedConfig {
-            without_mtp: !(self.base.has_mtp() && has_mtp),
+            without_mtp: !(self.base.has_mtp() && self.has_mtp()),
             untied: tensors.is_trained("lm_head.weight"),
         };
         let mut files = small_files(self.base, &adjusted)?;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::Merged;
 use crate::checkpoint::{Checkpoint, TensorInfo};
 use crate::decoder::Model;
 use crate::error::ModelError;
@@ -40,20 +39,24 @@ pub(super) struct Tensors<'a> {
 }
 
 impl<'a> Tensors<'a> {
-    /// Collects the tensors of an output.
+    /// Collects the tensors of an output. Without `with_mtp`, those of the MTP head are left out.
     ///
     /// # Errors
     /// The stored name of a parameter that has no tensor in the base.
-    pub(super) fn new(merged: &Merged<'a>) -> Result<Self, String> {
-        let base = merged.base;
-        let trained: BTreeMap<String, Written> = parameters(merged.model, merged.mtp)
+    pub(super) fn new(
+        base: &'a Checkpoint,
+        model: &'a Model,
+        mtp: Option<&'a Mtp>,
+        with_mtp: bool,
+    ) -> Result<Self, String> {
+        let trained: BTreeMap<String, Written> = parameters(model, mtp)
             .into_iter()
             .map(|(canonical, written)| (base.stored_name(canonical), written))
             .collect();
         let unknown = trained.keys().find(|name| !base.tensors().contains_key(*name)).cloned();
         match unknown {
             Some(unknown) => Err(unknown),
-            None => Ok(Self { base, trained, with_mtp: merged.keep_mtp || merged.mtp.is_some() }),
+            None => Ok(Self { base, trained, with_mtp }),
         }
     }
 
