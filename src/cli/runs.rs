@@ -25,7 +25,7 @@ pub(crate) struct StopArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Export the checkpoint with the lowest evaluation loss instead of the newest
+    /// Export the weights with the lowest evaluation loss into outputs/best
     #[arg(long)]
     pub best: bool,
 }

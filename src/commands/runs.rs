@@ -127,14 +127,17 @@ struct Exported {
     outputs: Vec<PathBuf>,
 }
 
-/// Runs `sparktune export`. With `best` it uses the checkpoint with the lowest evaluation loss.
+/// Runs `sparktune export`. With `best` it uses the weights with the lowest evaluation loss. Ctrl-C ends it
+/// between two tensors or layers.
 ///
 /// # Errors
-/// The run has no complete checkpoint, or is being trained.
+/// The run has no complete checkpoint, or is being trained; the export was stopped.
 pub fn export(name: RunName, best: bool, json: bool) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
     make_files_private();
-    let outputs = sparktune_train::export_run(&run, best).map_err(from_training)?;
+    let stop = interrupts.flag();
+    let outputs = sparktune_train::export_run(&run, best, &stop).map_err(from_training)?;
     if json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;
     } else {

@@ -32,7 +32,7 @@ macro_rules! values {
     };
 }
 
-values!(Architecture, DataFormat, Device, DeviceChoice, MethodKind, Mtp, PackStrategy, Think);
+values!(Architecture, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, PackStrategy, Think);
 
 choice! {
     /// Which parameters are trained.
@@ -86,6 +86,24 @@ impl Mtp {
             Self::Default => "takes no time".to_owned(),
             Self::None => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
+    }
+}
+
+choice! {
+    /// Which weights of a run its outputs contain.
+    Exported {
+        /// Those with the lowest loss on the eval set.
+        Best = "best",
+        /// Those of the last step.
+        Last = "last",
+    }
+}
+
+impl Exported {
+    /// Returns what runs exported whose plans do not say it, because they were written before one could
+    /// choose.
+    pub(crate) const fn of_old_plans() -> Self {
+        Self::Last
     }
 }
 

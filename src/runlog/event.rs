@@ -277,6 +277,15 @@ pub struct RunFinished {
     /// Last eval loss, when finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_loss_nats: Option<f64>,
+    /// The step of the checkpoint with the lowest eval loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    /// The lowest eval loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_eval_nats: Option<f64>,
+    /// The step of the weights that the outputs contain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exported_step: Option<u64>,
     /// The peak memory of this attempt's training, counted as in the plan's prediction: of the process on a
     /// CPU, of the device on a GPU, and the sum if they share memory.
     #[serde(skip_serializing_if = "Option::is_none")]
