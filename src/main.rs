@@ -65,7 +65,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Runs => commands::list(program, runs_dir, style),
         Command::Resume(args) => commands::resume(program, named(args.run), args.checkpoint, style),
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
-        Command::Export(args) => commands::export(named(args.run), args.best, args.checkpoint, style.json),
+        Command::Export(args) => {
+            let weights = args.weights();
+            commands::export(named(args.run), weights, style.json)
+        }
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
         Command::Pack(args) => commands::pack(&args.input, &args.output, args.skip_damaged, style.json),
         Command::Unpack(args) => {

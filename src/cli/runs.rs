@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sparktune_commands::Weights;
 
 /// Which run.
 #[derive(Debug, Args)]
@@ -34,12 +35,23 @@ pub(crate) struct StopArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Export the checkpoint with the lowest evaluation loss instead of the newest
+    /// Export the weights with the lowest evaluation loss into outputs/best
     #[arg(long)]
     pub best: bool,
     /// Export the checkpoint of this step into a folder of its own, outputs/step-…
     #[arg(long, value_name = "STEP", conflicts_with = "best")]
     pub checkpoint: Option<u64>,
+}
+
+impl ExportArgs {
+    /// Returns which weights the flags name.
+    pub(crate) fn weights(&self) -> Weights {
+        match self.checkpoint {
+            Some(step) => Weights::Step(step),
+            None if self.best => Weights::Best,
+            None => Weights::Planned,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ use sparktune_app::runs::{find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
+pub use sparktune_train::Weights;
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, RunRow, follow, how_it_stands, runs_table};
@@ -137,19 +138,16 @@ struct Exported {
     outputs: Vec<PathBuf>,
 }
 
-/// Runs `sparktune export`. With `best` it uses the checkpoint with the lowest evaluation loss, with
-/// `checkpoint` that of a named step.
+/// Runs `sparktune export`. Ctrl-C ends it between two tensors or layers.
 ///
 /// # Errors
-/// The run has no complete checkpoint, or is being trained.
-pub fn export(name: RunName, best: bool, checkpoint: Option<u64>, json: bool) -> Result<Exit, Failure> {
+/// The run has no such checkpoint, or is being trained; the export was stopped.
+pub fn export(name: RunName, weights: Weights, json: bool) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
     make_files_private();
-    let outputs = match checkpoint {
-        Some(step) => sparktune_train::export_checkpoint(&run, step),
-        None => sparktune_train::export_run(&run, best),
-    };
-    let outputs = outputs.map_err(from_training)?;
+    let stop = interrupts.flag();
+    let outputs = sparktune_train::export_run(&run, weights, &stop).map_err(from_training)?;
     if json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;
     } else {

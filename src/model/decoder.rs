@@ -33,6 +33,47 @@ pub(crate) fn scores(hidden: Tensor<2>, rows: Tensor<2>) -> Vec<f32> {
     logits.try_to_vec().expect("was converted to f32")
 }
 
+/// Loads the embedding of a checkpoint, `[V, H]`.
+///
+/// # Errors
+/// When it is missing, or has another shape or type than the config calls for.
+pub(crate) fn load_embedding(checkpoint: &Checkpoint, device: &Device) -> Result<Param, ModelError> {
+    load_table("embed_tokens.weight", checkpoint, device)
+}
+
+/// Loads the output head of a checkpoint, `[V, H]`; `None` if it is the embedding.
+///
+/// # Errors
+/// The same as for [`load_embedding`].
+pub(crate) fn load_lm_head(checkpoint: &Checkpoint, device: &Device) -> Result<Option<Param>, ModelError> {
+    const NAME: &str = "lm_head.weight";
+    if !checkpoint.is_tied() {
+        return load_table(NAME, checkpoint, device).map(Some);
+    }
+    if !checkpoint.config().tie_word_embeddings {
+        // Silently using the embedding as the head would produce garbage.
+        return Err(ModelError::Missing { path: checkpoint.dir().to_owned(), name: NAME.to_owned() });
+    }
+    Ok(None)
+}
+
+fn load_table(name: &str, checkpoint: &Checkpoint, device: &Device) -> Result<Param, ModelError> {
+    let config = checkpoint.config();
+    checkpoint.param(&TensorSpec::new(name, &[config.vocab_size, config.hidden_size]), device)
+}
+
+/// Returns the embeddings of tokens, `[T, H]`, multiplied by the family's scale if it has one.
+pub(crate) fn embed(config: &ModelConfig, embed_tokens: &Param, input_ids: &Table) -> Tensor<2> {
+    let rows = embedding(embed_tokens.weight(), input_ids);
+    match config.embedding_scale {
+        // The scale is rounded like in transformers, because the model was trained with it in the type of the
+        // table.
+        Some(scale) if rows.dtype() == DType::BF16 => rows.mul_scalar(bf16::from_f64(scale).to_f32()),
+        Some(scale) => rows.mul_scalar(scale as f32),
+        None => rows,
+    }
+}
+
 /// A decoder with all its parameters on one device; frozen after loading.
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -61,18 +102,8 @@ impl Model {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, ModelError> {
         let config = checkpoint.config().clone();
-        let table = |name| TensorSpec::new(name, &[config.vocab_size, config.hidden_size]);
-        let embed_tokens = checkpoint.param(&table("embed_tokens.weight"), device)?;
-        let lm_head = if checkpoint.is_tied() {
-            if !config.tie_word_embeddings {
-                // Silently using the embedding as the head would produce garbage.
-                let name = "lm_head.weight".to_owned();
-                return Err(ModelError::Missing { path: checkpoint.dir().to_owned(), name });
-            }
-            None
-        } else {
-            Some(checkpoint.param(&table("lm_head.weight"), device)?)
-        };
+        let embed_tokens = load_embedding(checkpoint, device)?;
+        let lm_head = load_lm_head(checkpoint, device)?;
         let total = config.layers.len();
         let mut layers = Vec::with_capacity(total);
         for (i, spec) in config.layers.iter().enumerate() {
@@ -116,16 +147,9 @@ impl Model {
         &self.device
     }
 
-    /// Returns the embeddings of tokens, `[T, H]`, multiplied by the family's scale if it has one.
+    /// Returns the embeddings of tokens, `[T, H]`.
     pub(crate) fn embed(&self, input_ids: &Table) -> Tensor<2> {
-        let rows = embedding(self.embed_tokens.weight(), input_ids);
-        match self.config.embedding_scale {
-            // The scale is rounded like in transformers, because the model was trained with it in the type of
-            // the table.
-            Some(scale) if rows.dtype() == DType::BF16 => rows.mul_scalar(bf16::from_f64(scale).to_f32()),
-            Some(scale) => rows.mul_scalar(scale as f32),
-            None => rows,
-        }
+        embed(&self.config, &self.embed_tokens, input_ids)
     }
 
     /// Returns the weight of the head, `[V, H]`.

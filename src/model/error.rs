@@ -103,6 +103,11 @@ pub enum ModelError {
         /// The part that does not fit.
         reason: String,
     },
+    /// The export was asked to stop.
+    #[error(
+        "the export was stopped before it was complete; what was written of it was removed. Export again"
+    )]
+    Stopped,
     /// The exported folder differs from the model in memory.
     #[error(
         "{path}: the export failed its own check: {reason}. No output was written; the checkpoint is unchanged. Please report this"

@@ -35,6 +35,7 @@ mod param;
 mod rope_tables;
 mod speculative;
 mod weight_file;
+mod weight_writer;
 
 pub use cache::Cache;
 pub use checkpoint::Checkpoint;

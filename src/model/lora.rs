@@ -1,11 +1,12 @@
 //! Low-rank adapters: attaching them to a model, and PEFT's file format (SPEC.md 5).
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use burn::tensor::Device;
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::{sync, write_and_sync};
 
@@ -15,6 +16,7 @@ use crate::error::ModelError;
 use crate::linear::Lora;
 use crate::numbers::uniform;
 use crate::param::Param;
+use crate::weight_writer::{Described, write_header, write_numbers};
 
 /// The rank and scale of all adapters of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -63,7 +65,7 @@ impl Model {
     /// # Errors
     /// When a file cannot be written.
     pub fn save_lora(
-        &mut self,
+        &self,
         dir: &Path,
         config: LoraConfig,
         base: &Checkpoint,
@@ -74,30 +76,19 @@ impl Model {
         let wrapper = base.config_text().contains("\"text_config\"");
         let prefix =
             if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
-        let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+        let mut params: BTreeMap<String, &Param> = BTreeMap::new();
         let mut targets: Vec<String> = Vec::new();
-        for linear in self.linears_mut() {
+        for linear in self.linears() {
             let Some(lora) = &linear.lora else { continue };
             targets.extend(linear.path().rsplit('.').next().map(str::to_owned));
             for param in [&lora.a, &lora.b] {
-                let bytes = param.to_vec().iter().flat_map(|x| x.to_le_bytes()).collect();
-                tensors.insert(format!("{prefix}{}", param.name()), (param.shape().to_vec(), bytes));
+                params.insert(format!("{prefix}{}", param.name()), param);
             }
         }
         targets.sort();
         targets.dedup();
-        let views: BTreeMap<&str, TensorView> = tensors
-            .iter()
-            .map(|(name, (shape, bytes))| {
-                let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-                (name.as_str(), view.expect("bytes and shape come from one tensor"))
-            })
-            .collect();
         let path = dir.join(ADAPTER_FILE);
-        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
-        safetensors::serialize_to_file(views, metadata, &path)
-            .map_err(|e| ModelError::Io { path: path.clone(), source: std::io::Error::other(e) })?;
-        sync(&path).map_err(ModelError::io(&path))?;
+        write_f32(&params, &path).map_err(ModelError::io(&path))?;
         let text = serde_json::to_string_pretty(&PeftConfig {
             base_model_name_or_path: base_model.to_owned(),
             bias: "none".to_owned(),
@@ -116,6 +107,26 @@ impl Model {
         write_and_sync(&path, text + "\n").map_err(ModelError::io(&path))?;
         sync(dir).map_err(ModelError::io(dir))
     }
+}
+
+/// Writes parameters by name as f32, one at a time, and flushes the file.
+fn write_f32(params: &BTreeMap<String, &Param>, path: &Path) -> io::Result<()> {
+    let described: Vec<Described> = params
+        .iter()
+        .map(|(name, param)| {
+            let shape = param.shape();
+            let length = shape.iter().product::<usize>() * size_of::<f32>();
+            Described { name, dtype: Dtype::F32, shape, length }
+        })
+        .collect();
+    let mut file = BufWriter::new(File::create(path)?);
+    // Tensors of one type are in a file in the order of their names, like here.
+    write_header(&described, &mut file)?;
+    for param in params.values() {
+        write_numbers(&param.to_vec(), Dtype::F32, &mut file)?;
+    }
+    file.flush()?;
+    file.get_ref().sync_all()
 }
 
 /// The relevant fields of PEFT's `adapter_config.json`; the others take PEFT's defaults.
@@ -167,6 +178,7 @@ fn adapter(
 #[cfg(test)]
 mod loading {
     use safetensors::SafeTensors;
+    use safetensors::tensor::TensorView;
 
     use super::*;
     use crate::numbers::widen;

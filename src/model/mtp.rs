@@ -18,6 +18,7 @@ use crate::module::{Module, module};
 use crate::norm::Norm;
 use crate::packed_sequence::PackedSequence;
 use crate::param::Param;
+use crate::rope_tables::RopeTables;
 
 /// The head. The embedding and the output head are those of its [`Model`].
 #[derive(Debug, Clone)]
@@ -33,16 +34,16 @@ module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layer, norm });
 
 /// The inputs `(h_i, token i+1)` and targets `token i+2` of a packed sequence. No pair and no target crosses
 /// a boundary between examples.
-struct Pairs {
+pub(crate) struct Pairs {
     /// The index `i` of each pair.
     hidden_rows: Table,
     /// The tokens `i+1`.
-    next_tokens: PackedSequence,
+    pub(crate) next_tokens: PackedSequence,
     targets: Targets,
 }
 
 impl Pairs {
-    fn new(sequence: &PackedSequence) -> Self {
+    pub(crate) fn new(sequence: &PackedSequence) -> Self {
         let (mut hidden_rows, mut next_ids, mut borders) = (Vec::new(), Vec::new(), vec![0]);
         let (mut target_rows, mut target_tokens) = (Vec::new(), Vec::new());
         for border in sequence.cu_seqlens.windows(2) {
@@ -102,18 +103,30 @@ impl Mtp {
         self.fc.forward(Tensor::cat(vec![embedding, hidden], 1))
     }
 
-    fn forward(&self, model: &Model, hidden: Tensor<2>, pairs: &Pairs) -> Tensor<2> {
+    /// Returns the head's own hidden states, `[pairs, H]`, from the embeddings of the pairs' next tokens,
+    /// `[pairs, H]`, and a sequence's final hidden states, `[T, H]`.
+    pub(crate) fn forward(
+        &self,
+        next_embedding: Tensor<2>,
+        hidden: Tensor<2>,
+        pairs: &Pairs,
+        ropes: &RopeTables,
+    ) -> Tensor<2> {
         // The embedding op also selects rows.
         let hidden = embedding(hidden, &pairs.hidden_rows);
-        let x = self.join(model.embed(&pairs.next_tokens.input_ids), hidden);
-        let ropes = model.rope_tables(&pairs.next_tokens.position_ids);
-        let [normed, _] = self.layer.forward(x, &pairs.next_tokens, &ropes).normed(&self.norm);
+        let x = self.join(next_embedding, hidden);
+        let [normed, _] = self.layer.forward(x, &pairs.next_tokens, ropes).normed(&self.norm);
         normed
+    }
+
+    fn forward_on(&self, model: &Model, hidden: Tensor<2>, pairs: &Pairs) -> Tensor<2> {
+        let next = &pairs.next_tokens;
+        self.forward(model.embed(&next.input_ids), hidden, pairs, &model.rope_tables(&next.position_ids))
     }
 
     /// Returns the head's own hidden states `[pairs, H]` for a sequence's final hidden states `[T, H]`.
     pub fn hidden(&self, model: &Model, hidden: Tensor<2>, sequence: &PackedSequence) -> Tensor<2> {
-        self.forward(model, hidden, &Pairs::new(sequence))
+        self.forward_on(model, hidden, &Pairs::new(sequence))
     }
 
     /// Returns `scale · Σ losses` as a differentiable `[1, 1]`, or `None` when the sequence has no target for
@@ -129,7 +142,7 @@ impl Mtp {
         if pairs.targets.rows.is_empty() {
             return None;
         }
-        let own = self.forward(model, hidden, &pairs);
+        let own = self.forward_on(model, hidden, &pairs);
         Some(linear_cross_entropy(own, model.head(), &pairs.targets, scale))
     }
 

@@ -88,7 +88,9 @@ impl Param {
 
     /// Returns the f32 numbers on the host.
     pub fn to_vec(&self) -> Vec<f32> {
-        self.wide().into_data().try_to_vec().expect("wide numbers are f32")
+        // The numbers are widened on the host, so that the device holds no f32 copy of a bf16 matrix.
+        let numbers = self.master.clone().unwrap_or_else(|| self.value.clone().inner());
+        numbers.into_data().try_into_vec_as::<f32>().expect("parameters are floats")
     }
 
     /// Returns whether gradients are computed for it.

@@ -37,6 +37,7 @@ values!(
     DataFormat,
     Device,
     DeviceChoice,
+    Exported,
     MethodKind,
     Mtp,
     Overlong,
@@ -97,6 +98,24 @@ impl Mtp {
             Self::Default => "takes no time".to_owned(),
             Self::None => format!("takes no time and saves {} on disk", bytes(head_bytes)),
         }
+    }
+}
+
+choice! {
+    /// Which weights of a run its outputs contain.
+    Exported {
+        /// Those with the lowest loss on the eval set.
+        Best = "best",
+        /// Those of the last step.
+        Last = "last",
+    }
+}
+
+impl Exported {
+    /// Returns what runs exported whose plans do not say it, because they were written before one could
+    /// choose.
+    pub(crate) const fn of_old_plans() -> Self {
+        Self::Last
     }
 }
 

@@ -3,7 +3,8 @@
 //! On the CPU everything is fp32. On a GPU weights and activations are bf16, and trained parameters have an
 //! fp32 gradient, an fp32 master copy and two fp32 moments. Activations are the tensors that the fused ops
 //! keep for their backward pass, times a slack; the head's logits exist for one chunk of rows only. A
-//! checkpoint is written while the next steps run: [`copies_beside_checkpoint`].
+//! checkpoint is written while the next steps run: [`copies_beside_checkpoint`]. The export comes after
+//! training and needs neither its gradients nor its activations (`export_peak`).
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::units::bytes;
@@ -42,6 +43,9 @@ pub struct Memory {
     pub logits_chunk: u64,
     /// Memory left for the program itself, the driver and the system.
     pub reserve: u64,
+    /// The memory by which the export exceeds training; 0 where it needs less.
+    #[serde(default)]
+    pub export: u64,
     /// The memory that may be used.
     pub available_bytes: u64,
     /// The source of that figure.
@@ -53,7 +57,7 @@ pub struct Memory {
 
 impl Memory {
     /// Returns the parts by name, in display order.
-    pub fn parts(&self) -> [(&'static str, u64); 7] {
+    pub fn parts(&self) -> [(&'static str, u64); 8] {
         [
             ("weights", self.weights),
             ("adapters", self.adapters),
@@ -62,6 +66,7 @@ impl Memory {
             ("activations", self.activations),
             ("logits chunk", self.logits_chunk),
             ("reserve", self.reserve),
+            ("export", self.export),
         ]
     }
 
@@ -70,8 +75,8 @@ impl Memory {
         self.parts().iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Returns the memory of training itself: all parts except the reserve. A measured peak is compared with
-    /// this.
+    /// Returns the memory of training and export themselves: all parts except the reserve. A measured peak is
+    /// compared with this.
     pub fn training_bytes(&self) -> u64 {
         self.needed_bytes().saturating_sub(self.reserve)
     }
@@ -84,6 +89,12 @@ impl Memory {
     /// Returns the memory left over in bytes, or 0 when the plan does not fit.
     pub fn spare_bytes(&self) -> u64 {
         self.available_bytes.saturating_sub(self.needed_bytes())
+    }
+
+    /// Counts an export of this peak, in bytes, after the training that the other parts describe.
+    fn with_export(self, peak: f64) -> Self {
+        let training = Self { export: 0, ..self };
+        Self { export: whole(peak).saturating_sub(training.training_bytes()), ..training }
     }
 }
 
@@ -229,7 +240,34 @@ fn trained_parameters(model: &ModelFacts, work: &Work, footprint: &Footprint) ->
     }
 }
 
-/// Estimates the memory of training.
+/// Returns the peak of the export in bytes.
+///
+/// The model stays as it was trained, with the MTP head before and after its training. Beside it there is one
+/// layer of the written model at a time, its output head, or a tensor that is being written.
+fn export_peak(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> f64 {
+    let config = &model.config;
+    let (width, master) = widths(footprint.device);
+    let heads = model.mtp_parameters() as f64 * (2.0 * width + master);
+    let layer = config.layers.iter().map(LayerSpec::parameters).max().unwrap_or(0);
+    let largest = layer.max((config.vocab_size * config.hidden_size) as u64) as f64;
+    // A value is in memory as it is stored and as f32, and then as f32 and in the precision of the device.
+    let host = match footprint.device {
+        Device::Cpu => 8.0,
+        Device::Cuda => 6.0,
+    };
+    let each = match machine.gpus.first().map(|gpu| gpu.memory) {
+        // What happens on the host does not count.
+        Some(GpuMemory::Dedicated { .. }) if footprint.device == Device::Cuda => width,
+        _ => host,
+    };
+    model.text_parameters() as f64 * width
+        + work.adapter_parameters(footprint.rank) * width
+        + trained_parameters(model, work, footprint) * master
+        + heads
+        + largest * each
+}
+
+/// Estimates the memory of training and of the export after it.
 pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> Memory {
     let config = &model.config;
     let (width, master) = widths(footprint.device);
@@ -275,10 +313,12 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         activations: whole(activations.max(of_one_row)),
         logits_chunk: whole(head(footprint, config)),
         reserve: budget.reserve.min(i64::MAX as u64 / 16),
+        export: 0,
         available_bytes: budget.available.min(i64::MAX as u64),
         budget: budget.source,
         reserve_reason: budget.reason.to_owned(),
     }
+    .with_export(export_peak(model, work, machine, footprint))
 }
 
 /// Estimates the memory of training the MTP head after a training with this footprint, in packs of the same
@@ -311,6 +351,7 @@ pub fn estimate_head(
         activations: whole((joined + own + widest) * width * footprint.tokens * SLACK),
         ..main
     }
+    .with_export(export_peak(model, work, machine, footprint))
 }
 
 #[cfg(test)]
@@ -348,6 +389,63 @@ mod tests {
         assert!(!full("Qwen/Qwen3.5-9B", MethodKind::Full, 0).fits());
         assert!(!full("Qwen/Qwen3.5-27B", MethodKind::Full, 0).fits());
         assert!(full("Qwen/Qwen3.5-27B", MethodKind::Lora, 128).fits());
+    }
+
+    /// Once, the export loaded the written model beside the trained one: 117 GB for LoRA of 27B.
+    #[test]
+    fn the_export_needs_one_model_and_is_counted_where_it_needs_more_than_training() {
+        let catalog = Catalog::shipped();
+        for entry in &catalog.models {
+            let model = catalog.model_facts(entry);
+            let work = Work::from_config(&model.config);
+            let lora = |rank, tokens| Footprint {
+                device: Device::Cuda,
+                method: MethodKind::Lora,
+                rank,
+                recompute: true,
+                tokens,
+            };
+            if entry.id == "Qwen/Qwen3.5-27B" {
+                let peak = export_peak(&model, &work, &spark(), &lora(128, 5376.0));
+                assert!((64e9..78e9).contains(&peak), "{peak}");
+            }
+            // Hardly anything is needed to train on a few tokens: then the export decides.
+            let few = estimate(&model, &work, &spark(), &lora(1, 1.0));
+            assert!(few.export > 0, "{}", entry.id);
+            let export = export_peak(&model, &work, &spark(), &lora(1, 1.0));
+            assert_eq!(few.training_bytes(), whole(export), "{}", entry.id);
+        }
+        let trained = full("Qwen/Qwen3.5-27B", MethodKind::Lora, 128);
+        assert!(trained.export == 0 && trained.fits(), "training needs more");
+        assert_eq!(full("Qwen/Qwen3.5-4B", MethodKind::Full, 0).export, 0);
+    }
+
+    #[test]
+    fn on_a_gpu_with_memory_of_its_own_only_what_the_device_holds_counts() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let work = Work::from_config(&model.config);
+        let mut machine = spark();
+        let footprint = Footprint {
+            device: Device::Cuda,
+            method: MethodKind::Lora,
+            rank: 128,
+            recompute: false,
+            tokens: 512.0,
+        };
+        let unified = export_peak(&model, &work, &machine, &footprint);
+        machine.gpus[0].memory =
+            GpuMemory::Dedicated { total_bytes: 80_000_000_000, free_bytes: 79_000_000_000 };
+        let dedicated = export_peak(&model, &work, &machine, &footprint);
+        assert_eq!(unified - dedicated, 4.0 * (model.config.vocab_size * model.config.hidden_size) as f64);
+    }
+
+    #[test]
+    fn old_plans_without_a_figure_for_the_export_can_still_be_read() {
+        let memory = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
+        let mut value = serde_json::to_value(&memory).unwrap();
+        value.as_object_mut().unwrap().remove("export").unwrap();
+        assert_eq!(serde_json::from_value::<Memory>(value).unwrap(), Memory { export: 0, ..memory });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
 use crate::answer::Origin;
-use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -38,6 +38,9 @@ pub struct Plan {
     /// The number of token ids that drafts are chosen from; `None` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_vocab: Option<u32>,
+    /// Which weights the outputs contain.
+    #[serde(default = "Exported::of_old_plans")]
+    pub export: Exported,
     /// The folder of the runs.
     pub runs_dir: PathBuf,
     /// The name of the run's folder, if the user chose one.

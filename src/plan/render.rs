@@ -68,7 +68,7 @@ pub fn explain(plan: &Plan, width: usize) -> String {
 /// Draws the memory as a bar of `width` cells with a legend of one part per line. A cell shows the part that
 /// covers most of it.
 pub fn memory_bar(memory: &Memory, width: usize) -> String {
-    const MARKS: [char; 7] = ['W', 'A', 'G', 'O', 'x', 'L', 'r'];
+    const MARKS: [char; 8] = ['W', 'A', 'G', 'O', 'x', 'L', 'r', 'E'];
     let width = width.clamp(10, 200);
     let whole = memory.available_bytes.max(memory.needed_bytes()).max(1) as f64;
     let mut bar = String::new();

@@ -206,6 +206,7 @@ impl Resolver<'_> {
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
         let (checkpoint, eval) =
             self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
+        let export = self.exported_weights(eval_share > 0.0)?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -251,6 +252,7 @@ impl Resolver<'_> {
             fp8,
             mtp,
             draft_vocab,
+            export,
             runs_dir,
             name,
             model,

@@ -10,7 +10,7 @@ use sparktune_base::choices::{Overlong, PackStrategy, TrainOn};
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
-use crate::choices::{Device, DeviceChoice, MethodKind, Mtp};
+use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::{
     DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
@@ -498,6 +498,40 @@ fn what_is_said_of_evaluations_that_never_come_is_refused_from_the_user_and_pass
     assert_eq!((idle.eval.early_stop_patience, idle.eval.every_steps), (None, idle.checkpoint.save_steps));
     let heeded = resolve(&preset.merge(ask("tiny")), &facts).unwrap();
     assert_eq!((heeded.eval.early_stop_patience, heeded.eval.every_steps), (Some(3), 3));
+}
+
+#[test]
+fn the_best_weights_are_exported_where_there_is_an_eval_set_and_the_last_where_there_is_none() {
+    let facts = demo_facts();
+    assert_eq!(resolve(&ask("tiny"), &facts).unwrap().export, Exported::Best);
+    let last = resolve(&with(ask("tiny"), &[("export", "last")]), &facts).unwrap();
+    assert_eq!(last.export, Exported::Last);
+    assert!(reason(&last, "export").contains("recommended was best"), "{}", reason(&last, "export"));
+
+    let nothing_held_out = with(ask("tiny"), &[("eval-fraction", "0")]);
+    let error = resolve(&with(nothing_held_out.clone(), &[("export", "best")]), &facts).unwrap_err();
+    assert_eq!((error.exit_code(), error.setting().unwrap().name), (2, "export"));
+    assert!(error.to_string().contains("--export is best, but there is no eval set"), "{error}");
+    let mut preset = Answers::default();
+    preset.set("export", "best", Origin::Preset).unwrap();
+    for answers in [
+        nothing_held_out.clone(),
+        preset.merge(nothing_held_out.clone()),
+        with(nothing_held_out, &[("export", "last")]),
+    ] {
+        let plan = resolve(&answers, &facts).unwrap();
+        assert_eq!(plan.export, Exported::Last);
+        assert!(reason(&plan, "export").contains("there is no eval set"), "{}", reason(&plan, "export"));
+    }
+}
+
+#[test]
+fn a_plan_of_an_older_program_exports_the_last_weights() {
+    let plan = resolve(&ask("tiny"), &demo_facts()).unwrap();
+    let text = plan.to_toml().unwrap();
+    assert!(text.contains("export = \"best\"\n"), "{text}");
+    let old = Plan::from_toml(&text.replace("export = \"best\"\n", ""), "plan.toml").unwrap();
+    assert_eq!(old.export, Exported::Last);
 }
 
 #[test]

@@ -4,13 +4,13 @@
 use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
 
 use crate::answer::Origin;
-use crate::choices::{MethodKind, Mtp};
+use crate::choices::{Exported, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::eta;
 use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
-use crate::resolve::Resolver;
+use crate::resolve::{Resolver, setting};
 
 impl Resolver<'_> {
     pub(crate) fn batch(
@@ -51,7 +51,7 @@ impl Resolver<'_> {
             "duration.epochs",
             &self.answers.epochs,
             3,
-            "as in the Qwen3.5 recipe; the last weights are exported, and `export --best` exports those with the best evaluation loss",
+            "as in the Qwen3.5 recipe; `export` decides whether the best weights are exported or the last",
         );
         let max_steps =
             self.pick_optional("duration.max_steps", &self.answers.max_steps, "no limit: the epochs decide");
@@ -205,6 +205,29 @@ impl Resolver<'_> {
             CheckpointPlan { save_steps, save_minutes, keep },
             EvalPlan { every_steps, early_stop_patience, sample_count, sample_max_tokens },
         ))
+    }
+
+    /// Decides which weights are exported. Without an eval set, no weights are known to be the best: then
+    /// `best` is refused if the user asks for it, and passed over in a preset.
+    pub(crate) fn exported_weights(&mut self, has_eval_set: bool) -> Result<Exported, PlanError> {
+        const KEY: &str = "export";
+        let answer = &self.answers.export;
+        if has_eval_set {
+            let reason = "the weights with the lowest loss on the eval set, also after an early stop; the MTP head is trained on them";
+            return Ok(self.pick(KEY, answer, Exported::Best, reason));
+        }
+        let why = "there is no eval set, so no weights are known to be the best";
+        match answer {
+            Some(asked) if asked.value == Exported::Best && asked.origin > Origin::Preset => {
+                Err(PlanError::Conflict {
+                    key: KEY,
+                    what: format!("{} is best, but {why}", setting(KEY).place(asked.origin)),
+                    fix: "Omit it, or use --eval-data, or an --eval-fraction above 0".into(),
+                })
+            }
+            Some(asked) if asked.value == Exported::Best => Ok(self.pick(KEY, &None, Exported::Last, why)),
+            _ => Ok(self.pick(KEY, answer, Exported::Last, why)),
+        }
     }
 
     /// Records three rows of the table that are not settings: the resulting length of the run.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
 use crate::answer::{Answer, Origin};
-use crate::choices::{Architecture, DataFormat, DeviceChoice, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKind, Mtp};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
@@ -182,6 +182,9 @@ settings! {
     draft_vocab: u32 = "draft_vocab", "draft-vocab", "Let the MTP head draft only from this many tokens, the most frequent in the training data; by default all." {
         heading: In::Mtp, page: AllSettings,
         number: Some(Number::between(1.0, TOKENS, Double).within(Limit::Vocabulary).starting_at("32768")),
+    }
+    export: Exported = "export", "export", "Export the weights with the lowest evaluation loss, or those of the last step." {
+        heading: In::Evaluation, page: AllSettings, is_common: true,
     }
     runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder in which the runs are stored." {
         heading: In::Run, page: AllSettings, is_common: true, completes: Completes::Folders,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 
-use crate::choices::{Architecture, DataFormat, Device, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -25,6 +25,7 @@ shown_as_displayed!(
     MethodKind,
     PackStrategy,
     Mtp,
+    Exported,
     Device,
     Think,
     TrainOn,

@@ -1,10 +1,14 @@
 //! One attempt of a run: continues from the newest checkpoint, trains the text model and the MTP head, and
 //! writes the outputs.
+//!
+//! The finished text model is written before the head is trained, so that it can be served whatever happens to
+//! the head.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use sparktune_model::{Checkpoint as Base, Model, Mtp};
+use sparktune_model::{Checkpoint as Base, Model, ModelError, Mtp};
 use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
@@ -21,7 +25,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{base_files, draft_vocab, load};
+use crate::{base_files, chosen, draft_vocab, load};
 
 /// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
 /// that of the text model.
@@ -32,7 +36,7 @@ pub(crate) enum Ending {
     Completed {
         outputs: Vec<PathBuf>,
     },
-    /// Stopped after a checkpoint.
+    /// Stopped after a checkpoint, in training or in the export.
     Stopped {
         /// The reason if memory ran out; `None` if the user requested the stop.
         reason: Option<String>,
@@ -53,7 +57,7 @@ pub(crate) fn make(
     // All checks that can refuse the run come before the weights are read, which may take minutes.
     let (mut attempt, batches) = Attempt::start(objective, session, state)?;
     let device = attempt.prepare_device(options)?;
-    let Loaded { mut text, head: mut mtp, base_head, mut optimizer } = attempt.load(objective, &device)?;
+    let Loaded { mut text, head, base_head, mut optimizer } = attempt.load(objective, &device)?;
 
     if !attempt.state.main_done {
         let outcome = attempt.train_text_model(objective, &mut text, &mut optimizer, batches)?;
@@ -61,17 +65,16 @@ pub(crate) fn make(
             return Ok(Ending::Stopped { reason });
         }
     }
-    if let Some(untrained) = mtp.take_if(|_| attempt.plan.mtp == MtpChoice::Trained) {
-        let mut head = DraftHead::new(untrained, &text.model);
-        if let StageOutcome::Stopped { reason } = attempt.train_head(&mut head, &mut optimizer)? {
-            return Ok(Ending::Stopped { reason });
-        }
-        mtp = Some(head.into_frozen());
+    if attempt.state.stage == Stage::Main {
+        // What training leaves makes room for the export. The head has an optimizer of its own.
+        optimizer = Optimizer::default();
+        attempt.choose_weights(&mut text.model)?;
     }
-    // The export needs the memory.
-    drop(optimizer);
-    let before = base_head.filter(|_| attempt.plan.mtp == MtpChoice::Trained);
-    attempt.export(&mut text.model, before, mtp)
+    device.memory_cleanup();
+    match attempt.finish(&text.model, head, base_head, optimizer) {
+        Err(TrainError::Model(ModelError::Stopped)) => Ok(attempt.stopped()),
+        ending => ending,
+    }
 }
 
 /// The state that the parts of an attempt share.
@@ -232,24 +235,108 @@ impl<'a, 'run> Attempt<'a, 'run> {
         Ok(outcome)
     }
 
-    /// Writes the outputs of the trained text model and head. `before` is the base's head if the trained one
-    /// started from it.
-    fn export(
+    /// Gives the finished text model the weights that are exported and that the head is trained on.
+    fn choose_weights(&mut self, model: &mut Model) -> Result<(), TrainError> {
+        let Self { session, state, plan, .. } = self;
+        let mut warn = |message: String| session.warn(message, Some(state.main_steps));
+        let step = chosen::load_chosen(session.run, plan, state, model, &mut warn)?;
+        state.exported_step = Some(step);
+        Ok(())
+    }
+
+    /// Writes the text model, trains the head, and writes the rest.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or a written model is not the one in memory; [`ModelError::Stopped`]
+    /// when a stop was heard in the export.
+    fn finish(
         &mut self,
-        model: &mut Model,
-        before: Option<Mtp>,
-        last: Option<Mtp>,
+        model: &Model,
+        head: Option<Mtp>,
+        base_head: Option<Mtp>,
+        mut optimizer: Optimizer,
     ) -> Result<Ending, TrainError> {
-        let Self { session, plan, base, .. } = self;
-        session.phase("export", "writing the adapter and the merged model");
-        let among = draft_vocab::for_run(plan, &train_tokens(session.run), base)?;
-        let (folder, heads) = (session.run.outputs(), Heads { before, last, among });
-        let export = Export { folder: &folder, plan, base, eval_set: self.eval_set.as_ref() };
-        let written = export.write(model, &heads, &mut |line| session.phase("export", line))?;
-        for warning in written.warnings {
-            session.warn(warning, None);
+        // Checkpoints of older programs do not say it: they have the last weights.
+        let last = self.state.main_steps;
+        let exported = *self.state.exported_step.get_or_insert(last);
+        let mut notes = vec![chosen::in_words(self.state, exported)];
+        let of_base = || Heads { before: None, last: base_head.clone(), among: None };
+        let untrained = head.filter(|_| self.plan.mtp == MtpChoice::Trained);
+        self.session.phase("export", "writing the adapter and the merged model");
+        let mut text_model = self.export(model, |export| {
+            let mut text_model = export.write_text_model(model, true)?;
+            if untrained.is_some() && !(text_model.was_there && export.has_page()) {
+                let mut notes = notes.clone();
+                notes.push("The MTP head is the base model's: its training is not complete.".to_owned());
+                export.write_served(model, &of_base(), &mut text_model, &notes)?;
+            }
+            Ok(text_model)
+        })?;
+        let mut heads = of_base();
+        if let Some(untrained) = untrained {
+            let mut head = DraftHead::new(untrained, model);
+            match self.train_head(&mut head, &mut optimizer) {
+                Ok(StageOutcome::Stopped { reason }) => return Ok(Ending::Stopped { reason }),
+                Ok(StageOutcome::Done) => {
+                    heads = Heads { before: base_head.clone(), last: Some(head.into_frozen()), among: None };
+                }
+                // Another attempt would fail in the same way.
+                Err(error) if error.is_of_training() => {
+                    let failure = format!(
+                        "the MTP head could not be trained, so the outputs have the base model's head: {error}"
+                    );
+                    notes.push(format!("Note: {failure}"));
+                    self.session.warn(failure, Some(self.state.main_steps));
+                }
+                Err(error) => return Err(error),
+            }
+            self.session.phase("export", "writing what serves the model with its MTP head");
         }
-        Ok(Ending::Completed { outputs: written.paths })
+        drop(optimizer);
+        model.device().memory_cleanup();
+        heads.among = draft_vocab::for_run(&self.plan, &train_tokens(self.session.run), &self.base)?;
+        let outputs =
+            self.export(model, |export| export.write_served(model, &heads, &mut text_model, &notes))?;
+        Ok(Ending::Completed { outputs })
+    }
+
+    /// Calls `write` with an export into `outputs/` that hears requests to stop and records the state of the
+    /// machine.
+    fn export<T>(
+        &mut self,
+        model: &Model,
+        write: impl FnOnce(&Export) -> Result<T, TrainError>,
+    ) -> Result<T, TrainError> {
+        let Self { session, plan, base, eval_set, .. } = self;
+        let folder = session.run.outputs();
+        let session = RefCell::new(session);
+        let record = |line: String| session.borrow().phase("export", line);
+        let warn = |line: String| session.borrow().warn(line, None);
+        let go_on = || {
+            let mut session = session.borrow_mut();
+            session.sample_machine();
+            // The peak is updated here, because the export may take more memory than a step.
+            session.memory_bytes(model.device());
+            !session.is_stop_requested()
+        };
+        write(&Export {
+            folder: &folder,
+            plan,
+            base,
+            eval_set: eval_set.as_ref(),
+            record: &record,
+            warn: &warn,
+            go_on: &go_on,
+        })
+    }
+
+    /// Ends the attempt because a stop was heard in the export. The newest checkpoint has everything that was
+    /// trained.
+    fn stopped(&self) -> Ending {
+        let requests = self.session.poll_requests();
+        let reason = requests.out_of_memory.clone();
+        self.session.acknowledge(requests, self.state.checkpoint_step());
+        Ending::Stopped { reason }
     }
 }
 

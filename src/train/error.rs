@@ -71,7 +71,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Returns the process's exit code: 2 usage, 3 data, 4 device, memory or disk, 70 a bug in this program.
+    /// Returns the process's exit code: 2 usage, 3 data, 4 device, memory or disk, 5 stopped on request,
+    /// 70 a bug in this program.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoTargets { .. }
@@ -79,9 +80,15 @@ impl TrainError {
             | Self::ForeignTokens { .. }
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
+            Self::Model(ModelError::Stopped) => 5,
             Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
             _ => 4,
         }
+    }
+
+    /// Returns whether the training itself failed, which it would do again, and not a file or the machine.
+    pub(crate) fn is_of_training(&self) -> bool {
+        matches!(self, Self::NotFinite { .. } | Self::NoGradient { .. })
     }
 
     /// Returns a number that must be finite, or an error if it is not.

@@ -13,6 +13,7 @@
 mod attempt;
 mod base_files;
 mod batches;
+mod chosen;
 mod control;
 mod cuda;
 mod draft_vocab;
@@ -21,6 +22,7 @@ mod elapsed;
 mod error;
 mod evaluate;
 mod examples;
+mod export_run;
 mod fp8_loss;
 mod health;
 mod load;
@@ -46,8 +48,8 @@ mod steps;
 mod tiles;
 
 pub use error::TrainError;
+pub use export_run::{Weights, export_run};
 pub use options::TrainOptions;
-pub use outputs::{export_checkpoint, export_run};
 pub use run::{Finished, train, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};
 pub use tiles::TileFile;

@@ -8,22 +8,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{exchange, sync, write_and_sync};
-use sparktune_model::export::export;
-use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
+use sparktune_model::export::Merged;
+use sparktune_model::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
-use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
+use crate::draft_vocab::write_token_map;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::examples::{eval_tokens, train_tokens};
-use crate::objective::{NextToken, Objective};
+use crate::load;
 use crate::serve::{HeadReport, Served, serve_page};
-use crate::session::read_plan;
-use crate::state::{Stage, State};
-use crate::{base_files, draft_vocab, load};
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
+
+const BASE_HEAD: &str = "base's MTP head";
+
+/// The page that says how to serve the outputs.
+const PAGE: &str = "SERVE.md";
 
 /// The MTP head before and after training.
 pub(crate) struct Heads {
@@ -42,10 +43,13 @@ impl Heads {
     }
 }
 
-/// The written files.
-pub(crate) struct Outputs {
-    pub(crate) paths: Vec<PathBuf>,
-    pub(crate) warnings: Vec<String>,
+/// The written text model.
+pub(crate) struct TextModelOutputs {
+    paths: Vec<PathBuf>,
+    /// Whether an earlier attempt has written it.
+    pub(crate) was_there: bool,
+    /// The report on the base's head, once it is measured.
+    base_head: Option<HeadReport>,
 }
 
 /// The inputs of an export and its folder.
@@ -56,187 +60,168 @@ pub(crate) struct Export<'a> {
     pub(crate) base: &'a Checkpoint,
     /// The eval set, whose prompts are needed to measure drafts.
     pub(crate) eval_set: Option<&'a EvalSet>,
+    /// Is called with a description of each result.
+    pub(crate) record: &'a dyn Fn(String),
+    pub(crate) warn: &'a dyn Fn(String),
+    /// Is asked between tensors, layers and measurements. If it says no, the export ends with
+    /// [`ModelError::Stopped`].
+    pub(crate) go_on: &'a dyn Fn() -> bool,
 }
 
 impl Export<'_> {
-    /// Writes all outputs. `record` is called with a description of each result.
+    /// Returns whether an earlier export into this folder was complete, as its page shows, which is written
+    /// last.
+    pub(crate) fn has_page(&self) -> bool {
+        self.folder.join(PAGE).is_file()
+    }
+
+    /// Writes the text model: `adapter/` and `merged/`, which has the base's MTP head. With `keep`, they stay
+    /// if they are there already with exactly these weights.
     ///
     /// # Errors
-    /// When a file cannot be written, or a written model does not compute the same as the model in memory.
-    pub(crate) fn write(
-        &self,
-        model: &mut Model,
-        heads: &Heads,
-        record: &mut dyn FnMut(String),
-    ) -> Result<Outputs, TrainError> {
+    /// When a file cannot be written, or the written model does not compute the same as the model in memory.
+    pub(crate) fn write_text_model(&self, model: &Model, keep: bool) -> Result<TextModelOutputs, TrainError> {
         fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
-        let mut outputs = Outputs { paths: Vec::new(), warnings: Vec::new() };
-        let adapter = load::lora(self.plan);
-        if let Some(config) = adapter {
-            outputs.paths.push(self.write_adapter(model, config)?);
+        let adapter = load::lora(self.plan).map(|config| (config, self.folder.join("adapter")));
+        let merged = self.folder.join("merged");
+        let mut paths: Vec<PathBuf> = adapter.iter().map(|(_, path)| path.clone()).collect();
+        let was_there = keep
+            && merged.is_dir()
+            && paths.iter().all(|path| path.is_dir())
+            && self.merged(model, None, &probe(self.base)).is_written(&merged, &mut || (self.go_on)())?;
+        if was_there {
+            (self.record)("merged is there already, with exactly these weights".to_owned());
+        } else {
+            if let Some((config, path)) = adapter {
+                self.write_adapter(model, config, &path)?;
+            }
+            self.write_merged("merged", model, None)?;
         }
-        outputs.paths.push(self.write_merged("merged", model, None, record)?);
+        paths.push(merged);
+        Ok(TextModelOutputs { paths, was_there, base_head: None })
+    }
+
+    /// Writes what it takes to serve the written text model with these heads: `merged-mtp/` if the head was
+    /// trained, the ids to draft from, and the page, which begins with `notes`. Returns the paths of all
+    /// outputs.
+    ///
+    /// # Errors
+    /// The same as for [`write_text_model`](Self::write_text_model).
+    pub(crate) fn write_served(
+        &self,
+        model: &Model,
+        heads: &Heads,
+        text_model: &mut TextModelOutputs,
+        notes: &[String],
+    ) -> Result<Vec<PathBuf>, TrainError> {
+        let mut paths = text_model.paths.clone();
         let mut served = "merged";
-        if let Some(head) = heads.last.as_ref().filter(|_| self.plan.mtp == MtpChoice::Trained) {
+        if let Some(head) = heads.last.as_ref().filter(|_| heads.before.is_some()) {
             served = "merged-mtp";
-            outputs.paths.push(self.write_merged(served, model, Some(head), record)?);
+            paths.push(self.write_merged(served, model, Some(head))?);
         }
 
-        let [before, last, trimmed] =
-            self.measure_heads(&model.frozen(), heads, record, &mut outputs.warnings);
+        let frozen = model.frozen();
+        let measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
+            self.measure_head(&frozen, which, head, among)
+        };
+        let of_base = heads.before.as_ref().or(heads.last.as_ref());
+        if text_model.base_head.is_none() {
+            text_model.base_head = measure(BASE_HEAD, of_base, None)?;
+        }
+        let of_base = text_model.base_head.clone();
+        let (which, before, last) = if heads.before.is_some() {
+            let which = "trained MTP head";
+            (which, of_base, measure(which, heads.last.as_ref(), None)?)
+        } else {
+            (BASE_HEAD, None, of_base)
+        };
         let draft_ids = heads.draft_ids();
+        let trimmed = match draft_ids {
+            Some(ids) => measure(which, heads.last.as_ref(), Some(ids))?,
+            None => None,
+        };
         if let Some(ids) = draft_ids {
             let path = self.folder.join("draft-tokens.pt");
-            draft_vocab::write_token_map(&path, ids)?;
-            outputs.paths.push(path);
+            write_token_map(&path, ids)?;
+            paths.push(path);
         }
         let page = serve_page(&Served {
             plan: self.plan,
             folder: served,
-            has_adapter: adapter.is_some(),
+            notes,
+            has_adapter: load::lora(self.plan).is_some(),
             is_tied: self.base.is_tied(),
             before,
             last,
             trimmed,
             has_draft_tokens: draft_ids.is_some(),
         });
-        let path = self.folder.join("SERVE.md");
+        let path = self.folder.join(PAGE);
         write_and_sync(&path, page).map_err(TrainError::io(&path))?;
-        outputs.paths.push(path);
+        paths.push(path);
         sync(self.folder).map_err(TrainError::io(self.folder))?;
-        Ok(outputs)
+        Ok(paths)
     }
 
-    fn write_adapter(&self, model: &mut Model, config: LoraConfig) -> Result<PathBuf, TrainError> {
-        let path = self.folder.join("adapter");
+    fn write_adapter(&self, model: &Model, config: LoraConfig, path: &Path) -> Result<(), TrainError> {
         let partial = self.folder.join(".adapter.new");
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
         model.save_lora(&partial, config, self.base, &self.plan.model.id)?;
-        replace(&partial, &path)?;
-        Ok(path)
+        replace(&partial, path)
     }
 
-    /// Writes a whole model folder, with this MTP head or the base's.
-    fn write_merged(
-        &self,
-        name: &str,
-        model: &Model,
-        mtp: Option<&Mtp>,
-        record: &mut dyn FnMut(String),
-    ) -> Result<PathBuf, TrainError> {
+    /// Describes a whole model folder, with this MTP head or the base's.
+    fn merged<'a>(&'a self, model: &'a Model, mtp: Option<&'a Mtp>, probe: &'a PackedSequence) -> Merged<'a> {
+        let keep_mtp = self.plan.mtp != MtpChoice::None;
+        Merged { base: self.base, model, mtp, keep_mtp, beside: None, probe }
+    }
+
+    /// Writes a whole model folder. One with a trained head shares files with `merged/`, which was written
+    /// before.
+    fn write_merged(&self, name: &str, model: &Model, mtp: Option<&Mtp>) -> Result<PathBuf, TrainError> {
         let path = self.folder.join(name);
         // An earlier export is removed only after the new one has passed its checks.
         let unchecked = self.folder.join(format!(".{name}.new"));
         remove(&unchecked)?;
-        let keep_mtp = self.plan.mtp != MtpChoice::None;
-        let done = export(self.base, model, mtp, keep_mtp, &unchecked, &probe(self.base))?;
+        let (probe, beside) = (probe(self.base), self.folder.join("merged"));
+        let merged = Merged { beside: mtp.map(|_| beside.as_path()), ..self.merged(model, mtp, &probe) };
+        let done = merged.write(&unchecked, &mut || (self.go_on)())?;
         replace(&unchecked, &path)?;
-        record(format!(
+        (self.record)(format!(
             "{name} was written and checked: {} tensors trained, {} copied, {} in the base model; logits differ by at most {:.1e} after loading",
             done.trained, done.carried, done.base_tensors, done.logits_distance
         ));
         Ok(path)
     }
 
-    /// Measures the drafts of the base's head, of the head to serve, and of the latter with the restricted
-    /// vocabulary.
-    fn measure_heads(
+    /// Measures the drafts of a head, if there is one and an eval set.
+    fn measure_head(
         &self,
         model: &Model,
-        heads: &Heads,
-        record: &mut dyn FnMut(String),
-        warnings: &mut Vec<String>,
-    ) -> [Option<HeadReport>; 3] {
-        let mut measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
-            let (eval_set, mut head) = (self.eval_set?, head?.clone());
-            head.set_trainable(false);
-            let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
-            let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids)?;
-            record(format!("{which}: {}", report.in_a_line()));
+        which: &str,
+        head: Option<&Mtp>,
+        among: Option<&[u32]>,
+    ) -> Result<Option<HeadReport>, TrainError> {
+        let Some((eval_set, head)) = self.eval_set.zip(head) else { return Ok(None) };
+        if !(self.go_on)() {
+            return Err(ModelError::Stopped.into());
+        }
+        let mut head = head.clone();
+        head.set_trainable(false);
+        let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
+        let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids);
+        if let Some(report) = &report {
+            (self.record)(format!("{which}: {}", report.in_a_line()));
             if !report.equal_to_greedy {
-                warnings.push(format!(
+                (self.warn)(format!(
                     "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this"
                 ));
             }
-            Some(report)
-        };
-        let which = if heads.before.is_some() { "trained MTP head" } else { "base's MTP head" };
-        let before = measure("base's MTP head", heads.before.as_ref(), None);
-        let last = measure(which, heads.last.as_ref(), None);
-        let trimmed = heads.draft_ids().and_then(|ids| measure(which, heads.last.as_ref(), Some(ids)));
-        [before, last, trimmed]
-    }
-}
-
-/// Exports a run again: from its newest intact checkpoint into `outputs/`, or from the one with the lowest
-/// eval loss into `outputs/best/`.
-///
-/// # Errors
-/// When the run is training, has no checkpoint, or the export fails its own check.
-pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> {
-    export_from(run, if best { Which::Best } else { Which::Newest })
-}
-
-/// Exports the checkpoint of this step into `outputs/step-…/`.
-///
-/// # Errors
-/// When the run is training, has no intact checkpoint of this step, or the export fails its own check.
-pub fn export_checkpoint(run: &RunDir, step: u64) -> Result<Vec<PathBuf>, TrainError> {
-    export_from(run, Which::Step(step))
-}
-
-/// The checkpoint that is exported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Newest,
-    Best,
-    Step(u64),
-}
-
-fn export_from(run: &RunDir, which: Which) -> Result<Vec<PathBuf>, TrainError> {
-    let _lease = Lease::acquire(run)?;
-    let plan = read_plan(run)?;
-    let mut checkpoints = Checkpoints::new(run);
-    let checkpoint = match which {
-        Which::Step(step) => checkpoints.named(run, step)?,
-        Which::Newest | Which::Best => {
-            checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?
         }
-    };
-    let mut state = State::read(&checkpoint.path)?;
-    let mut checkpoint = checkpoint.path;
-    if which == Which::Best {
-        checkpoint = checkpoints.verify(state.best_step.ok_or(TrainError::NoBest)?)?.path;
-        state = State::read(&checkpoint)?;
+        Ok(report)
     }
-    let base = load::base(&plan)?;
-    if let Some(began_with) = &state.base_files {
-        base_files::require_same(&base, began_with)?;
-    }
-    let device = load::device(&plan)?;
-    let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
-    let mut head = load::mtp_head(&plan, &base, &device)?;
-    let before = head.clone().filter(|_| state.stage == Stage::Mtp);
-    load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
-    // A head whose training has not begun is the base's.
-    let plan = match state.stage {
-        Stage::Main if plan.mtp == MtpChoice::Trained => Plan { mtp: MtpChoice::Default, ..plan },
-        _ => plan,
-    };
-    let among = draft_vocab::for_run(&plan, &train_tokens(run), &base)?;
-    let heads = Heads { before, last: head, among };
-    // Only prompts are read from the eval set, so the objective does not matter.
-    let group_size = NextToken.examples_per_group();
-    let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
-    // Other weights than the last ones do not replace these but get a folder of their own.
-    let folder = match which {
-        Which::Newest => run.outputs(),
-        Which::Best => run.outputs().join("best"),
-        Which::Step(step) => run.outputs().join(format!("step-{step:06}")),
-    };
-    let export = Export { folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
-    Ok(export.write(&mut model, &heads, &mut |_| ())?.paths)
 }
 
 /// Returns tokens spread over the vocabulary, whose logits are compared between the model in memory and the

@@ -26,6 +26,12 @@ pub struct Finished {
     pub final_loss: Option<f64>,
     /// Mean loss per trained token of the eval set at the last evaluation, nats.
     pub eval_loss: Option<f64>,
+    /// The step of the checkpoint with the lowest loss on the eval set.
+    pub best_step: Option<u64>,
+    /// The lowest mean loss per trained token of the eval set, nats.
+    pub best_eval: Option<f64>,
+    /// The step of the weights that the outputs contain, once it is decided.
+    pub exported_step: Option<u64>,
     /// The folders and files that were written.
     pub outputs: Vec<PathBuf>,
 }
@@ -88,6 +94,9 @@ pub(crate) fn train_for(
         steps: state.main_steps,
         final_loss: state.last_loss(),
         eval_loss: state.last_eval(),
+        best_step: state.best_step,
+        best_eval: state.best_eval(),
+        exported_step: state.exported_step,
         outputs,
     };
     let relative =
@@ -98,9 +107,9 @@ pub(crate) fn train_for(
         step: finished.steps,
         final_loss_nats: finished.final_loss,
         eval_loss_nats: finished.eval_loss,
-        best_step: state.best_step,
-        best_eval_nats: state.best_eval(),
-        exported_step: None,
+        best_step: finished.best_step,
+        best_eval_nats: finished.best_eval,
+        exported_step: finished.exported_step,
         mem_peak_bytes: session.peak_bytes(),
         mem_predicted_bytes: session.plan.predicted_bytes(),
         outputs: finished.outputs.iter().map(relative).collect(),

@@ -141,6 +141,8 @@ pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
     /// The folder of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
+    /// What is to be known about the weights, a paragraph each.
+    pub(crate) notes: &'a [String],
     pub(crate) has_adapter: bool,
     /// Whether the output head is the embedding.
     pub(crate) is_tied: bool,
@@ -154,7 +156,8 @@ pub(crate) struct Served<'a> {
 
 /// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served { plan, folder, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } = served;
+    let Served { plan, folder, notes, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } =
+        served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
     let mut line = |text: String| {
@@ -165,6 +168,7 @@ pub(crate) fn serve_page(served: &Served) -> String {
         "# Serving this model\n\nTrained from `{}`. Run these commands in this folder.\n",
         plan.model.id
     ));
+    notes.iter().for_each(|note| line(format!("{note}\n")));
     line("## vLLM\n".into());
     let speculative = if draft > 0 {
         format!(" \\\n  --speculative-config '{{\"method\": \"mtp\", \"num_speculative_tokens\": {draft}}}'")

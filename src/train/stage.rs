@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use sparktune_base::program_name;
+use sparktune_plan::Exported;
 use sparktune_runlog::RunView;
 
 use crate::control::ControlRequests;
@@ -187,10 +188,16 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     fn end(&mut self, end: StageEnd) -> Result<(), TrainError> {
         if end == StageEnd::EarlyStop {
             let evaluations = self.steps.state.evals_without_gain;
+            let exported = match self.session.plan.export {
+                Exported::Best => "the best weights are exported".to_owned(),
+                Exported::Last => format!(
+                    "the last weights are exported, `{} export --best` exports the best",
+                    program_name()
+                ),
+            };
             self.session.warn(
                 format!(
-                    "stopping early: {evaluations} evaluations in a row did not improve on the best loss; the outputs contain the last weights, `{} export --best` exports the best",
-                    program_name()
+                    "stopping early: {evaluations} evaluations in a row did not improve on the best loss; {exported}"
                 ),
                 Some(self.steps.state.step),
             );

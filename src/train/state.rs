@@ -70,6 +70,10 @@ pub(crate) struct State {
     /// The order of the data since the run returned to a checkpoint, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<NewOrder>,
+    /// The step of the text model's weights that are exported and that the head is trained on, once they are
+    /// chosen. Checkpoints of older programs do not say it: they have the last weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exported_step: Option<u64>,
     /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
     /// not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +96,7 @@ impl State {
             health: Health::default(),
             skipped_in_a_row: 0,
             order: None,
+            exported_step: None,
             base_files: None,
         }
     }
@@ -108,8 +113,17 @@ impl State {
         self.last_eval.map(f64::from_bits)
     }
 
+    /// Returns the lowest loss of an evaluation.
     pub(crate) fn best_eval(&self) -> Option<f64> {
         self.best_eval.map(f64::from_bits)
+    }
+
+    /// Returns the step of the text model's weights in the checkpoint of this state.
+    pub(crate) fn weights_step(&self) -> u64 {
+        match self.stage {
+            Stage::Main => self.step,
+            Stage::Mtp => self.exported_step.unwrap_or(self.main_steps),
+        }
     }
 
     /// Records the loss of an evaluation. Returns whether it is the lowest so far.

@@ -232,7 +232,7 @@ impl Planned {
         Self {
             recompute,
             fits: memory.fits(),
-            predicted_bytes: memory.training_bytes(),
+            predicted_bytes: memory.training_bytes() - memory.export,
             flops_per_token: work.training_flops(&treatment),
         }
     }

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 
-use super::{difference, host, json, model, qwen35};
-use crate::export::export;
+use super::{difference, export, host, json, model, qwen35};
 use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 
 fn probe() -> PackedSequence {

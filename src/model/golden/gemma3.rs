@@ -8,8 +8,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
-use super::{GRADIENT, difference, host, relative, root};
-use crate::export::export;
+use super::{GRADIENT, difference, export, host, relative, root};
 use crate::{Checkpoint, Gradients, LoraConfig, Model, ModelError, PackedSequence};
 
 /// Returns the set's folder, or `None` with a message if it does not exist.

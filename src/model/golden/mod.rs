@@ -3,6 +3,7 @@
 
 mod curves;
 mod decoding;
+mod exports;
 mod files;
 mod forward;
 mod gemma3;
@@ -11,13 +12,14 @@ mod gradients;
 mod on_device;
 mod others;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use crate::{Checkpoint, Model, PackedSequence};
+use crate::export::{Accounting, Merged};
+use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence};
 
 pub(crate) const LOGITS: f32 = 2e-4;
 pub(crate) const LOSS: f64 = 1e-5;
@@ -48,6 +50,18 @@ pub(crate) fn floats(value: &Value) -> Vec<f64> {
 pub(crate) fn model(folder: &str) -> Model {
     let checkpoint = Checkpoint::open(&qwen35().join(folder)).unwrap();
     Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).unwrap()
+}
+
+/// Writes a trained model and its head into the new folder `out`.
+pub(crate) fn export(
+    base: &Checkpoint,
+    model: &Model,
+    mtp: Option<&Mtp>,
+    keep_mtp: bool,
+    out: &Path,
+    probe: &PackedSequence,
+) -> Result<Accounting, ModelError> {
+    Merged { base, model, mtp, keep_mtp, beside: None, probe }.write(out, &mut || true)
 }
 
 /// A safetensors file of golden values.

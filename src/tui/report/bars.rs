@@ -12,8 +12,8 @@ use super::markup::Markup;
 
 /// The largest number of points drawn of the cost curve.
 const MOST_POINTS: usize = 200;
-/// The style classes of the parts of a stacked bar, `p0` to `p6`; further parts use the last one.
-const SHADES: [&str; 7] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6"];
+/// The style classes of the parts of a stacked bar, one for each part of a plan's memory.
+const SHADES: [&str; 8] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
 
 /// One part of a stacked bar.
 pub(super) struct Part<'a> {

@@ -93,7 +93,7 @@ pub(super) fn time_lines(
 }
 
 /// A pattern and a colour for each part. Either alone distinguishes the parts.
-const PARTS: [(&str, &str, Role); 7] = [
+const PARTS: [(&str, &str, Role); 8] = [
     ("█", "W", Role::Curve),
     ("▓", "A", Role::Other),
     ("▒", "G", Role::Eval),
@@ -101,6 +101,7 @@ const PARTS: [(&str, &str, Role); 7] = [
     ("▞", "V", Role::Good),
     ("▤", "L", Role::Warn),
     ("░", "R", Role::Dim),
+    ("▧", "E", Role::Trained),
 ];
 
 /// Draws the memory in at most `rows` lines: needed and available bytes, the bar by part, and the parts in

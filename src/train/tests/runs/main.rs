@@ -1,16 +1,18 @@
 //! Tests of whole runs in this process: training, stopping, resuming, exporting.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
+mod ending;
+mod exports;
 #[cfg(feature = "cuda")]
 mod on_device;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
-use sparktune_runlog::{Checkpoints, EventTailer, Kind, Lease, Limit, Outcome, RunDir, RunView, RunsRoot};
-use sparktune_train::{TrainError, TrainOptions, export_checkpoint, export_run, train, train_with};
+use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
+use sparktune_train::{Finished, TrainError, TrainOptions, Weights, export_run, train, train_with};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
@@ -53,6 +55,7 @@ seed = 3
 recompute = {recompute}
 mtp = "{mtp}"
 draft_vocab = 48
+export = "best"
 runs_dir = "runs"
 model = {{ id = "fixture", path = "{}" }}
 data = {{ train = ["x.jsonl"], eval_fraction = 0.1, format = "auto", think = "skip", max_example_tokens = 4096, max_rejected = 0.01, crc_drop = 0.0 }}
@@ -94,6 +97,49 @@ fn losses(run: &RunDir) -> Vec<(u64, String)> {
         }
     }
     losses.into_iter().collect()
+}
+
+fn export(run: &RunDir, weights: Weights) -> Result<Vec<PathBuf>, TrainError> {
+    export_run(run, weights, &AtomicBool::new(false))
+}
+
+/// Trains, and asks for a stop as soon as `is_time`.
+fn train_until(run: &RunDir, is_time: impl Fn() -> bool + Sync) -> Finished {
+    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) && !is_time() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        let finished = train(run, &stop);
+        ended.store(true, Ordering::SeqCst);
+        finished.unwrap()
+    })
+}
+
+/// Returns the number of steps of the head so far, in all attempts.
+fn head_steps(run: &RunDir) -> usize {
+    let is_step = |kind: &Kind| matches!(kind, Kind::Progress(progress) if progress.phase == "mtp");
+    events(run).iter().filter(|kind| is_step(kind)).count()
+}
+
+fn warnings(run: &RunDir) -> Vec<String> {
+    let message = |kind| match kind {
+        Kind::Warning(warning) => Some(warning.message),
+        _ => None,
+    };
+    events(run).into_iter().filter_map(message).collect()
+}
+
+/// Returns the names in `outputs/`, also those of unfinished folders.
+fn outputs(run: &RunDir) -> Vec<String> {
+    let names = std::fs::read_dir(run.outputs()).into_iter().flatten();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn bytes(run: &RunDir, file: &str) -> Vec<u8> {
@@ -177,10 +223,12 @@ fn the_events_of_a_run_tell_its_story_in_order() {
     assert_eq!(story(&run, 0), ["start None", "load", "train", "eval 0", "step 1", "stop 1", "Stopped 1"]);
     let text_model =
         ["start Some(1)", "load", "train", "step 2", "eval 2", "sample 2", "step 3", "eval 3", "sample 3"];
+    // The text model, with the base's head, is written and measured before the head is trained.
+    let merged = ["export"; 3];
     // With so few steps, the loss of each one is recorded in words.
     let head = ["mtp", "mtp", "head 1", "mtp", "head 2", "mtp", "head 3", "mtp"];
-    let outputs = ["export"; 6];
-    let expected = [&text_model[..], &head, &outputs, &["Completed 3"]].concat();
+    let outputs = ["export"; 4];
+    let expected = [&text_model[..], &merged, &head, &outputs, &["Completed 3"]].concat();
     assert_eq!(story(&run, 1), expected);
 }
 
@@ -204,7 +252,9 @@ fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
     let mut other = before.clone();
     *other.last_mut().unwrap() ^= 1;
     std::fs::write(&weights, other).unwrap();
-    for error in [train(&run, &AtomicBool::new(false)).unwrap_err(), export_run(&run, false).unwrap_err()] {
+    for error in
+        [train(&run, &AtomicBool::new(false)).unwrap_err(), export(&run, Weights::Planned).unwrap_err()]
+    {
         let message = error.to_string();
         assert!(message.contains("model.safetensors has changed"), "{message}");
         assert!(message.contains(base.to_str().unwrap()) && error.exit_code() == 4, "{message}");
@@ -215,11 +265,11 @@ fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
     let config = base.join("config.json");
     let before = std::fs::read(&config).unwrap();
     std::fs::write(&config, [&before[..], b"\n"].concat()).unwrap();
-    let message = export_run(&run, false).unwrap_err().to_string();
+    let message = export(&run, Weights::Planned).unwrap_err().to_string();
     assert!(message.contains("config.json has") && message.contains("bytes instead of"), "{message}");
 
     std::fs::write(&config, before).unwrap();
-    export_run(&run, false).unwrap();
+    export(&run, Weights::Planned).unwrap();
     assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
 }
 
@@ -247,8 +297,8 @@ fn a_run_stopped_after_every_step_continues_bit_for_bit() {
     }
 }
 
-/// Trains a run in one go and another that is stopped after every step, with checkpoints and evaluations in
-/// between, and compares them. Returns the one that was stopped.
+/// Trains a run in one go and another that is stopped after every step, in the export and in the head's
+/// stage, with checkpoints and evaluations in between, and compares them. Returns the one that was stopped.
 fn stops_change_nothing(device: &str, root: &Path, method: &str, mtp: &str, steps: u64) -> RunDir {
     let run = || {
         let run = run_on(device, root, method, mtp, steps, false);
@@ -259,20 +309,23 @@ fn stops_change_nothing(device: &str, root: &Path, method: &str, mtp: &str, step
     };
     let (whole, parts) = (run(), run());
     train(&whole, &AtomicBool::new(false)).unwrap();
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        // The stop is requested before the first step, so each attempt makes exactly one.
+    // The stop is requested before the first step, so each attempt makes exactly one.
+    for step in 1..=steps {
         let finished = train(&parts, &AtomicBool::new(true)).unwrap();
-        if finished.outcome == Outcome::Completed {
-            break;
-        }
-        assert_eq!(finished.outcome, Outcome::Stopped);
-        assert!(attempts < 40, "the run never ends");
+        assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, step));
     }
-    // The head is stopped in between as well.
-    let more = if mtp == "trained" { 3 } else { 0 };
-    assert!(attempts >= steps + more, "stopped too seldom: {attempts}");
+    // All steps are done. The export hears the stop as well and leaves nothing.
+    assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().outcome, Outcome::Stopped);
+    assert!(!outputs(&parts).iter().any(|name| name.contains("merged")), "{:?}", outputs(&parts));
+    if mtp == "trained" {
+        let mut before = 0;
+        while train_until(&parts, || head_steps(&parts) > before).outcome != Outcome::Completed {
+            assert!(head_steps(&parts) > before, "every attempt takes a step of the head");
+            before = head_steps(&parts);
+        }
+    } else {
+        assert_eq!(train(&parts, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    }
     assert_eq!(losses(&whole), losses(&parts));
     let head: &[&str] =
         if mtp == "trained" { &["merged-mtp/model.safetensors", "draft-tokens.pt"] } else { &[] };
@@ -308,42 +361,6 @@ fn a_run_that_memory_stopped_says_why_and_continues_bit_for_bit() {
 }
 
 #[test]
-fn an_early_stop_ends_the_text_model_but_not_the_head() {
-    let root = tempfile::tempdir().unwrap();
-    let early = |name: &str| {
-        let run = run(root.path(), FULL, "trained", 40, false);
-        let plan = std::fs::read_to_string(run.plan()).unwrap();
-        // This learning rate soon increases the eval loss.
-        let plan = plan.replace("every_steps = 6", "every_steps = 2, early_stop_patience = 1");
-        let plan = plan.replace("learning_rate = 5e-3", "learning_rate = 2e-1");
-        std::fs::write(run.plan(), plan).unwrap();
-        println!("{name}: {}", run.path().display());
-        run
-    };
-    let whole = early("whole");
-    let finished = train(&whole, &AtomicBool::new(false)).unwrap();
-    assert!(finished.steps < 30, "stopped early: {} steps", finished.steps);
-    let head_steps = events(&whole).into_iter().filter(
-        |kind| matches!(kind, Kind::Phase(phase) if phase.phase == "mtp" && phase.detail.as_ref().is_some_and(|d| d.starts_with("step"))),
-    );
-    assert!(head_steps.count() > 5, "the head is trained to its end");
-    let parts = early("parts");
-    let head_has_begun = || {
-        let is_step = |kind: Kind| matches!(kind, Kind::Progress(progress) if progress.phase == "mtp");
-        events(&parts).into_iter().any(is_step)
-    };
-    while !head_has_begun() {
-        assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().outcome, Outcome::Stopped);
-    }
-    // This learning rate may raise the loss so far that the run counts as diverged.
-    assert!(train(&parts, &AtomicBool::new(false)).unwrap().outcome.is_complete());
-    assert_eq!(losses(&whole), losses(&parts));
-    for file in ["merged/model.safetensors", "merged-mtp/model.safetensors"] {
-        assert!(bytes(&whole, file) == bytes(&parts, file), "{file} differs");
-    }
-}
-
-#[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     let root = tempfile::tempdir().unwrap();
     let hurt = run(root.path(), LORA, "none", 7, false);
@@ -364,92 +381,6 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
         _ => false,
     });
     assert!(named, "the damaged checkpoint is named in a warning");
-}
-
-#[test]
-fn an_export_is_made_again_from_the_checkpoint() {
-    let root = tempfile::tempdir().unwrap();
-    let run = run(root.path(), LORA, "trained", 6, false);
-    train(&run, &AtomicBool::new(false)).unwrap();
-    let files = ["merged/model.safetensors", "merged-mtp/model.safetensors", "draft-tokens.pt", "SERVE.md"];
-    let before = files.map(|file| bytes(&run, file));
-    std::fs::remove_dir_all(run.outputs()).unwrap();
-    export_run(&run, false).unwrap();
-    for (file, before) in files.iter().zip(before) {
-        assert!(before == bytes(&run, file), "{file} differs");
-    }
-    // The best weights are written next to the last ones, which are kept.
-    export_run(&run, true).unwrap();
-    assert!(run.outputs().join("best/merged/model.safetensors").is_file());
-    assert!(run.outputs().join("merged-mtp/model.safetensors").is_file());
-}
-
-#[test]
-fn the_bases_loss_is_measured_once_and_is_that_of_the_untrained_model() {
-    let root = tempfile::tempdir().unwrap();
-    let run = run(root.path(), LORA, "none", 3, false);
-    // The first attempt ends before its first checkpoint, so the second one begins from the base again.
-    let reserve = TrainOptions { reserve_bytes: Some(u64::MAX / 2), ..TrainOptions::default() };
-    assert_eq!(train_with(&run, &AtomicBool::new(false), &reserve).unwrap().steps, 0);
-    train(&run, &AtomicBool::new(false)).unwrap();
-    let bases: Vec<f64> = events(&run)
-        .into_iter()
-        .filter_map(|kind| match kind {
-            Kind::Eval(eval) if eval.step == 0 => Some(eval.loss_nats),
-            _ => None,
-        })
-        .collect();
-    // The fixture is untrained: its loss is near that of guessing among 512 tokens.
-    assert!(bases.len() == 1 && (bases[0] - 512_f64.ln()).abs() < 1.0, "{bases:?}");
-    let view = RunView::replay(&run).unwrap();
-    let (best_step, best) = view.best().unwrap();
-    assert_eq!((best_step, view.base_eval.unwrap().loss_nats), (3, bases[0]));
-    assert_ne!(best, bases[0], "the base is not the best");
-    let little =
-        |kind: &Kind| matches!(kind, Kind::Warning(w) if w.message.contains("too little is held out"));
-    assert_eq!(events(&run).iter().filter(|kind| little(kind)).count(), 1, "told once in both attempts");
-}
-
-#[test]
-fn a_run_whose_loss_diverges_is_not_completed_and_says_why() {
-    let root = tempfile::tempdir().unwrap();
-    let run = run(root.path(), FULL, "none", 12, false);
-    let plan = std::fs::read_to_string(run.plan()).unwrap();
-    std::fs::write(run.plan(), plan.replace("learning_rate = 5e-3", "learning_rate = 5e-1")).unwrap();
-    let finished = train(&run, &AtomicBool::new(false)).unwrap();
-    assert_eq!(finished.outcome, Outcome::Diverged, "{:?}", finished.eval_loss);
-    assert!(run.outputs().join("merged/model.safetensors").is_file());
-    let view = RunView::replay(&run).unwrap();
-    let reason = view.finished().unwrap().reason.clone().unwrap();
-    assert!(reason.contains("far above") && reason.contains("--learning-rate"), "{reason}");
-    let warned = view.warnings.iter().filter(|w| w.what.message.starts_with("training diverges")).count();
-    assert_eq!(warned, 1);
-}
-
-#[test]
-fn a_run_that_goes_back_to_a_named_checkpoint_trains_the_same_steps_again() {
-    let root = tempfile::tempdir().unwrap();
-    let run = run(root.path(), LORA, "none", 7, false);
-    let plan = std::fs::read_to_string(run.plan()).unwrap();
-    std::fs::write(run.plan(), plan.replace("keep = 2", "keep = 9")).unwrap();
-    train(&run, &AtomicBool::new(false)).unwrap();
-    assert_eq!(Checkpoints::new(&run).steps().unwrap(), [5, 6, 7]);
-    let (before, outputs) = (losses(&run), bytes(&run, "merged/model.safetensors"));
-
-    export_checkpoint(&run, 5).unwrap();
-    assert_ne!(bytes(&run, "step-000005/merged/model.safetensors"), outputs);
-    assert_eq!(bytes(&run, "merged/model.safetensors"), outputs, "the last weights stay");
-    let error = export_checkpoint(&run, 4).unwrap_err().to_string();
-    assert!(error.contains("no checkpoint of step 4; choose one of these steps: 5, 6, 7"), "{error}");
-
-    let lease = Lease::acquire(&run).unwrap();
-    assert_eq!(Checkpoints::new(&run).go_back_to(5, &lease).unwrap().len(), 2);
-    drop(lease);
-    assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
-    assert_eq!(RunView::replay(&run).unwrap().attempts.back().unwrap().started.resumed_from_step, Some(5));
-    assert_eq!(losses(&run), before, "bit for bit");
-    assert!(run.checkpoints().join("later-step-000007/weights.safetensors").is_file());
-    assert!(run.checkpoints().join("step-000007/weights.safetensors").is_file());
 }
 
 #[test]

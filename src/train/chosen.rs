@@ -1,0 +1,81 @@
+//! Which weights of a run its outputs contain: those with the lowest loss on the eval set, or the last.
+//!
+//! They are chosen once, when the text model is finished, so that the outputs and the MTP head, which is
+//! trained after that, belong to the same checkpoint.
+
+use sparktune_model::Model;
+use sparktune_plan::{Exported, Plan};
+use sparktune_runlog::{Checkpoints, RunDir};
+
+use crate::error::TrainError;
+use crate::load;
+use crate::state::{Stage, State};
+
+/// Loads the weights to export into a model that has those of `state`, and returns their step.
+///
+/// Only a finished text model has a choice. If the best checkpoint is damaged, which `warn` is told, the last
+/// weights are exported.
+///
+/// # Errors
+/// When the best checkpoint belongs to another run.
+pub(crate) fn load_chosen(
+    run: &RunDir,
+    plan: &Plan,
+    state: &State,
+    model: &mut Model,
+    warn: &mut dyn FnMut(String),
+) -> Result<u64, TrainError> {
+    let present = state.weights_step();
+    let is_free = plan.export == Exported::Best && state.stage == Stage::Main && state.main_done;
+    let Some(best) = state.best_step.filter(|best| is_free && *best != present) else { return Ok(present) };
+    match Checkpoints::new(run).verify(best) {
+        Ok(checkpoint) => {
+            load::restore(&checkpoint.path, state, model, None)?;
+            Ok(best)
+        }
+        Err(error) => {
+            warn(format!(
+                "the best weights, those of step {best}, cannot be exported, so the outputs contain those of step {present}: {error}"
+            ));
+            Ok(present)
+        }
+    }
+}
+
+/// Says in a sentence or two which weights the outputs contain.
+pub(crate) fn in_words(state: &State, exported: u64) -> String {
+    let loss = state.best_eval().map(|loss| format!(" ({loss:.4})")).unwrap_or_default();
+    let last = state.main_steps;
+    match state.best_step {
+        Some(best) if best == exported => {
+            format!(
+                "The weights are those of step {best} of {last}, which had the lowest loss on the eval set{loss}."
+            )
+        }
+        Some(best) => format!(
+            "The weights are those of step {exported} of {last}. Those of step {best} had the lowest loss on the eval set{loss}; `export --best` exports them."
+        ),
+        None => format!("The weights are those of step {exported} of {last}."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_say_which_step_and_whether_another_was_better() {
+        let mut state = State::start();
+        state.main_steps = 12;
+        assert_eq!(in_words(&state, 12), "The weights are those of step 12 of 12.");
+        state.record_eval(0.5);
+        state.best_step = Some(6);
+        let best = in_words(&state, 6);
+        assert!(
+            best.contains("step 6 of 12") && best.contains("lowest loss on the eval set (0.5000)"),
+            "{best}"
+        );
+        let last = in_words(&state, 12);
+        assert!(last.contains("step 12 of 12") && last.contains("`export --best`"), "{last}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Exports a run again, outside of training: the command `export`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sparktune_runlog::{Checkpoints, Lease, RunDir};
+
+use crate::error::TrainError;
+use crate::evaluate::EvalSet;
+use crate::examples::{eval_tokens, train_tokens};
+use crate::objective::{NextToken, Objective};
+use crate::outputs::{Export, Heads};
+use crate::session::read_plan;
+use crate::state::{Stage, State};
+use crate::{base_files, chosen, draft_vocab, load};
+
+/// The weights of a run that are exported again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// Those that the plan names, from the newest intact checkpoint, into `outputs/`.
+    Planned,
+    /// Those with the lowest eval loss, into `outputs/best/`.
+    Best,
+    /// Those of the checkpoint of this step, into `outputs/step-…/`.
+    Step(u64),
+}
+
+/// Exports a run again. `stop` ends it, and then an earlier export is still there.
+///
+/// # Errors
+/// When the run is training, has no such checkpoint, or the export fails its own check or is stopped.
+pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<Vec<PathBuf>, TrainError> {
+    let _lease = Lease::acquire(run)?;
+    let plan = read_plan(run)?;
+    let mut checkpoints = Checkpoints::new(run);
+    let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
+    let newest_state = State::read(&newest.path)?;
+    let (mut state, mut checkpoint, mut notes) = (newest_state.clone(), newest.path, Vec::new());
+    let named = match weights {
+        Weights::Planned => None,
+        Weights::Best => Some(state.best_step.ok_or(TrainError::NoBest)?),
+        Weights::Step(step) => Some(checkpoints.named(run, step)?.step),
+    };
+    // The newest checkpoint has the MTP head too, which belongs to the weights that it was trained on.
+    if let Some(step) = named.filter(|step| *step != state.weights_step()) {
+        checkpoint = checkpoints.verify(step)?.path;
+        state = State::read(&checkpoint)?;
+        if (newest_state.stage, state.stage) == (Stage::Mtp, Stage::Main) {
+            notes.push(format!(
+                "The MTP head of this run was trained on the weights of step {}, so it is not among these outputs, which have the base model's head.",
+                newest_state.weights_step()
+            ));
+        }
+    }
+    let base = load::base(&plan)?;
+    if let Some(began_with) = &state.base_files {
+        base_files::require_same(&base, began_with)?;
+    }
+    let device = load::device(&plan)?;
+    let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
+    let mut head = load::mtp_head(&plan, &base, &device)?;
+    let before = head.clone().filter(|_| state.stage == Stage::Mtp);
+    load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
+    let step = match weights {
+        Weights::Planned => {
+            chosen::load_chosen(run, &plan, &state, &mut model, &mut |warning| notes.push(warning))?
+        }
+        Weights::Best | Weights::Step(_) => state.weights_step(),
+    };
+    notes.insert(0, chosen::in_words(&newest_state, step));
+    let among = draft_vocab::for_run(&plan, &train_tokens(run), &base)?;
+    let heads = Heads { before, last: head, among };
+    // Only prompts are read from the eval set, so the objective does not matter.
+    let group_size = NextToken.examples_per_group();
+    let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
+    // Other weights than the plan's get a folder of their own.
+    let folder = match weights {
+        Weights::Planned => run.outputs(),
+        Weights::Best => run.outputs().join("best"),
+        Weights::Step(step) => run.outputs().join(format!("step-{step:06}")),
+    };
+    let export = Export {
+        folder: &folder,
+        plan: &plan,
+        base: &base,
+        eval_set: eval_set.as_ref(),
+        record: &|_| (),
+        warn: &|_| (),
+        go_on: &|| !stop.load(Ordering::SeqCst),
+    };
+    let mut text_model = export.write_text_model(&model, false)?;
+    export.write_served(&model, &heads, &mut text_model, &notes)
+}

@@ -1,0 +1,76 @@
+//! How a run ends, and how it goes on from a checkpoint that the user names.
+
+use std::sync::atomic::AtomicBool;
+
+use sparktune_runlog::{Checkpoints, Kind, Lease, Outcome, RunView};
+use sparktune_train::{TrainOptions, Weights, train, train_with};
+
+use crate::{FULL, LORA, bytes, events, export, losses, run};
+
+#[test]
+fn the_bases_loss_is_measured_once_and_is_that_of_the_untrained_model() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "none", 3, false);
+    // The first attempt ends before its first checkpoint, so the second one begins from the base again.
+    let reserve = TrainOptions { reserve_bytes: Some(u64::MAX / 2), ..TrainOptions::default() };
+    assert_eq!(train_with(&run, &AtomicBool::new(false), &reserve).unwrap().steps, 0);
+    train(&run, &AtomicBool::new(false)).unwrap();
+    let bases: Vec<f64> = events(&run)
+        .into_iter()
+        .filter_map(|kind| match kind {
+            Kind::Eval(eval) if eval.step == 0 => Some(eval.loss_nats),
+            _ => None,
+        })
+        .collect();
+    // The fixture is untrained: its loss is near that of guessing among 512 tokens.
+    assert!(bases.len() == 1 && (bases[0] - 512_f64.ln()).abs() < 1.0, "{bases:?}");
+    let view = RunView::replay(&run).unwrap();
+    let (best_step, best) = view.best().unwrap();
+    assert_eq!((best_step, view.base_eval.unwrap().loss_nats), (3, bases[0]));
+    assert_ne!(best, bases[0], "the base is not the best");
+    let little =
+        |kind: &Kind| matches!(kind, Kind::Warning(w) if w.message.contains("too little is held out"));
+    assert_eq!(events(&run).iter().filter(|kind| little(kind)).count(), 1, "told once in both attempts");
+}
+
+#[test]
+fn a_run_whose_loss_diverges_is_not_completed_and_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), FULL, "none", 12, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    std::fs::write(run.plan(), plan.replace("learning_rate = 5e-3", "learning_rate = 5e-1")).unwrap();
+    let finished = train(&run, &AtomicBool::new(false)).unwrap();
+    assert_eq!(finished.outcome, Outcome::Diverged, "{:?}", finished.eval_loss);
+    assert!(run.outputs().join("merged/model.safetensors").is_file());
+    let view = RunView::replay(&run).unwrap();
+    let reason = view.finished().unwrap().reason.clone().unwrap();
+    assert!(reason.contains("far above") && reason.contains("--learning-rate"), "{reason}");
+    let warned = view.warnings.iter().filter(|w| w.what.message.starts_with("training diverges")).count();
+    assert_eq!(warned, 1);
+}
+
+#[test]
+fn a_run_that_goes_back_to_a_named_checkpoint_trains_the_same_steps_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "none", 7, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    std::fs::write(run.plan(), plan.replace("keep = 2", "keep = 9")).unwrap();
+    train(&run, &AtomicBool::new(false)).unwrap();
+    assert_eq!(Checkpoints::new(&run).steps().unwrap(), [5, 6, 7]);
+    let (before, outputs) = (losses(&run), bytes(&run, "merged/model.safetensors"));
+
+    export(&run, Weights::Step(5)).unwrap();
+    assert_ne!(bytes(&run, "step-000005/merged/model.safetensors"), outputs);
+    assert_eq!(bytes(&run, "merged/model.safetensors"), outputs, "the last weights stay");
+    let error = export(&run, Weights::Step(4)).unwrap_err().to_string();
+    assert!(error.contains("no checkpoint of step 4; choose one of these steps: 5, 6, 7"), "{error}");
+
+    let lease = Lease::acquire(&run).unwrap();
+    assert_eq!(Checkpoints::new(&run).go_back_to(5, &lease).unwrap().len(), 2);
+    drop(lease);
+    assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    assert_eq!(RunView::replay(&run).unwrap().attempts.back().unwrap().started.resumed_from_step, Some(5));
+    assert_eq!(losses(&run), before, "bit for bit");
+    assert!(run.checkpoints().join("later-step-000007/weights.safetensors").is_file());
+    assert!(run.checkpoints().join("step-000007/weights.safetensors").is_file());
+}
