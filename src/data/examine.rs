@@ -7,6 +7,7 @@ use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
+use crate::served::{Effects, Prompts};
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
@@ -17,6 +18,8 @@ pub(crate) struct Examiner<'a> {
     pub policy: MaskPolicy,
     /// The model's limit on tokens per example.
     pub max_example_tokens: Option<u32>,
+    /// The prompts that a server sends, compared so far.
+    pub prompts: Prompts,
 }
 
 /// The result of examining a chunk.
@@ -40,6 +43,7 @@ pub(crate) struct Accepted {
     pub empty_turns: u32,
     pub unusual_order: Option<&'static str>,
     pub special_tokens: u32,
+    pub effects: Effects,
     /// The tokens, if there is a tokenizer.
     pub tokens: Option<Tokens>,
 }
@@ -106,15 +110,17 @@ impl Examiner<'_> {
             empty_turns,
             unusual_order,
             special_tokens: 0,
+            effects: Effects::default(),
             tokens: None,
         };
         if let Some(tokenizer) = self.tokenizer {
-            let tokens = tokenizer.encode_conversation(&conversation, self.policy)?;
+            let (tokens, effects) =
+                tokenizer.encode_and_compare(&conversation, self.policy, &self.prompts)?;
             if let Some(limit) = self.max_example_tokens.filter(|&l| tokens.input_ids.len() > l as usize) {
                 return Err(explain::too_many_tokens(tokens.input_ids.len(), limit));
             }
             accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
-            accepted.tokens = Some(tokens);
+            (accepted.tokens, accepted.effects) = (Some(tokens), effects);
         }
         Ok(accepted)
     }

@@ -16,14 +16,16 @@ use crate::examine::Examiner;
 use crate::format::Format;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::served::Prompts;
 use crate::source::Source;
 use crate::split::{EvalSplit, Splitter};
 use crate::tally::{Side, Tally};
+use crate::template::TemplateKwargs;
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
 /// Has to be increased when the same inputs would be tokenised or masked differently than before.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
@@ -105,8 +107,9 @@ pub fn prepare(
         tokenizer: Some(tokenizer),
         policy: options.policy,
         max_example_tokens: options.max_example_tokens,
+        prompts: Prompts::default(),
     };
-    let mut tally = Tally::new(true, Some(&out_dir.join(REJECTED)))?;
+    let mut tally = Tally::new(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
     let mut train = TokenFileWriter::create(&out_dir.join(TRAIN), header.clone())?;
     let mut eval = TokenFileWriter::create(&out_dir.join(EVAL), header)?;
     let mut splitter = match &options.eval {
@@ -161,13 +164,13 @@ fn header(
     Ok(Header {
         tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
         template: tokenizer.template_hash().map(str::to_owned),
-        policy: policy(train, options),
+        policy: policy(train, options, tokenizer.kwargs()),
         sources,
     })
 }
 
 /// Describes, as text, everything except the files that determines tokens, masks and the split.
-fn policy(train: &Source, options: &PrepareOptions) -> String {
+fn policy(train: &Source, options: &PrepareOptions, kwargs: &TemplateKwargs) -> String {
     let policy = options.policy;
     let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
     // The spelling of the first version is kept, so that its token files are still current.
@@ -176,9 +179,9 @@ fn policy(train: &Source, options: &PrepareOptions) -> String {
         EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
         EvalData::Files(_) => format!("files from {}", train.files().len()),
     };
-    let preserve = policy.preserve_thinking.map_or("default".to_owned(), |p| p.to_string());
+    let kwargs = serde_json::json!(kwargs);
     format!(
-        "v{VERSION}; empty_think={}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}",
+        "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}",
         policy.think
     )
 }
