@@ -15,12 +15,13 @@ use sparktune_data::{
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
 use sparktune_plan::plan::DataPlan;
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, TemplateKwargs};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
+use crate::template::set_template_kwargs;
 
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
@@ -137,7 +138,10 @@ pub fn check(
     rejected: PathBuf,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
-    let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    if let Some(base) = &mut base {
+        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+    }
     let options = CheckOptions {
         format: format(answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
@@ -151,16 +155,18 @@ pub fn check(
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected })
 }
 
-/// Tokenises the data into the cache next to the runs, unless it is there already.
+/// Tokenises the data into the cache next to the runs, unless it is there already. The tokenizer keeps the
+/// variables of the chat template that were used.
 ///
 /// # Errors
 /// The data cannot be read, or the user cancelled. Problems in the data are in the report.
 pub fn prepare_data(
     answers: &Answers,
-    base: &BaseModel,
+    base: &mut BaseModel,
     listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
     let inputs = inputs(answers);
+    set_template_kwargs(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(files), _) => EvalData::Files(files.value.clone()),
         // A share that the user gave is used unchanged, without a minimum number of examples.
@@ -219,8 +225,8 @@ pub fn read(
     answers: &Answers,
     listener: &dyn Listener,
 ) -> Result<(DataFound, Option<RejectedLines>), Failure> {
-    let base = find_base(answers, listener)?;
-    let prepared = prepare_data(answers, &base, listener)?;
+    let mut base = find_base(answers, listener)?;
+    let prepared = prepare_data(answers, &mut base, listener)?;
     let rejected = RejectedLines::open(&prepared)?;
     let found = DataFound {
         facts: data_facts(answers, &prepared)?,
@@ -289,7 +295,9 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
-    Ok(facts_of(&report, target_tokens))
+    let template = prepared.report.template.as_ref();
+    let kwargs = template.map(|template| template.kwargs.clone()).unwrap_or_default();
+    Ok(DataFacts { template_kwargs: TemplateKwargs(kwargs), ..facts_of(&report, target_tokens) })
 }
 
 /// Converts the lengths of a report for the plan.
@@ -306,6 +314,7 @@ fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
         p99: report.p99,
         max: report.max,
         histogram: none.into_iter().chain(bins).collect(),
+        ..DataFacts::default()
     }
 }
 

@@ -40,3 +40,4 @@ pub mod run_folder;
 pub mod runs;
 pub mod shell;
 pub mod summary;
+mod template;

@@ -10,6 +10,7 @@ use crate::choices::MethodKind;
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
+use crate::template_kwargs::TemplateKwargs;
 
 /// Everything the plan is made from, in addition to the answers.
 #[derive(Debug, Clone)]
@@ -149,6 +150,10 @@ pub struct DataFacts {
     pub max: u32,
     /// The lengths by bucket, ascending and without gaps; empty if only the quantiles are known.
     pub histogram: Vec<LengthBucket>,
+    /// The variables with which the chat template was rendered: those of the answers, or else those that the
+    /// data asks for.
+    #[serde(default)]
+    pub template_kwargs: TemplateKwargs,
 }
 
 /// The number of examples with a length in `(previous bucket's up_to, up_to]`.

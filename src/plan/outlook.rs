@@ -28,6 +28,7 @@ fn assumed_data() -> DataFacts {
         p99: 3000,
         max: 4096,
         histogram: Vec::new(),
+        ..DataFacts::default()
     }
 }
 
@@ -268,6 +269,7 @@ mod tests {
             p90: 3000,
             p99: 6000,
             max: 8200,
+            ..DataFacts::default()
         };
         let (machine, rates) = (spark(), Rates::default());
         let outlooks = Outlooks::new(&machine, &rates, Some(&data));

@@ -206,6 +206,7 @@ mod tests {
             p99: max / 100 * 99,
             max,
             histogram: (1..=10).map(|i| LengthBucket { up_to: max / 10 * i, count: examples / 10 }).collect(),
+            ..DataFacts::default()
         }
     }
 
@@ -282,6 +283,7 @@ mod tests {
                 p99: at(99),
                 max: real[real.len() - 1],
                 histogram: (0..20).map(|i| LengthBucket { up_to: (2u32 << i) - 1, count: bin(i) }).collect(),
+                ..DataFacts::default()
             };
             let drawn = Lengths::of(&data, u32::MAX);
             let truth = Lengths::new(real, 1.0, 1.0);
@@ -314,6 +316,7 @@ mod tests {
             let data = DataFacts {
                 examples, total_tokens: total, target_tokens: total, p50: p[0], p90: p[1], p99: p[2], max: p[3],
                 histogram: counts.into_iter().map(|(up_to, count)| LengthBucket { up_to, count }).collect(),
+                ..DataFacts::default()
             };
             for strategy in [PackStrategy::Bfd, PackStrategy::Stream] {
                 let packs = Lengths::of(&data, u32::MAX).pack(length, strategy);

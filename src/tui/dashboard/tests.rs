@@ -462,6 +462,7 @@ fn plan() -> Plan {
             p99: 1000,
             max: 1000,
             histogram: vec![LengthBucket { up_to: 1000, count: 24_000 }],
+            ..DataFacts::default()
         },
         rates: Rates::default(),
     };

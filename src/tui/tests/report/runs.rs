@@ -197,6 +197,7 @@ pub(crate) fn plan() -> Plan {
             p99: at(99),
             max: at(100),
             histogram: (1..=at(100).div_ceil(width)).map(bucket).collect(),
+            ..DataFacts::default()
         },
         rates: Rates::default(),
     };

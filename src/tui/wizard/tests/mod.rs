@@ -391,6 +391,7 @@ fn data() -> DataFound {
             .iter()
             .map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count })
             .collect(),
+        ..DataFacts::default()
     };
     DataFound {
         report: Report {
