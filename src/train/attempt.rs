@@ -237,7 +237,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         session.phase("export", "writing the adapter and the merged model");
         let among = draft_vocab::for_run(plan, &train_tokens(session.run), base)?;
         let (folder, heads) = (session.run.outputs(), Heads { before, last, among });
-        let export = Export { folder: &folder, plan, base, eval_set: self.eval_set.as_ref() };
+        let export =
+            Export { run: session.run, folder: &folder, plan, base, eval_set: self.eval_set.as_ref() };
         let written = export.write(model, &heads, &mut |line| session.phase("export", line))?;
         for warning in written.warnings {
             session.warn(warning, None);

@@ -21,6 +21,7 @@ mod elapsed;
 mod error;
 mod evaluate;
 mod examples;
+mod exported_template;
 mod fp8_loss;
 mod load;
 mod objective;
@@ -40,7 +41,10 @@ pub mod step_work;
 #[doc(hidden)] // for the crate that measures
 pub mod stepper;
 mod steps;
+#[cfg(test)]
+mod testing;
 mod tiles;
+mod vllm;
 
 pub use error::TrainError;
 pub use options::TrainOptions;

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{exchange, sync, write_and_sync};
+use sparktune_data::chat_template_of;
 use sparktune_model::export::export;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
@@ -15,12 +16,13 @@ use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::examples::{eval_tokens, train_tokens};
+use crate::examples::{eval_tokens, open_tokens, train_tokens};
 use crate::objective::{NextToken, Objective};
 use crate::serve::{HeadReport, Served, serve_page};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
-use crate::{base_files, draft_vocab, load};
+use crate::vllm::Serving;
+use crate::{base_files, draft_vocab, exported_template, load};
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
@@ -50,6 +52,8 @@ pub(crate) struct Outputs {
 
 /// The inputs of an export and its folder.
 pub(crate) struct Export<'a> {
+    /// The run, which has the lengths of its examples and may have a chat template of its own.
+    pub(crate) run: &'a RunDir,
     /// `outputs/` or a folder below it. The files of an earlier export there are replaced.
     pub(crate) folder: &'a Path,
     pub(crate) plan: &'a Plan,
@@ -84,6 +88,16 @@ impl Export<'_> {
 
         let [before, last, trimmed] =
             self.measure_heads(&model.frozen(), heads, record, &mut outputs.warnings);
+        let template = chat_template_of(&self.folder.join(served))?;
+        let config = self.base.config();
+        let tokens = open_tokens(&train_tokens(self.run), config.vocab_size)?;
+        let serving = Serving {
+            plan: self.plan,
+            config,
+            template: template.as_deref(),
+            is_own_template: exported_template::differs_from_base(self.run, self.plan),
+            longest: tokens.lengths().iter().copied().max().unwrap_or(0),
+        };
         let draft_ids = heads.draft_ids();
         if let Some(ids) = draft_ids {
             let path = self.folder.join("draft-tokens.pt");
@@ -92,6 +106,7 @@ impl Export<'_> {
         }
         let page = serve_page(&Served {
             plan: self.plan,
+            serving,
             folder: served,
             has_adapter: adapter.is_some(),
             is_tied: self.base.is_tied(),
@@ -131,6 +146,7 @@ impl Export<'_> {
         remove(&unchecked)?;
         let keep_mtp = self.plan.mtp != MtpChoice::None;
         let done = export(self.base, model, mtp, keep_mtp, &unchecked, &probe(self.base))?;
+        exported_template::place(self.run, self.plan, &unchecked)?;
         replace(&unchecked, &path)?;
         record(format!(
             "{name} was written and checked: {} tensors trained, {} copied, {} in the base model; logits differ by at most {:.1e} after loading",
@@ -206,7 +222,7 @@ pub fn export_run(run: &RunDir, best: bool) -> Result<Vec<PathBuf>, TrainError> 
     let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
     // The best weights do not replace the last ones but get a folder of their own.
     let folder = if best { run.outputs().join("best") } else { run.outputs() };
-    let export = Export { folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
+    let export = Export { run, folder: &folder, plan: &plan, base: &base, eval_set: eval_set.as_ref() };
     Ok(export.write(&mut model, &heads, &mut |_| ())?.paths)
 }
 
