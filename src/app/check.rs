@@ -16,6 +16,7 @@ use crate::data::{
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
+use crate::template::set_template_kwargs;
 
 /// The findings of a check of data.
 pub struct Checked {
@@ -60,7 +61,10 @@ pub fn check(
         let text = "--show needs a model, because its chat template and tokenizer make the examples";
         return Err(Failure::usage(text).hint("Name one with --model"));
     }
-    let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    if let Some(base) = &mut base {
+        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+    }
     let options = CheckOptions {
         format: format(answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),

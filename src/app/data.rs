@@ -15,12 +15,13 @@ use sparktune_data::{
     OverlongReport, PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
 use sparktune_plan::plan::DataPlan;
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, TooLong};
+use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, TemplateKwargs, TooLong};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
+use crate::template::set_template_kwargs;
 
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
@@ -125,16 +126,18 @@ pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
 }
 
-/// Tokenises the data into the cache next to the runs, unless it is there already.
+/// Tokenises the data into the cache next to the runs, unless it is there already. The tokenizer keeps the
+/// variables of the chat template that were used.
 ///
 /// # Errors
 /// The data cannot be read, or the user cancelled. Problems in the data are in the report.
 pub fn prepare_data(
     answers: &Answers,
-    base: &BaseModel,
+    base: &mut BaseModel,
     listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
     let inputs = inputs(answers);
+    set_template_kwargs(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(files), _) => EvalData::Files(files.value.clone()),
         // A share that the user gave is used unchanged, without a minimum number of examples.
@@ -205,8 +208,8 @@ pub fn read(
     answers: &Answers,
     listener: &dyn Listener,
 ) -> Result<(DataFound, Option<RejectedLines>), Failure> {
-    let base = find_base(answers, listener)?;
-    let prepared = prepare_data(answers, &base, listener)?;
+    let mut base = find_base(answers, listener)?;
+    let prepared = prepare_data(answers, &mut base, listener)?;
     let rejected = RejectedLines::open(&prepared)?;
     let found = DataFound {
         facts: data_facts(answers, &prepared)?,
@@ -287,7 +290,10 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
     let OverlongReport { left_out, cut, split, .. } = &prepared.report.overlong;
     let too_long = TooLong { left_out: left_out.examples, cut: cut.examples, split: split.examples };
-    Ok(DataFacts { too_long, ..facts_of(&report, target_tokens) })
+    let template = prepared.report.template.as_ref();
+    let template_kwargs =
+        TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());
+    Ok(DataFacts { too_long, template_kwargs, ..facts_of(&report, target_tokens) })
 }
 
 /// Converts the lengths of a report for the plan.

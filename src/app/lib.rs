@@ -42,3 +42,4 @@ pub mod run_folder;
 pub mod runs;
 pub mod shell;
 pub mod summary;
+mod template;

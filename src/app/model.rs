@@ -128,7 +128,8 @@ pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel
     let snapshot = fetch(&hub, &hub.plan_download(&name, Needs::Tokenizer)?, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
-    let tokenizer = ChatTokenizer::from_dir(&folder)?;
+    let template = answers.chat_template.as_ref().map(|answer| answer.value.as_path());
+    let tokenizer = ChatTokenizer::open(&folder, template)?;
     Ok(BaseModel { hub, name, folder, tokenizer, facts })
 }
 

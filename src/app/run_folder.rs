@@ -37,6 +37,10 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     let run = RunsRoot::new(&plan.runs_dir).create(&label, plan.method.kind().word())?;
     run.write_plan(&toml)?;
     run.write_provenance(&Provenance::new(program, &plan, snapshot.commit, &prepared)?)?;
+    if let Some(template) = &plan.model.chat_template {
+        let copy = run.chat_template();
+        fs::copy(template, &copy).map_err(|error| Failure::io("copy the chat template to", &copy, &error))?;
+    }
     let data = run.data();
     let report = prepared.train.with_file_name("report.json");
     for file in [&prepared.train, &prepared.eval, &report].into_iter().chain(prepared.rejected.as_ref()) {

@@ -13,10 +13,11 @@ use tokenizers::Tokenizer;
 use crate::byte_bpe::ByteBpe;
 use crate::conversation::{Chat, Conversation};
 use crate::error::DataError;
+use crate::python_json::template_value;
 use crate::rejection::{Kind, Rejection};
-use crate::template::{ChatTemplate, RenderOptions, Rendered, error_text};
-use crate::tokenizer_files::{TOKENIZER_CONFIG, end_ids, named_tokens, read_json, template_source};
-use crate::tokens::Tokens;
+use crate::template::{Call, ChatTemplate, Rendered, TemplateKwargs, error_text};
+use crate::tokenizer_files::{TOKENIZER_CONFIG, end_ids, named_tokens, read_json, template_of};
+use crate::tokens::{Ahead, Tokens};
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -29,6 +30,9 @@ pub struct ChatTokenizer {
     tokenizer: Tokenizer,
     short_cut: Option<ByteBpe>,
     template: Option<(ChatTemplate, TurnShape)>,
+    kwargs: TemplateKwargs,
+    /// The same as the template reads them.
+    kwarg_values: Vec<(String, minijinja::Value)>,
     special: Option<AhoCorasick>,
     eos_token: Option<(u32, String)>,
     eos_token_ids: Vec<u32>,
@@ -45,6 +49,14 @@ impl ChatTokenizer {
     /// clearly. A checkpoint without a template is not an error: it can still tokenise prompt/completion
     /// data.
     pub fn from_dir(folder: &Path) -> Result<Self, DataError> {
+        Self::open(folder, None)
+    }
+
+    /// Like [`from_dir`](Self::from_dir), with the chat template in a file of its own, if one is given.
+    ///
+    /// # Errors
+    /// The same as for [`from_dir`](Self::from_dir), or the file cannot be read.
+    pub fn open(folder: &Path, template_file: Option<&Path>) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
         let bytes = std::fs::read(&path).map_err(DataError::io("read", &path))?;
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {
@@ -71,7 +83,7 @@ impl ChatTokenizer {
         let ends: Vec<String> = eos_token_ids.iter().filter_map(|id| tokenizer.id_to_token(*id)).collect();
 
         let mut template_hash = None;
-        let template = match template_source(folder, &config)? {
+        let template = match template_of(folder, &config, template_file)? {
             None => None,
             Some((path, source)) => {
                 let unusable = |problem: String| {
@@ -94,6 +106,8 @@ impl ChatTokenizer {
             short_cut: ByteBpe::new(&tokenizer),
             tokenizer,
             template,
+            kwargs: TemplateKwargs::new(),
+            kwarg_values: Vec::new(),
             special,
             eos_token,
             eos_token_ids,
@@ -117,20 +131,37 @@ impl ChatTokenizer {
     ) -> Result<Tokens, Rejection> {
         match conversation {
             Conversation::Chat(chat) => {
-                let (text, targets) = self.render_targets(chat, policy.into())?;
-                let tokens = self.tokenise(&text, &targets, false)?;
-                if tokens.target_count() == 0 {
-                    return Err(Rejection::new(
-                        Kind::NothingToTrain,
-                        "messages",
-                        "none of its tokens would be trained",
-                        "Give an assistant turn some text",
-                    ));
-                }
-                Ok(tokens)
+                let (rendered, targets) = self.render_chat(chat, policy.into())?;
+                self.trained_tokens(&rendered.text, &targets)
             }
             Conversation::Completion { prompt, completion } => self.encode_completion(prompt, completion),
         }
+    }
+
+    /// Returns a rendered chat and the byte ranges in it that are trained.
+    pub(crate) fn render_chat(
+        &self,
+        chat: &Chat<'_>,
+        policy: MaskPolicy,
+    ) -> Result<(Rendered, Vec<Range<usize>>), Rejection> {
+        let (template, shape) = self.template.as_ref().ok_or_else(|| self.no_template())?;
+        let rendered = self.render(chat)?;
+        let targets = shape.targets(chat, &rendered, template.has_generation_marks, policy.think)?;
+        Ok((rendered, targets))
+    }
+
+    /// Returns the tokens of a rendered chat, of which at least one is trained.
+    pub(crate) fn trained_tokens(&self, text: &str, targets: &[Range<usize>]) -> Result<Tokens, Rejection> {
+        let tokens = self.tokenise(text, targets, false)?;
+        if tokens.target_count() == 0 {
+            return Err(Rejection::new(
+                Kind::NothingToTrain,
+                "messages",
+                "none of its tokens would be trained",
+                "Give an assistant turn some text",
+            ));
+        }
+        Ok(tokens)
     }
 
     /// Returns the rendered text of a chat and the byte ranges in it that are trained, for previews.
@@ -139,12 +170,7 @@ impl ChatTokenizer {
         chat: &Chat<'_>,
         policy: MaskPolicy,
     ) -> Result<(String, Vec<Range<usize>>), Rejection> {
-        let (template, shape) = self.template.as_ref().ok_or_else(|| self.no_template())?;
-        let options =
-            RenderOptions { preserve_thinking: policy.preserve_thinking, ..RenderOptions::default() };
-        let rendered = template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))?;
-        let targets = shape.targets(chat, &rendered, template.has_generation_marks, policy.think)?;
-        Ok((rendered.text, targets))
+        self.render_chat(chat, policy).map(|(rendered, targets)| (rendered.text, targets))
     }
 
     /// Returns the text of an example as it is tokenised, for any kind of conversation, and the byte ranges
@@ -180,13 +206,38 @@ impl ChatTokenizer {
         self.special.iter().flat_map(|special| special.find_iter(text)).map(|found| found.range()).collect()
     }
 
-    /// Renders a conversation with every option the template has.
+    /// Renders a conversation.
     ///
     /// # Errors
     /// The same as for [`encode_conversation`](Self::encode_conversation).
-    pub fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Rejection> {
+    pub fn render(&self, chat: &Chat<'_>) -> Result<Rendered, Rejection> {
+        self.render_with(chat, false)
+    }
+
+    /// Renders a conversation as a server does that is asked for the next answer.
+    ///
+    /// # Errors
+    /// The same as for [`encode_conversation`](Self::encode_conversation).
+    pub fn render_prompt(&self, chat: &Chat<'_>) -> Result<Rendered, Rejection> {
+        self.render_with(chat, true)
+    }
+
+    fn render_with(&self, chat: &Chat<'_>, add_generation_prompt: bool) -> Result<Rendered, Rejection> {
         let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
-        template.render(chat, options).map_err(|e| refused(chat, &error_text(&e)))
+        let call = Call { add_generation_prompt, kwargs: &self.kwarg_values };
+        template.render(chat, call).map_err(|e| refused(chat, &error_text(&e)))
+    }
+
+    /// Sets the variables with which the template is rendered from now on.
+    pub fn set_kwargs(&mut self, kwargs: TemplateKwargs) {
+        let values = kwargs.iter().map(|(name, value)| (name.clone(), template_value(value)));
+        self.kwarg_values = values.collect();
+        self.kwargs = kwargs;
+    }
+
+    /// Returns the variables with which the template is rendered.
+    pub fn kwargs(&self) -> &TemplateKwargs {
+        &self.kwargs
     }
 
     /// Encodes text to ids. Special tokens in the text are parsed; none are added.
@@ -238,10 +289,12 @@ impl ChatTokenizer {
         self.template_hash.as_deref()
     }
 
-    /// Returns the BLAKE3 hash (hex) over both. Equal fingerprints tokenise equally.
+    /// Returns the BLAKE3 hash (hex) over both and the template's variables. Equal fingerprints tokenise
+    /// equally.
     pub fn fingerprint(&self) -> String {
         let template = self.template_hash.as_deref().unwrap_or("none");
-        blake3::hash(format!("{}\n{template}", self.tokenizer_hash).as_bytes()).to_hex().to_string()
+        let kwargs = serde_json::json!(self.kwargs);
+        blake3::hash(format!("{}\n{template}\n{kwargs}", self.tokenizer_hash).as_bytes()).to_hex().to_string()
     }
 
     /// Returns how many special tokens occur in the example's own text. They become real special tokens.
@@ -325,22 +378,6 @@ impl ChatTokenizer {
             format!("{} has no chat template", self.folder.display()),
             "Choose the instruction-tuned version of this model, put a chat_template.jinja into its folder, or write the data as prompt and completion",
         )
-    }
-}
-
-/// The target ranges that later tokens may still touch. Tokens have to be given in order.
-struct Ahead<'a>(&'a [Range<usize>]);
-
-impl Ahead<'_> {
-    /// Returns whether the token's bytes touch a range. A token without bytes, such as an added BOS, touches
-    /// none.
-    fn touches(&mut self, start: usize, end: usize) -> bool {
-        while let Some(first) = self.0.first()
-            && (first.is_empty() || (first.end <= start && start < end))
-        {
-            self.0 = &self.0[1..];
-        }
-        self.0.first().is_some_and(|t| start < t.end && t.start < end)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::progress::{Phase, Progress};
 use crate::report::Report;
+use crate::served::Prompts;
 use crate::source::Source;
 use crate::tally::{Side, Tally};
 use crate::turns::MaskPolicy;
@@ -52,6 +53,7 @@ pub fn check(
         policy: options.policy,
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
+        prompts: Prompts::default(),
     };
     let train = Source::open(inputs)?;
     let has_eval = !options.eval_data.is_empty();
@@ -63,7 +65,7 @@ pub fn check(
             return Err(DataError::input(list, problem, "Choose another path with --rejected"));
         }
     }
-    let mut tally = Tally::new(options.tokenizer.is_some(), options.rejected_path.as_deref())?;
+    let mut tally = Tally::new(options.tokenizer, options.rejected_path.as_deref())?;
     let sides = [(Some(&train), Side::Train), (eval.as_ref(), Side::Eval)];
     for (source, side) in sides.into_iter().filter_map(|(source, side)| Some((source?, side))) {
         examine_all(

@@ -123,6 +123,14 @@ impl<'a> Conversation<'a> {
             Self::Chat(chat) => chat.messages.iter().map(Message::text_bytes).sum(),
         }
     }
+
+    /// Returns whether an assistant turn reasons before it answers.
+    pub(crate) fn has_reasoning(&self) -> bool {
+        match self {
+            Self::Chat(chat) => chat.messages.iter().any(Message::has_reasoning),
+            Self::Completion { .. } => false,
+        }
+    }
 }
 
 impl Chat<'_> {
@@ -176,6 +184,24 @@ impl<'a> Message<'a> {
     /// Returns whether it is an assistant turn that is trained.
     pub(crate) fn is_trained(&self) -> bool {
         self.role == "assistant" && !self.untrained
+    }
+
+    /// Splits an assistant's text that begins with a think block into the thought and the answer. Returns
+    /// `None` if there is none, or if the reasoning is a field of its own.
+    pub(crate) fn inline_thinking(&self) -> Option<(&str, &str)> {
+        let Content::Text(text) = &self.content else { return None };
+        if self.role != "assistant" || self.reasoning_content.is_some() {
+            return None;
+        }
+        let (thought, answer) = text.trim_start().strip_prefix("<think>")?.split_once("</think>")?;
+        Some((thought.trim_matches('\n'), answer.trim_start_matches('\n')))
+    }
+
+    /// Returns whether it is an assistant turn that reasons before it answers.
+    pub(crate) fn has_reasoning(&self) -> bool {
+        let thought =
+            self.reasoning_content.as_deref().or(self.inline_thinking().map(|(thought, _)| thought));
+        self.role == "assistant" && thought.is_some_and(|thought| !thought.trim().is_empty())
     }
 
     fn says_nothing(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
+use crate::served::{Effects, Prompts};
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
@@ -19,6 +20,8 @@ pub(crate) struct Examiner<'a> {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
+    /// The prompts that a server sends, compared so far.
+    pub prompts: Prompts,
 }
 
 /// The result of examining a chunk.
@@ -42,6 +45,7 @@ pub(crate) struct Accepted {
     pub empty_turns: u32,
     pub unusual_order: Option<&'static str>,
     pub special_tokens: u32,
+    pub effects: Effects,
     /// The tokens of its examples, if there is a tokenizer. Without one it is a single example.
     pub tokens: Option<Vec<Tokens>>,
     pub too_long: TooLong,
@@ -118,6 +122,7 @@ impl Examiner<'_> {
             empty_turns,
             unusual_order,
             special_tokens: 0,
+            effects: Effects::default(),
             tokens: None,
             too_long: TooLong::default(),
             left_out: None,
@@ -129,8 +134,10 @@ impl Examiner<'_> {
                 policy: self.policy,
                 options: self.examples,
                 max_tokens: self.max_example_tokens,
+                prompts: &self.prompts,
             };
             let examples = maker.make(conversation)?;
+            accepted.effects = examples.effects;
             accepted.too_long = examples.too_long;
             accepted.left_out =
                 examples.left_out.map(|rejection| Box::new(Refused { rejection, text: line.to_owned() }));

@@ -10,6 +10,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::conversation::{Chat, Conversation, Message};
 use crate::explain;
 use crate::rejection::{Kind, Rejection};
+use crate::served::{Effects, Prompts};
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
@@ -32,6 +33,8 @@ pub(crate) struct ExampleMaker<'t> {
     pub options: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_tokens: Option<u32>,
+    /// The prompts that a server sends, compared so far.
+    pub prompts: &'t Prompts,
 }
 
 /// The examples of one conversation.
@@ -39,6 +42,7 @@ pub(crate) struct ExampleMaker<'t> {
 pub(crate) struct Examples<'a> {
     /// The examples in the order of the conversation. Each has trained tokens.
     pub made: Vec<Example<'a>>,
+    pub effects: Effects,
     pub too_long: TooLong,
     /// The reason why the first of those that were left out was.
     pub left_out: Option<Rejection>,
@@ -75,8 +79,12 @@ impl ExampleMaker<'_> {
         let mut examples = Examples::default();
         let mut untrained = None;
         for conversation in chosen(conversation, self.options) {
-            let tokens = match self.tokenizer.encode_conversation(&conversation, self.policy) {
-                Ok(tokens) => tokens,
+            let encoded = self.tokenizer.encode_and_compare(&conversation, self.policy, self.prompts);
+            let tokens = match encoded {
+                Ok((tokens, effects)) => {
+                    examples.effects.add(effects);
+                    tokens
+                }
                 // Next to examples of other turns, a turn without trained tokens is no loss.
                 Err(rejection) if rejection.kind == Kind::NothingToTrain => {
                     untrained = Some(rejection);

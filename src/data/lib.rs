@@ -22,9 +22,11 @@ mod prepare;
 mod preview;
 mod progress;
 mod python_json;
+mod reasoning;
 mod rejected_list;
 mod rejection;
 mod report;
+mod served;
 mod source;
 mod split;
 mod tally;
@@ -47,6 +49,7 @@ pub use parse::parse_line;
 pub use prepare::{EvalData, PrepareOptions, Prepared, prepare};
 pub use preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, Span, preview};
 pub use progress::{Phase, Progress, Step};
+pub use reasoning::has_reasoning;
 pub use rejected_list::{KeptLine, RejectedList};
 pub use rejection::{Kind, Rejected, Rejection};
 pub use report::{
@@ -54,6 +57,7 @@ pub use report::{
 };
 pub use source::{Source, SourceFile};
 pub use split::EvalSplit;
-pub use template::{RenderOptions, Rendered};
+pub use template::{Rendered, TemplateKwargs};
+pub use tokenizer_files::chat_template_of;
 pub use tokens::Tokens;
 pub use turns::{MaskPolicy, ThinkingSupport};

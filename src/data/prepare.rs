@@ -17,14 +17,16 @@ use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::served::Prompts;
 use crate::source::Source;
 use crate::split::{EvalSplit, Splitter};
 use crate::tally::{Side, Tally};
+use crate::template::TemplateKwargs;
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
 /// Has to be increased when the same inputs would be tokenised or masked differently than before.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
@@ -109,8 +111,9 @@ pub fn prepare(
         policy: options.policy,
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
+        prompts: Prompts::default(),
     };
-    let mut tally = Tally::new(true, Some(&out_dir.join(REJECTED)))?;
+    let mut tally = Tally::new(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
     let mut train = TokenFileWriter::create(&out_dir.join(TRAIN), header.clone())?;
     let mut eval = TokenFileWriter::create(&out_dir.join(EVAL), header)?;
     let mut splitter = match &options.eval {
@@ -167,13 +170,13 @@ fn header(
     Ok(Header {
         tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
         template: tokenizer.template_hash().map(str::to_owned),
-        policy: policy(train, options),
+        policy: policy(train, options, tokenizer.kwargs()),
         sources,
     })
 }
 
 /// Describes, as text, everything except the files that determines tokens, masks and the split.
-fn policy(train: &Source, options: &PrepareOptions) -> String {
+fn policy(train: &Source, options: &PrepareOptions, kwargs: &TemplateKwargs) -> String {
     let policy = options.policy;
     let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
     // The spelling of the first version is kept, so that its token files are still current.
@@ -183,9 +186,9 @@ fn policy(train: &Source, options: &PrepareOptions) -> String {
         EvalData::Files(_) => format!("files from {}", train.files().len()),
     };
     let ExampleOptions { train_on, split_turns, overlong } = options.examples;
-    let preserve = policy.preserve_thinking.map_or("default".to_owned(), |p| p.to_string());
+    let kwargs = serde_json::json!(kwargs);
     format!(
-        "v{VERSION}; empty_think={}; preserve_thinking={preserve}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
+        "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
         policy.think
     )
 }

@@ -21,6 +21,7 @@ use crate::format::Format;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
 use crate::report::Place;
+use crate::served::Prompts;
 use crate::source::Source;
 
 /// The length in bytes above which a line is not tokenised for a preview.
@@ -242,12 +243,14 @@ fn previewed(
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Vec<Previewed>, Rejection> {
+    let prompts = Prompts::default();
     let maker = ExampleMaker {
         tokenizer,
         // Whatever has trained tokens under the other policy has some under this one too.
         policy: Think::Train.into(),
         options: options.examples,
         max_tokens: options.max_example_tokens,
+        prompts: &prompts,
     };
     let examples = maker.make(conversation.clone())?;
     if let Some(rejection) = examples.left_out.filter(|_| examples.made.is_empty()) {

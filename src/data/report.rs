@@ -9,6 +9,7 @@ use sparktune_base::units::{count, counted, percent};
 use crate::format::Format;
 use crate::lengths::LengthReport;
 use crate::rejection::{Kind, Rejection};
+use crate::template::TemplateKwargs;
 
 /// Everything `check` and `prepare` found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub struct Report {
     /// Examples whose own text contains special tokens, which become real special tokens. `None` without a
     /// model.
     pub special_tokens_in_text: Option<Finding>,
+    /// What the chat template does to the examples. `None` without a model.
+    pub template: Option<TemplateFindings>,
     /// Bytes of text in accepted examples.
     pub text_bytes: u64,
     /// Token counts. `None` without a model.
@@ -50,6 +53,25 @@ pub struct Report {
     pub lengths: Option<LengthReport>,
     /// The numbers of examples in the training and eval sets. `None` if nothing was split.
     pub split: Option<SplitReport>,
+}
+
+/// What the chat template does to accepted examples that their author may not expect.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TemplateFindings {
+    /// The variables that the template was rendered with.
+    pub kwargs: TemplateKwargs,
+    /// Examples with turns whose reasoning is not in the rendered text, as with templates that keep only that
+    /// of the last turn.
+    pub reasoning_left_out: Finding,
+    /// Examples with turns whose text or calls are not in the rendered text, or not all of them.
+    pub turns_left_out: Finding,
+    /// Examples whose tools are not in the rendered text.
+    pub tools_left_out: Finding,
+    /// Examples with trained turns before which other text stands than a server sends. The server's prompt is
+    /// the conversation before the turn, rendered with the same variables and with the opening of an
+    /// assistant turn.
+    pub unlike_served: Finding,
 }
 
 /// One input file.
@@ -219,6 +241,12 @@ impl fmt::Display for Report {
             let (total, targets) = (counted(tokens.total, "token"), count(tokens.targets));
             writeln!(f, "{total}, {targets} of them trained ({share})")?;
         }
+        if let Some(TemplateFindings { kwargs, .. }) = &self.template
+            && !kwargs.is_empty()
+        {
+            let kwargs = serde_json::json!(kwargs).to_string();
+            writeln!(f, "the chat template was rendered with {}", escape(&kwargs))?;
+        }
         if let Some(split) = &self.split {
             writeln!(f, "{} train, {} eval", count(split.train_examples), count(split.eval_examples))?;
         }
@@ -233,6 +261,7 @@ impl Report {
     /// Returns notes on the examples, one escaped line each: those that are too long, copies, overlap, empty
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
+        let of_template = |finding: fn(&TemplateFindings) -> &Finding| self.template.as_ref().map(finding);
         let findings = [
             ("too long and left out", Some(&self.overlong.left_out)),
             ("too long and cut at the limit", Some(&self.overlong.cut)),
@@ -242,12 +271,22 @@ impl Report {
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
             ("with an unusual order of turns", Some(&self.unusual_order)),
             ("with special tokens in the text", self.special_tokens_in_text.as_ref()),
+            ("with reasoning that the chat template leaves out", of_template(|t| &t.reasoning_left_out)),
+            (
+                "with turns that the chat template leaves out in whole or part",
+                of_template(|t| &t.turns_left_out),
+            ),
+            ("with tools that the chat template leaves out", of_template(|t| &t.tools_left_out)),
+            (
+                "with turns trained behind another prompt than a server sends",
+                of_template(|t| &t.unlike_served),
+            ),
         ];
         let present = findings.iter().filter_map(|(what, finding)| Some((what, (*finding)?)));
         present
             .filter(|(_, finding)| finding.examples > 0)
             .map(|(what, finding)| {
-                let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({note})"));
+                let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({})", escape(note)));
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
                 format!("{} {what}{note}{first}", counted(finding.examples, "example"))
             })

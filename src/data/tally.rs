@@ -5,12 +5,16 @@ use std::path::Path;
 use rayon::prelude::*;
 use sparktune_base::units::counted;
 
+use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
 use crate::examples::TooLong;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
-use crate::report::{FileReport, Finding, Place, RejectionCount, Report, SplitReport, TokenCounts};
+use crate::report::{
+    FileReport, Finding, Place, RejectionCount, Report, SplitReport, TemplateFindings, TokenCounts,
+};
+use crate::served::{Effects, Noted};
 use crate::source::SourceFile;
 
 /// The number of places listed in a finding.
@@ -47,8 +51,16 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(with_model: bool, rejected_path: Option<&Path>) -> Result<Self, DataError> {
+    pub(crate) fn new(
+        tokenizer: Option<&ChatTokenizer>,
+        rejected_path: Option<&Path>,
+    ) -> Result<Self, DataError> {
+        let with_model = tokenizer.is_some();
         let report = Report {
+            template: tokenizer.map(|tokenizer| TemplateFindings {
+                kwargs: tokenizer.kwargs().clone(),
+                ..TemplateFindings::default()
+            }),
             special_tokens_in_text: with_model.then(Finding::default),
             tokens: with_model.then(TokenCounts::default),
             ..Report::default()
@@ -124,13 +136,35 @@ impl Tally {
             counts.total += examples.iter().map(|tokens| tokens.input_ids.len() as u64).sum::<u64>();
             counts.targets += examples.iter().map(|tokens| tokens.target_count() as u64).sum::<u64>();
         }
-        let Report { files, empty_assistant_turns, unusual_order, special_tokens_in_text, .. } =
+        let Report { files, empty_assistant_turns, unusual_order, special_tokens_in_text, template, .. } =
             &mut self.report;
         let place = || Place { file: files[file as usize].name.clone(), line };
         found(empty_assistant_turns, accepted.empty_turns, place, None);
         found(unusual_order, u32::from(accepted.unusual_order.is_some()), place, accepted.unusual_order);
         if let Some(finding) = special_tokens_in_text {
             found(finding, accepted.special_tokens, place, None);
+        }
+        if let Some(TemplateFindings {
+            kwargs: _,
+            reasoning_left_out,
+            turns_left_out,
+            tools_left_out,
+            unlike_served,
+        }) = template
+        {
+            let Effects {
+                reasoning_left_out: reasoning,
+                turns_left_out: turns,
+                tools_left_out: tools,
+                unlike_served: prompts,
+            } = &accepted.effects;
+            let add = |finding: &mut Finding, Noted { count, first }: &Noted| {
+                found(finding, *count, place, first.as_deref());
+            };
+            add(reasoning_left_out, reasoning);
+            add(turns_left_out, turns);
+            add(tools_left_out, tools);
+            add(unlike_served, prompts);
         }
     }
 

@@ -7,6 +7,7 @@
 //! rendering (see [`instrument`](crate::instrument)). Content may therefore contain anything, even special
 //! tokens and text that looks like turns, without affecting the ranges.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,16 +23,17 @@ use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 const TRACED: &str = "chat_template";
 const PLAIN: &str = "chat_template_untouched";
 
-/// The variables that the caller of a template may set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RenderOptions {
+/// The variables that the caller of a template sets by name, such as `enable_thinking`. Servers call them
+/// chat template kwargs.
+pub type TemplateKwargs = BTreeMap<String, serde_json::Value>;
+
+/// What a rendering is made with, besides the conversation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Call<'a> {
     /// Whether to end with the opening of an assistant turn.
     pub add_generation_prompt: bool,
-    /// The variable `enable_thinking`, if set.
-    pub enable_thinking: Option<bool>,
-    /// The variable `preserve_thinking`, if set: keep the reasoning of earlier turns. The default depends on
-    /// the template.
-    pub preserve_thinking: Option<bool>,
+    /// Further variables by name.
+    pub kwargs: &'a [(String, Value)],
 }
 
 /// A rendered conversation.
@@ -51,6 +53,11 @@ pub(crate) struct ChatTemplate {
     env: Environment<'static>,
     special_tokens: Vec<(String, Value)>,
     pub has_generation_marks: bool,
+    /// Whether a list of content parts has to become one text, because the template reads content as text.
+    flattens_parts: bool,
+    /// Whether a turn's inline thinking has to become its `reasoning_content`, because the template writes
+    /// that into a think block of its own and leaves inline thinking in the answer.
+    moves_thinking: bool,
 }
 
 impl ChatTemplate {
@@ -85,29 +92,63 @@ impl ChatTemplate {
         }
         let special_tokens =
             special_tokens.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
-        Ok(Self { env, special_tokens, has_generation_marks: instrumented.has_generation_marks })
+        let mut template = Self {
+            env,
+            special_tokens,
+            has_generation_marks: instrumented.has_generation_marks,
+            flattens_parts: false,
+            moves_thinking: false,
+        };
+        template.flattens_parts = !template.reads_parts();
+        template.moves_thinking = template.leaves_thinking_in_the_answer();
+        Ok(template)
+    }
+
+    /// Returns whether the template takes content that is a list of parts. One that prints the list, or fails
+    /// on it, reads content as text only.
+    fn reads_parts(&self) -> bool {
+        let parts = ["Alpha one", "beta two"];
+        let content = Content::Parts(parts.iter().map(|part| (*part).into()).collect());
+        let message = Message { content, ..Message::text("user", "") };
+        let chat = Chat { messages: vec![message, Message::text("assistant", "Answer")], tools: None };
+        let Ok(Rendered { text, .. }) = self.render(&chat, Call::default()) else { return false };
+        let has_all = parts.iter().all(|part| text.contains(part));
+        has_all && !text.contains("'text'") && !text.contains("\"text\"")
+    }
+
+    /// Returns whether the template writes the reasoning of a message into a think block, but does not look
+    /// for it in the content.
+    fn leaves_thinking_in_the_answer(&self) -> bool {
+        let text_of = |answer: Message<'_>| {
+            let chat = Chat { messages: vec![Message::text("user", "Question"), answer], tools: None };
+            self.render(&chat, Call::default()).ok().map(|rendered| rendered.text)
+        };
+        let inline = text_of(Message::text("assistant", "<think>\nReasoning\n</think>\n\nAnswer"));
+        let apart = text_of(Message {
+            reasoning_content: Some("Reasoning".into()),
+            ..Message::text("assistant", "Answer")
+        });
+        apart.is_some_and(|text| text.contains("Reasoning") && inline.as_ref() != Some(&text))
     }
 
     /// Renders a conversation and reports the ranges of its messages.
-    pub(crate) fn render(&self, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
-        self.render_as(TRACED, chat, options)
+    pub(crate) fn render(&self, chat: &Chat<'_>, call: Call<'_>) -> Result<Rendered, Error> {
+        self.render_as(TRACED, chat, call)
     }
 
     /// Returns the text of the original template, to compare with that of [`render`](Self::render). Returns
     /// `None` for templates with generation tags, which only transformers can render unchanged.
-    pub(crate) fn render_untouched(
-        &self,
-        chat: &Chat<'_>,
-        options: RenderOptions,
-    ) -> Option<Result<String, Error>> {
-        (!self.has_generation_marks).then(|| self.render_as(PLAIN, chat, options).map(|r| r.text))
+    pub(crate) fn render_untouched(&self, chat: &Chat<'_>, call: Call<'_>) -> Option<Result<String, Error>> {
+        (!self.has_generation_marks).then(|| self.render_as(PLAIN, chat, call).map(|r| r.text))
     }
 
-    fn render_as(&self, name: &str, chat: &Chat<'_>, options: RenderOptions) -> Result<Rendered, Error> {
-        match self.render_once(name, chat, options, Arguments::AsWritten) {
-            // OpenAI writes arguments as a string of JSON; templates that iterate over them need an object.
-            Err(e) if !is_refusal(&e) && chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
-                self.render_once(name, chat, options, Arguments::Parsed).map_err(|_| e)
+    fn render_as(&self, name: &str, chat: &Chat<'_>, call: Call<'_>) -> Result<Rendered, Error> {
+        // OpenAI writes arguments as a string of JSON. vLLM gives every template the object
+        // (`_postprocess_messages` in chat_utils.py), so a template that only takes the string is the exception.
+        match self.render_once(name, chat, call, Arguments::Parsed) {
+            Err(e) if chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
+                let as_written = self.render_once(name, chat, call, Arguments::AsWritten);
+                as_written.map_err(|other| if is_refusal(&other) { other } else { e })
             }
             result => result,
         }
@@ -117,7 +158,7 @@ impl ChatTemplate {
         &self,
         name: &str,
         chat: &Chat<'_>,
-        options: RenderOptions,
+        call: Call<'_>,
         arguments: Arguments,
     ) -> Result<Rendered, Error> {
         let trace = Arc::new(Trace::default());
@@ -126,7 +167,7 @@ impl ChatTemplate {
             .iter()
             .enumerate()
             .map(|(index, message)| {
-                let fields = fields(message, arguments)?;
+                let fields = self.fields(message, arguments)?;
                 Ok(Value::from_object(TracedMessage { index, fields, trace: trace.clone() }))
             })
             .collect::<Result<Vec<_>, Error>>()?
@@ -135,17 +176,16 @@ impl ChatTemplate {
             Some(tools) => parsed(tools)?,
             None => Value::from(()),
         };
-        let mut context = vec![
+        let context = vec![
             ("messages", messages),
             ("tools", tools),
             ("documents", Value::from(())),
-            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+            ("add_generation_prompt", Value::from(call.add_generation_prompt)),
             (instrument::TRACE, Value::from_object(TraceValue(trace.clone()))),
         ];
-        context.extend(options.enable_thinking.map(|on| ("enable_thinking", Value::from(on))));
-        context.extend(options.preserve_thinking.map(|on| ("preserve_thinking", Value::from(on))));
-        let special = self.special_tokens.iter().map(|(name, token)| (name.as_str(), token.clone()));
-        let context = Value::from_pairs(special.chain(context));
+        let named = self.special_tokens.iter().chain(call.kwargs);
+        let named = named.map(|(name, value)| (name.as_str(), value.clone()));
+        let context = Value::from_pairs(named.chain(context));
         let expected = chat.messages.iter().flat_map(Message::texts).map(|t| t.len() + 64).sum();
         let mut sheet = Sheet { text: Vec::with_capacity(expected), trace };
         self.env.get_template(name)?.render_captured_to(context, &mut sheet)?;
@@ -153,6 +193,49 @@ impl ChatTemplate {
         let text = String::from_utf8(sheet.text)
             .map_err(|e| Error::new(ErrorKind::WriteFailure, "not UTF-8").with_source(e))?;
         Ok(Rendered { text, messages: spans.messages, generated: spans.generated })
+    }
+
+    /// Returns the fields of a message as the template reads them.
+    fn fields(
+        &self,
+        message: &Message<'_>,
+        arguments: Arguments,
+    ) -> Result<Vec<(&'static str, Value)>, Error> {
+        let mut fields = vec![("role", Value::from(&*message.role))];
+        let inline = message.inline_thinking().filter(|_| self.moves_thinking);
+        match (&message.content, inline) {
+            (_, Some((_, answer))) => fields.push(("content", Value::from(answer))),
+            (Content::Absent, _) => {}
+            (Content::Null, _) => fields.push(("content", Value::from(()))),
+            (Content::Text(text), _) => fields.push(("content", Value::from(&**text))),
+            // Joined as vLLM joins the parts for templates that read content as text.
+            (Content::Parts(parts), _) if self.flattens_parts => {
+                fields.push(("content", Value::from(parts.join("\n"))));
+            }
+            (Content::Parts(parts), _) => {
+                let parts = parts.iter().map(|text| {
+                    Value::from_pairs([("type", Value::from("text")), ("text", Value::from(&**text))])
+                });
+                fields.push(("content", parts.collect()));
+            }
+        }
+        let reasoning = inline.map(|(thought, _)| thought).or(message.reasoning_content.as_deref());
+        let texts = [
+            ("reasoning_content", reasoning),
+            ("name", message.name.as_deref()),
+            ("tool_call_id", message.tool_call_id.as_deref()),
+        ];
+        fields.extend(texts.into_iter().filter_map(|(name, text)| Some((name, Value::from(text?)))));
+        if let Some(calls) = &message.tool_calls {
+            fields.push((
+                "tool_calls",
+                match arguments {
+                    Arguments::AsWritten => parsed(calls)?,
+                    Arguments::Parsed => with_parsed_arguments(calls)?,
+                },
+            ));
+        }
+        Ok(fields)
     }
 }
 
@@ -202,37 +285,6 @@ fn parsed(json: &Json<'_>) -> Result<Value, Error> {
     Ok(template_value(&tree))
 }
 
-fn fields(message: &Message<'_>, arguments: Arguments) -> Result<Vec<(&'static str, Value)>, Error> {
-    let mut fields = vec![("role", Value::from(&*message.role))];
-    match &message.content {
-        Content::Absent => {}
-        Content::Null => fields.push(("content", Value::from(()))),
-        Content::Text(text) => fields.push(("content", Value::from(&**text))),
-        Content::Parts(parts) => {
-            let parts = parts.iter().map(|text| {
-                Value::from_pairs([("type", Value::from("text")), ("text", Value::from(&**text))])
-            });
-            fields.push(("content", parts.collect()));
-        }
-    }
-    let texts = [
-        ("reasoning_content", &message.reasoning_content),
-        ("name", &message.name),
-        ("tool_call_id", &message.tool_call_id),
-    ];
-    fields.extend(texts.into_iter().filter_map(|(name, text)| Some((name, Value::from(text.as_deref()?)))));
-    if let Some(calls) = &message.tool_calls {
-        fields.push((
-            "tool_calls",
-            match arguments {
-                Arguments::AsWritten => parsed(calls)?,
-                Arguments::Parsed => with_parsed_arguments(calls)?,
-            },
-        ));
-    }
-    Ok(fields)
-}
-
 fn with_parsed_arguments(calls: &Json<'_>) -> Result<Value, Error> {
     let mut tree: serde_json::Value = serde_json::from_str(calls.get())
         .map_err(|e| Error::new(ErrorKind::CannotDeserialize, "not JSON").with_source(e))?;
@@ -241,10 +293,15 @@ fn with_parsed_arguments(calls: &Json<'_>) -> Result<Value, Error> {
             Some(function) => function,
             None => call,
         };
-        if let Some(arguments) = holder.get_mut("arguments")
-            && let Some(text) = arguments.as_str()
-            && let Ok(object @ serde_json::Value::Object(_)) = serde_json::from_str(text)
-        {
+        let Some(holder) = holder.as_object_mut() else { continue };
+        let arguments = holder.entry("arguments").or_insert(serde_json::Value::Null);
+        let object = match &*arguments {
+            serde_json::Value::Null => Some(serde_json::json!({})),
+            serde_json::Value::String(text) if text.trim().is_empty() => Some(serde_json::json!({})),
+            serde_json::Value::String(text) => serde_json::from_str(text).ok(),
+            _ => None,
+        };
+        if let Some(object) = object {
             *arguments = object;
         }
     }

@@ -51,9 +51,33 @@ pub(crate) fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
     ids
 }
 
+/// Returns the template's source and its file: the given file, otherwise that of the checkpoint.
+pub(crate) fn template_of(
+    folder: &Path,
+    config: &Value,
+    given: Option<&Path>,
+) -> Result<Option<(PathBuf, String)>, DataError> {
+    match given {
+        Some(path) => {
+            let source = std::fs::read_to_string(path).map_err(DataError::io("read", path))?;
+            Ok(Some((path.to_owned(), source)))
+        }
+        None => template_source(folder, config),
+    }
+}
+
+/// Returns the source of a checkpoint's chat template, or `None` if it has none.
+///
+/// # Errors
+/// A file of the folder cannot be read.
+pub fn chat_template_of(folder: &Path) -> Result<Option<String>, DataError> {
+    let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
+    Ok(template_source(folder, &config)?.map(|(_, source)| source))
+}
+
 /// Returns the template's source and its file: the template file, otherwise the configuration's field (a
 /// string, or a list of named templates).
-pub(crate) fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
+fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
     let path = folder.join(TEMPLATE);
     match std::fs::read_to_string(&path) {
         Ok(source) => return Ok(Some((path, source))),

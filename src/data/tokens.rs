@@ -1,5 +1,7 @@
 //! The tokens of one example.
 
+use std::ops::Range;
+
 /// The tokens of one example and their loss mask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tokens {
@@ -23,5 +25,21 @@ impl Tokens {
         self.input_ids.truncate(kept);
         self.loss_mask.truncate(kept);
         Some(self)
+    }
+}
+
+/// The target ranges that later tokens may still touch. Tokens have to be given in order.
+pub(crate) struct Ahead<'a>(pub(crate) &'a [Range<usize>]);
+
+impl Ahead<'_> {
+    /// Returns whether the token's bytes touch a range. A token without bytes, such as an added BOS, touches
+    /// none.
+    pub(crate) fn touches(&mut self, start: usize, end: usize) -> bool {
+        while let Some(first) = self.0.first()
+            && (first.is_empty() || (first.end <= start && start < end))
+        {
+            self.0 = &self.0[1..];
+        }
+        self.0.first().is_some_and(|t| start < t.end && t.start < end)
     }
 }

@@ -7,21 +7,18 @@
 
 use std::ops::Range;
 
-use minijinja::Error;
+use minijinja::{Error, Value};
 use sparktune_base::choices::Think;
 
 use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
-use crate::template::{ChatTemplate, RenderOptions, Rendered};
+use crate::template::{Call, ChatTemplate, Rendered};
 
 /// Which parts of a conversation are trained. This is part of the fingerprint of token files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MaskPolicy {
     /// Whether an inserted empty thinking block is trained.
     pub think: Think,
-    /// Whether to keep the reasoning of earlier turns, for templates that offer the choice. `None` means the
-    /// template's default.
-    pub preserve_thinking: Option<bool>,
 }
 
 impl Default for MaskPolicy {
@@ -32,7 +29,7 @@ impl Default for MaskPolicy {
 
 impl From<Think> for MaskPolicy {
     fn from(think: Think) -> Self {
-        Self { think, preserve_thinking: None }
+        Self { think }
     }
 }
 
@@ -41,8 +38,8 @@ impl From<Think> for MaskPolicy {
 pub struct ThinkingSupport {
     /// The block that is inserted before an answer without reasoning, if any.
     pub empty_block: Option<String>,
-    /// Whether the template can keep or drop the reasoning of earlier turns.
-    pub can_preserve: bool,
+    /// Whether the variable `enable_thinking` changes how the template opens a turn of the assistant.
+    pub can_switch: bool,
 }
 
 /// How a template renders assistant turns.
@@ -53,7 +50,7 @@ pub(crate) struct TurnShape {
     /// Possible closings, longest first.
     closings: Vec<Closing>,
     empty_block: Option<String>,
-    pub can_preserve: bool,
+    can_switch: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -102,15 +99,15 @@ impl TurnShape {
             chat.tools = Some(Json::from_value(&serde_json::json!([{ "type": "function", "function": {
                 "name": name, "description": name, "parameters": { "type": "object", "properties": {} } } }])));
             // Templates without tools refuse the call or leave it out; then there is nothing to learn.
-            if let Ok(rendered) = template.render(&chat, RenderOptions::default()) {
+            if let Ok(rendered) = template.render(&chat, Call::default()) {
                 calling.extend(segment(&rendered, 1).filter(|s| s.contains(name)));
             }
         }
         let prompts = [None, Some(true), Some(false)].map(|enable_thinking| {
-            let options =
-                RenderOptions { add_generation_prompt: true, enable_thinking, preserve_thinking: None };
-            generation_prompt(template, options)
+            let kwargs = enable_thinking.map(|on| ("enable_thinking".to_owned(), Value::from(on)));
+            generation_prompt(template, kwargs.as_slice())
         });
+        let can_switch = prompts[1] != prompts[2];
         let answered: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
         let prompts: Vec<&str> =
             prompts.iter().flatten().map(String::as_str).filter(|p| !p.is_empty()).collect();
@@ -128,12 +125,12 @@ impl TurnShape {
         openings.dedup();
         closings.sort_by_key(|c| std::cmp::Reverse(c.text.len()));
         closings.dedup();
-        Ok(Self { openings, closings, empty_block, can_preserve: can_preserve(template) })
+        Ok(Self { openings, closings, empty_block, can_switch })
     }
 
     /// Returns how the template treats reasoning.
     pub(crate) fn thinking(&self) -> ThinkingSupport {
-        ThinkingSupport { empty_block: self.empty_block.clone(), can_preserve: self.can_preserve }
+        ThinkingSupport { empty_block: self.empty_block.clone(), can_switch: self.can_switch }
     }
 
     /// Returns the byte ranges of a rendering that are targets, in order.
@@ -222,8 +219,8 @@ fn probe<'a>(answers: &[Message<'a>]) -> Chat<'a> {
 /// Renders a test conversation and verifies that the callbacks did not change the text.
 fn render(template: &ChatTemplate, chat: &Chat<'_>) -> Result<Rendered, String> {
     let message_of = |e: Error| crate::template::error_text(&e);
-    let rendered = template.render(chat, RenderOptions::default()).map_err(message_of)?;
-    match template.render_untouched(chat, RenderOptions::default()) {
+    let rendered = template.render(chat, Call::default()).map_err(message_of)?;
+    match template.render_untouched(chat, Call::default()) {
         Some(Err(e)) => Err(message_of(e)),
         Some(Ok(untouched)) if untouched != rendered.text => Err(untraceable()),
         _ => Ok(rendered),
@@ -235,25 +232,12 @@ fn segment(rendered: &Rendered, message: usize) -> Option<String> {
     Some(rendered.text[span].to_owned())
 }
 
-fn generation_prompt(template: &ChatTemplate, options: RenderOptions) -> Option<String> {
+fn generation_prompt(template: &ChatTemplate, kwargs: &[(String, Value)]) -> Option<String> {
     let chat = Chat { messages: vec![Message::text("user", "Question")], tools: None };
-    let with = template.render(&chat, options).ok()?.text;
-    let without =
-        template.render(&chat, RenderOptions { add_generation_prompt: false, ..options }).ok()?.text;
-    with.strip_prefix(&without).map(str::to_owned)
-}
-
-fn can_preserve(template: &ChatTemplate) -> bool {
-    let thinking = |text: &'static str| Message {
-        reasoning_content: Some(text.into()),
-        ..Message::text("assistant", "Answer")
+    let text = |add_generation_prompt| {
+        template.render(&chat, Call { add_generation_prompt, kwargs }).ok().map(|rendered| rendered.text)
     };
-    let chat = probe(&[thinking("Reasoning"), thinking("More")]);
-    let text = |preserve| {
-        let options = RenderOptions { preserve_thinking: Some(preserve), ..RenderOptions::default() };
-        template.render(&chat, options).map(|r| r.text)
-    };
-    matches!((text(false), text(true)), (Ok(without), Ok(with)) if without != with)
+    text(true)?.strip_prefix(&text(false)?).map(str::to_owned)
 }
 
 fn before_thinking(text: &str) -> &str {

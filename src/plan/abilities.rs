@@ -1,5 +1,5 @@
 //! Decides what depends on what the machine and the model can do: the device, fp8, the MTP head and its draft
-//! vocabulary.
+//! vocabulary, and the variables of the chat template.
 //!
 //! An answer that the machine or the model cannot follow is refused. One of a preset, which is written for
 //! many models, is passed over where the model has no MTP head.
@@ -12,6 +12,7 @@ use crate::choices::{Device, DeviceChoice, Mtp};
 use crate::error::PlanError;
 use crate::resolve::{Resolver, setting};
 use crate::shown::Shown;
+use crate::template_kwargs::TemplateKwargs;
 
 impl Resolver<'_> {
     pub(crate) fn device(&mut self) -> Result<Device, PlanError> {
@@ -106,5 +107,34 @@ impl Resolver<'_> {
             return Ok(None);
         }
         Ok(self.pick_optional(KEY, answer, "off: drafts are chosen from the whole vocabulary"))
+    }
+
+    /// Returns the variables that the data was rendered with.
+    pub(crate) fn template_kwargs(&mut self) -> TemplateKwargs {
+        const KEY: &str = "data.template_kwargs";
+        let rendered_with = &self.facts.data.template_kwargs;
+        if let Some(answer) = &self.answers.template_kwargs {
+            let reason = "as given; a server has to set the same ones, for which SERVE.md has the flag";
+            self.record(KEY, answer.value.shown(), answer.origin, reason.into());
+            return answer.value.clone();
+        }
+        let reason = if rendered_with.0.is_empty() {
+            "none, so the template's own defaults apply"
+        } else {
+            "no example has reasoning, so the template is told not to think; a server has to be told too, for which SERVE.md has the flag"
+        };
+        self.pick(KEY, &None, rendered_with.clone(), reason)
+    }
+
+    /// Decides whether the exported template gets these variables as its defaults.
+    pub(crate) fn write_template_default(&mut self, kwargs: &TemplateKwargs) -> Result<bool, PlanError> {
+        const KEY: &str = "model.write_template_default";
+        let answer = &self.answers.write_template_default;
+        if kwargs.0.is_empty() {
+            self.pass_over(KEY, "no variables of the chat template are set", "--template-kwargs")?;
+            return Ok(false);
+        }
+        let reason = "the exported template stays as it is, and the command in SERVE.md sets the variables";
+        Ok(self.pick(KEY, answer, false, reason))
     }
 }

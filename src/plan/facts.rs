@@ -12,6 +12,7 @@ use crate::choices::MethodKind;
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
+use crate::template_kwargs::TemplateKwargs;
 
 /// Everything the plan is made from, in addition to the answers.
 #[derive(Debug, Clone)]
@@ -178,6 +179,10 @@ impl fmt::Display for TooLong {
         let words = some.iter().map(|(n, what)| format!("{} {what}", counted(*n, "example")));
         write!(f, "{}", words.collect::<Vec<_>>().join(", "))
     }
+    /// The variables with which the chat template was rendered: those of the answers, or else those that the
+    /// data asks for.
+    #[serde(default)]
+    pub template_kwargs: TemplateKwargs,
 }
 
 /// The number of examples with a length in `(previous bucket's up_to, up_to]`.

@@ -35,6 +35,7 @@ pub mod setting;
 mod settings;
 mod shown;
 mod sizing;
+mod template_kwargs;
 mod turns;
 mod values;
 
@@ -60,3 +61,4 @@ pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};
+pub use template_kwargs::TemplateKwargs;

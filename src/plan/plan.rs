@@ -16,6 +16,7 @@ use crate::fit::CostPoint;
 use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
 use crate::settings::Answers;
+use crate::template_kwargs::TemplateKwargs;
 
 /// Every value of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,6 +91,12 @@ pub struct ModelPlan {
     /// Fields of the config that are ignored although they are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignored_fields: Vec<String>,
+    /// The chat template to use instead of the model's own. A run has a copy of it in its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<PathBuf>,
+    /// Whether the template's variables are written into the exported template as its defaults.
+    #[serde(default)]
+    pub write_template_default: bool,
 }
 
 impl ModelPlan {
@@ -143,6 +150,9 @@ pub struct DataPlan {
     pub max_rejected: f64,
     /// The share of the examples left out of each epoch at random, from 0 to below 1.
     pub crc_drop: f64,
+    /// The variables with which the chat template is rendered. Plans of older versions set none.
+    #[serde(default)]
+    pub template_kwargs: TemplateKwargs,
 }
 
 impl DataPlan {

@@ -135,7 +135,7 @@ impl Resolver<'_> {
 
     fn plan(mut self) -> Result<Plan, PlanError> {
         let (answers, facts) = (self.answers, self.facts);
-        let model = self.model();
+        let mut model = self.model();
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules decide");
         let seed = self.pick(
             "seed",
@@ -151,6 +151,7 @@ impl Resolver<'_> {
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
         let data = self.data()?;
+        model.write_template_default = self.write_template_default(&data.template_kwargs)?;
 
         let strategy = self.pick(
             "pack.strategy",
@@ -296,7 +297,17 @@ impl Resolver<'_> {
         let ignored_fields = self
             .pick_optional("model.ignored_fields", &answers.ignore_config_field, "none")
             .unwrap_or_default();
-        ModelPlan { id: answer.value.clone(), revision, path, architecture, ignored_fields }
+        let chat_template =
+            self.pick_optional("model.chat_template", &answers.chat_template, "the model's own");
+        ModelPlan {
+            id: answer.value.clone(),
+            revision,
+            path,
+            architecture,
+            ignored_fields,
+            chat_template,
+            write_template_default: false,
+        }
     }
 
     /// Handles a setting that would have no effect, because there is no head or no eval set: an answer of the
@@ -385,6 +396,7 @@ impl Resolver<'_> {
             "when the model is served, the template puts an empty think block into the prompt, so the block is context",
         );
         let (train_on, split_turns, overlong) = self.examples();
+        let template_kwargs = self.template_kwargs();
         let over =
             if data.max > limit { "; data.overlong decides about longer ones" } else { "; none is longer" };
         let max_example_tokens = self.pick(
@@ -412,6 +424,7 @@ impl Resolver<'_> {
             overlong,
             max_rejected,
             crc_drop,
+            template_kwargs,
         })
     }
 }

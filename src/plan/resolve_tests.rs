@@ -22,6 +22,7 @@ use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
 use crate::settings::{Answers, SETTINGS};
+use crate::template_kwargs::TemplateKwargs;
 use crate::values::Value;
 
 /// Returns the part of a plan that the trainer reads.
@@ -608,6 +609,31 @@ fn what_is_said_of_a_head_that_is_not_there_is_refused_from_the_user_and_passed_
     assert_eq!((plan.draft_vocab, plan.pack.mtp_length), (None, None));
     let text = tiny(&[("draft-vocab", "4096")]).unwrap_err().to_string();
     assert!(text.contains("--draft-vocab is `4096`: expected a whole number from 1 to 2048"), "{text}");
+}
+
+#[test]
+fn the_variables_of_the_template_are_those_that_the_data_was_rendered_with() {
+    let untold = resolve(&ask("tiny"), &demo_facts()).unwrap();
+    assert_eq!(untold.data.template_kwargs, TemplateKwargs::default());
+    assert!(reason(&untold, "data.template_kwargs").contains("the template's own defaults"));
+    let mut facts = demo_facts();
+    facts.data.template_kwargs = TemplateKwargs::without_thinking();
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    assert_eq!(plan.data.template_kwargs, TemplateKwargs::without_thinking());
+    assert!(reason(&plan, "data.template_kwargs").contains("no example has reasoning"));
+    // The plan of a run is a preset that renders the same.
+    let preset = Answers::from_toml(&plan.to_toml().unwrap(), Origin::Preset, "plan.toml").unwrap();
+    assert_eq!(preset.template_kwargs.unwrap().value, TemplateKwargs::without_thinking());
+
+    let written = resolve(&with(ask("tiny"), &[("write-template-default", "true")]), &facts).unwrap();
+    assert!(written.model.write_template_default && !plan.model.write_template_default);
+    let error =
+        resolve(&with(ask("tiny"), &[("write-template-default", "true")]), &demo_facts()).unwrap_err();
+    assert!(error.to_string().contains("--write-template-default is true, but no variables"), "{error}");
+    let mut preset = Answers::default();
+    preset.set("write-template-default", "true", Origin::Preset).unwrap();
+    let plan = resolve(&preset.merge(ask("tiny")), &demo_facts()).unwrap();
+    assert!(!plan.model.write_template_default);
 }
 
 #[test]

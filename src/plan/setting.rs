@@ -61,6 +61,8 @@ pub enum Kind {
     Whole,
     /// A number.
     Number,
+    /// Named values: a JSON object, or a table in TOML.
+    Object,
     /// Yes or no: `true` or `false`.
     Switch,
     /// One of these words, in display order.
@@ -205,6 +207,10 @@ impl Setting {
             Kind::Path => "a path".into(),
             Kind::Paths => "a path, or a list of them: [\"a.jsonl\", \"b.jsonl\"]".into(),
             Kind::Names => "a name, or several with commas in between".into(),
+            Kind::Object => {
+                "a JSON object whose names a template can read and without null: {\"enable_thinking\": false}"
+                    .into()
+            }
             Kind::Whole => format!("a whole number{range}"),
             Kind::Number => format!("a number{range}"),
             Kind::Switch | Kind::Choice(_) => one_of(self.choices()),

@@ -15,6 +15,7 @@ use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKin
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
+use crate::template_kwargs::TemplateKwargs;
 use crate::values::{Value, text_of, written};
 
 /// The form in which an answer was given.
@@ -207,6 +208,13 @@ settings! {
     ignore_config_field: Vec<String> = "model.ignored_fields", "ignore-config-field", "Ignore this unknown field of config.json; several can be given." {
         heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
+    chat_template: PathBuf = "model.chat_template", "chat-template", "Render conversations with the chat template in this file instead of the model's own; exported models get it too." {
+        heading: In::Model, page: AllSettings, completes: Completes::Files, reads_data: true, of_one_run: true,
+        of_check: true,
+    }
+    write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
+        heading: In::Model, page: AllSettings,
+    }
     data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, or folders that contain them." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
@@ -231,6 +239,9 @@ settings! {
     }
     split_turns: bool = "data.split_turns", "split-turns", "Make one example of each trained turn, behind the conversation before it as a server renders it." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
+    }
+    template_kwargs: TemplateKwargs = "data.template_kwargs", "template-kwargs", "Variables for the chat template, as a JSON object; a server has to set the same ones." {
+        heading: In::Data, page: AllSettings, aliases: &["chat-template-kwargs"], reads_data: true, of_check: true,
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Largest number of tokens of an example." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),

@@ -112,6 +112,10 @@ impl RunDir {
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
     }
+    /// Returns `chat_template.jinja`, which exists if the run uses another template than its model's own.
+    pub fn chat_template(&self) -> PathBuf {
+        self.path.join("chat_template.jinja")
+    }
     /// Returns `provenance.json`.
     pub fn provenance(&self) -> PathBuf {
         self.path.join("provenance.json")

@@ -320,6 +320,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             !session.is_stop_requested()
         };
         write(&Export {
+            run: session.borrow().run,
             folder: &folder,
             plan,
             base,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::program_name;
+use sparktune_data::DataError;
 use sparktune_data::packing::PackingError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_model::ModelError;
@@ -19,6 +20,8 @@ pub enum TrainError {
     Tokens(#[from] TokenFileError),
     #[error(transparent)]
     Packing(#[from] PackingError),
+    #[error(transparent)]
+    Data(#[from] DataError),
     #[error("plan.toml of this run cannot be read: {0}. Start a new run with `{program} train`", program = program_name())]
     Plan(String),
     #[error("the plan contains no model folder. Start a new run with `{program} train`", program = program_name())]

@@ -80,6 +80,7 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
         Weights::Step(step) => run.outputs().join(format!("step-{step:06}")),
     };
     let export = Export {
+        run,
         folder: &folder,
         plan: &plan,
         base: &base,

@@ -23,6 +23,7 @@ mod error;
 mod evaluate;
 mod examples;
 mod export_run;
+mod exported_template;
 mod fp8_loss;
 mod health;
 mod load;
@@ -45,7 +46,10 @@ pub mod step_work;
 #[doc(hidden)] // for the crate that measures
 pub mod stepper;
 mod steps;
+#[cfg(test)]
+mod testing;
 mod tiles;
+mod vllm;
 
 pub use error::TrainError;
 pub use export_run::{Weights, export_run};

@@ -8,15 +8,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{exchange, sync, write_and_sync};
+use sparktune_data::chat_template_of;
 use sparktune_model::export::Merged;
 use sparktune_model::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
+use sparktune_runlog::RunDir;
 
 use crate::draft_vocab::write_token_map;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
+use crate::examples::{open_tokens, train_tokens};
+use crate::exported_template::exported_template;
 use crate::load;
 use crate::serve::{HeadReport, Served, serve_page};
+use crate::vllm::Serving;
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
@@ -54,6 +59,8 @@ pub(crate) struct TextModelOutputs {
 
 /// The inputs of an export and its folder.
 pub(crate) struct Export<'a> {
+    /// The run, which has the lengths of its examples and may have a chat template of its own.
+    pub(crate) run: &'a RunDir,
     /// `outputs/` or a folder below it. The files of an earlier export there are replaced.
     pub(crate) folder: &'a Path,
     pub(crate) plan: &'a Plan,
@@ -83,12 +90,14 @@ impl Export<'_> {
     pub(crate) fn write_text_model(&self, model: &Model, keep: bool) -> Result<TextModelOutputs, TrainError> {
         fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
         let adapter = load::lora(self.plan).map(|config| (config, self.folder.join("adapter")));
-        let merged = self.folder.join("merged");
+        let (template, merged) = (self.template()?, self.folder.join("merged"));
         let mut paths: Vec<PathBuf> = adapter.iter().map(|(_, path)| path.clone()).collect();
         let was_there = keep
             && merged.is_dir()
             && paths.iter().all(|path| path.is_dir())
-            && self.merged(model, None, &probe(self.base)).is_written(&merged, &mut || (self.go_on)())?;
+            && self
+                .merged(model, None, template.as_deref(), &probe(self.base))
+                .is_written(&merged, &mut || (self.go_on)())?;
         if was_there {
             (self.record)("merged is there already, with exactly these weights".to_owned());
         } else {
@@ -146,8 +155,23 @@ impl Export<'_> {
             write_token_map(&path, ids)?;
             paths.push(path);
         }
+        let own_template = self.template()?;
+        let template = match &own_template {
+            Some(own) => Some(own.clone()),
+            None => chat_template_of(self.base.dir())?,
+        };
+        let config = self.base.config();
+        let tokens = open_tokens(&train_tokens(self.run), config.vocab_size)?;
+        let serving = Serving {
+            plan: self.plan,
+            config,
+            template: template.as_deref(),
+            is_own_template: own_template.is_some(),
+            longest: tokens.lengths().iter().copied().max().unwrap_or(0),
+        };
         let page = serve_page(&Served {
             plan: self.plan,
+            serving,
             folder: served,
             notes,
             has_adapter: load::lora(self.plan).is_some(),
@@ -172,10 +196,21 @@ impl Export<'_> {
         replace(&partial, path)
     }
 
+    /// Returns the chat template that is exported, if it is not the base's.
+    fn template(&self) -> Result<Option<String>, TrainError> {
+        exported_template(self.run, self.plan, self.base.dir())
+    }
+
     /// Describes a whole model folder, with this MTP head or the base's.
-    fn merged<'a>(&'a self, model: &'a Model, mtp: Option<&'a Mtp>, probe: &'a PackedSequence) -> Merged<'a> {
+    fn merged<'a>(
+        &'a self,
+        model: &'a Model,
+        mtp: Option<&'a Mtp>,
+        chat_template: Option<&'a str>,
+        probe: &'a PackedSequence,
+    ) -> Merged<'a> {
         let keep_mtp = self.plan.mtp != MtpChoice::None;
-        Merged { base: self.base, model, mtp, keep_mtp, beside: None, probe }
+        Merged { base: self.base, model, mtp, keep_mtp, beside: None, chat_template, probe }
     }
 
     /// Writes a whole model folder. One with a trained head shares files with `merged/`, which was written
@@ -185,8 +220,11 @@ impl Export<'_> {
         // An earlier export is removed only after the new one has passed its checks.
         let unchecked = self.folder.join(format!(".{name}.new"));
         remove(&unchecked)?;
-        let (probe, beside) = (probe(self.base), self.folder.join("merged"));
-        let merged = Merged { beside: mtp.map(|_| beside.as_path()), ..self.merged(model, mtp, &probe) };
+        let (probe, template, beside) = (probe(self.base), self.template()?, self.folder.join("merged"));
+        let merged = Merged {
+            beside: mtp.map(|_| beside.as_path()),
+            ..self.merged(model, mtp, template.as_deref(), &probe)
+        };
         let done = merged.write(&unchecked, &mut || (self.go_on)())?;
         replace(&unchecked, &path)?;
         (self.record)(format!(

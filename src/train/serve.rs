@@ -6,6 +6,8 @@ use sparktune_base::units::{bytes, count, percent};
 use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
+use crate::vllm::Serving;
+
 /// The longest draft length that is measured.
 const LONGEST_DRAFT: usize = 4;
 /// The number of tokens generated for each prompt when acceptance is measured.
@@ -139,6 +141,8 @@ impl HeadReport {
 /// The contents of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
+    /// What the flags of a server depend on.
+    pub(crate) serving: Serving<'a>,
     /// The folder of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
     /// What is to be known about the weights, a paragraph each.
@@ -156,8 +160,18 @@ pub(crate) struct Served<'a> {
 
 /// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served { plan, folder, notes, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } =
-        served;
+    let Served {
+        plan,
+        serving,
+        folder,
+        notes,
+        has_adapter,
+        is_tied,
+        before,
+        last,
+        trimmed,
+        has_draft_tokens,
+    } = served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
     let mut line = |text: String| {
@@ -170,12 +184,19 @@ pub(crate) fn serve_page(served: &Served) -> String {
     ));
     notes.iter().for_each(|note| line(format!("{note}\n")));
     line("## vLLM\n".into());
-    let speculative = if draft > 0 {
-        format!(" \\\n  --speculative-config '{{\"method\": \"mtp\", \"num_speculative_tokens\": {draft}}}'")
-    } else {
-        String::new()
-    };
-    line(format!("```\nvllm serve ./{folder}{speculative}\n```\n"));
+    let speculative = (draft > 0).then(|| {
+        format!("--speculative-config '{{\"method\": \"mtp\", \"num_speculative_tokens\": {draft}}}'")
+    });
+    line(format!("```\n{}\n```\n", serving.command(folder, speculative.as_slice())));
+    line(serving.reasons());
+    if !plan.data.template_kwargs.0.is_empty() {
+        line(template_paragraph(plan));
+    }
+    match serving.adapter_command() {
+        Some(Ok(command)) => line(format!("The adapter alone, on top of its base:\n\n```\n{command}\n```\n")),
+        Some(Err(why)) => line(format!("{why}\n")),
+        None => {}
+    }
     line("These files are for vLLM 0.33 or newer (their layout was checked against the model code of that version). Older versions may support neither the architecture nor the MTP head."
         .into());
     line("\n## transformers\n".into());
@@ -218,6 +239,19 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line(trimmed_page(folder, *is_tied, trimmed.as_ref()));
     }
     page
+}
+
+/// Describes how servers get the variables of the chat template.
+fn template_paragraph(plan: &Plan) -> String {
+    let kwargs = &plan.data.template_kwargs;
+    let who = if plan.model.write_template_default {
+        "The exported chat template has these variables as its defaults, so no server needs a flag for them"
+    } else {
+        "Other servers and `apply_chat_template` of transformers need the same variables; `--write-template-default` of a run writes them into the exported template"
+    };
+    format!(
+        "The chat template was rendered with `{kwargs}`. {who}. A request can set others as `chat_template_kwargs`.\n"
+    )
 }
 
 fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
@@ -302,13 +336,40 @@ fn trimmed_page(folder: &str, is_tied: bool, trimmed: Option<&HeadReport>) -> St
 
 #[cfg(test)]
 mod tests {
-    use sparktune_plan::Catalog;
-
     use super::*;
+    use crate::testing::{config, plan};
 
-    fn config(id: &str) -> ModelConfig {
-        let catalog = Catalog::shipped();
-        catalog.model_facts(catalog.find(id).unwrap()).config
+    #[test]
+    fn the_page_has_the_command_with_its_reasons_and_how_the_template_was_rendered() {
+        let (config, mut plan) = (config("Qwen/Qwen3.5-2B"), plan("Qwen/Qwen3.5-2B"));
+        plan.data.template_kwargs = sparktune_plan::TemplateKwargs::without_thinking();
+        let serving = Serving {
+            plan: &plan,
+            config: &config,
+            template: Some("<think>"),
+            is_own_template: false,
+            longest: 500,
+        };
+        let page = serve_page(&Served {
+            plan: &plan,
+            serving,
+            notes: &[],
+            folder: "merged",
+            has_adapter: true,
+            is_tied: true,
+            before: None,
+            last: None,
+            trimmed: None,
+            has_draft_tokens: false,
+        });
+        for part in [
+            "```\nvllm serve ./merged \\\n  --default-chat-template-kwargs '{\"enable_thinking\":false}' \\\n",
+            "- `--max-model-len 3072`: the longest training example has 500 tokens",
+            "The chat template was rendered with `{\"enable_thinking\":false}`. Other servers",
+            "vllm serve Qwen/Qwen3.5-2B \\\n  --enable-lora",
+        ] {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
     }
 
     #[test]

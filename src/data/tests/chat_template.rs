@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sparktune_base::choices::Think;
 use sparktune_data::{
-    Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, RenderOptions, parse_line,
+    Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, TemplateKwargs, parse_line,
 };
 
 use crate::fixtures;
@@ -37,13 +37,13 @@ fn line(case: &Value) -> String {
 
 #[test]
 fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
-    let tokenizer = tokenizer();
+    let mut tokenizer = tokenizer();
     let mut checked = 0;
     for case in cases().iter().filter(|c| c.get("error").is_none()) {
         let name = case["name"].as_str().unwrap();
-        let kwargs = &case["kwargs"];
-        let add_generation_prompt = kwargs["add_generation_prompt"].as_bool().unwrap_or(false);
-        let preserve_thinking = kwargs["preserve_thinking"].as_bool();
+        let mut kwargs: TemplateKwargs = serde_json::from_value(case["kwargs"].clone()).unwrap();
+        let add_generation_prompt = kwargs.remove("add_generation_prompt") == Some(true.into());
+        tokenizer.set_kwargs(kwargs);
         let mut messages = case["messages"].as_array().unwrap().clone();
         if add_generation_prompt {
             messages.push(serde_json::json!({ "role": "assistant", "content": "answer" }));
@@ -53,12 +53,8 @@ fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
         if add_generation_prompt {
             chat.messages.pop();
         }
-        let options = RenderOptions {
-            add_generation_prompt,
-            enable_thinking: kwargs["enable_thinking"].as_bool(),
-            preserve_thinking,
-        };
-        let rendered = tokenizer.render(&chat, options).unwrap();
+        let render = if add_generation_prompt { ChatTokenizer::render_prompt } else { ChatTokenizer::render };
+        let rendered = render(&tokenizer, &chat).unwrap();
         assert_eq!(rendered.text, case["rendered"], "{name}");
         assert_eq!(tokenizer.encode(&rendered.text).unwrap(), ids(case, "input_ids"), "{name}");
         assert_eq!(tokenizer.decode(&ids(case, "input_ids")), case["decoded"], "{name}");
@@ -66,17 +62,14 @@ fn every_golden_conversation_has_the_golden_text_ids_and_masks() {
             for (think, field) in
                 [(Think::Train, "assistant_mask"), (Think::Skip, "assistant_mask_skip_empty_think")]
             {
-                let policy = MaskPolicy { think, preserve_thinking };
-                let tokens =
-                    tokenizer.encode_conversation(&Conversation::Chat(chat.clone()), policy).unwrap();
+                let tokens = tokenizer.encode_conversation(&Conversation::Chat(chat.clone()), think).unwrap();
                 assert_eq!(tokens.input_ids, ids(case, "input_ids"), "{name}");
                 let mask: Vec<u32> = tokens.loss_mask.iter().map(|&m| u32::from(m)).collect();
                 assert_eq!(mask, ids(case, field), "{name} {field}");
             }
         }
         // The golden spans count characters, ours bytes.
-        let (_, targets) =
-            tokenizer.render_targets(&chat, MaskPolicy { think: Think::Train, preserve_thinking }).unwrap();
+        let (_, targets) = tokenizer.render_targets(&chat, MaskPolicy::from(Think::Train)).unwrap();
         let chars = |byte: usize| rendered.text[..byte].chars().count() as u64;
         let spans: Vec<Value> = targets.iter().map(|t| vec![chars(t.start), chars(t.end)].into()).collect();
         assert_eq!(Value::from(spans), case["assistant_spans"], "{name}");
@@ -144,7 +137,7 @@ fn a_turn_of_weight_zero_is_shown_but_not_trained() {
 fn the_template_says_which_questions_about_thinking_are_worth_asking() {
     let thinking = tokenizer().thinking().unwrap();
     assert_eq!(thinking.empty_block.as_deref(), Some("<think>\n\n</think>\n\n"));
-    assert!(thinking.can_preserve);
+    assert!(thinking.can_switch);
 }
 
 #[test]

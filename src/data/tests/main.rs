@@ -10,4 +10,5 @@ mod gemma;
 mod prepare;
 mod preview;
 mod reading;
+mod served;
 mod template_families;

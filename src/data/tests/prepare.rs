@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use sparktune_base::choices::Think;
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, Conversation, DataError, EvalData, EvalSplit, Format, Kind, MaskPolicy, PrepareOptions,
-    Prepared, Progress, Report, Step, parse_line, prepare,
+    ChatTokenizer, Conversation, DataError, EvalData, EvalSplit, Format, Kind, PrepareOptions, Prepared,
+    Progress, Report, Step, parse_line, prepare,
 };
 
 use crate::fixtures;
@@ -132,7 +132,7 @@ fn nothing_is_done_again_until_source_policy_or_result_change() {
     assert!(again.reused);
     assert_eq!(Prepared { reused: false, ..again }, first);
 
-    scene.options.policy = MaskPolicy { think: Think::Skip, ..MaskPolicy::default() };
+    scene.options.policy = Think::Skip.into();
     let skipped = scene.prepare();
     assert!(!skipped.reused);
     assert!(skipped.report.tokens.unwrap().targets < first.report.tokens.unwrap().targets);

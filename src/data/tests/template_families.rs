@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use sparktune_base::choices::Think;
 use sparktune_data::{
-    Chat, ChatTokenizer, Conversation, DataError, Format, MaskPolicy, Rejection, RenderOptions, parse_line,
+    Chat, ChatTokenizer, Conversation, DataError, Format, MaskPolicy, Rejection, parse_line,
 };
 
 use crate::fixtures;
@@ -178,7 +178,7 @@ fn values_print_as_python_prints_them() {
     .unwrap();
     let line = turns(&[("user", "u"), ("assistant", "a")]).to_string();
     let Conversation::Chat(chat) = parse_line(Some(Format::Messages), &line).unwrap() else { panic!() };
-    let text = tokenizer.render(&chat, RenderOptions::default()).unwrap().text;
+    let text = tokenizer.render(&chat).unwrap().text;
     assert_eq!(text, "useru<|im_end|>assistanta<|im_end|>None True 1.0 [1, 'a', None] 2");
 }
 
@@ -192,5 +192,5 @@ fn a_named_template_is_found_in_the_configuration() {
     std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
     let tokenizer = ChatTokenizer::from_dir(folder.path()).unwrap();
     let chat = Chat { messages: vec![sparktune_data::Message::text("user", "u")], tools: None };
-    assert_eq!(tokenizer.render(&chat, RenderOptions::default()).unwrap().text, "user:u<|im_end|>");
+    assert_eq!(tokenizer.render(&chat).unwrap().text, "user:u<|im_end|>");
 }

@@ -25,6 +25,9 @@ use self::tensors::Tensors;
 use crate::weight_file::sync_and_forget;
 use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence};
 
+/// The file in which transformers and servers look for a chat template first.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
 /// What an export did with the tensors of the base, and how close the written folder is to the trained model.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Accounting {
@@ -54,6 +57,8 @@ pub struct Merged<'a> {
     /// A folder that holds the same model without the trained head. Shards that are equal in both are shared
     /// with it by hard links.
     pub beside: Option<&'a Path>,
+    /// A chat template that is written instead of the base's.
+    pub chat_template: Option<&'a str>,
     /// A sequence whose logits are compared between memory and the written folder.
     pub probe: &'a PackedSequence,
 }
@@ -212,6 +217,10 @@ impl Merged<'_> {
             untied: tensors.is_trained("lm_head.weight"),
         };
         let mut files = small_files(self.base, &adjusted)?;
+        if let Some(template) = self.chat_template {
+            files.retain(|(name, _)| name != CHAT_TEMPLATE);
+            files.push((CHAT_TEMPLATE.to_owned(), template.as_bytes().to_vec()));
+        }
         let shards = self.shard_names();
         if shards.len() > 1 {
             let total_size: usize = tensors.all().map(|(_, info)| self.base.bytes(info).len()).sum();

@@ -31,7 +31,7 @@ fn trained(by: f32) -> Model {
 }
 
 fn merged<'a>(base: &'a Checkpoint, model: &'a Model, probe: &'a PackedSequence) -> Merged<'a> {
-    Merged { base, model, mtp: None, keep_mtp: true, beside: None, probe }
+    Merged { base, model, mtp: None, keep_mtp: true, beside: None, chat_template: None, probe }
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub(crate) fn export(
     out: &Path,
     probe: &PackedSequence,
 ) -> Result<Accounting, ModelError> {
-    Merged { base, model, mtp, keep_mtp, beside: None, probe }.write(out, &mut || true)
+    Merged { base, model, mtp, keep_mtp, beside: None, chat_template: None, probe }.write(out, &mut || true)
 }
 
 /// A safetensors file of golden values.

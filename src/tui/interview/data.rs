@@ -40,7 +40,7 @@ pub(super) fn data(
         if answers.data.is_none() {
             answers.data = Some(Answer::flag(vec![ask_path(interview)?]));
         }
-        let prepared = match prepare_data(answers, &base, interview.listener) {
+        let prepared = match prepare_data(answers, &mut base, interview.listener) {
             Ok(prepared) => prepared,
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {

@@ -1,0 +1,73 @@
+//! The variables of the chat template for one model, one set of data and some answers.
+//!
+//! Enters: a tokenizer, answers, and the files of the data. Leaves: the tokenizer with its variables set. This
+//! file must not know what is trained.
+
+use std::path::PathBuf;
+
+use sparktune_data::{ChatTokenizer, Format, has_reasoning};
+use sparktune_plan::{Answers, TemplateKwargs};
+
+use crate::failure::Failure;
+use crate::listener::Listener;
+
+/// Gives the chat template the variables of the answers. Without such an answer, data without reasoning is
+/// rendered with `enable_thinking` off, where the template knows that variable.
+pub(crate) fn set_template_kwargs(
+    tokenizer: &mut ChatTokenizer,
+    answers: &Answers,
+    inputs: &[PathBuf],
+    format: Option<Format>,
+    listener: &dyn Listener,
+) -> Result<(), Failure> {
+    let kwargs = match &answers.template_kwargs {
+        Some(answer) => answer.value.clone(),
+        None if !tokenizer.thinking().is_some_and(|thinking| thinking.can_switch) => {
+            TemplateKwargs::default()
+        }
+        None => {
+            let eval = answers.eval_data.iter().flat_map(|answer| &answer.value);
+            let all: Vec<PathBuf> = inputs.iter().chain(eval).cloned().collect();
+            if has_reasoning(&all, format, listener)? {
+                TemplateKwargs::default()
+            } else {
+                TemplateKwargs::without_thinking()
+            }
+        }
+    };
+    tokenizer.set_kwargs(kwargs.0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sparktune_plan::Answer;
+
+    use super::*;
+    use crate::listener::Silent;
+
+    /// Returns the variables that are set for a file with this answer in it.
+    fn kwargs(answer: &str, said: Option<TemplateKwargs>) -> TemplateKwargs {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let mut tokenizer = ChatTokenizer::from_dir(&fixture).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data.jsonl");
+        let line = serde_json::json!({ "messages": [
+            { "role": "user", "content": "Question" }, { "role": "assistant", "content": answer } ] });
+        std::fs::write(&data, line.to_string()).unwrap();
+        let answers = Answers { template_kwargs: said.map(Answer::flag), ..Answers::default() };
+        set_template_kwargs(&mut tokenizer, &answers, &[data], None, &Silent).unwrap();
+        TemplateKwargs(tokenizer.kwargs().clone())
+    }
+
+    #[test]
+    fn data_without_reasoning_turns_thinking_off_unless_the_user_says_otherwise() {
+        assert_eq!(kwargs("Answer", None), TemplateKwargs::without_thinking());
+        assert_eq!(kwargs("<think>\nwhy\n</think>\n\nAnswer", None), TemplateKwargs::default());
+        let said = TemplateKwargs([("preserve_thinking".to_owned(), true.into())].into());
+        assert_eq!(kwargs("Answer", Some(said.clone())), said);
+        assert_eq!(kwargs("Answer", Some(TemplateKwargs::default())), TemplateKwargs::default());
+    }
+}
