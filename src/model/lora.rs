@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::{sync, write_and_sync};
+use sparktune_plan::architecture::clipped_rank;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Model;
@@ -25,13 +26,65 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// Whether the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
     pub rslora: bool,
+    /// Whether the inner width of an adapter is at most the width of its layer. The scale remains that of
+    /// `rank`, so that it is the same for all adapters.
+    #[serde(default)]
+    pub clipped: bool,
 }
 
 impl LoraConfig {
     /// Returns the factor on the adapter's output.
     pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+        self.alpha / self.divisor(self.rank)
+    }
+
+    /// Returns the inner width of the adapter of a weight of this shape, `[out, in]`.
+    fn rank_of(&self, shape: [usize; 2]) -> usize {
+        if self.clipped { clipped_rank(self.rank, shape) } else { self.rank }
+    }
+
+    /// Returns what PEFT divides an alpha by to get the scale of an adapter of this rank.
+    fn divisor(&self, rank: usize) -> f64 {
+        let rank = rank as f64;
+        if self.rslora { rank.sqrt() } else { rank }
+    }
+}
+
+/// The class of transformers that loads the base below an adapter. It decides the names of the modules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BaseClass {
+    /// The class named in the base's `config.json`, whose names vLLM uses too.
+    OfConfig,
+    /// The class that `AutoModelForCausalLM` chooses, where its modules have other names.
+    CausalLm,
+}
+
+impl BaseClass {
+    /// Returns the classes for which adapters of this base have different names.
+    pub fn all_of(base: &Checkpoint) -> &'static [Self] {
+        if base.is_wrapper() && base.config().architecture.causal_lm_is_text_only() {
+            &[Self::OfConfig, Self::CausalLm]
+        } else {
+            &[Self::OfConfig]
+        }
+    }
+
+    /// Returns the name of the folder for an adapter on this class.
+    pub const fn folder(self) -> &'static str {
+        match self {
+            Self::OfConfig => "adapter",
+            Self::CausalLm => "adapter-causal-lm",
+        }
+    }
+
+    /// Returns what PEFT writes before the path of a module of the decoder.
+    fn prefix(self, base: &Checkpoint) -> &'static str {
+        match self {
+            // The published wrapper has its decoder as `language_model`; a text-only class does not,
+            // independent of the keys in its weight file.
+            Self::OfConfig if base.is_wrapper() => "base_model.model.model.language_model.",
+            Self::OfConfig | Self::CausalLm => "base_model.model.model.",
+        }
     }
 }
 
@@ -49,16 +102,15 @@ impl Model {
         for linear in self.linears_mut() {
             let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
             let path = linear.path().to_owned();
-            let a = uniform(&path, seed, config.rank * input, 1.0 / (input as f64).sqrt());
-            let b = vec![0.0; out * config.rank];
+            let rank = config.rank_of([out, input]);
+            let a = uniform(&path, seed, rank * input, 1.0 / (input as f64).sqrt());
+            let b = vec![0.0; out * rank];
             linear.lora = Some(adapter(&path, config, [out, input], a, b, &device));
         }
     }
 
     /// Writes the adapter as `adapter_model.safetensors` (f32) and `adapter_config.json` into an existing
-    /// folder.
-    ///
-    /// Key prefix and `base_model_name_or_path` follow the class that loads the base checkpoint.
+    /// folder, for a base that this class loads from `base_model`.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -68,17 +120,21 @@ impl Model {
         config: LoraConfig,
         base: &Checkpoint,
         base_model: &str,
+        class: BaseClass,
     ) -> Result<(), ModelError> {
-        // The published wrapper has its decoder as `language_model`; a text-only class does not, independent
-        // of the keys in its weight file.
-        let wrapper = base.config_text().contains("\"text_config\"");
-        let prefix =
-            if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
+        let prefix = class.prefix(base);
+        let (mut rank_pattern, mut alpha_pattern) = (BTreeMap::new(), BTreeMap::new());
         let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
         let mut targets: Vec<String> = Vec::new();
         for linear in self.linears_mut() {
             let Some(lora) = &linear.lora else { continue };
             targets.extend(linear.path().rsplit('.').next().map(str::to_owned));
+            let rank = lora.a.shape()[0];
+            if rank != config.rank {
+                rank_pattern.insert(linear.path().to_owned(), rank);
+                // PEFT divides by the adapter's own rank; this alpha gives the scale of all others.
+                alpha_pattern.insert(linear.path().to_owned(), config.scale() * config.divisor(rank));
+            }
             for param in [&lora.a, &lora.b] {
                 let bytes = param.to_vec().iter().flat_map(|x| x.to_le_bytes()).collect();
                 tensors.insert(format!("{prefix}{}", param.name()), (param.shape().to_vec(), bytes));
@@ -99,6 +155,7 @@ impl Model {
             .map_err(|e| ModelError::Io { path: path.clone(), source: std::io::Error::other(e) })?;
         sync(&path).map_err(ModelError::io(&path))?;
         let text = serde_json::to_string_pretty(&PeftConfig {
+            alpha_pattern,
             base_model_name_or_path: base_model.to_owned(),
             bias: "none".to_owned(),
             fan_in_fan_out: false,
@@ -107,6 +164,7 @@ impl Model {
             lora_dropout: 0.0,
             peft_type: "LORA".to_owned(),
             r: config.rank,
+            rank_pattern,
             target_modules: targets,
             task_type: "CAUSAL_LM".to_owned(),
             use_rslora: config.rslora,
@@ -121,6 +179,10 @@ impl Model {
 /// The relevant fields of PEFT's `adapter_config.json`; the others take PEFT's defaults.
 #[derive(Serialize, Deserialize)]
 struct PeftConfig {
+    /// The alpha of each module whose rank differs from `r`. Keys are regular expressions for the end of a
+    /// module's path, so that they hold for every class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    alpha_pattern: BTreeMap<String, f64>,
     #[serde(default)]
     base_model_name_or_path: String,
     #[serde(default)]
@@ -135,6 +197,9 @@ struct PeftConfig {
     #[serde(default)]
     peft_type: String,
     r: usize,
+    /// The rank of each module whose rank differs from `r`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rank_pattern: BTreeMap<String, usize>,
     #[serde(default)]
     target_modules: Vec<String>,
     #[serde(default)]
@@ -156,11 +221,8 @@ fn adapter(
         param.set_trainable(true);
         param
     };
-    Lora {
-        a: param("lora_A", [config.rank, input], a),
-        b: param("lora_B", [out, config.rank], b),
-        scale: config.scale(),
-    }
+    let rank = config.rank_of([out, input]);
+    Lora { a: param("lora_A", [rank, input], a), b: param("lora_B", [out, rank], b), scale: config.scale() }
 }
 
 /// Reads an adapter folder, for comparison with those written by PEFT. A run cannot start from one.
@@ -182,7 +244,12 @@ mod loading {
             let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
             let stored: PeftConfig =
                 serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
-            let config = LoraConfig { rank: stored.r, alpha: stored.lora_alpha, rslora: stored.use_rslora };
+            let config = LoraConfig {
+                rank: stored.r,
+                alpha: stored.lora_alpha,
+                rslora: stored.use_rslora,
+                clipped: !stored.rank_pattern.is_empty(),
+            };
             let path = dir.join(ADAPTER_FILE);
             let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
             let tensors = SafeTensors::deserialize(&bytes)
@@ -212,7 +279,8 @@ mod loading {
                     widen(view.data(), view.dtype())
                         .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
                 };
-                let (a, b) = (read("lora_A", [config.rank, input])?, read("lora_B", [out, config.rank])?);
+                let rank = config.rank_of([out, input]);
+                let (a, b) = (read("lora_A", [rank, input])?, read("lora_B", [out, rank])?);
                 linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
             }
             match by_path.keys().next() {

@@ -185,7 +185,7 @@ fn the_demo_on_two_cores_is_explained() {
         ..Answers::default()
     };
     let plan = resolve(&Answers::layered([preset, chosen]), &demo_facts()).unwrap();
-    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false });
+    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false, clipped: true });
     assert_eq!((plan.pack.length, plan.device), (256, Device::Cpu));
     let steps = plan.advice.as_ref().unwrap().time.steps;
     assert!((60..=100).contains(&steps), "{steps} steps");
@@ -291,7 +291,7 @@ fn the_recipe_preset_gives_the_recipes_run() {
     assert_eq!((plan.pack.length, plan.pack.strategy), (5376, PackStrategy::Stream));
     assert_eq!(plan.batch.packs_per_step(), 16);
     assert!(plan.recompute);
-    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false });
+    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false, clipped: true });
 }
 
 #[test]

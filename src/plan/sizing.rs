@@ -164,7 +164,7 @@ impl Resolver<'_> {
             false,
             "alpha / rank; the learning rate is tuned for it",
         );
-        Ok((Method::Lora { rank, alpha, rslora }, choice))
+        Ok((Method::Lora { rank, alpha, rslora, clipped: true }, choice))
     }
 
     fn does_not_fit(&self, fit: &Fit, constraints: &Constraints, memory: Memory) -> PlanError {

@@ -1,5 +1,5 @@
-//! Writes the outputs of a run: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `draft-tokens.pt` and
-//! `SERVE.md`.
+//! Writes the outputs of a run: `adapter/` and `adapter-causal-lm/` (PEFT), `merged/`, `merged-mtp/`,
+//! `draft-tokens.pt` and `SERVE.md`.
 //!
 //! Enters: a trained model, its heads and the base. Leaves: folders that were loaded again and compared
 //! before they replaced older ones. It must not know the loop.
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{exchange, sync, write_and_sync};
 use sparktune_model::export::export;
-use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
+use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
@@ -71,9 +71,12 @@ impl Export<'_> {
     ) -> Result<Outputs, TrainError> {
         fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
         let mut outputs = Outputs { paths: Vec::new(), warnings: Vec::new() };
-        let adapter = load::lora(self.plan);
-        if let Some(config) = adapter {
-            outputs.paths.push(self.write_adapter(model, config)?);
+        let mut adapters: &[BaseClass] = &[];
+        if let Some(config) = load::lora(self.plan) {
+            adapters = BaseClass::all_of(self.base);
+            for class in adapters {
+                outputs.paths.push(self.write_adapter(model, config, *class)?);
+            }
         }
         outputs.paths.push(self.write_merged("merged", model, None, record)?);
         let mut served = "merged";
@@ -93,7 +96,8 @@ impl Export<'_> {
         let page = serve_page(&Served {
             plan: self.plan,
             folder: served,
-            has_adapter: adapter.is_some(),
+            adapters,
+            is_wrapper: self.base.is_wrapper(),
             is_tied: self.base.is_tied(),
             before,
             last,
@@ -107,12 +111,17 @@ impl Export<'_> {
         Ok(outputs)
     }
 
-    fn write_adapter(&self, model: &mut Model, config: LoraConfig) -> Result<PathBuf, TrainError> {
-        let path = self.folder.join("adapter");
-        let partial = self.folder.join(".adapter.new");
+    fn write_adapter(
+        &self,
+        model: &mut Model,
+        config: LoraConfig,
+        class: BaseClass,
+    ) -> Result<PathBuf, TrainError> {
+        let path = self.folder.join(class.folder());
+        let partial = self.folder.join(format!(".{}.new", class.folder()));
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
-        model.save_lora(&partial, config, self.base, &self.plan.model.id)?;
+        model.save_lora(&partial, config, self.base, &self.plan.model.id, class)?;
         replace(&partial, &path)?;
         Ok(path)
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sparktune_base::units::{bytes, count, percent};
-use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
+use sparktune_model::{Acceptance, BaseClass, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
 /// The longest draft length that is measured.
@@ -141,7 +141,10 @@ pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
     /// The folder of the model to serve, below `outputs/`.
     pub(crate) folder: &'a str,
-    pub(crate) has_adapter: bool,
+    /// The classes for which an adapter was written.
+    pub(crate) adapters: &'a [BaseClass],
+    /// Whether the text model is a part of a larger one, which another class of transformers loads.
+    pub(crate) is_wrapper: bool,
     /// Whether the output head is the embedding.
     pub(crate) is_tied: bool,
     pub(crate) before: Option<HeadReport>,
@@ -154,7 +157,7 @@ pub(crate) struct Served<'a> {
 
 /// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served { plan, folder, has_adapter, is_tied, before, last, trimmed, has_draft_tokens } = served;
+    let Served { plan, folder, is_tied, before, last, trimmed, has_draft_tokens, .. } = served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
     let mut line = |text: String| {
@@ -176,16 +179,13 @@ pub(crate) fn serve_page(served: &Served) -> String {
         .into());
     line("\n## transformers\n".into());
     line(format!(
-        "```\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = AutoModelForCausalLM.from_pretrained(\"./{folder}\")\n\
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n\
+         model = AutoModelForCausalLM.from_pretrained(\"./{folder}\", dtype=\"auto\")\n\
          tokenizer = AutoTokenizer.from_pretrained(\"./{folder}\")\n```\n\ntransformers ignores the MTP head."
     ));
-    if *has_adapter {
+    if !served.adapters.is_empty() {
         line("\n## The adapter alone (PEFT)\n".into());
-        line(format!(
-            "```\nfrom peft import PeftModel\nmodel = PeftModel.from_pretrained(base_model, \"./adapter\")\n```\n\n\
-             `base_model` is `{}`, loaded with the class named in its config.json.",
-            plan.model.id
-        ));
+        line(adapter_section(&plan.model.id, served.adapters, served.is_wrapper));
     }
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
@@ -214,6 +214,32 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line(trimmed_page(folder, *is_tied, trimmed.as_ref()));
     }
     page
+}
+
+/// Returns a snippet for each class that an adapter on this base was written for.
+fn adapter_section(base: &str, adapters: &[BaseClass], is_wrapper: bool) -> String {
+    let of_config = if is_wrapper { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
+    // A JSON string is a Python string too.
+    let base = serde_json::Value::from(base);
+    let mut section = String::new();
+    for class in adapters {
+        let (auto, when) = match class {
+            BaseClass::OfConfig => (of_config, "On the class that the base's config.json names"),
+            BaseClass::CausalLm => (
+                "AutoModelForCausalLM",
+                "\nOn `AutoModelForCausalLM`, which takes only the text model of this base. Its modules have other names, so PEFT would find \
+                 nothing for them in `adapter/` and answer with the base, after a warning",
+            ),
+        };
+        let folder = class.folder();
+        let _ = writeln!(
+            section,
+            "{when}:\n\n```python\nfrom peft import PeftModel\nfrom transformers import {auto}\n\n\
+             base = {auto}.from_pretrained({base}, dtype=\"auto\")\n\
+             model = PeftModel.from_pretrained(base, \"./{folder}\")\n```"
+        );
+    }
+    section
 }
 
 fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
@@ -325,6 +351,24 @@ mod tests {
         let table = (config.vocab_size * config.hidden_size) as f64;
         let pass = Reading::from_config(&config, 1).pass;
         assert_eq!(pass, config.text_parameters() as f64 - table);
+    }
+
+    #[test]
+    fn each_adapter_is_shown_on_the_class_whose_modules_it_names() {
+        let both = adapter_section("Qwen/Qwen3.5-2B", &[BaseClass::OfConfig, BaseClass::CausalLm], true);
+        let snippets: Vec<&str> = both.split("```python").skip(1).collect();
+        assert_eq!(snippets.len(), 2, "{both}");
+        let shows = |snippet: &str, class: &str, folder: &str| {
+            let base = format!("base = {class}.from_pretrained(\"Qwen/Qwen3.5-2B\", dtype=\"auto\")\n");
+            let adapter = format!("PeftModel.from_pretrained(base, \"./{folder}\")\n```");
+            assert!(snippet.contains(&base) && snippet.contains(&adapter), "{snippet}");
+        };
+        shows(snippets[0], "AutoModelForImageTextToText", "adapter");
+        shows(snippets[1], "AutoModelForCausalLM", "adapter-causal-lm");
+
+        let one = adapter_section("a\"b", &[BaseClass::OfConfig], false);
+        assert!(one.contains(r#"AutoModelForCausalLM.from_pretrained("a\"b", "#), "{one}");
+        assert!(!one.contains("causal-lm") && !one.contains("ImageText"), "{one}");
     }
 
     #[test]
