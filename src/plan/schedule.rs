@@ -20,13 +20,18 @@ const LARGEST_RANK: u32 = 128;
 /// Returns the recommended learning rate with its source.
 fn learning_rate(parameters_of_model: u64, method: Method) -> (f64, String) {
     let Method::Lora { rank, .. } = method else {
-        return (1e-5, "the default of ms-swift 4.6 for full fine-tuning, at every size".to_owned());
+        return (1e-5, "the default of ms-swift 4.6 for full fine-tuning, used at every size".to_owned());
     };
     let size = format!("{} B", LARGE / 1_000_000_000);
     let (rate, source) = if parameters_of_model < LARGE {
-        (2e-4, format!("the default of Unsloth 2026.10 for adapters; 1e-4 from {size} parameters on"))
+        (
+            2e-4,
+            format!(
+                "the default of Unsloth 2026.10 for adapters; models of {size} parameters and more get 1e-4"
+            ),
+        )
     } else {
-        (1e-4, format!("the default of ms-swift 4.6 for adapters, for models of {size} parameters and more"))
+        (1e-4, format!("the default of ms-swift 4.6 for adapters; models below {size} parameters get 2e-4"))
     };
     if rank <= LARGEST_RANK {
         return (rate, source);
