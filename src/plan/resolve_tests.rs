@@ -340,6 +340,17 @@ fn the_recipe_preset_gives_the_recipes_run() {
 }
 
 #[test]
+fn one_example_is_one_step_an_epoch() {
+    let mut facts = demo_facts();
+    // The length drawn from a wide bin is half of the one that was counted.
+    let histogram = vec![LengthBucket { up_to: 31, count: 1 }];
+    facts.data = DataFacts { histogram, ..report(vec![28], 0.5) };
+    let plan = resolve(&with(ask("tiny"), &[("eval-fraction", "0")]), &facts).unwrap();
+    let time = &plan.advice.as_ref().unwrap().time;
+    assert_eq!((time.steps_per_epoch, time.tokens_per_step), (1, 28));
+}
+
+#[test]
 fn a_small_data_set_still_has_eight_optimizer_steps_an_epoch() {
     let mut facts = demo_facts();
     facts.data = report(lengths(60, 400.0, 0.3), 0.5);

@@ -15,6 +15,7 @@ mod base_files;
 mod batches;
 mod control;
 mod cuda;
+mod departure;
 mod draft_vocab;
 mod due;
 mod elapsed;

@@ -163,9 +163,10 @@ impl Export<'_> {
             let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
             let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids)?;
             record(format!("{which}: {}", report.in_a_line()));
-            if !report.equal_to_greedy {
+            if let Some(defect) = report.defect() {
                 warnings.push(format!(
-                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this"
+                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this: {}",
+                    defect.in_words()
                 ));
             }
             Some(report)

@@ -6,6 +6,8 @@ use sparktune_base::units::{bytes, count, percent};
 use sparktune_model::{Acceptance, BaseClass, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
+use crate::departure::Departure;
+
 /// The longest draft length that is measured.
 const LONGEST_DRAFT: usize = 4;
 /// The number of tokens generated for each prompt when acceptance is measured.
@@ -58,8 +60,9 @@ pub(crate) struct HeadReport {
     reading: Reading,
     /// The number of token ids it drafted from.
     rows: usize,
-    /// Whether every speculative text equalled plain greedy decoding.
-    pub(crate) equal_to_greedy: bool,
+    /// The first difference of a speculative text from plain greedy decoding; one that is no tie if there are
+    /// several.
+    pub(crate) departure: Option<Departure>,
     prompts: usize,
 }
 
@@ -88,13 +91,16 @@ impl HeadReport {
             })
             .collect();
         let drafter = among.map_or_else(|| Drafter::new(model, mtp), |ids| Drafter::among(model, mtp, ids));
-        let mut equal_to_greedy = true;
+        let mut departure: Option<Departure> = None;
         let accepted = (1..=LONGEST_DRAFT)
             .map(|length| {
                 let mut all = Acceptance::default();
-                for (prompt, greedy) in prompts.iter().zip(&greedy) {
+                for (number, (prompt, greedy)) in (1..).zip(prompts.iter().zip(&greedy)) {
                     let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
-                    equal_to_greedy &= text == *greedy;
+                    if departure.as_ref().is_none_or(Departure::is_tie) {
+                        departure =
+                            Departure::find(model, number, prompt, greedy, &text).or(departure.take());
+                    }
                     all.accepted.extend(run.accepted);
                 }
                 all.mean()
@@ -103,7 +109,7 @@ impl HeadReport {
         let config = model.config();
         let rows = among.map_or(config.vocab_size, <[u32]>::len);
         let reading = Reading::from_config(config, rows);
-        Some(Self { accepted, reading, rows, equal_to_greedy, prompts: prompts.len() })
+        Some(Self { accepted, reading, rows, departure, prompts: prompts.len() })
     }
 
     /// Returns the estimated speed-up of serving with drafts of `length` tokens over plain decoding.
@@ -114,9 +120,14 @@ impl HeadReport {
         }
     }
 
+    /// Returns the difference that speculative decoding must not have, if there is one.
+    pub(crate) fn defect(&self) -> Option<&Departure> {
+        self.departure.as_ref().filter(|departure| !departure.is_tie())
+    }
+
     /// Returns the draft length with the best estimate, or 0 if drafting gains nothing.
     fn recommended(&self) -> usize {
-        if !self.equal_to_greedy {
+        if self.defect().is_some() {
             return 0;
         }
         (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
@@ -202,11 +213,19 @@ pub(crate) fn serve_page(served: &Served) -> String {
                 if draft == 0 { " (drafting does not pay)" } else { "" },
             ));
             line(reading_table(last, trimmed.as_ref()));
-            let equal = last.equal_to_greedy && trimmed.as_ref().is_none_or(|report| report.equal_to_greedy);
-            line(format!(
-                "Speculative text equal to plain greedy decoding on these prompts: {}.",
-                if equal { "yes" } else { "NO; do not use the head, and report this" }
-            ));
+            let reports = || [Some(last), trimmed.as_ref()].into_iter().flatten();
+            let defect = reports().find_map(HeadReport::defect);
+            let tie = reports().find_map(|report| report.departure.as_ref());
+            let equal = match (defect, tie) {
+                (Some(defect), _) => {
+                    format!("NO; do not use the head, and report this: {}", defect.in_words())
+                }
+                (None, Some(tie)) => {
+                    format!("yes, except for two tokens that are equally likely in bf16: {}", tie.in_words())
+                }
+                (None, None) => "yes".to_owned(),
+            };
+            line(format!("Speculative text equal to plain greedy decoding on these prompts: {equal}."));
         }
     }
     if *has_draft_tokens {

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "cuda")]
 mod on_device;
+mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
