@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use sparktune_base::files::{sync, write_and_sync};
 use sparktune_plan::architecture::clipped_rank;
 
@@ -133,7 +134,7 @@ impl Model {
             if rank != config.rank {
                 rank_pattern.insert(linear.path().to_owned(), rank);
                 // PEFT divides by the adapter's own rank; this alpha gives the scale of all others.
-                alpha_pattern.insert(linear.path().to_owned(), config.scale() * config.divisor(rank));
+                alpha_pattern.insert(linear.path().to_owned(), number(config.scale() * config.divisor(rank)));
             }
             for param in [&lora.a, &lora.b] {
                 let bytes = param.to_vec().iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -160,7 +161,7 @@ impl Model {
             bias: "none".to_owned(),
             fan_in_fan_out: false,
             inference_mode: true,
-            lora_alpha: config.alpha,
+            lora_alpha: number(config.alpha),
             lora_dropout: 0.0,
             peft_type: "LORA".to_owned(),
             r: config.rank,
@@ -182,7 +183,7 @@ struct PeftConfig {
     /// The alpha of each module whose rank differs from `r`. Keys are regular expressions for the end of a
     /// module's path, so that they hold for every class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    alpha_pattern: BTreeMap<String, f64>,
+    alpha_pattern: BTreeMap<String, Number>,
     #[serde(default)]
     base_model_name_or_path: String,
     #[serde(default)]
@@ -191,7 +192,7 @@ struct PeftConfig {
     fan_in_fan_out: bool,
     #[serde(default)]
     inference_mode: bool,
-    lora_alpha: f64,
+    lora_alpha: Number,
     #[serde(default)]
     lora_dropout: f64,
     #[serde(default)]
@@ -206,6 +207,15 @@ struct PeftConfig {
     task_type: String,
     #[serde(default)]
     use_rslora: bool,
+}
+
+/// Returns a finite alpha as PEFT writes it: a whole number without a fraction, which is its type there.
+fn number(alpha: f64) -> Number {
+    if alpha.fract() == 0.0 {
+        Number::from(alpha as i64)
+    } else {
+        Number::from_f64(alpha).expect("settings are finite")
+    }
 }
 
 fn adapter(
@@ -246,7 +256,7 @@ mod loading {
                 serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
             let config = LoraConfig {
                 rank: stored.r,
-                alpha: stored.lora_alpha,
+                alpha: stored.lora_alpha.as_f64().expect("a JSON number is a float"),
                 rslora: stored.use_rslora,
                 clipped: !stored.rank_pattern.is_empty(),
             };

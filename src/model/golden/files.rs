@@ -212,6 +212,7 @@ fn a_rank_is_clipped_to_the_width_of_a_layer_and_its_scale_stays_that_of_the_set
         let settings: serde_json::Value = serde_json::from_str(&settings).unwrap();
         let ranks = settings["rank_pattern"].as_object().unwrap();
         assert!(ranks.len() == 6 && ranks["layers.0.linear_attn.in_proj_a"] == 8, "{settings}");
+        assert_eq!(settings["lora_alpha"].as_u64(), Some(64), "PEFT's type is a whole number");
         // What PEFT computes: alpha / r, or alpha / sqrt(r).
         for (module, rank) in ranks {
             let (rank, alpha) = (rank.as_f64().unwrap(), settings["alpha_pattern"][module].as_f64().unwrap());

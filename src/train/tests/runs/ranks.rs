@@ -1,9 +1,13 @@
 //! The ranks of adapters in whole runs: clipped to the layers' widths in new plans, and full in those of older
 //! versions.
 
-use safetensors::SafeTensors;
+use std::sync::atomic::AtomicBool;
 
-use super::*;
+use safetensors::SafeTensors;
+use sparktune_runlog::RunDir;
+use sparktune_train::{export_run, train};
+
+use crate::{bytes, run};
 
 /// Returns the rank of an adapter on a layer with 4 outputs, in the outputs of a run.
 fn rank_of_narrow_layer(run: &RunDir) -> usize {
