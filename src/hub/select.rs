@@ -23,9 +23,9 @@ const OPTIONAL: [&str; 5] = [
     "video_preprocessor_config.json",
 ];
 
-/// Small files that nothing here reads, but that belong to a model: its licence, and other forms of its tokenizer, which
-/// converters and servers read. An export copies them.
-const OF_MODEL: [&str; 9] = [
+/// Small files that nothing here reads, but that belong to a model: its licence, and other forms of its
+/// tokenizer, which converters and servers read. An export copies them.
+const OF_MODEL: &[&str] = &[
     "LICENSE",
     "LICENSE.md",
     "LICENSE.txt",
@@ -84,7 +84,7 @@ pub(crate) fn select(
             return Err(missing(TOKENIZER, advice));
         }
         files.push(TOKENIZER.into());
-        let of_model = if needs == Needs::Model { &OF_MODEL[..] } else { &[] };
+        let of_model = if needs == Needs::Model { OF_MODEL } else { &[] };
         let optional = OPTIONAL.iter().chain(of_model);
         files.extend(optional.filter(|name| has(name)).map(|name| name.to_string()));
     }

@@ -168,8 +168,8 @@ impl Catalog {
         self.facts(model).expect("from_toml has made the facts of every model once")
     }
 
-    /// Returns the speed of the Qwen3.5 recipe with this model and method on a device of this name, measured at
-    /// the pack length nearest to this one.
+    /// Returns the speed of the Qwen3.5 recipe with this model and method on a device of this name, measured
+    /// at the pack length nearest to this one.
     pub fn recipe_rate(
         &self,
         id: &str,

@@ -245,8 +245,8 @@ impl<'a> Fit<'a> {
 
     /// Returns the number of packs per optimizer step when `train_share` of the examples is trained on.
     pub(crate) fn step_packs(&self, packs: &Packs, train_share: f64) -> StepPacks {
-        // A pack that splits no example holds at least one, although the number of packs is corrected for lengths
-        // that are only known as a histogram.
+        // A pack that splits no example holds at least one, although the number of packs is corrected for
+        // lengths that are only known as a histogram.
         let most = match self.strategy {
             PackStrategy::Bfd => packs.count.min(self.lengths.examples()),
             PackStrategy::Stream => packs.count,

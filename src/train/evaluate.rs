@@ -17,8 +17,8 @@ use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::state::Stage;
 
-/// The largest length in tokens of a prompt that is sampled from while there are shorter ones. The delta rule of a
-/// prompt is computed on the CPU, which takes minutes for tens of thousands of tokens.
+/// The largest length in tokens of a prompt that is sampled from while there are shorter ones. The delta
+/// rule of a prompt is computed on the CPU, which takes minutes for tens of thousands of tokens.
 const LONGEST_PROMPT: usize = 2048;
 
 /// The eval set of a run, packed once.

@@ -10,6 +10,7 @@
 //! MTP head. A stage takes `steps`, and after each one carries out what is `due`. An `objective` defines how
 //! the loss of a batch is computed.
 
+mod adapter_section;
 mod attempt;
 mod base_files;
 mod batches;

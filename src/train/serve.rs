@@ -6,6 +6,7 @@ use sparktune_base::units::{bytes, count, percent};
 use sparktune_model::{Acceptance, BaseClass, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
+use crate::adapter_section::section_of_adapter;
 use crate::departure::Departure;
 
 /// The longest draft length that is measured.
@@ -62,7 +63,7 @@ pub(crate) struct HeadReport {
     rows: usize,
     /// The first difference of a speculative text from plain greedy decoding; one that is no tie if there are
     /// several.
-    pub(crate) departure: Option<Departure>,
+    departure: Option<Departure>,
     prompts: usize,
 }
 
@@ -196,7 +197,7 @@ pub(crate) fn serve_page(served: &Served) -> String {
     ));
     if !served.adapters.is_empty() {
         line("\n## The adapter alone (PEFT)\n".into());
-        line(adapter_section(&plan.model.id, served.adapters, served.is_wrapper));
+        line(section_of_adapter(&plan.model.id, served.adapters, served.is_wrapper));
     }
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
@@ -233,32 +234,6 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line(trimmed_page(folder, *is_tied, trimmed.as_ref()));
     }
     page
-}
-
-/// Returns a snippet for each class that an adapter on this base was written for.
-fn adapter_section(base: &str, adapters: &[BaseClass], is_wrapper: bool) -> String {
-    let of_config = if is_wrapper { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
-    // A JSON string is a Python string too.
-    let base = serde_json::Value::from(base);
-    let mut section = String::new();
-    for class in adapters {
-        let (auto, when) = match class {
-            BaseClass::OfConfig => (of_config, "On the class that the base's config.json names"),
-            BaseClass::CausalLm => (
-                "AutoModelForCausalLM",
-                "\nOn `AutoModelForCausalLM`, which takes only the text model of this base. Its modules have other names, so PEFT would find \
-                 nothing for them in `adapter/` and answer with the base, after a warning",
-            ),
-        };
-        let folder = class.folder();
-        let _ = writeln!(
-            section,
-            "{when}:\n\n```python\nfrom peft import PeftModel\nfrom transformers import {auto}\n\n\
-             base = {auto}.from_pretrained({base}, dtype=\"auto\")\n\
-             model = PeftModel.from_pretrained(base, \"./{folder}\")\n```"
-        );
-    }
-    section
 }
 
 fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
@@ -370,24 +345,6 @@ mod tests {
         let table = (config.vocab_size * config.hidden_size) as f64;
         let pass = Reading::from_config(&config, 1).pass;
         assert_eq!(pass, config.text_parameters() as f64 - table);
-    }
-
-    #[test]
-    fn each_adapter_is_shown_on_the_class_whose_modules_it_names() {
-        let both = adapter_section("Qwen/Qwen3.5-2B", &[BaseClass::OfConfig, BaseClass::CausalLm], true);
-        let snippets: Vec<&str> = both.split("```python").skip(1).collect();
-        assert_eq!(snippets.len(), 2, "{both}");
-        let shows = |snippet: &str, class: &str, folder: &str| {
-            let base = format!("base = {class}.from_pretrained(\"Qwen/Qwen3.5-2B\", dtype=\"auto\")\n");
-            let adapter = format!("PeftModel.from_pretrained(base, \"./{folder}\")\n```");
-            assert!(snippet.contains(&base) && snippet.contains(&adapter), "{snippet}");
-        };
-        shows(snippets[0], "AutoModelForImageTextToText", "adapter");
-        shows(snippets[1], "AutoModelForCausalLM", "adapter-causal-lm");
-
-        let one = adapter_section("a\"b", &[BaseClass::OfConfig], false);
-        assert!(one.contains(r#"AutoModelForCausalLM.from_pretrained("a\"b", "#), "{one}");
-        assert!(!one.contains("causal-lm") && !one.contains("ImageText"), "{one}");
     }
 
     #[test]

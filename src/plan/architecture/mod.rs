@@ -42,8 +42,8 @@ pub(crate) struct Family {
     /// The prefixes of the names of tensors that a checkpoint of this family may hold in addition to the
     /// text model. They are carried over into exports and not trained.
     carried: &'static [&'static str],
-    /// Whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint whose config
-    /// has a `text_config`, so that its modules have other names than those of the class in that config.
+    /// Whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint whose
+    /// config has a `text_config`, so that its modules have other names than in the class of that config.
     causal_lm_is_text_only: bool,
     /// Builds its table for a model of these sizes.
     decoder: fn(&Sizes, &Fields) -> Result<DecoderSpec, ConfigError>,
@@ -104,8 +104,8 @@ impl Architecture {
         (self.family().decoder)(sizes, config)
     }
 
-    /// Returns whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint whose
-    /// config has a `text_config`. Its modules then have other names than those of the class in that config:
+    /// Returns whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint
+    /// whose config has a `text_config`. Its modules then have other names than in the class of that config:
     /// `model.layers.0` instead of `model.language_model.layers.0`.
     pub const fn causal_lm_is_text_only(self) -> bool {
         self.family().causal_lm_is_text_only

@@ -1,5 +1,5 @@
-//! The ranks of adapters in whole runs: clipped to the layers' widths in new plans, and full in those of older
-//! versions.
+//! The ranks of adapters in whole runs: clipped to the layers' widths in new plans, and full in those of
+//! older versions.
 
 use std::sync::atomic::AtomicBool;
 
