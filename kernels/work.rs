@@ -96,24 +96,24 @@ pub fn weight_gradients(tokens: usize, width: usize, outputs: &[usize], added: b
     Work { forward: Vec::new(), backward }
 }
 
-/// Like [`linears`], where each layer has an adapter of this rank in the same pass.
-pub fn lora_linears(tokens: usize, width: usize, outputs: &[usize], rank: usize) -> Work {
-    let depth = outputs.iter().map(|out| out + rank).sum();
+/// Like [`linears`], where each layer, given by its outputs and a rank, has an adapter in the same pass.
+pub fn lora_linears(tokens: usize, width: usize, layers: &[(usize, usize)]) -> Work {
+    let depth = layers.iter().map(|(out, rank)| out + rank).sum();
     Work {
-        forward: outputs.iter().map(|out| product(tokens, *out, width + rank, BF16)).collect(),
+        forward: layers.iter().map(|(out, rank)| product(tokens, *out, width + rank, BF16)).collect(),
         backward: vec![product(tokens, width, depth, BF16)],
     }
 }
 
 /// Counts the small products of their adapters: with all A concatenated `u = x Aᵀ` forward; `d_u = d_y B`,
 /// `d_A` and `d_B` backward, `added` if they are added to those of earlier micro-batches.
-pub fn adapters(tokens: usize, width: usize, outputs: &[usize], rank: usize, added: bool) -> Work {
+pub fn adapters(tokens: usize, width: usize, layers: &[(usize, usize)], added: bool) -> Work {
     let result = if added { ADDED } else { F32 };
-    let ranks = rank * outputs.len();
-    let stack = (outputs.len() > 1).then(|| moved(2.0 * BF16 * (ranks * width) as f64));
-    let d_u = outputs.iter().map(|out| product(tokens, rank, *out, BF16));
+    let ranks: usize = layers.iter().map(|(_, rank)| rank).sum();
+    let stack = (layers.len() > 1).then(|| moved(2.0 * BF16 * (ranks * width) as f64));
+    let d_u = layers.iter().map(|(out, rank)| product(tokens, *rank, *out, BF16));
     let d_a = product(ranks, width, tokens, result);
-    let d_b = outputs.iter().map(|out| product(*out, rank, tokens, result));
+    let d_b = layers.iter().map(|(out, rank)| product(*out, *rank, tokens, result));
     Work {
         forward: stack.into_iter().chain([product(tokens, ranks, width, BF16)]).collect(),
         backward: d_u.chain([d_a]).chain(d_b).collect(),
@@ -378,7 +378,7 @@ mod tests {
         close(wide.bytes, 97e6 + 2.0 * 5376.0 * 6144.0);
         close(wide.flops, 135.3e9);
         // What L2 keeps is read once: u of three layers takes 4.1 KB a token and 0.26 a layer.
-        let u = adapters(5376, 2048, &[4096, 512, 512], 128, false).forward[1];
+        let u = adapters(5376, 2048, &[4096, 512, 512].map(|out| (out, 128)), false).forward[1];
         close(u.bytes, 5376.0 * (4096.0 + 3.0 * 256.0) + 2.0 * 3.0 * 128.0 * 2048.0);
     }
 

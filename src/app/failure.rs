@@ -22,15 +22,21 @@ pub enum Exit {
     Data = 3,
     /// The device, the memory or the disk prevents the operation.
     Device = 4,
-    /// The operation was stopped; the same command, or `resume`, continues it.
+    /// The training was stopped or ended from outside; `resume` continues the run.
     Stopped = 5,
     /// The run was trained to its end, but its loss diverged.
     Diverged = 7,
+    /// The network or the hub failed before there was a run; the same command continues a download. This is
+    /// `EX_UNAVAILABLE` of `sysexits.h`.
+    Network = 69,
     /// A bug in sparktune.
     Bug = 70,
     /// Nothing is wrong, but the operation is not possible on this machine. This is automake's code for a
     /// skipped test.
     Skipped = 77,
+    /// The user interrupted the operation before there was a run, so there is nothing to resume. This is what
+    /// a shell reports for a program that Ctrl-C ended.
+    Interrupted = 130,
 }
 
 impl Exit {
@@ -43,7 +49,9 @@ impl Exit {
             4 => Self::Device,
             5 => Self::Stopped,
             7 => Self::Diverged,
+            69 => Self::Network,
             77 => Self::Skipped,
+            130 => Self::Interrupted,
             _ => Self::Bug,
         }
     }
@@ -152,16 +160,16 @@ impl From<sparktune_hub::Error> for Failure {
         let exit = match &error {
             E::DiskFull { .. } => Exit::Device,
             E::Io { reason, .. } => exit_of_io(reason),
+            E::Cancelled => Exit::Interrupted,
             // Downloaded files are kept, and the same command continues there.
-            E::Cancelled
-            | E::Interrupted { .. }
+            E::Interrupted { .. }
             | E::Unreachable { .. }
             | E::HubAway { .. }
             | E::Cut { .. }
             | E::TimedOut { .. }
             | E::RateLimited { .. }
             | E::Server { .. }
-            | E::WrongHash { .. } => Exit::Stopped,
+            | E::WrongHash { .. } => Exit::Network,
             _ => Exit::Usage,
         };
         Self::new(exit, error.to_string())
@@ -174,7 +182,7 @@ impl From<DataError> for Failure {
         let exit = match error {
             DataError::TokenFile(error) => return error.into(),
             DataError::Io { ref source, .. } => exit_of_io(source),
-            DataError::Cancelled => Exit::Stopped,
+            DataError::Cancelled => Exit::Interrupted,
             ref error if error.is_data_fault() => Exit::Data,
             _ => Exit::Usage,
         };
@@ -210,6 +218,23 @@ mod tests {
         assert_eq!(failure.to_string(), "no model. Give --model");
         let report = Failure::usage("refused\n  a report").hint("Correct it").hint("Or not");
         assert_eq!(report.to_string(), "refused\n  a report\nCorrect it\nOr not");
+    }
+
+    #[test]
+    fn what_no_resume_continues_has_other_codes_than_a_stopped_run() {
+        use sparktune_hub::Error as E;
+        let host = || "example.org".to_owned();
+        let away = E::HubAway { repo: "a/b".into(), missing: "config.json".into(), why: host() };
+        for error in
+            [E::Unreachable { host: host(), why: "no route".into() }, E::TimedOut { host: host() }, away]
+        {
+            assert_eq!(Failure::from(error).exit, Exit::Network);
+        }
+        assert_eq!(Failure::from(E::Cancelled).exit, Exit::Interrupted);
+        assert_eq!(Failure::from(DataError::Cancelled).exit, Exit::Interrupted);
+        for exit in [Exit::Stopped, Exit::Network, Exit::Interrupted] {
+            assert_eq!(Exit::from_code(exit as i32), exit);
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
     if listener.is_cancelled() {
         // The run folder contains nothing yet that the next start cannot find elsewhere.
         run.delete()?;
-        return Err(Failure::usage("cancelled before the first step"));
+        return Err(Failure::new(Exit::Interrupted, "cancelled before the first step"));
     }
     launch(program, &run)?.detach();
     forget_draft();

@@ -96,7 +96,7 @@ fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, F
         let comparison = lossless::compare(&training, program.path()?, &args.peers).map_err(|error| {
             // The interrupt reaches both sides first, and their messages are then not the cause.
             if interrupts.count() > 0 {
-                return Failure::new(Exit::Stopped, "interrupted: nothing was compared");
+                return Failure::new(Exit::Interrupted, "interrupted: nothing was compared");
             }
             failure(error)
         })?;

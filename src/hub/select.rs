@@ -23,6 +23,20 @@ const OPTIONAL: [&str; 5] = [
     "video_preprocessor_config.json",
 ];
 
+/// Small files that nothing here reads, but that belong to a model: its licence, and other forms of its
+/// tokenizer, which converters and servers read. An export copies them.
+const OF_MODEL: &[&str] = &[
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+    "added_tokens.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "vocab.json",
+];
+
 /// The largest size of an index in bytes. An index has some hundred bytes per tensor.
 const LARGEST_INDEX: u64 = 64 << 20;
 
@@ -34,7 +48,7 @@ pub enum Needs {
     /// `config.json`, the tokenizer, the chat template and the generation defaults: enough to check and
     /// tokenise data.
     Tokenizer,
-    /// All of these and the weights.
+    /// All of these, the licence, every other form of the tokenizer, and the weights.
     Model,
     /// `config.json`, the index and the shards with `mtp.*` tensors; without an index, the single weight
     /// file.
@@ -70,7 +84,9 @@ pub(crate) fn select(
             return Err(missing(TOKENIZER, advice));
         }
         files.push(TOKENIZER.into());
-        files.extend(OPTIONAL.iter().filter(|name| has(name)).map(|name| name.to_string()));
+        let of_model = if needs == Needs::Model { OF_MODEL } else { &[] };
+        let optional = OPTIONAL.iter().chain(of_model);
+        files.extend(optional.filter(|name| has(name)).map(|name| name.to_string()));
     }
     if matches!(needs, Needs::Model | Needs::Mtp) {
         // If both exist, the single file is used, as in transformers.
@@ -198,6 +214,17 @@ mod tests {
             ["config.json", "tokenizer.json", "chat_template.jinja", INDEX, "a.safetensors", "b.safetensors"]
         );
         assert_eq!(select(Needs::Mtp), ["config.json", INDEX, "b.safetensors"]);
+    }
+
+    #[test]
+    fn a_whole_model_comes_with_its_licence_and_every_form_of_its_tokenizer() {
+        let list = ["LICENSE", "config.json", "merges.txt", "tokenizer.json", "tokenizer.model", WEIGHTS];
+        let select = |needs| select(needs, "r", &names(&list), || panic!("not needed")).unwrap();
+        assert_eq!(
+            select(Needs::Model),
+            ["config.json", "tokenizer.json", "LICENSE", "merges.txt", "tokenizer.model", WEIGHTS]
+        );
+        assert_eq!(select(Needs::Tokenizer), ["config.json", "tokenizer.json"]);
     }
 
     #[test]

@@ -152,6 +152,11 @@ impl Checkpoint {
         &self.config_text
     }
 
+    /// Returns whether the text model is a part of a larger one, whose `config.json` has a `text_config`.
+    pub fn is_wrapper(&self) -> bool {
+        self.config_text.contains("\"text_config\"")
+    }
+
     /// Returns the names of the weight files, in the order of [`TensorInfo::shard`].
     pub fn shards(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().map(|(path, _)| path.as_path())

@@ -44,7 +44,7 @@ pub use error::ModelError;
 pub use generate::Generator;
 pub use gradients::Gradients;
 pub use linear::{Linear, Lora};
-pub use lora::LoraConfig;
+pub use lora::{BaseClass, LoraConfig};
 pub use loss::Loss;
 pub use mtp::Mtp;
 pub use packed_sequence::{PackedSequence, PackedSequence as Row};

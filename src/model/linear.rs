@@ -9,11 +9,11 @@ use crate::param::Param;
 /// The low-rank adapter of one linear layer.
 #[derive(Debug, Clone)]
 pub struct Lora {
-    /// The matrix `A [r, in]`.
+    /// The matrix `A [r, in]`, where `r` may be less than the rank of the setting.
     pub a: Param,
     /// The matrix `B [out, r]`.
     pub b: Param,
-    /// The scale: `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
+    /// The scale: `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA, with the rank of the setting.
     pub scale: f64,
 }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 use burn::tensor::Device;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use sparktune_base::files::{sync, write_and_sync};
+use sparktune_plan::architecture::clipped_rank;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Model;
@@ -27,13 +29,65 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// Whether the scale is `alpha / sqrt(rank)` instead of `alpha / rank`.
     pub rslora: bool,
+    /// Whether the inner width of an adapter is at most the width of its layer. The scale remains that of
+    /// `rank`, so that it is the same for all adapters.
+    #[serde(default)]
+    pub clipped: bool,
 }
 
 impl LoraConfig {
     /// Returns the factor on the adapter's output.
     pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+        self.alpha / self.divisor(self.rank)
+    }
+
+    /// Returns the inner width of the adapter of a weight of this shape, `[out, in]`.
+    fn rank_of(&self, shape: [usize; 2]) -> usize {
+        if self.clipped { clipped_rank(self.rank, shape) } else { self.rank }
+    }
+
+    /// Returns what PEFT divides an alpha by to get the scale of an adapter of this rank.
+    fn divisor(&self, rank: usize) -> f64 {
+        let rank = rank as f64;
+        if self.rslora { rank.sqrt() } else { rank }
+    }
+}
+
+/// The class of transformers that loads the base below an adapter. It decides the names of the modules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BaseClass {
+    /// The class named in the base's `config.json`, whose names vLLM uses too.
+    OfConfig,
+    /// The class that `AutoModelForCausalLM` chooses, where its modules have other names.
+    CausalLm,
+}
+
+impl BaseClass {
+    /// Returns the classes for which adapters of this base have different names.
+    pub fn all_of(base: &Checkpoint) -> &'static [Self] {
+        if base.is_wrapper() && base.config().architecture.causal_lm_is_text_only() {
+            &[Self::OfConfig, Self::CausalLm]
+        } else {
+            &[Self::OfConfig]
+        }
+    }
+
+    /// Returns the name of the folder for an adapter on this class.
+    pub const fn folder(self) -> &'static str {
+        match self {
+            Self::OfConfig => "adapter",
+            Self::CausalLm => "adapter-causal-lm",
+        }
+    }
+
+    /// Returns what PEFT writes before the path of a module of the decoder.
+    fn prefix(self, base: &Checkpoint) -> &'static str {
+        match self {
+            // The published wrapper has its decoder as `language_model`; a text-only class does not,
+            // independent of the keys in its weight file.
+            Self::OfConfig if base.is_wrapper() => "base_model.model.model.language_model.",
+            Self::OfConfig | Self::CausalLm => "base_model.model.model.",
+        }
     }
 }
 
@@ -51,16 +105,15 @@ impl Model {
         for linear in self.linears_mut() {
             let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
             let path = linear.path().to_owned();
-            let a = uniform(&path, seed, config.rank * input, 1.0 / (input as f64).sqrt());
-            let b = vec![0.0; out * config.rank];
+            let rank = config.rank_of([out, input]);
+            let a = uniform(&path, seed, rank * input, 1.0 / (input as f64).sqrt());
+            let b = vec![0.0; out * rank];
             linear.lora = Some(adapter(&path, config, [out, input], a, b, &device));
         }
     }
 
     /// Writes the adapter as `adapter_model.safetensors` (f32) and `adapter_config.json` into an existing
-    /// folder.
-    ///
-    /// Key prefix and `base_model_name_or_path` follow the class that loads the base checkpoint.
+    /// folder, for a base that this class loads from `base_model`.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -70,17 +123,21 @@ impl Model {
         config: LoraConfig,
         base: &Checkpoint,
         base_model: &str,
+        class: BaseClass,
     ) -> Result<(), ModelError> {
-        // The published wrapper has its decoder as `language_model`; a text-only class does not, independent
-        // of the keys in its weight file.
-        let wrapper = base.config_text().contains("\"text_config\"");
-        let prefix =
-            if wrapper { "base_model.model.model.language_model." } else { "base_model.model.model." };
+        let prefix = class.prefix(base);
+        let (mut rank_pattern, mut alpha_pattern) = (BTreeMap::new(), BTreeMap::new());
         let mut params: BTreeMap<String, &Param> = BTreeMap::new();
         let mut targets: Vec<String> = Vec::new();
         for linear in self.linears() {
             let Some(lora) = &linear.lora else { continue };
             targets.extend(linear.path().rsplit('.').next().map(str::to_owned));
+            let rank = lora.a.shape()[0];
+            if rank != config.rank {
+                rank_pattern.insert(linear.path().to_owned(), rank);
+                // PEFT divides by the adapter's own rank; this alpha gives the scale of all others.
+                alpha_pattern.insert(linear.path().to_owned(), number(config.scale() * config.divisor(rank)));
+            }
             for param in [&lora.a, &lora.b] {
                 params.insert(format!("{prefix}{}", param.name()), param);
             }
@@ -90,14 +147,16 @@ impl Model {
         let path = dir.join(ADAPTER_FILE);
         write_f32(&params, &path).map_err(ModelError::io(&path))?;
         let text = serde_json::to_string_pretty(&PeftConfig {
+            alpha_pattern,
             base_model_name_or_path: base_model.to_owned(),
             bias: "none".to_owned(),
             fan_in_fan_out: false,
             inference_mode: true,
-            lora_alpha: config.alpha,
+            lora_alpha: number(config.alpha),
             lora_dropout: 0.0,
             peft_type: "LORA".to_owned(),
             r: config.rank,
+            rank_pattern,
             target_modules: targets,
             task_type: "CAUSAL_LM".to_owned(),
             use_rslora: config.rslora,
@@ -132,6 +191,10 @@ fn write_f32(params: &BTreeMap<String, &Param>, path: &Path) -> io::Result<()> {
 /// The relevant fields of PEFT's `adapter_config.json`; the others take PEFT's defaults.
 #[derive(Serialize, Deserialize)]
 struct PeftConfig {
+    /// The alpha of each module whose rank differs from `r`. Keys are regular expressions for the end of a
+    /// module's path, so that they hold for every class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    alpha_pattern: BTreeMap<String, Number>,
     #[serde(default)]
     base_model_name_or_path: String,
     #[serde(default)]
@@ -140,18 +203,30 @@ struct PeftConfig {
     fan_in_fan_out: bool,
     #[serde(default)]
     inference_mode: bool,
-    lora_alpha: f64,
+    lora_alpha: Number,
     #[serde(default)]
     lora_dropout: f64,
     #[serde(default)]
     peft_type: String,
     r: usize,
+    /// The rank of each module whose rank differs from `r`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rank_pattern: BTreeMap<String, usize>,
     #[serde(default)]
     target_modules: Vec<String>,
     #[serde(default)]
     task_type: String,
     #[serde(default)]
     use_rslora: bool,
+}
+
+/// Returns a finite alpha as PEFT writes it: a whole number without a fraction, which is its type there.
+fn number(alpha: f64) -> Number {
+    if alpha.fract() == 0.0 {
+        Number::from(alpha as i64)
+    } else {
+        Number::from_f64(alpha).expect("settings are finite")
+    }
 }
 
 fn adapter(
@@ -167,11 +242,8 @@ fn adapter(
         param.set_trainable(true);
         param
     };
-    Lora {
-        a: param("lora_A", [config.rank, input], a),
-        b: param("lora_B", [out, config.rank], b),
-        scale: config.scale(),
-    }
+    let rank = config.rank_of([out, input]);
+    Lora { a: param("lora_A", [rank, input], a), b: param("lora_B", [out, rank], b), scale: config.scale() }
 }
 
 /// Reads an adapter folder, for comparison with those written by PEFT. A run cannot start from one.
@@ -194,7 +266,12 @@ mod loading {
             let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
             let stored: PeftConfig =
                 serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
-            let config = LoraConfig { rank: stored.r, alpha: stored.lora_alpha, rslora: stored.use_rslora };
+            let config = LoraConfig {
+                rank: stored.r,
+                alpha: stored.lora_alpha.as_f64().expect("a JSON number is a float"),
+                rslora: stored.use_rslora,
+                clipped: !stored.rank_pattern.is_empty(),
+            };
             let path = dir.join(ADAPTER_FILE);
             let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
             let tensors = SafeTensors::deserialize(&bytes)
@@ -224,7 +301,8 @@ mod loading {
                     widen(view.data(), view.dtype())
                         .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
                 };
-                let (a, b) = (read("lora_A", [config.rank, input])?, read("lora_B", [out, config.rank])?);
+                let rank = config.rank_of([out, input]);
+                let (a, b) = (read("lora_A", [rank, input])?, read("lora_B", [out, rank])?);
                 linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
             }
             match by_path.keys().next() {

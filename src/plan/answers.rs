@@ -15,6 +15,9 @@ const ADVICE: &str = "advice";
 /// Where the model of that plan was found, which is no answer either: `model.id` takes a folder.
 pub(crate) const MODEL_PATH: &str = "model.path";
 
+/// Whether the ranks of that plan were clipped, which depends on the version that wrote it.
+const CLIPPED: &str = "method.clipped";
+
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
     known.map(|name| (strsim::damerau_levenshtein(word, name), name)).min()
 }
@@ -36,8 +39,8 @@ fn unknown(source: &str, key: &str) -> PlanError {
 }
 
 impl Answers {
-    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]` and `model.path`
-    /// are ignored).
+    /// Reads a preset, a user file, or the `plan.toml` of an earlier run (whose `[advice]`, `model.path` and
+    /// `method.clipped` are ignored).
     ///
     /// `source` names the text in messages (a file name).
     ///
@@ -55,7 +58,7 @@ impl Answers {
                 toml::Value::Table(_) if name == ADVICE => {}
                 toml::Value::Table(group) => {
                     let keys = group.iter().map(|(field, value)| (format!("{name}.{field}"), value));
-                    for (key, value) in keys.filter(|(key, _)| key != MODEL_PATH) {
+                    for (key, value) in keys.filter(|(key, _)| key != MODEL_PATH && key != CLIPPED) {
                         answers.set_toml(&key, value, origin, source)?;
                     }
                 }

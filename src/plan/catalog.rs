@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sparktune_base::units::count;
 
+use crate::choices::MethodKind;
 use crate::error::PlanError;
 use crate::facts::ModelFacts;
 
@@ -58,17 +60,32 @@ struct Shape {
     tie_word_embeddings: bool,
 }
 
-/// A speed of the Qwen3.5 recipe (LoRA on a GB10). It is not a speed of sparktune.
+/// A speed of the Qwen3.5 recipe. It is not a speed of sparktune.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeRate {
     shape: String,
     /// A part of the device's name.
     pub device: String,
+    method: MethodKind,
+    /// Rank of the adapters; `None` for full fine-tuning.
+    #[serde(default)]
+    rank: Option<u32>,
+    /// The pack length in tokens, or the largest possible one.
+    pack_length: u32,
     /// Tokens per second.
     pub tokens_per_s: f64,
-    /// Rank of the adapters.
-    pub rank: u32,
+}
+
+impl RecipeRate {
+    /// Describes in words what was measured.
+    pub(crate) fn conditions(&self) -> String {
+        let method = match self.rank {
+            Some(rank) => format!("LoRA of rank {rank}"),
+            None => "full fine-tuning".to_owned(),
+        };
+        format!("{method}, packs of {} tokens", count(self.pack_length.into()))
+    }
 }
 
 impl Shape {
@@ -151,10 +168,21 @@ impl Catalog {
         self.facts(model).expect("from_toml has made the facts of every model once")
     }
 
-    /// Returns the speed of the Qwen3.5 recipe with this model on a device of this name.
-    pub fn recipe_rate(&self, id: &str, device: &str) -> Option<&RecipeRate> {
+    /// Returns the speed of the Qwen3.5 recipe with this model and method on a device of this name, measured
+    /// at the pack length nearest to this one.
+    pub fn recipe_rate(
+        &self,
+        id: &str,
+        device: &str,
+        method: MethodKind,
+        pack_length: u32,
+    ) -> Option<&RecipeRate> {
         let model = self.find(id)?;
-        self.recipe_rates.iter().find(|rate| rate.shape == model.shape && device.contains(&rate.device))
+        let is_of_this_kind = |rate: &&RecipeRate| {
+            rate.shape == model.shape && rate.method == method && device.contains(&rate.device)
+        };
+        let found = self.recipe_rates.iter().filter(is_of_this_kind);
+        found.min_by_key(|rate| rate.pack_length.abs_diff(pack_length))
     }
 }
 
@@ -184,10 +212,24 @@ mod tests {
 
     #[test]
     fn the_recipes_speed_is_only_known_for_the_machine_it_was_measured_on() {
-        let catalog = Catalog::shipped();
-        assert_eq!(catalog.recipe_rate("Qwen/Qwen3.5-2B", "NVIDIA GB10").unwrap().tokens_per_s, 3568.0);
-        assert!(catalog.recipe_rate("Qwen/Qwen3.5-2B", "NVIDIA H200").is_none());
-        assert!(catalog.recipe_rate("someone/else", "NVIDIA GB10").is_none());
+        let rate = |id, device| Catalog::shipped().recipe_rate(id, device, MethodKind::Lora, 2048);
+        assert_eq!(rate("Qwen/Qwen3.5-2B", "NVIDIA GB10").unwrap().tokens_per_s, 3568.0);
+        assert!(rate("Qwen/Qwen3.5-2B", "NVIDIA H200").is_none());
+        assert!(rate("someone/else", "NVIDIA GB10").is_none());
+    }
+
+    #[test]
+    fn of_the_recipes_speeds_that_of_the_same_method_and_the_nearest_pack_length_counts() {
+        let of = |id, method, pack_length| {
+            let rate = Catalog::shipped().recipe_rate(id, "NVIDIA GB10", method, pack_length)?;
+            Some((rate.tokens_per_s, rate.conditions()))
+        };
+        let said = |rate: f64, words: &str| Some((rate, words.to_owned()));
+        let two = "Qwen/Qwen3.5-2B";
+        assert_eq!(of(two, MethodKind::Lora, 1024), said(3568.0, "LoRA of rank 128, packs of 2,048 tokens"));
+        assert_eq!(of(two, MethodKind::Lora, 8192), said(3461.0, "LoRA of rank 128, packs of 5,376 tokens"));
+        assert_eq!(of(two, MethodKind::Full, 1024), said(3173.0, "full fine-tuning, packs of 5,376 tokens"));
+        assert_eq!(of("Qwen/Qwen3.5-4B", MethodKind::Full, 1024), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! counted: norms, convolution, elementwise. Every constant of a machine is an assumption unless its comment
 //! says where it was measured.
 
-use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec};
+use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec, clipped_rank};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
 use crate::model_config::ModelConfig;
@@ -17,10 +17,10 @@ const DELTA_CHUNK: f64 = 64.0;
 pub struct Work {
     /// The number of weights in all linear layers of the decoder.
     pub linear_parameters: f64,
-    /// The number of adapter parameters per unit of rank.
-    pub adapter_parameters_per_rank: f64,
     /// The number of weights of the head.
     pub head_parameters: f64,
+    /// The shapes `[out, in]` of the linear layers of the decoder, each with its number of occurrences.
+    linears: Vec<([usize; 2], usize)>,
     /// The distinct attention layers, each with its number of occurrences.
     attention: Vec<(AttentionSpec, usize)>,
     /// The forward FLOPs of the delta rule per token.
@@ -52,10 +52,14 @@ impl Work {
             linear_parameters: sum(|layer| {
                 layer.linears().map(|linear| linear.output as f64 * linear.input as f64).sum()
             }),
-            adapter_parameters_per_rank: sum(|layer| {
-                layer.linears().map(|linear| linear.output as f64 + linear.input as f64).sum()
-            }),
             head_parameters: config.vocab_size as f64 * config.hidden_size as f64,
+            linears: config
+                .layer_kinds()
+                .into_iter()
+                .flat_map(|(layer, count)| {
+                    layer.linears().map(move |linear| ([linear.output, linear.input], count))
+                })
+                .collect(),
             attention: config
                 .layer_kinds()
                 .into_iter()
@@ -77,9 +81,13 @@ impl Work {
         }
     }
 
-    /// Returns the number of parameters of adapters of this rank.
+    /// Returns the number of parameters of adapters of this rank, clipped to the width of each layer.
     pub fn adapter_parameters(&self, rank: u32) -> f64 {
-        self.adapter_parameters_per_rank * f64::from(rank)
+        let of_layers = |(shape, layers): &([usize; 2], usize)| {
+            let [output, input] = shape.map(|width| width as f64);
+            clipped_rank(rank as usize, *shape) as f64 * (output + input) * *layers as f64
+        };
+        self.linears.iter().map(of_layers).sum()
     }
 
     /// Returns the forward FLOPs of attention per token in examples of this mean length.
@@ -192,7 +200,12 @@ mod tests {
         close(2.0 * work.linear_parameters, 2.75e9);
         close(work.attention_flops(3000.0), 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
-        close(2.0 * work.adapter_parameters(128), 0.27e9);
+        // Adapters of rank 128 on all layers would take 0.27 GF; those with 16 outputs have rank 16.
+        close(2.0 * work.adapter_parameters(128), 0.252e9);
+        assert_eq!(work.adapter_parameters(8), work.adapter_parameters(1) * 8.0);
+        let narrow = 18.0 * 2.0 * (16.0 + 2048.0);
+        let [wide, wider] = [16, 17].map(|rank| work.adapter_parameters(rank));
+        assert_eq!(wider - wide, work.adapter_parameters(1) - narrow, "the narrow ones do not grow");
         close(4.0 * work.head_parameters, 2.03e9);
     }
 

@@ -3,7 +3,7 @@
 use sparktune_base::units::{count, duration, flops, tokens_per_s};
 
 use crate::catalog::Catalog;
-use crate::choices::{Device, MethodKind};
+use crate::choices::Device;
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
 use crate::plan::{BatchPlan, PackPlan, RateBasis, Time};
@@ -58,8 +58,7 @@ pub(crate) fn speed(
         return (Some(now), RateBasis::MeasuredHere, words);
     }
     let catalog = Catalog::shipped();
-    let recipe =
-        catalog.recipe_rate(model, &fit.speed.device).filter(|_| constraints.method == MethodKind::Lora);
+    let recipe = catalog.recipe_rate(model, &fit.speed.device, constraints.method, choice.pack_length);
     let size = catalog.find(model).map(|model| model.shape.as_str());
     let measured = || {
         let (device, probe) = (&fit.speed.device, fit.machine.probe);
@@ -82,10 +81,10 @@ pub(crate) fn speed(
     }
     if let Some(rate) = recipe {
         let words = format!(
-            "the Qwen3.5 recipe measured {} tokens/s on {} (LoRA of rank {}, with recompute); not measured here yet",
+            "the Qwen3.5 recipe measured {} tokens/s on {} ({}); not measured here yet",
             count(rate.tokens_per_s as u64),
             rate.device,
-            rate.rank
+            rate.conditions()
         );
         return (Some(rate.tokens_per_s), RateBasis::OriginalRecipe, words);
     }

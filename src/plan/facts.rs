@@ -155,6 +155,10 @@ pub struct DataFacts {
     /// Lines with examples over the limit on tokens.
     #[serde(default)]
     pub too_long: TooLong,
+    /// The variables with which the chat template was rendered: those of the answers, or else those that the
+    /// data asks for.
+    #[serde(default)]
+    pub template_kwargs: TemplateKwargs,
 }
 
 /// The number of lines with examples over the limit on tokens, by what became of these.
@@ -179,10 +183,6 @@ impl fmt::Display for TooLong {
         let words = some.iter().map(|(n, what)| format!("{} {what}", counted(*n, "example")));
         write!(f, "{}", words.collect::<Vec<_>>().join(", "))
     }
-    /// The variables with which the chat template was rendered: those of the answers, or else those that the
-    /// data asks for.
-    #[serde(default)]
-    pub template_kwargs: TemplateKwargs,
 }
 
 /// The number of examples with a length in `(previous bucket's up_to, up_to]`.

@@ -245,8 +245,14 @@ impl<'a> Fit<'a> {
 
     /// Returns the number of packs per optimizer step when `train_share` of the examples is trained on.
     pub(crate) fn step_packs(&self, packs: &Packs, train_share: f64) -> StepPacks {
+        // A pack that splits no example holds at least one, although the number of packs is corrected for
+        // lengths that are only known as a histogram.
+        let most = match self.strategy {
+            PackStrategy::Bfd => packs.count.min(self.lengths.examples()),
+            PackStrategy::Stream => packs.count,
+        };
         // The limit of 2^40 keeps steps writable in TOML for nonsensical reports.
-        let of_epoch = (packs.count * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
+        let of_epoch = (most * train_share).ceil().clamp(1.0, (1u64 << 40) as f64) as u64;
         let pack_tokens = (packs.tokens / packs.count.max(1.0)).max(1.0);
         let same_tokens = (PACKS_PER_STEP * f64::from(self.rule) / pack_tokens).clamp(1.0, 64.0);
         StepPacks { of_epoch, same_tokens, few: (of_epoch / LEAST_STEPS).max(1) }

@@ -174,6 +174,10 @@ pub enum Method {
         alpha: f64,
         /// Whether adapters are scaled by `alpha / sqrt(rank)` instead.
         rslora: bool,
+        /// Whether the rank of each adapter is at most the width of its layer, as in every new plan. Plans of
+        /// older versions do not say so, and their checkpoints have adapters of the full rank everywhere.
+        #[serde(default)]
+        clipped: bool,
     },
     /// Every text parameter.
     Full,

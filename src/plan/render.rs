@@ -158,7 +158,7 @@ pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
 /// Summarises the plan in a few lines, for `--dry-run` and the head of a run.
 pub fn summary(plan: &Plan) -> String {
     let method = match plan.method {
-        Method::Lora { rank, alpha, rslora } => {
+        Method::Lora { rank, alpha, rslora, .. } => {
             format!("LoRA, rank {rank}, alpha {alpha}{}", if rslora { ", rank-stabilised" } else { "" })
         }
         Method::Full => "full fine-tuning".to_owned(),

@@ -202,7 +202,7 @@ impl Resolver<'_> {
         let steps = steps_per_epoch
             .saturating_mul(duration.epochs.into())
             .min(duration.max_steps.unwrap_or(u64::MAX));
-        let optimizer = self.optimizer(method.kind());
+        let optimizer = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
         let (checkpoint, eval) =

@@ -189,7 +189,7 @@ fn the_demo_on_two_cores_is_explained() {
         ..Answers::default()
     };
     let plan = resolve(&Answers::layered([preset, chosen]), &demo_facts()).unwrap();
-    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false });
+    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false, clipped: true });
     assert_eq!((plan.pack.length, plan.device), (256, Device::Cpu));
     let steps = plan.advice.as_ref().unwrap().time.steps;
     assert!((60..=100).contains(&steps), "{steps} steps");
@@ -288,6 +288,51 @@ fn without_model_and_data_both_are_named_at_once() {
 }
 
 #[test]
+fn the_learning_rate_follows_the_size_and_the_rank_and_names_its_source() {
+    let cases: [(&str, &[(&str, &str)], f64, &str); 5] = [
+        ("Qwen/Qwen3.5-2B", &[("rank", "64")], 2e-4, "the default of Unsloth 2026.10 for adapters"),
+        ("Qwen/Qwen3.5-4B", &[], 2e-4, "the default of Unsloth 2026.10 for adapters"),
+        ("Qwen/Qwen3.5-9B", &[], 1e-4, "the default of ms-swift 4.6 for adapters"),
+        ("Qwen/Qwen3.5-2B", &[("rank", "256")], 1e-4, "half of 2e-4 because the rank is above 128"),
+        ("Qwen/Qwen3.5-2B", &[("method", "full")], 1e-5, "the default of ms-swift 4.6 for full fine-tuning"),
+    ];
+    for (id, given, rate, source) in cases {
+        let plan = resolve(&with(ask(id), given), &recipe_facts(id)).unwrap();
+        let reason = reason(&plan, "optimizer.learning_rate");
+        assert_eq!(plan.optimizer.learning_rate, rate, "{id} {given:?}");
+        assert!(reason.starts_with(source), "{id} {given:?}: {reason}");
+    }
+}
+
+#[test]
+fn only_what_the_recipe_says_is_credited_to_it() {
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+    let rows = plan.advice.as_ref().unwrap().explain.iter();
+    let credited = rows.filter(|row| row.reason.starts_with("as in the Qwen3.5 recipe"));
+    let keys: Vec<&str> = credited.map(|row| row.key.as_str()).collect();
+    assert_eq!(keys, ["method.rank", "pack.mtp_length", "duration.epochs"]);
+    let recipe = PRESETS.iter().find(|preset| preset.name == "recipe").unwrap().answers().unwrap();
+    assert_eq!((recipe.alpha, recipe.rslora, recipe.learning_rate), (None, None, None));
+}
+
+#[test]
+fn a_new_plan_clips_ranks_and_one_of_an_older_version_does_not_and_both_serve_as_presets() {
+    let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+    let is_clipped = |text: &str| match Plan::from_toml(text, "plan.toml").unwrap().method {
+        Method::Lora { clipped, .. } => clipped,
+        Method::Full => panic!("the plan has adapters"),
+    };
+    let new = without_advice(plan).to_toml().unwrap();
+    let old = new.replace("clipped = true\n", "");
+    assert!(is_clipped(&new) && old != new && !is_clipped(&old));
+    for text in [new, old] {
+        let answers = Answers::from_toml(&text, Origin::Preset, "plan.toml").unwrap();
+        let again = resolve(&answers, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
+        assert!(is_clipped(&without_advice(again).to_toml().unwrap()), "a new run");
+    }
+}
+
+#[test]
 fn the_recipe_preset_gives_the_recipes_run() {
     let recipe = PRESETS.iter().find(|preset| preset.name == "recipe").unwrap().answers().unwrap();
     let answers = recipe.merge(ask("Qwen/Qwen3.5-2B"));
@@ -295,7 +340,18 @@ fn the_recipe_preset_gives_the_recipes_run() {
     assert_eq!((plan.pack.length, plan.pack.strategy), (5376, PackStrategy::Stream));
     assert_eq!(plan.batch.packs_per_step(), 16);
     assert!(plan.recompute);
-    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false });
+    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false, clipped: true });
+}
+
+#[test]
+fn one_example_is_one_step_an_epoch() {
+    let mut facts = demo_facts();
+    // The length drawn from a wide bin is half of the one that was counted.
+    let histogram = vec![LengthBucket { up_to: 31, count: 1 }];
+    facts.data = DataFacts { histogram, ..report(vec![28], 0.5) };
+    let plan = resolve(&with(ask("tiny"), &[("eval-fraction", "0")]), &facts).unwrap();
+    let time = &plan.advice.as_ref().unwrap().time;
+    assert_eq!((time.steps_per_epoch, time.tokens_per_step), (1, 28));
 }
 
 #[test]
@@ -662,8 +718,8 @@ fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
     let plan = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap();
     let time = |facts: &Facts| plan(facts).advice.unwrap().time;
     let recipe = time(&facts);
-    assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3568.0)));
-    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,568"), "{}", recipe.formula);
+    assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3461.0)));
+    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,461"), "{}", recipe.formula);
     let measured = plan(&facts).measured(5000.0).unwrap();
     let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
     let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
@@ -687,7 +743,7 @@ fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_re
     assert_eq!(time.basis, RateBasis::Measured);
     let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
     assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
-    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,568"), "{}", time.formula);
+    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,461"), "{}", time.formula);
 
     facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
     let probed = plan(&facts).advice.unwrap().time;
@@ -1050,7 +1106,8 @@ proptest! {
 
 #[test]
 fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide_a_step() {
-    let id = "Qwen/Qwen3.5-2B";
+    // A name of which the recipe has no speed, so that the time is an estimate.
+    let id = "someone/else";
     let together = |facts: &Facts, pairs: &[(&str, &str)]| {
         let plan = resolve(&with(ask(id), pairs), facts).unwrap();
         let advice = plan.advice.as_ref().unwrap();
@@ -1060,7 +1117,7 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     };
     // Packs of the recipe's length, all of them full: 16 per step.
     let full: &[(&str, &str)] = &[("method", "full"), ("pack-strategy", "stream"), ("pack-length", "5376")];
-    let mut facts = recipe_facts(id);
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
     facts.machine.mem_total_bytes = 400_000_000_000;
     facts.machine.mem_available_bytes = 390_000_000_000;
     let alone = together(&facts, &[full, &[("micro-batch-packs", "1")]].concat()).1;

@@ -4,13 +4,43 @@
 use sparktune_base::units::{bytes, count, counted, duration as time_in_words, tokens_per_s};
 
 use crate::answer::Origin;
-use crate::choices::{Exported, MethodKind, Mtp};
+use crate::choices::{Exported, Mtp};
 use crate::error::PlanError;
 use crate::eta;
 use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
 use crate::resolve::{Resolver, setting};
+
+/// The number of parameters from which a model counts as large, for the learning rate of adapters.
+const LARGE: u64 = 8_000_000_000;
+/// The largest rank for which the learning rate of adapters is meant.
+const LARGEST_RANK: u32 = 128;
+
+/// Returns the recommended learning rate with its source.
+fn learning_rate(parameters_of_model: u64, method: Method) -> (f64, String) {
+    let Method::Lora { rank, .. } = method else {
+        return (1e-5, "the default of ms-swift 4.6 for full fine-tuning, used at every size".to_owned());
+    };
+    let size = format!("{} B", LARGE / 1_000_000_000);
+    let (rate, source) = if parameters_of_model < LARGE {
+        (
+            2e-4,
+            format!(
+                "the default of Unsloth 2026.10 for adapters; models of {size} parameters and more get 1e-4"
+            ),
+        )
+    } else {
+        (1e-4, format!("the default of ms-swift 4.6 for adapters; models below {size} parameters get 2e-4"))
+    };
+    if rank <= LARGEST_RANK {
+        return (rate, source);
+    }
+    let halved = format!(
+        "half of {rate:e} because the rank is above {LARGEST_RANK}: alpha grows with it, so a step of the same rate changes the weights more; {rate:e} is {source}"
+    );
+    (rate / 2.0, halved)
+}
 
 impl Resolver<'_> {
     pub(crate) fn batch(
@@ -34,7 +64,7 @@ impl Resolver<'_> {
             )
         } else {
             format!(
-                "{per_step} packs of {} tokens make the batch size that the learning rate is meant for, 16 × {} tokens; an epoch has {} packs",
+                "{per_step} packs of {} tokens make a step as large as in the Qwen3.5 recipe, 16 × {} tokens; an epoch has {} packs",
                 count(pack_tokens as u64),
                 count(fit.rule.into()),
                 count(packs)
@@ -58,16 +88,9 @@ impl Resolver<'_> {
         DurationPlan { epochs, max_steps }
     }
 
-    pub(crate) fn optimizer(&mut self, method: MethodKind) -> OptimizerPlan {
+    pub(crate) fn optimizer(&mut self, method: Method) -> OptimizerPlan {
         let answers = self.answers;
-        let (rate, reason) = match method {
-            MethodKind::Lora => {
-                (2e-4, "as in the Qwen3.5 recipe: adapters start from zero and need large steps")
-            }
-            MethodKind::Full => {
-                (1e-5, "usual for full fine-tuning: larger steps make the model forget what it knows")
-            }
-        };
+        let (rate, reason) = learning_rate(self.facts.model.text_parameters(), method);
         OptimizerPlan {
             learning_rate: self.pick("optimizer.learning_rate", &answers.learning_rate, rate, reason),
             min_lr_ratio: self.pick(

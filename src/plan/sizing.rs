@@ -156,15 +156,15 @@ impl Resolver<'_> {
             "method.alpha",
             &answers.alpha,
             2.0 * f64::from(rank),
-            "twice the rank: a scale of 2, as in the Qwen3.5 recipe",
+            "twice the rank, which scales the adapters by 2 at every rank",
         );
         let rslora = self.pick(
             "method.rslora",
             &answers.rslora,
             false,
-            "alpha / rank; the learning rate is tuned for it",
+            "alpha / rank, which the recommended learning rate is meant for",
         );
-        Ok((Method::Lora { rank, alpha, rslora }, choice))
+        Ok((Method::Lora { rank, alpha, rslora, clipped: true }, choice))
     }
 
     fn does_not_fit(&self, fit: &Fit, constraints: &Constraints, memory: Memory) -> PlanError {

@@ -300,7 +300,7 @@ pub struct RunFinished {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exported_step: Option<u64>,
     /// The peak memory of this attempt's training, counted as in the plan's prediction: of the process on a
-    /// CPU, of the device on a GPU, and the sum if they share memory.
+    /// CPU, without what it took at its start; of the device on a GPU; and the sum if they share memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_peak_bytes: Option<u64>,
     /// The plan's prediction in bytes.

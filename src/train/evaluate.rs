@@ -17,6 +17,10 @@ use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::state::Stage;
 
+/// The largest length in tokens of a prompt that is sampled from while there are shorter ones. The delta
+/// rule of a prompt is computed on the CPU, which takes minutes for tens of thousands of tokens.
+const LONGEST_PROMPT: usize = 2048;
+
 /// The eval set of a run, packed once.
 pub(crate) struct EvalSet {
     examples: Examples,
@@ -109,17 +113,16 @@ impl EvalSet {
         Ok(loss)
     }
 
-    /// Returns the prompts of the first `count` examples that have one. A prompt is everything before the
-    /// first trained token.
+    /// Returns prompts of `count` examples that have one, without long ones if possible. A prompt is
+    /// everything before the first trained token.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
         let file = self.examples.file();
-        (0..file.len())
-            .filter_map(|i| {
-                let first_trained = file.mask(i).iter().position(|is_trained| is_trained)?;
-                (first_trained > 0).then(|| file.tokens(i)[..first_trained].to_vec())
-            })
-            .take(count)
-            .collect()
+        let prompt = |i| {
+            let first_trained = file.mask(i).iter().position(|is_trained| is_trained)?;
+            (first_trained > 0).then_some((i, first_trained))
+        };
+        let found = without_long_ones((0..file.len()).filter_map(prompt).collect(), count);
+        found.into_iter().map(|(i, length)| file.tokens(i)[..length].to_vec()).collect()
     }
 
     /// Returns the ids that end an answer.
@@ -150,5 +153,27 @@ impl EvalSet {
                 tokens: ids.len() as u64,
             }));
         }
+    }
+}
+
+/// Returns the first `count` of these prompts, each a place and a length in tokens, that are not longer than
+/// [`LONGEST_PROMPT`]; if there are too few, the shortest others too.
+fn without_long_ones(mut prompts: Vec<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
+    // The sort is stable, so that short prompts keep their order.
+    prompts.sort_by_key(|(_, length)| if *length <= LONGEST_PROMPT { 0 } else { *length });
+    prompts.truncate(count);
+    prompts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_pass_over_prompts_that_would_take_long_unless_there_are_no_others() {
+        let prompts = vec![(0, 20_000), (1, 900), (2, 9000), (4, 30), (5, 2048), (6, 1)];
+        assert_eq!(without_long_ones(prompts.clone(), 3), [(1, 900), (4, 30), (5, 2048)]);
+        let all = without_long_ones(prompts, 10);
+        assert_eq!(all, [(1, 900), (4, 30), (5, 2048), (6, 1), (2, 9000), (0, 20_000)]);
     }
 }

@@ -10,12 +10,14 @@
 //! MTP head. A stage takes `steps`, and after each one carries out what is `due`. An `objective` defines how
 //! the loss of a batch is computed.
 
+mod adapter_section;
 mod attempt;
 mod base_files;
 mod batches;
 mod chosen;
 mod control;
 mod cuda;
+mod departure;
 mod draft_vocab;
 mod due;
 mod elapsed;

@@ -34,7 +34,9 @@ pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
 /// Returns the adapters of a plan, if it trains adapters.
 pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
     match plan.method {
-        Method::Lora { rank, alpha, rslora } => Some(LoraConfig { rank: rank as usize, alpha, rslora }),
+        Method::Lora { rank, alpha, rslora, clipped } => {
+            Some(LoraConfig { rank: rank as usize, alpha, rslora, clipped })
+        }
         Method::Full => None,
     }
 }

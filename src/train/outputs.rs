@@ -1,5 +1,5 @@
-//! Writes the outputs of a run: `adapter/` (PEFT), `merged/`, `merged-mtp/`, `draft-tokens.pt` and
-//! `SERVE.md`.
+//! Writes the outputs of a run: `adapter/` and `adapter-causal-lm/` (PEFT), `merged/`, `merged-mtp/`,
+//! `draft-tokens.pt` and `SERVE.md`.
 //!
 //! Enters: a trained model, its heads and the base. Leaves: folders that were loaded again and compared
 //! before they replaced older ones. It must not know the loop.
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use sparktune_base::files::{exchange, sync, write_and_sync};
 use sparktune_data::chat_template_of;
 use sparktune_model::export::Merged;
-use sparktune_model::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
+use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::RunDir;
 
@@ -89,9 +89,9 @@ impl Export<'_> {
     /// When a file cannot be written, or the written model does not compute the same as the model in memory.
     pub(crate) fn write_text_model(&self, model: &Model, keep: bool) -> Result<TextModelOutputs, TrainError> {
         fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
-        let adapter = load::lora(self.plan).map(|config| (config, self.folder.join("adapter")));
+        let adapters = self.adapters();
         let (template, merged) = (self.template()?, self.folder.join("merged"));
-        let mut paths: Vec<PathBuf> = adapter.iter().map(|(_, path)| path.clone()).collect();
+        let mut paths: Vec<PathBuf> = adapters.iter().map(|class| self.folder.join(class.folder())).collect();
         let was_there = keep
             && merged.is_dir()
             && paths.iter().all(|path| path.is_dir())
@@ -101,8 +101,10 @@ impl Export<'_> {
         if was_there {
             (self.record)("merged is there already, with exactly these weights".to_owned());
         } else {
-            if let Some((config, path)) = adapter {
-                self.write_adapter(model, config, &path)?;
+            if let Some(config) = load::lora(self.plan) {
+                for class in adapters {
+                    self.write_adapter(model, config, *class)?;
+                }
             }
             self.write_merged("merged", model, None)?;
         }
@@ -174,7 +176,8 @@ impl Export<'_> {
             serving,
             folder: served,
             notes,
-            has_adapter: load::lora(self.plan).is_some(),
+            adapters: self.adapters(),
+            is_wrapper: self.base.is_wrapper(),
             is_tied: self.base.is_tied(),
             before,
             last,
@@ -188,12 +191,17 @@ impl Export<'_> {
         Ok(paths)
     }
 
-    fn write_adapter(&self, model: &Model, config: LoraConfig, path: &Path) -> Result<(), TrainError> {
-        let partial = self.folder.join(".adapter.new");
+    /// Returns the classes for which an adapter is written.
+    fn adapters(&self) -> &'static [BaseClass] {
+        load::lora(self.plan).map_or(&[], |_| BaseClass::all_of(self.base))
+    }
+
+    fn write_adapter(&self, model: &Model, config: LoraConfig, class: BaseClass) -> Result<(), TrainError> {
+        let partial = self.folder.join(format!(".{}.new", class.folder()));
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
-        model.save_lora(&partial, config, self.base, &self.plan.model.id)?;
-        replace(&partial, path)
+        model.save_lora(&partial, config, self.base, &self.plan.model.id, class)?;
+        replace(&partial, &self.folder.join(class.folder()))
     }
 
     /// Returns the chat template that is exported, if it is not the base's.
@@ -252,9 +260,10 @@ impl Export<'_> {
         let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids);
         if let Some(report) = &report {
             (self.record)(format!("{which}: {}", report.in_a_line()));
-            if !report.equal_to_greedy {
+            if let Some(defect) = report.defect() {
                 (self.warn)(format!(
-                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this"
+                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this: {}",
+                    defect.in_words()
                 ));
             }
         }

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use sparktune_base::units::{bytes, count, percent};
-use sparktune_model::{Acceptance, Drafter, Generator, Model, Mtp, speculative_greedy};
+use sparktune_model::{Acceptance, BaseClass, Drafter, Generator, Model, Mtp, speculative_greedy};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
+use crate::adapter_section::section_of_adapter;
+use crate::departure::Departure;
 use crate::vllm::Serving;
 
 /// The longest draft length that is measured.
@@ -60,8 +62,9 @@ pub(crate) struct HeadReport {
     reading: Reading,
     /// The number of token ids it drafted from.
     rows: usize,
-    /// Whether every speculative text equalled plain greedy decoding.
-    pub(crate) equal_to_greedy: bool,
+    /// The first difference of a speculative text from plain greedy decoding; one that is no tie if there are
+    /// several.
+    departure: Option<Departure>,
     prompts: usize,
 }
 
@@ -90,13 +93,16 @@ impl HeadReport {
             })
             .collect();
         let drafter = among.map_or_else(|| Drafter::new(model, mtp), |ids| Drafter::among(model, mtp, ids));
-        let mut equal_to_greedy = true;
+        let mut departure: Option<Departure> = None;
         let accepted = (1..=LONGEST_DRAFT)
             .map(|length| {
                 let mut all = Acceptance::default();
-                for (prompt, greedy) in prompts.iter().zip(&greedy) {
+                for (number, (prompt, greedy)) in (1..).zip(prompts.iter().zip(&greedy)) {
                     let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
-                    equal_to_greedy &= text == *greedy;
+                    if departure.as_ref().is_none_or(Departure::is_tie) {
+                        departure =
+                            Departure::find(model, number, prompt, greedy, &text).or(departure.take());
+                    }
                     all.accepted.extend(run.accepted);
                 }
                 all.mean()
@@ -105,7 +111,7 @@ impl HeadReport {
         let config = model.config();
         let rows = among.map_or(config.vocab_size, <[u32]>::len);
         let reading = Reading::from_config(config, rows);
-        Some(Self { accepted, reading, rows, equal_to_greedy, prompts: prompts.len() })
+        Some(Self { accepted, reading, rows, departure, prompts: prompts.len() })
     }
 
     /// Returns the estimated speed-up of serving with drafts of `length` tokens over plain decoding.
@@ -116,9 +122,14 @@ impl HeadReport {
         }
     }
 
+    /// Returns the difference that speculative decoding must not have, if there is one.
+    pub(crate) fn defect(&self) -> Option<&Departure> {
+        self.departure.as_ref().filter(|departure| !departure.is_tie())
+    }
+
     /// Returns the draft length with the best estimate, or 0 if drafting gains nothing.
     fn recommended(&self) -> usize {
-        if !self.equal_to_greedy {
+        if self.defect().is_some() {
             return 0;
         }
         (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
@@ -147,7 +158,10 @@ pub(crate) struct Served<'a> {
     pub(crate) folder: &'a str,
     /// What is to be known about the weights, a paragraph each.
     pub(crate) notes: &'a [String],
-    pub(crate) has_adapter: bool,
+    /// The classes for which an adapter was written.
+    pub(crate) adapters: &'a [BaseClass],
+    /// Whether the text model is a part of a larger one, which another class of transformers loads.
+    pub(crate) is_wrapper: bool,
     /// Whether the output head is the embedding.
     pub(crate) is_tied: bool,
     pub(crate) before: Option<HeadReport>,
@@ -160,18 +174,8 @@ pub(crate) struct Served<'a> {
 
 /// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served {
-        plan,
-        serving,
-        folder,
-        notes,
-        has_adapter,
-        is_tied,
-        before,
-        last,
-        trimmed,
-        has_draft_tokens,
-    } = served;
+    let Served { plan, serving, folder, notes, is_tied, before, last, trimmed, has_draft_tokens, .. } =
+        served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
     let mut line = |text: String| {
@@ -201,16 +205,13 @@ pub(crate) fn serve_page(served: &Served) -> String {
         .into());
     line("\n## transformers\n".into());
     line(format!(
-        "```\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = AutoModelForCausalLM.from_pretrained(\"./{folder}\")\n\
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n\
+         model = AutoModelForCausalLM.from_pretrained(\"./{folder}\", dtype=\"auto\")\n\
          tokenizer = AutoTokenizer.from_pretrained(\"./{folder}\")\n```\n\ntransformers ignores the MTP head."
     ));
-    if *has_adapter {
+    if !served.adapters.is_empty() {
         line("\n## The adapter alone (PEFT)\n".into());
-        line(format!(
-            "```\nfrom peft import PeftModel\nmodel = PeftModel.from_pretrained(base_model, \"./adapter\")\n```\n\n\
-             `base_model` is `{}`, loaded with the class named in its config.json.",
-            plan.model.id
-        ));
+        line(section_of_adapter(&plan.model.id, served.adapters, served.is_wrapper));
     }
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
@@ -227,11 +228,19 @@ pub(crate) fn serve_page(served: &Served) -> String {
                 if draft == 0 { " (drafting does not pay)" } else { "" },
             ));
             line(reading_table(last, trimmed.as_ref()));
-            let equal = last.equal_to_greedy && trimmed.as_ref().is_none_or(|report| report.equal_to_greedy);
-            line(format!(
-                "Speculative text equal to plain greedy decoding on these prompts: {}.",
-                if equal { "yes" } else { "NO; do not use the head, and report this" }
-            ));
+            let reports = || [Some(last), trimmed.as_ref()].into_iter().flatten();
+            let defect = reports().find_map(HeadReport::defect);
+            let tie = reports().find_map(|report| report.departure.as_ref());
+            let equal = match (defect, tie) {
+                (Some(defect), _) => {
+                    format!("NO; do not use the head, and report this: {}", defect.in_words())
+                }
+                (None, Some(tie)) => {
+                    format!("yes, except for two tokens that are equally likely in bf16: {}", tie.in_words())
+                }
+                (None, None) => "yes".to_owned(),
+            };
+            line(format!("Speculative text equal to plain greedy decoding on these prompts: {equal}."));
         }
     }
     if *has_draft_tokens {
@@ -355,7 +364,8 @@ mod tests {
             serving,
             notes: &[],
             folder: "merged",
-            has_adapter: true,
+            adapters: &[BaseClass::OfConfig],
+            is_wrapper: true,
             is_tied: true,
             before: None,
             last: None,

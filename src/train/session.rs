@@ -38,6 +38,8 @@ pub(crate) struct Session<'a> {
     stop: &'a AtomicBool,
     sampler: Sampler,
     sampled_at: Option<Instant>,
+    /// The memory of the process in bytes before it loaded anything, which no plan counts.
+    own_bytes: u64,
     /// The largest value that [`memory_bytes`](Self::memory_bytes) has returned.
     most_bytes: Option<u64>,
     drift: DriftWatch,
@@ -78,6 +80,7 @@ impl<'a> Session<'a> {
             stop,
             sampler,
             sampled_at: None,
+            own_bytes: rss_bytes().unwrap_or(0),
             most_bytes: None,
             drift: DriftWatch::new(),
             guard,
@@ -120,9 +123,10 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the memory in bytes that training on `device` takes now, counted as in the plan's prediction:
-    /// the process on the CPU, the reserved memory on a GPU, and the sum of both if they share memory.
+    /// the process on the CPU without what it took at its start, the reserved memory on a GPU, and the sum of
+    /// both if they share memory.
     pub(crate) fn memory_bytes(&mut self, device: &Device) -> Option<u64> {
-        let process = rss_bytes();
+        let process = rss_bytes().map(|bytes| self.without_own(bytes));
         let bytes = match reserved_bytes(device) {
             None => process,
             Some(reserved) if self.sampler.memory().unified => process.map(|process| process + reserved),
@@ -136,9 +140,15 @@ impl<'a> Session<'a> {
     /// at any time; a device is queried after each step.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         match self.plan.device {
-            DeviceKind::Cpu => peak_rss_bytes(),
+            DeviceKind::Cpu => peak_rss_bytes().map(|bytes| self.without_own(bytes)),
             DeviceKind::Cuda => self.most_bytes,
         }
+    }
+
+    /// Returns the memory of the process without what it took at its start. The plan has it in the reserve,
+    /// which is not part of its prediction.
+    fn without_own(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.own_bytes)
     }
 
     /// Describes the device and its number formats in training.

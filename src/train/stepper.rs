@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Gradients, Loss, Model, PackedSequence};
+use sparktune_model::{BaseClass, Gradients, Loss, Model, PackedSequence};
 use sparktune_plan::{OptimizerPlan, Plan};
 
 use crate::TrainError;
@@ -97,7 +97,7 @@ impl Stepper {
         let Some(config) = lora(plan) else { return Ok(()) };
         let base = base(plan)?;
         let name = base.dir().display().to_string();
-        Ok(self.trainee.model.save_lora(folder, config, &base, &name)?)
+        Ok(self.trainee.model.save_lora(folder, config, &base, &name, BaseClass::OfConfig)?)
     }
 
     /// Returns `scale · Σ losses` of a pack, and adds the gradients of all trained parameters. On an

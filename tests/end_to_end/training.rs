@@ -48,7 +48,7 @@ fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_
         last["outputs"].as_array().unwrap().iter().map(|p| Path::new(p.as_str().unwrap())).collect();
     assert!(outputs.iter().all(|path| path.is_absolute() && path.exists()), "{outputs:?}");
     let names: Vec<_> = outputs.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, ["adapter", "merged", "merged-mtp", "SERVE.md"]);
+    assert_eq!(names, ["adapter", "adapter-causal-lm", "merged", "merged-mtp", "SERVE.md"]);
 
     let run = result.run_dir();
     let adapter = tensors(&run.join("outputs/adapter/adapter_model.safetensors"));

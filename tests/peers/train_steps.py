@@ -161,7 +161,7 @@ def load_with_transformers(asked, torch, device):
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(asked.seed)
-    settings = {"r": asked.rank, "lora_alpha": asked.alpha, "use_rslora": asked.rslora}
+    settings = {"r": asked.rank, "lora_alpha": asked.alpha, "use_rslora": asked.rslora, **asked.patterns}
     config = LoraConfig(**settings, lora_dropout=0.0, target_modules=linears(model, torch), task_type="CAUSAL_LM")
     return get_peft_model(model, config)
 
@@ -190,7 +190,8 @@ def linears(model, torch):
 
 def adapter_settings(folder):
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    return config["r"], config["lora_alpha"], config.get("use_rslora", False)
+    patterns = {name: config.get(name, {}) for name in ["rank_pattern", "alpha_pattern"]}
+    return config["r"], config["lora_alpha"], config.get("use_rslora", False), patterns
 
 
 def put_adapter(model, folder, torch):
@@ -380,8 +381,9 @@ def options():
     asked = parser.parse_args()
     if asked.library == "unsloth" and (asked.device, asked.layout) != ("cuda", "single"):
         parser.error("--library unsloth needs --device cuda and --layout single")
+    asked.patterns = {}
     if asked.adapter:
-        asked.rank, asked.alpha, asked.rslora = adapter_settings(asked.adapter)
+        asked.rank, asked.alpha, asked.rslora, asked.patterns = adapter_settings(asked.adapter)
     asked.alpha = asked.alpha or 2.0 * asked.rank
     return asked
 

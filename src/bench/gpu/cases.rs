@@ -133,8 +133,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let with_adapter = {
-        let Work { mut forward, mut backward } = work::adapters(tokens, width, &[out], rank, false);
-        let base = work::lora_linears(tokens, width, &[out], rank);
+        let Work { mut forward, mut backward } = work::adapters(tokens, width, &[(out, rank)], false);
+        let base = work::lora_linears(tokens, width, &[(out, rank)]);
         forward.extend(base.forward);
         backward.extend(base.backward);
         Work { forward, backward }

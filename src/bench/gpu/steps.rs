@@ -127,7 +127,10 @@ fn curve(
 /// Makes adapters of this rank trainable, with `alpha = 2 · rank`, or every parameter if there is no rank.
 pub(super) fn prepared(mut model: Model, rank: Option<usize>) -> Model {
     match rank {
-        Some(rank) => model.attach_lora(LoraConfig { rank, alpha: 2.0 * rank as f64, rslora: false }, 0),
+        Some(rank) => {
+            let alpha = 2.0 * rank as f64;
+            model.attach_lora(LoraConfig { rank, alpha, rslora: false, clipped: true }, 0);
+        }
         None => model.set_trainable(true),
     }
     model

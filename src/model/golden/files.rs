@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{difference, export, host, json, model, qwen35};
-use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
+use crate::{BaseClass, Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 
 fn probe() -> PackedSequence {
     PackedSequence::single(&[1, 5, 9, 200, 33, 7, 2, 2, 100])
@@ -84,7 +84,7 @@ fn an_untrained_export_is_the_base_byte_for_byte() {
 fn an_adapter_is_merged_into_its_linears_and_touches_nothing_else() {
     let base = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
     let mut trained = model("checkpoint_trained_bf16");
-    trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true }, 7);
+    trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true, clipped: false }, 7);
     for linear in trained.linears_mut() {
         let b = &mut linear.lora.as_mut().unwrap().b;
         let value = b.wide() + 0.01;
@@ -139,25 +139,105 @@ fn an_adapter_survives_being_saved_and_loaded() {
     let mut first = model("checkpoint");
     let config = first.load_lora(&qwen35().join("lora_final")).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    first.save_lora(dir.path(), config, &base, "some/model").unwrap();
+    first.save_lora(dir.path(), config, &base, "some/model", BaseClass::OfConfig).unwrap();
     let mut second = model("checkpoint");
     assert_eq!(second.load_lora(dir.path()).unwrap(), config);
     assert_eq!(host(first.hidden(&probe())), host(second.hidden(&probe())));
     // The keys are the same as those written by PEFT.
-    let keys = |path: &Path| -> Vec<String> {
-        let bytes = std::fs::read(path.join("adapter_model.safetensors")).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let mut keys: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        keys.sort();
-        keys
-    };
-    assert_eq!(keys(dir.path()), keys(&qwen35().join("lora_final")));
+    assert_eq!(adapter_keys(dir.path()), adapter_keys(&qwen35().join("lora_final")));
+}
+
+/// Returns the names of an adapter's tensors, sorted.
+fn adapter_keys(folder: &Path) -> Vec<String> {
+    let bytes = std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut keys: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn an_adapter_for_the_class_of_causal_models_differs_in_its_names_alone_and_only_where_that_class_differs() {
+    let [wrapper, text_only] = ["checkpoint", "checkpoint_text_bf16"].map(|folder| {
+        let base = Checkpoint::open(&qwen35().join(folder)).unwrap();
+        (BaseClass::all_of(&base), base)
+    });
+    assert_eq!(wrapper.0, [BaseClass::OfConfig, BaseClass::CausalLm]);
+    assert_eq!(text_only.0, [BaseClass::OfConfig]);
+
+    let mut model = model("checkpoint");
+    let config = model.load_lora(&qwen35().join("lora_final")).unwrap();
+    let [of_config, causal] = [BaseClass::OfConfig, BaseClass::CausalLm].map(|class| {
+        let dir = tempfile::tempdir().unwrap();
+        model.save_lora(dir.path(), config, &wrapper.1, "some/model", class).unwrap();
+        dir
+    });
+    let renamed: Vec<String> = adapter_keys(of_config.path())
+        .into_iter()
+        .map(|key| key.replace("model.model.language_model.layers.", "model.model.layers."))
+        .collect();
+    assert_eq!(adapter_keys(causal.path()), renamed);
+    let settings = |folder: &Path| std::fs::read_to_string(folder.join("adapter_config.json")).unwrap();
+    assert_eq!(settings(of_config.path()), settings(causal.path()));
+    let hidden = host(model.hidden(&probe()));
+    assert_eq!(model.load_lora(causal.path()).unwrap(), config);
+    assert_eq!(host(model.hidden(&probe())), hidden);
+}
+
+#[test]
+fn a_rank_is_clipped_to_the_width_of_a_layer_and_its_scale_stays_that_of_the_setting() {
+    let base = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
+    for rslora in [false, true] {
+        let config = LoraConfig { rank: 32, alpha: 64.0, rslora, clipped: true };
+        let mut trained = model("checkpoint_trained_bf16");
+        trained.attach_lora(config, 7);
+        let mut narrow = 0;
+        for linear in trained.linears_mut() {
+            let shape = [linear.weight.shape()[0], linear.weight.shape()[1]];
+            let lora = linear.lora.as_mut().unwrap();
+            // The gates of the delta rule have 4 outputs, all other layers 64 and more.
+            let rank = if shape[0] < 32 { 8 } else { 32 };
+            narrow += usize::from(rank == 8);
+            assert_eq!((lora.a.shape(), lora.b.shape()), (&[rank, shape[1]][..], &[shape[0], rank][..]));
+            assert_eq!(lora.scale, config.scale());
+            let value = lora.b.wide() + 0.002;
+            lora.b.put(value, true);
+        }
+        assert_eq!(narrow, 6, "two in each of three layers");
+
+        let dir = tempfile::tempdir().unwrap();
+        trained.save_lora(dir.path(), config, &base, "some/model", BaseClass::OfConfig).unwrap();
+        let settings = std::fs::read_to_string(dir.path().join("adapter_config.json")).unwrap();
+        let settings: serde_json::Value = serde_json::from_str(&settings).unwrap();
+        let ranks = settings["rank_pattern"].as_object().unwrap();
+        assert!(ranks.len() == 6 && ranks["layers.0.linear_attn.in_proj_a"] == 8, "{settings}");
+        assert_eq!(settings["lora_alpha"].as_u64(), Some(64), "PEFT's type is a whole number");
+        // What PEFT computes: alpha / r, or alpha / sqrt(r).
+        for (module, rank) in ranks {
+            let (rank, alpha) = (rank.as_f64().unwrap(), settings["alpha_pattern"][module].as_f64().unwrap());
+            let scale = alpha / if rslora { rank.sqrt() } else { rank };
+            assert!((scale - config.scale()).abs() < 1e-9, "{module}: {scale}");
+        }
+        let mut again = model("checkpoint_trained_bf16");
+        assert_eq!(again.load_lora(dir.path()).unwrap(), config);
+        assert_eq!(host(again.hidden(&probe())), host(trained.hidden(&probe())));
+
+        let adapted = host(trained.hidden(&probe()));
+        for linear in trained.linears_mut() {
+            let shape = [linear.weight.shape()[0], linear.weight.shape()[1]];
+            let merged = TensorData::new(linear.merged_weight(), shape);
+            linear.weight.put(Tensor::from_data(merged, &Device::flex()), false);
+            linear.lora = None;
+        }
+        let distance = difference(&host(trained.hidden(&probe())), &adapted);
+        assert!(distance < 1e-3, "{distance}");
+    }
 }
 
 #[test]
 fn a_fresh_adapter_changes_nothing_and_depends_on_its_seed() {
     let plain = host(model("checkpoint").hidden(&probe()));
-    let config = LoraConfig { rank: 8, alpha: 16.0, rslora: false };
+    let config = LoraConfig { rank: 8, alpha: 16.0, rslora: false, clipped: false };
     let with_seed = |seed| {
         let mut model = model("checkpoint");
         model.attach_lora(config, seed);

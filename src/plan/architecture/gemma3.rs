@@ -59,6 +59,8 @@ pub(super) const FAMILY: Family = Family {
         "model.vision_tower.",
         "model.multi_modal_projector.",
     ],
+    // `Gemma3ForConditionalGeneration` in both cases (transformers 5.23).
+    causal_lm_is_text_only: false,
     decoder,
 };
 

@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
         wrapper: &[],
     },
     carried: &[],
+    causal_lm_is_text_only: false,
     decoder,
 };
 

@@ -25,7 +25,7 @@ pub use rope::{Llama3Scaling, Rope, RopeScaling};
 use serde_json::{Map, Value};
 pub use table::{
     Activation, AttentionSpec, DecoderSpec, DeltaNetSpec, LayerSpec, LinearSpec, MixerSpec, MtpSpec,
-    NormSpec, Part, Place, Reads, TensorSpec, parameters,
+    NormSpec, Part, Place, Reads, TensorSpec, clipped_rank, parameters,
 };
 
 use crate::choices::Architecture;
@@ -42,6 +42,9 @@ pub(crate) struct Family {
     /// The prefixes of the names of tensors that a checkpoint of this family may hold in addition to the
     /// text model. They are carried over into exports and not trained.
     carried: &'static [&'static str],
+    /// Whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint whose
+    /// config has a `text_config`, so that its modules have other names than in the class of that config.
+    causal_lm_is_text_only: bool,
     /// Builds its table for a model of these sizes.
     decoder: fn(&Sizes, &Fields) -> Result<DecoderSpec, ConfigError>,
 }
@@ -99,6 +102,13 @@ impl Architecture {
     /// A field is missing, or requires a computation that is not implemented.
     pub(crate) fn decoder(self, sizes: &Sizes, config: &Fields) -> Result<DecoderSpec, ConfigError> {
         (self.family().decoder)(sizes, config)
+    }
+
+    /// Returns whether transformers' `AutoModelForCausalLM` takes only the text model out of a checkpoint
+    /// whose config has a `text_config`. Its modules then have other names than in the class of that config:
+    /// `model.layers.0` instead of `model.language_model.layers.0`.
+    pub const fn causal_lm_is_text_only(self) -> bool {
+        self.family().causal_lm_is_text_only
     }
 
     /// Returns whether a checkpoint of this family may hold a tensor of this stored name in addition to its

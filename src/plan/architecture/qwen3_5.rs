@@ -51,6 +51,8 @@ pub(super) const FAMILY: Family = Family {
     // The vision tower, and the MTP head. A checkpoint may lack a head that its config declares, and the
     // reverse.
     carried: &["model.visual.", "visual.", "mtp."],
+    // `Qwen3_5ForCausalLM`; the config names `Qwen3_5ForConditionalGeneration` (transformers 5.23).
+    causal_lm_is_text_only: true,
     decoder,
 };
 

@@ -248,7 +248,7 @@ impl LayerSpec {
     /// Returns the number of values per token that the forward pass keeps for the backward pass, with
     /// adapters of this rank.
     pub fn kept_with_adapters(&self, rank: usize) -> usize {
-        self.kept_per_token + rank * self.linears().count()
+        self.kept_per_token + self.linears().map(|linear| linear.adapter_rank(rank)).sum::<usize>()
     }
 }
 
@@ -299,6 +299,11 @@ impl LinearSpec {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
+    /// Returns the rank of its adapter where the setting is `rank`; see [`clipped_rank`].
+    pub fn adapter_rank(&self, rank: usize) -> usize {
+        clipped_rank(rank, [self.output, self.input])
+    }
+
     /// Returns its weight.
     pub fn weight(&self) -> TensorSpec {
         TensorSpec::new(format!("{}.weight", self.path), &[self.output, self.input])
@@ -335,6 +340,16 @@ impl TensorSpec {
         // The sizes of a hostile config must not overflow.
         self.shape.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64))
     }
+}
+
+/// Returns the rank of the adapter of a weight of this shape, `[out, in]`, where the setting is `rank`: no
+/// more than the smaller width, because a product of wider matrices has no higher rank but more parameters
+/// than the weight itself.
+///
+/// The width is rounded up to a multiple of 8, as the CUDA kernels need it; that of every published model
+/// is one.
+pub fn clipped_rank(rank: usize, [output, input]: [usize; 2]) -> usize {
+    rank.min(output.min(input).next_multiple_of(8))
 }
 
 /// Returns the number of values in all of these tensors.

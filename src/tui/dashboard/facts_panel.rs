@@ -4,7 +4,7 @@ use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{self, clock, count, counted, or_unknown};
 use sparktune_plan::memory::peak_in_words;
-use sparktune_plan::{Device, Plan, render};
+use sparktune_plan::{Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
 use super::reading::Known;
@@ -114,14 +114,9 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     let Some(advice) = &plan.advice else { return };
     let view = &known.view;
     page.title("estimated and measured");
-    // Until the run has ended and logged its peak: on a CPU the process's memory is known, on a GPU that of
-    // the last step.
-    let process = || {
-        let device = view.device.as_ref().filter(|_| plan.device == Device::Cpu);
-        device.and_then(|device| device.process_peak_rss_bytes)
-    };
-    let peak = view.mem_peak_bytes().or_else(process);
-    let peak = peak.or(view.last_step.as_ref().and_then(|step| step.mem_used_bytes));
+    // Until the run has ended and logged its peak, that of the last step is known.
+    let last_step = || view.last_step.as_ref().and_then(|step| step.mem_used_bytes);
+    let peak = view.mem_peak_bytes().or_else(last_step);
     let predicted = advice.memory.training_bytes();
     let words = peak.map(|peak| peak_in_words(predicted, peak));
     let words = words.unwrap_or_else(|| format!("predicted {}, not measured yet", units::bytes(predicted)));

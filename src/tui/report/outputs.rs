@@ -45,6 +45,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn what_it_is(name: &str) -> &'static str {
     match name {
         "adapter" => "the adapter, for PEFT",
+        "adapter-causal-lm" => "the same adapter, for the class of AutoModelForCausalLM",
         "merged" => "the complete model",
         "merged-mtp" => "the complete model with the trained MTP head",
         "draft-tokens.pt" => "the ids of the tokens to draft from, for SGLang",
