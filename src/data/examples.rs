@@ -113,7 +113,7 @@ impl ExampleMaker<'_> {
         limit: u32,
         examples: &mut Examples<'a>,
     ) -> Result<(), Rejection> {
-        let Examples { made, too_long, left_out } = examples;
+        let Examples { made, too_long, left_out, effects: _ } = examples;
         let length = tokens.input_ids.len();
         let lost = match self.options.overlong {
             Overlong::Drop => 1,

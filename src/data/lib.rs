@@ -53,7 +53,8 @@ pub use reasoning::has_reasoning;
 pub use rejected_list::{KeptLine, RejectedList};
 pub use rejection::{Kind, Rejected, Rejection};
 pub use report::{
-    FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SplitLines, SplitReport, TokenCounts,
+    FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SplitLines, SplitReport,
+    TemplateFindings, TokenCounts,
 };
 pub use source::{Source, SourceFile};
 pub use split::EvalSplit;

@@ -248,7 +248,7 @@ fn export_peak(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprin
     let config = &model.config;
     let (width, master) = widths(footprint.device);
     let heads = model.mtp_parameters() as f64 * (2.0 * width + master);
-    let layer = config.layers.iter().map(LayerSpec::parameters).max().unwrap_or(0);
+    let layer = config.layer_kinds().iter().map(|(layer, _)| layer.parameters()).max().unwrap_or(0);
     let largest = layer.max((config.vocab_size * config.hidden_size) as u64) as f64;
     // A value is in memory as it is stored and as f32, and then as f32 and in the precision of the device.
     let host = match footprint.device {

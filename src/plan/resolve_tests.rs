@@ -289,15 +289,20 @@ fn without_model_and_data_both_are_named_at_once() {
 
 #[test]
 fn the_learning_rate_follows_the_size_and_the_rank_and_names_its_source() {
-    let cases: [(&str, &[(&str, &str)], f64, &str); 5] = [
-        ("Qwen/Qwen3.5-2B", &[("rank", "64")], 2e-4, "the default of Unsloth 2026.10 for adapters"),
-        ("Qwen/Qwen3.5-4B", &[], 2e-4, "the default of Unsloth 2026.10 for adapters"),
-        ("Qwen/Qwen3.5-9B", &[], 1e-4, "the default of ms-swift 4.6 for adapters"),
-        ("Qwen/Qwen3.5-2B", &[("rank", "256")], 1e-4, "half of 2e-4 because the rank is above 128"),
-        ("Qwen/Qwen3.5-2B", &[("method", "full")], 1e-5, "the default of ms-swift 4.6 for full fine-tuning"),
+    let cases = [
+        ("Qwen/Qwen3.5-2B", Some(("rank", "64")), 2e-4, "the default of Unsloth 2026.10 for adapters"),
+        ("Qwen/Qwen3.5-4B", None, 2e-4, "the default of Unsloth 2026.10 for adapters"),
+        ("Qwen/Qwen3.5-9B", None, 1e-4, "the default of ms-swift 4.6 for adapters"),
+        ("Qwen/Qwen3.5-2B", Some(("rank", "256")), 1e-4, "half of 2e-4 because the rank is above 128"),
+        (
+            "Qwen/Qwen3.5-2B",
+            Some(("method", "full")),
+            1e-5,
+            "the default of ms-swift 4.6 for full fine-tuning",
+        ),
     ];
     for (id, given, rate, source) in cases {
-        let plan = resolve(&with(ask(id), given), &recipe_facts(id)).unwrap();
+        let plan = resolve(&with(ask(id), given.as_slice()), &recipe_facts(id)).unwrap();
         let reason = reason(&plan, "optimizer.learning_rate");
         assert_eq!(plan.optimizer.learning_rate, rate, "{id} {given:?}");
         assert!(reason.starts_with(source), "{id} {given:?}: {reason}");

@@ -173,9 +173,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
             session.progress("load", done as u64, total as u64, "layers");
         })?;
         let base_head = load::mtp_head(plan, base, device)?;
-        let (path, group_size) = (eval_tokens(session.run), objective.examples_per_group());
+        let group_size = objective.examples_per_group();
         self.eval_set =
-            EvalSet::open(&path, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
+            EvalSet::open(session.run, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
         if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
             session.warn(
                 "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it",
@@ -294,7 +294,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         drop(optimizer);
         model.device().memory_cleanup();
-        heads.among = draft_vocab::for_run(&self.plan, &train_tokens(self.session.run), &self.base)?;
+        heads.among = draft_vocab::for_run(self.session.run, &self.plan, &self.base)?;
         let outputs =
             self.export(model, |export| export.write_served(model, &heads, &mut text_model, &notes))?;
         Ok(Ending::Completed { outputs })
@@ -308,7 +308,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         write: impl FnOnce(&Export) -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
         let Self { session, plan, base, eval_set, .. } = self;
-        let folder = session.run.outputs();
+        let (run, folder) = (session.run, session.run.outputs());
         let session = RefCell::new(session);
         let record = |line: String| session.borrow().phase("export", line);
         let warn = |line: String| session.borrow().warn(line, None);
@@ -320,7 +320,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             !session.is_stop_requested()
         };
         write(&Export {
-            run: session.borrow().run,
+            run,
             folder: &folder,
             plan,
             base,

@@ -8,26 +8,27 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use sparktune_base::files::write_and_sync;
-use sparktune_data::ChatTokenizer;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
+use sparktune_runlog::RunDir;
 
 use crate::error::TrainError;
-use crate::examples::open_tokens;
+use crate::examples::{open_tokens, train_tokens};
+use crate::exported_template::tokenizer_of;
 
 /// Returns the ids that a run drafts from, ascending, or `None` if its plan uses the whole vocabulary. They
 /// are the same for every attempt and every export, because the training tokens of a run never change.
 ///
 /// # Errors
 /// When the token file cannot be read.
-pub(crate) fn for_run(plan: &Plan, tokens: &Path, base: &Checkpoint) -> Result<Option<Vec<u32>>, TrainError> {
+pub(crate) fn for_run(run: &RunDir, plan: &Plan, base: &Checkpoint) -> Result<Option<Vec<u32>>, TrainError> {
     let Some(size) = plan.draft_vocab else { return Ok(None) };
     let vocabulary = base.config().vocab_size;
-    let counts = target_counts(&open_tokens(tokens, vocabulary)?, vocabulary);
+    let counts = target_counts(&open_tokens(&train_tokens(run), vocabulary)?, vocabulary);
     // Without a tokenizer the run was trained from tokens alone, and only their counts show which ids end
     // answers.
-    let special = ChatTokenizer::from_dir(base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
+    let special = tokenizer_of(run, base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
     Ok(Some(most_frequent(&counts, &special, size as usize)))
 }
 

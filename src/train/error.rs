@@ -74,8 +74,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Returns the process's exit code: 2 usage, 3 data, 4 device, memory or disk, 5 stopped on request,
-    /// 70 a bug in this program.
+    /// Returns the process's exit code: 2 usage, 3 data, 4 device, memory or disk, 70 a bug in this
+    /// program, 130 an export that was interrupted, which `resume` does not continue.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoTargets { .. }
@@ -83,7 +83,7 @@ impl TrainError {
             | Self::ForeignTokens { .. }
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
-            Self::Model(ModelError::Stopped) => 5,
+            Self::Model(ModelError::Stopped) => 130,
             Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
             _ => 4,
         }

@@ -1,6 +1,5 @@
 //! The loss on the eval set, and sample generations.
 
-use std::path::Path;
 use std::time::Instant;
 
 use sparktune_base::choices::PackStrategy;
@@ -8,11 +7,12 @@ use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Eval, Kind, Sample};
+use sparktune_runlog::{Eval, Kind, RunDir, Sample};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
-use crate::examples::Examples;
+use crate::examples::{Examples, eval_tokens};
+use crate::exported_template::tokenizer_of;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::state::Stage;
@@ -29,28 +29,29 @@ pub(crate) struct EvalSet {
 }
 
 impl EvalSet {
-    /// Opens the eval token file of a run, if it exists and is not empty. `warn` is called when the base's
+    /// Opens the eval token file of a run, if it exists and is not empty. `warn` is called when the run's
     /// tokenizer cannot be read; there are then no samples.
     ///
     /// # Errors
     /// When the file does not fit the model or the objective.
     pub(crate) fn open(
-        path: &Path,
+        run: &RunDir,
         plan: &Plan,
         base: &Checkpoint,
         examples_per_group: usize,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
+        let path = eval_tokens(run);
         if !path.exists() {
             return Ok(None);
         }
-        let examples = Examples::open(path, base.config().vocab_size, examples_per_group)?;
+        let examples = Examples::open(&path, base.config().vocab_size, examples_per_group)?;
         if examples.file().target_tokens() == 0 {
             return Ok(None);
         }
         let packing = Packing::new(PackStrategy::Bfd, plan.pack.length, plan.seed)?;
         let packs = examples.pack(&packing, 0);
-        let tokenizer = match ChatTokenizer::from_dir(base.dir()) {
+        let tokenizer = match tokenizer_of(run, base.dir()) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
                 warn(format!("no sample answers: {error}"));

@@ -7,7 +7,6 @@ use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::examples::{eval_tokens, train_tokens};
 use crate::objective::{NextToken, Objective};
 use crate::outputs::{Export, Heads};
 use crate::session::read_plan;
@@ -68,11 +67,11 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
         Weights::Best | Weights::Step(_) => state.weights_step(),
     };
     notes.insert(0, chosen::in_words(&newest_state, step));
-    let among = draft_vocab::for_run(&plan, &train_tokens(run), &base)?;
+    let among = draft_vocab::for_run(run, &plan, &base)?;
     let heads = Heads { before, last: head, among };
     // Only prompts are read from the eval set, so the objective does not matter.
     let group_size = NextToken.examples_per_group();
-    let eval_set = EvalSet::open(&eval_tokens(run), &plan, &base, group_size, &mut |_| ())?;
+    let eval_set = EvalSet::open(run, &plan, &base, group_size, &mut |_| ())?;
     // Other weights than the plan's get a folder of their own.
     let folder = match weights {
         Weights::Planned => run.outputs(),

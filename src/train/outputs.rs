@@ -82,8 +82,8 @@ impl Export<'_> {
         self.folder.join(PAGE).is_file()
     }
 
-    /// Writes the text model: `adapter/` and `merged/`, which has the base's MTP head. With `keep`, they stay
-    /// if they are there already with exactly these weights.
+    /// Writes the text model: `adapter/` and `merged/`, which has the base's MTP head. With `keep`,
+    /// `merged/` stays if it is there already with exactly these weights.
     ///
     /// # Errors
     /// When a file cannot be written, or the written model does not compute the same as the model in memory.
@@ -92,20 +92,20 @@ impl Export<'_> {
         let adapters = self.adapters();
         let (template, merged) = (self.template()?, self.folder.join("merged"));
         let mut paths: Vec<PathBuf> = adapters.iter().map(|class| self.folder.join(class.folder())).collect();
+        // Adapters are small, and nothing compares those that are there.
+        if let Some(config) = load::lora(self.plan) {
+            for class in adapters {
+                self.write_adapter(model, config, *class)?;
+            }
+        }
         let was_there = keep
             && merged.is_dir()
-            && paths.iter().all(|path| path.is_dir())
             && self
                 .merged(model, None, template.as_deref(), &probe(self.base))
                 .is_written(&merged, &mut || (self.go_on)())?;
         if was_there {
             (self.record)("merged is there already, with exactly these weights".to_owned());
         } else {
-            if let Some(config) = load::lora(self.plan) {
-                for class in adapters {
-                    self.write_adapter(model, config, *class)?;
-                }
-            }
             self.write_merged("merged", model, None)?;
         }
         paths.push(merged);
@@ -193,7 +193,10 @@ impl Export<'_> {
 
     /// Returns the classes for which an adapter is written.
     fn adapters(&self) -> &'static [BaseClass] {
-        load::lora(self.plan).map_or(&[], |_| BaseClass::all_of(self.base))
+        match load::lora(self.plan) {
+            Some(_) => BaseClass::all_of(self.base),
+            None => &[],
+        }
     }
 
     fn write_adapter(&self, model: &Model, config: LoraConfig, class: BaseClass) -> Result<(), TrainError> {

@@ -26,7 +26,8 @@ pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainErr
     }
     match return_to_checkpoint(session, step) {
         Ok(Some(order)) => {
-            *state = State { order: Some(order), ..State::start() };
+            *state = State::start();
+            state.order = Some(order);
             true
         }
         Ok(None) => false,

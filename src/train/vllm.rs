@@ -208,7 +208,7 @@ mod tests {
         let id = "Qwen/Qwen3.5-2B";
         let (config, mut plan) = (config(id), plan(id));
         let mut served = |rank, is_own_template| {
-            plan.method = sparktune_plan::Method::Lora { rank, alpha: 1.0, rslora: false };
+            plan.method = sparktune_plan::Method::Lora { rank, alpha: 1.0, rslora: false, clipped: true };
             let serving =
                 Serving { plan: &plan, config: &config, template: None, is_own_template, longest: 10 };
             serving.adapter_command().unwrap()

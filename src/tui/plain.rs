@@ -374,7 +374,6 @@ mod tests {
                 mem_peak_bytes: Some(2_900_000_000),
                 mem_predicted_bytes: Some(3_100_000_000),
                 outputs: vec!["outputs/adapter".into()],
-                ..RunFinished::default()
             }),
             Kind::Unknown("weather".into()),
         ] {

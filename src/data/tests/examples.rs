@@ -8,8 +8,7 @@ use sparktune_base::choices::{Overlong, Think, TrainOn};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, Conversation, EvalData, EvalSplit, ExampleOptions, Format, Kind,
-    PrepareOptions, Prepared, PreviewOptions, Rejected, RenderOptions, Tokens, check, parse_line, prepare,
-    preview,
+    PrepareOptions, Prepared, PreviewOptions, Rejected, Tokens, check, parse_line, prepare, preview,
 };
 
 use crate::fixtures;
@@ -138,8 +137,7 @@ fn split_turns_are_trained_behind_the_prompt_of_a_server_with_their_reasoning() 
             panic!("a chat")
         };
         chat.messages.truncate(2 * i + 2);
-        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let prompt = tokenizer.render(&chat, options).unwrap().text;
+        let prompt = tokenizer.render_prompt(&chat).unwrap().text;
         assert!(text.starts_with(&prompt), "{text} does not begin with {prompt}");
     }
 

@@ -259,7 +259,12 @@ fn a_step_without_a_finite_loss_is_skipped_and_a_resumed_run_skips_the_same() {
     assert_eq!(warnings(&whole, "so the step was skipped (1 of at most 3 in a row)"), skipped);
 
     let parts = run_of_pairs(root.path(), LORA, false);
-    while train_poisoned(&parts, true, holds_pair_5).unwrap().outcome == Outcome::Stopped {}
+    for step in 1..=9 {
+        let finished = train_poisoned(&parts, true, holds_pair_5).unwrap();
+        assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, step));
+    }
+    // The export hears a stop too, so the last attempt gets none.
+    assert_eq!(train_poisoned(&parts, false, holds_pair_5).unwrap().outcome, Outcome::Completed);
     assert_eq!(recorded(&parts, "step", "loss_nats"), losses);
     let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&parts));

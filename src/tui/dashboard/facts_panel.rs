@@ -55,8 +55,8 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
         page.text(&attempt_words(attempt));
     }
     let checkpoints = Some(counted(known.view.checkpoints.len() as u64, "checkpoint"));
-    let facts = [checkpoints, base_to_best(&known.view), exported(&known.view)];
-    page.text(&facts.into_iter().flatten().collect::<Vec<_>>().join("; "));
+    let gained = [checkpoints, base_to_best(&known.view), exported(&known.view)];
+    page.text(&gained.into_iter().flatten().collect::<Vec<_>>().join("; "));
     page.title("plan");
     match &facts.plan {
         Some(Ok(plan)) => {

@@ -199,7 +199,6 @@ impl Story {
             mem_peak_bytes: Some(42_000_000_000),
             mem_predicted_bytes: None,
             outputs: if completed { outputs.map(str::to_owned).to_vec() } else { Vec::new() },
-            ..RunFinished::default()
         };
         self.tell(40_000, Kind::RunFinished(finished));
         self

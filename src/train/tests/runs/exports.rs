@@ -140,7 +140,7 @@ fn a_stopped_head_leaves_a_model_that_can_be_served_and_is_not_written_again() {
     let run = run(root.path(), LORA, "trained", 12, false);
     let stopped = train_until(&run, || head_steps(&run) > 0);
     assert_eq!((stopped.outcome, stopped.exported_step), (Outcome::Stopped, stopped.best_step));
-    assert_eq!(outputs(&run), ["SERVE.md", "adapter", "merged"]);
+    assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "merged"]);
     let early = page(&run);
     assert!(early.contains("vllm serve ./merged\n") || early.contains("vllm serve ./merged \\"), "{early}");
     assert!(early.contains("its training is not complete") && early.contains("| base's head |"), "{early}");
@@ -149,7 +149,10 @@ fn a_stopped_head_leaves_a_model_that_can_be_served_and_is_not_written_again() {
     let written = inode();
     assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
     assert_eq!(inode(), written);
-    assert_eq!(outputs(&run), ["SERVE.md", "adapter", "draft-tokens.pt", "merged", "merged-mtp"]);
+    assert_eq!(
+        outputs(&run),
+        ["SERVE.md", "adapter", "adapter-causal-lm", "draft-tokens.pt", "merged", "merged-mtp"]
+    );
     assert!(page(&run).contains("vllm serve ./merged-mtp"), "{}", page(&run));
 }
 
@@ -177,7 +180,7 @@ fn a_head_that_cannot_be_trained_leaves_the_base_models_head_and_a_warning() {
 
     let finished = train(&run, &AtomicBool::new(false)).unwrap();
     assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 2));
-    assert_eq!(outputs(&run), ["SERVE.md", "adapter", "draft-tokens.pt", "merged"]);
+    assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "draft-tokens.pt", "merged"]);
     let told =
         "the MTP head could not be trained, so the outputs have the base model's head: the loss became NaN";
     assert!(warnings(&run).iter().any(|warning| warning.contains(told)), "{:?}", warnings(&run));
@@ -202,6 +205,6 @@ fn an_export_is_made_again_from_the_checkpoint() {
         assert!(bytes(&run, file) == bytes(&run, &format!("best/{file}")), "best/{file} differs");
     }
     let stopped = export_run(&run, Weights::Best, &AtomicBool::new(true)).unwrap_err();
-    assert_eq!(stopped.exit_code(), 5, "{stopped}");
+    assert_eq!(stopped.exit_code(), 130, "`resume` would not continue it: {stopped}");
     assert!(run.outputs().join("best/merged/model.safetensors").is_file(), "the earlier export is kept");
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 
 use safetensors::SafeTensors;
 use sparktune_runlog::RunDir;
-use sparktune_train::{export_run, train};
+use sparktune_train::{Weights, train};
 
-use crate::{bytes, run};
+use crate::{bytes, export, run};
 
 /// Returns the rank of an adapter on a layer with 4 outputs, in the outputs of a run.
 fn rank_of_narrow_layer(run: &RunDir) -> usize {
@@ -25,7 +25,7 @@ fn a_run_of_an_older_version_keeps_its_ranks_and_a_new_one_has_clipped_ones_when
         assert_eq!(train(&run, &AtomicBool::new(true)).unwrap().steps, 1);
         assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().steps, 3);
         assert_eq!(rank_of_narrow_layer(&run), rank);
-        let outputs = export_run(&run, false).unwrap();
+        let outputs = export(&run, Weights::Planned).unwrap();
         assert_eq!(rank_of_narrow_layer(&run), rank);
         assert!(outputs.contains(&run.outputs().join("adapter-causal-lm")), "{outputs:?}");
     }

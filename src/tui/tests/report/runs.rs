@@ -309,7 +309,6 @@ pub(crate) fn realistic(root: &RunsRoot) -> RunDir {
         mem_peak_bytes: Some(31_200_000_000),
         mem_predicted_bytes: None,
         outputs: vec!["outputs/adapter".into(), "outputs/merged-mtp".into(), "outputs/SERVE.md".into()],
-        ..RunFinished::default()
     }));
     log.save();
 
