@@ -1,7 +1,7 @@
 //! The variables of the chat template for one model, one set of data and some answers.
 //!
-//! Enters: a tokenizer, answers, and the files of the data. Leaves: the tokenizer with its variables set. This
-//! file must not know what is trained.
+//! Enters: a tokenizer, answers, and the files of the data. Leaves: the tokenizer with its variables set.
+//! This file must not know what is trained.
 
 use std::path::PathBuf;
 

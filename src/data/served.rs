@@ -179,7 +179,8 @@ fn unlike_prompts(
     for target in targets {
         let holds = |span: &Range<usize>| span.start <= target.start && target.end <= span.end;
         let Some((i, span)) = rendered.messages.iter().find(|(_, span)| holds(span)) else { continue };
-        // A template with generation tags can have several spans in a turn, of which the first follows a prompt.
+        // A template with generation tags can have several spans in a turn, of which the first follows a
+        // prompt.
         if previous.replace(*i) == Some(*i) {
             continue;
         }

@@ -144,7 +144,8 @@ impl ChatTemplate {
 
     fn render_as(&self, name: &str, chat: &Chat<'_>, call: Call<'_>) -> Result<Rendered, Error> {
         // OpenAI writes arguments as a string of JSON. vLLM gives every template the object
-        // (`_postprocess_messages` in chat_utils.py), so a template that only takes the string is the exception.
+        // (`_postprocess_messages` in chat_utils.py), so a template that only takes the string is the
+        // exception.
         match self.render_once(name, chat, call, Arguments::Parsed) {
             Err(e) if chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
                 let as_written = self.render_once(name, chat, call, Arguments::AsWritten);

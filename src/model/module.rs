@@ -112,6 +112,16 @@ impl Module for Linear {
     }
 }
 
+impl<M: Module> Module for Box<M> {
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(Part<'a>)) {
+        M::walk(self, f);
+    }
+
+    fn walk_mut<'a>(&'a mut self, f: &mut dyn FnMut(PartMut<'a>)) {
+        M::walk_mut(self, f);
+    }
+}
+
 /// Implements [`Module`] for several modules of the same kind in sequence.
 macro_rules! module_of_many {
     ($([$($generics:tt)*] $many:ty;)+) => { $(

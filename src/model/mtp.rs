@@ -26,7 +26,8 @@ pub struct Mtp {
     fc: Linear,
     pre_fc_norm_embedding: Norm,
     pre_fc_norm_hidden: Norm,
-    layer: DecoderLayer,
+    /// On the heap, because a layer has tens of kilobytes of tensor handles, and heads are moved often.
+    layer: Box<DecoderLayer>,
     norm: Norm,
 }
 
@@ -90,7 +91,7 @@ impl Mtp {
             fc: Linear::new(checkpoint.param(&spec.projection.clone().below("mtp"), device)?),
             pre_fc_norm_embedding: norm(&spec.embedding_norm)?,
             pre_fc_norm_hidden: norm(&spec.hidden_norm)?,
-            layer: DecoderLayer::load(layer)?,
+            layer: Box::new(DecoderLayer::load(layer)?),
             norm: norm(&spec.norm)?,
         })
     }

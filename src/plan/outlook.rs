@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(outlook.full.fits(), small, "{} {}", model.id, outlook.full.fit_in_words());
         }
         let two = of("Qwen/Qwen3.5-2B", &spark(), None);
-        assert_eq!((two.lora.tokens_per_s, two.lora.basis), (Some(3568.0), RateBasis::OriginalRecipe));
+        assert_eq!((two.lora.tokens_per_s, two.lora.basis), (Some(3461.0), RateBasis::OriginalRecipe));
         assert_eq!((two.full.tokens_per_s, two.full.basis), (Some(3173.0), RateBasis::OriginalRecipe));
         let large = of("Qwen/Qwen3.5-27B", &spark(), None).full;
         assert!(large.fit_in_words().starts_with("does not fit: needs"), "{}", large.fit_in_words());

@@ -1,8 +1,8 @@
 //! One attempt of a run: continues from the newest checkpoint, trains the text model and the MTP head, and
 //! writes the outputs.
 //!
-//! The finished text model is written before the head is trained, so that it can be served whatever happens to
-//! the head.
+//! The finished text model is written before the head is trained, so that it can be served whatever happens
+//! to the head.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

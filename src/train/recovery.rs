@@ -17,8 +17,8 @@ use crate::session::Session;
 use crate::state::{Stage, State};
 use crate::steps::MOST_SKIPPED;
 
-/// Makes the last good checkpoint the newest and `state` the start of a new order, if `error` is that too many
-/// steps were not finite and the run has not returned before. Returns whether it is to be trained again.
+/// Makes the last good checkpoint the newest and `state` the start of a new order, if `error` is that too
+/// many steps were not finite and the run has not returned before. Returns whether it is to be trained again.
 pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainError) -> bool {
     let TrainError::NotFinite { step, .. } = *error else { return false };
     if state.stage != Stage::Main || state.order.is_some() {

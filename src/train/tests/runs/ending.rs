@@ -38,7 +38,7 @@ fn a_run_whose_loss_diverges_is_not_completed_and_says_why() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), FULL, "none", 12, false);
     let plan = std::fs::read_to_string(run.plan()).unwrap();
-    std::fs::write(run.plan(), plan.replace("learning_rate = 5e-3", "learning_rate = 5e-1")).unwrap();
+    std::fs::write(run.plan(), plan.replace("learning_rate = 5e-3", "learning_rate = 5.0")).unwrap();
     let finished = train(&run, &AtomicBool::new(false)).unwrap();
     assert_eq!(finished.outcome, Outcome::Diverged, "{:?}", finished.eval_loss);
     assert!(run.outputs().join("merged/model.safetensors").is_file());

@@ -61,7 +61,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "identical to an earlier one",
         "pack length",
         "optimizer.learning_rate",
-        "twice the rank: a scale of 2, as in the Qwen3.5 recipe",
+        "twice the rank, which scales the adapters by 2 at every rank",
         "from the speed measured by the Qwen3.5 recipe, another program",
         "Measured by phase: load 1 min 22 s",
         "the recipe's rule",
