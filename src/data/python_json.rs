@@ -128,6 +128,12 @@ impl Writer {
     }
 }
 
+/// Returns a float as Python prints it, and `None` for every other value.
+pub(crate) fn float_text(value: &Value) -> Option<String> {
+    let is_float = value.kind() == ValueKind::Number && !value.is_integer();
+    is_float.then(|| f64::try_from(value.clone()).ok().map(python_float))?
+}
+
 /// Formats a number like `repr` of a Python float: shortest digits, with an exponent from 1e16 up and below
 /// 1e-4.
 fn python_float(x: f64) -> String {

@@ -12,11 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, escape_formatter, filters};
 
 use crate::conversation::{Chat, Content, Json, Message};
 use crate::instrument::{self, instrument};
-use crate::python_json::{template_value, tojson};
+use crate::python_json::{float_text, template_value, tojson};
 use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 
 /// The name of the template with callbacks, and below that of the original one.
@@ -70,6 +71,19 @@ impl ChatTemplate {
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.add_filter("tojson", tojson);
+        env.add_filter("string", |state: &State, value: &Value| match float_text(value) {
+            Some(text) => Ok(Value::from(text)),
+            None => filters::string(state, value),
+        });
+        env.set_formatter(|out, state, value| match float_text(value) {
+            Some(text) => out.write_str(&text).map_err(Error::from),
+            None => escape_formatter(out, state, value),
+        });
+        // As in Python, none cannot be iterated over, and strings and mappings have a length and items.
+        env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+        env.add_test("sequence", |value: &Value| {
+            matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+        });
         env.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Refusal))
         });
@@ -206,11 +220,16 @@ impl ChatTemplate {
         let inline = message.inline_thinking().filter(|_| self.moves_thinking);
         match (&message.content, inline) {
             (_, Some((_, answer))) => fields.push(("content", Value::from(answer))),
-            (Content::Absent, _) => {}
-            (Content::Null, _) => fields.push(("content", Value::from(()))),
+            // vLLM gives templates an empty text or list for content that is null or absent.
+            (Content::Absent | Content::Null, _) if self.flattens_parts => {
+                fields.push(("content", Value::from("")));
+            }
+            (Content::Absent | Content::Null, _) => {
+                fields.push(("content", Value::from(Vec::<Value>::new())));
+            }
             (Content::Text(text), _) => fields.push(("content", Value::from(&**text))),
-            // Joined as vLLM joins the parts for templates that read content as text.
-            (Content::Parts(parts), _) if self.flattens_parts => {
+            // Joined as vLLM joins the parts for templates that read content as text, and those of tools.
+            (Content::Parts(parts), _) if self.flattens_parts || message.role == "tool" => {
                 fields.push(("content", Value::from(parts.join("\n"))));
             }
             (Content::Parts(parts), _) => {
@@ -221,8 +240,11 @@ impl ChatTemplate {
             }
         }
         let reasoning = inline.map(|(thought, _)| thought).or(message.reasoning_content.as_deref());
+        // Servers and templates have three names for it.
         let texts = [
             ("reasoning_content", reasoning),
+            ("reasoning", reasoning),
+            ("thinking", reasoning),
             ("name", message.name.as_deref()),
             ("tool_call_id", message.tool_call_id.as_deref()),
         ];

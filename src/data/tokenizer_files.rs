@@ -51,6 +51,11 @@ pub(crate) fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
     ids
 }
 
+/// Reads a template file. Jinja in Python takes every kind of line end for its own.
+fn read_template(path: &Path) -> std::io::Result<String> {
+    Ok(std::fs::read_to_string(path)?.replace("\r\n", "\n"))
+}
+
 /// Returns the template's source and its file: the given file, otherwise that of the checkpoint.
 pub(crate) fn template_of(
     folder: &Path,
@@ -59,7 +64,7 @@ pub(crate) fn template_of(
 ) -> Result<Option<(PathBuf, String)>, DataError> {
     match given {
         Some(path) => {
-            let source = std::fs::read_to_string(path).map_err(DataError::io("read", path))?;
+            let source = read_template(path).map_err(DataError::io("read", path))?;
             Ok(Some((path.to_owned(), source)))
         }
         None => template_source(folder, config),
@@ -79,7 +84,7 @@ pub fn chat_template_of(folder: &Path) -> Result<Option<String>, DataError> {
 /// string, or a list of named templates).
 fn template_source(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>, DataError> {
     let path = folder.join(TEMPLATE);
-    match std::fs::read_to_string(&path) {
+    match read_template(&path) {
         Ok(source) => return Ok(Some((path, source))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => return Err(DataError::io("read", path)(e)),

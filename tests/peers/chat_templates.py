@@ -250,7 +250,7 @@ def checked(program, folder, template, variables):
     rejected.unlink(missing_ok=True)
     command = [program, "check", data, "--model", folder, "--chat-template", template, "--rejected", rejected, "--json"]
     # Of the examples that are shown, two are from the middle and the end.
-    command += ["--template-kwargs", json.dumps(variables), "--max-rejected", "1", "--show", str(len(CONVERSATIONS) + 2)]
+    command += ["--template-kwargs", json.dumps(variables), "--think", "train", "--max-rejected", "1", "--show", str(len(CONVERSATIONS) + 2)]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if not done.stdout.startswith("{"):
         return done.stderr.strip() or f"exit code {done.returncode} without a word", set()

@@ -194,3 +194,40 @@ fn a_named_template_is_found_in_the_configuration() {
     let chat = Chat { messages: vec![sparktune_data::Message::text("user", "u")], tools: None };
     assert_eq!(tokenizer.render(&chat).unwrap().text, "user:u<|im_end|>");
 }
+
+#[test]
+fn values_are_printed_and_tested_as_in_python() {
+    let tokenizer = with_template(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls or [] %}\
+         {% for name, value in call.function.arguments | items %} {{ value }},{{ value | string }}\
+         {{ ',none' if value is none and value is not iterable }}{{ ',sequence' if value is sequence }}{% endfor %}\
+         {% endfor %};{% endfor %}",
+    )
+    .unwrap();
+    let arguments = json!({ "tiny": 2.5e-7, "huge": 1e22, "one": 1.0, "whole": 3, "none": null, "text": "ab", "map": {} });
+    let line = json!({ "messages": [
+        { "role": "user", "content": "u" },
+        { "role": "assistant", "content": null, "tool_calls": [{ "function": { "name": "f", "arguments": arguments } }] },
+        { "role": "tool", "content": [{ "type": "text", "text": "x" }, { "type": "text", "text": "y" }] },
+        { "role": "assistant", "content": "a" },
+    ] });
+    let text = marked(&tokenizer, &line).unwrap().replace(['⟦', '⟧'], "");
+    let expected = "user: u;assistant:  2.5e-07,2.5e-07 1e+22,1e+22 1.0,1.0 3,3 None,None,none ab,ab,sequence {},{},sequence;\
+                    tool: x\ny;assistant: a;";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn reasoning_has_all_names_that_templates_know() {
+    for name in ["reasoning_content", "reasoning", "thinking"] {
+        let tokenizer = with_template(&format!(
+            "{{% for m in messages %}}{{{{ m.role }}}}: {{{{ m.{name} }}}}{{{{ m.content }}}};{{% endfor %}}"
+        ))
+        .unwrap();
+        let line = json!({ "messages": [
+            { "role": "user", "content": "u" },
+            { "role": "assistant", "content": "a", "reasoning_content": "r" },
+        ] });
+        assert_eq!(marked(&tokenizer, &line).unwrap().replace(['⟦', '⟧'], ""), "user: u;assistant: ra;");
+    }
+}
