@@ -393,7 +393,7 @@ impl Resolver<'_> {
             "data.think",
             &answers.think,
             DataPlan::THINK,
-            "when the model is served, the template puts an empty think block into the prompt, so the block is context",
+            "an empty think block that the template adds belongs to the prompt of a server that is told not to think, so it is context; `check` counts the turns whose prompt is another",
         );
         let (train_on, split_turns, overlong) = self.examples();
         let template_kwargs = self.template_kwargs();

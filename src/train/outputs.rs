@@ -21,7 +21,7 @@ use crate::examples::{open_tokens, train_tokens};
 use crate::exported_template::exported_template;
 use crate::load;
 use crate::serve::{HeadReport, Served, serve_page};
-use crate::vllm::Serving;
+use crate::vllm::{Serving, other_prompts};
 
 /// The number of prompts of the eval set on which acceptance is measured.
 const PROMPTS: usize = 4;
@@ -171,11 +171,12 @@ impl Export<'_> {
             is_own_template: own_template.is_some(),
             longest: tokens.lengths().iter().copied().max().unwrap_or(0),
         };
+        let notes: Vec<String> = notes.iter().cloned().chain(other_prompts(self.run)).collect();
         let page = serve_page(&Served {
             plan: self.plan,
             serving,
             folder: served,
-            notes,
+            notes: &notes,
             adapters: self.adapters(),
             is_wrapper: self.base.is_wrapper(),
             is_tied: self.base.is_tied(),

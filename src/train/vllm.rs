@@ -5,10 +5,15 @@
 //! (`vllm/reasoning`, `vllm/tool_parsers`, `vllm/config/lora.py`).
 
 use std::ffi::OsStr;
+use std::fs;
 
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::shell::shown_word;
 use sparktune_base::units::count;
+use sparktune_data::Report;
 use sparktune_plan::{Architecture, ModelConfig, Plan};
+use sparktune_runlog::RunDir;
 
 /// The tokens that an answer may have beyond the longest example.
 const ROOM: u64 = 2048;
@@ -140,6 +145,22 @@ impl Serving<'_> {
     }
 }
 
+/// Says how many examples of a run have turns that were trained behind another prompt than a server sends, if
+/// the report on its data counts some.
+pub(crate) fn other_prompts(run: &RunDir) -> Option<String> {
+    // Runs of older programs have another report or none.
+    let report = fs::read(run.data().join("report.json")).ok()?;
+    let report: Report = serde_json::from_slice(&report).ok()?;
+    let found = report.template.map(|template| template.unlike_served).filter(|found| found.examples > 0)?;
+    let first = found.note.map(|note| format!(", as {}", escape(&note))).unwrap_or_default();
+    Some(format!(
+        "{} of {} examples have turns that were trained behind another prompt than a server sends{first}. `{} check` names them. A request sets variables of the chat template as `chat_template_kwargs`; `--split-turns` of a new run trains each turn behind the prompt that a server sends for it.",
+        count(found.examples),
+        count(report.examples),
+        program_name()
+    ))
+}
+
 /// Joins a command and its flags, one flag a line.
 fn lines(command: String, flags: impl Iterator<Item = String>) -> String {
     std::iter::once(command).chain(flags).collect::<Vec<_>>().join(" \\\n  ")
@@ -220,5 +241,24 @@ mod tests {
         assert!(served(8, true).unwrap().contains("--max-lora-rank 8 "));
         assert!(served(8, true).unwrap().contains("--chat-template ./merged/chat_template.jinja"));
         assert!(served(600, false).unwrap_err().contains("up to rank 512"));
+    }
+
+    #[test]
+    fn turns_trained_behind_another_prompt_are_told_with_their_number() {
+        let root = tempfile::tempdir().unwrap();
+        let run = sparktune_runlog::RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        assert_eq!(other_prompts(&run), None, "a run of an older program");
+        let mut report = Report { examples: 320, template: Some(Default::default()), ..Report::default() };
+        let mut write = |examples: u64| {
+            let found = &mut report.template.as_mut().unwrap().unlike_served;
+            (found.examples, found.note) = (examples, Some("messages[2] \u{1b}".into()));
+            fs::create_dir_all(run.data()).unwrap();
+            fs::write(run.data().join("report.json"), serde_json::to_string(&report).unwrap()).unwrap();
+        };
+        write(0);
+        assert_eq!(other_prompts(&run), None);
+        write(298);
+        let words = other_prompts(&run).unwrap();
+        assert!(words.starts_with("298 of 320 examples") && words.contains("messages[2] \\u{1b}"), "{words}");
     }
 }
