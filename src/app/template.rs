@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
 use sparktune_data::{ChatTokenizer, Format, has_reasoning};
 use sparktune_plan::{Answers, TemplateKwargs};
 
@@ -13,6 +14,9 @@ use crate::listener::Listener;
 
 /// Gives the chat template the variables of the answers. Without such an answer, data without reasoning is
 /// rendered with `enable_thinking` off, where the template knows that variable.
+///
+/// # Errors
+/// The template does not read a variable of the answers, or the data cannot be read.
 pub(crate) fn set_template_kwargs(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
@@ -21,7 +25,14 @@ pub(crate) fn set_template_kwargs(
     listener: &dyn Listener,
 ) -> Result<(), Failure> {
     let kwargs = match &answers.template_kwargs {
-        Some(answer) => answer.value.clone(),
+        Some(answer) => {
+            if let Some(unread) = answer.value.0.keys().find(|name| !tokenizer.reads_variable(name)) {
+                let text =
+                    format!("the chat template reads no variable `{}` (--template-kwargs)", escape(unread));
+                return Err(Failure::usage(text).hint("Compare its name with those in the template"));
+            }
+            answer.value.clone()
+        }
         None if !tokenizer.thinking().is_some_and(|thinking| thinking.can_switch) => {
             TemplateKwargs::default()
         }
@@ -49,7 +60,7 @@ mod tests {
     use crate::listener::Silent;
 
     /// Returns the variables that are set for a file with this answer in it.
-    fn kwargs(answer: &str, said: Option<TemplateKwargs>) -> TemplateKwargs {
+    fn kwargs(answer: &str, said: Option<TemplateKwargs>) -> Result<TemplateKwargs, Failure> {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
         let mut tokenizer = ChatTokenizer::from_dir(&fixture).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -58,16 +69,23 @@ mod tests {
             { "role": "user", "content": "Question" }, { "role": "assistant", "content": answer } ] });
         std::fs::write(&data, line.to_string()).unwrap();
         let answers = Answers { template_kwargs: said.map(Answer::flag), ..Answers::default() };
-        set_template_kwargs(&mut tokenizer, &answers, &[data], None, &Silent).unwrap();
-        TemplateKwargs(tokenizer.kwargs().clone())
+        set_template_kwargs(&mut tokenizer, &answers, &[data], None, &Silent)?;
+        Ok(TemplateKwargs(tokenizer.kwargs().clone()))
     }
 
     #[test]
     fn data_without_reasoning_turns_thinking_off_unless_the_user_says_otherwise() {
-        assert_eq!(kwargs("Answer", None), TemplateKwargs::without_thinking());
-        assert_eq!(kwargs("<think>\nwhy\n</think>\n\nAnswer", None), TemplateKwargs::default());
+        assert_eq!(kwargs("Answer", None).unwrap(), TemplateKwargs::without_thinking());
+        assert_eq!(kwargs("<think>\nwhy\n</think>\n\nAnswer", None).unwrap(), TemplateKwargs::default());
         let said = TemplateKwargs([("preserve_thinking".to_owned(), true.into())].into());
-        assert_eq!(kwargs("Answer", Some(said.clone())), said);
-        assert_eq!(kwargs("Answer", Some(TemplateKwargs::default())), TemplateKwargs::default());
+        assert_eq!(kwargs("Answer", Some(said.clone())).unwrap(), said);
+        assert_eq!(kwargs("Answer", Some(TemplateKwargs::default())).unwrap(), TemplateKwargs::default());
+    }
+
+    #[test]
+    fn a_variable_that_the_template_does_not_read_is_refused() {
+        let misspelt = TemplateKwargs([("enable_thinkin".to_owned(), false.into())].into());
+        let refused = kwargs("Answer", Some(misspelt)).unwrap_err();
+        assert!(refused.text.contains("reads no variable `enable_thinkin`"), "{}", refused.text);
     }
 }

@@ -62,7 +62,7 @@ pub fn check(
             print(&example_text(example, style.plain))?;
         }
         if let Some(path) = rejected_path {
-            print(&rejected_lines(path)?)?;
+            print(&rejected_lines(path, report.listed_lines())?)?;
         }
         print(&report.to_string())?;
         if let Some(path) = rejected_path {
@@ -94,7 +94,7 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
 }
 
 /// Describes the first rejected lines: place, field, reason, fix.
-fn rejected_lines(path: &Path) -> Result<String, Failure> {
+fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut text = String::new();
     for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(LISTED) {
@@ -103,6 +103,9 @@ fn rejected_lines(path: &Path) -> Result<String, Failure> {
         let place = format!("{}:{}: {}", rejected.file, rejected.line, rejected.rejection);
         text.push_str(&escape(&place));
         text.push('\n');
+    }
+    if total > LISTED as u64 {
+        text.push_str(&format!("… and {} more\n", count(total - LISTED as u64)));
     }
     Ok(text)
 }

@@ -235,6 +235,11 @@ impl ChatTokenizer {
         self.kwargs = kwargs;
     }
 
+    /// Returns whether the template reads a variable of this name.
+    pub fn reads_variable(&self, name: &str) -> bool {
+        self.template.as_ref().is_some_and(|(template, _)| template.reads(name))
+    }
+
     /// Returns the variables with which the template is rendered.
     pub fn kwargs(&self) -> &TemplateKwargs {
         &self.kwargs

@@ -147,6 +147,8 @@ pub struct Span {
 struct Candidate<'a> {
     file: u32,
     line: u64,
+    /// The length of the line in bytes, which includes tools.
+    line_bytes: usize,
     conversation: Conversation<'a>,
 }
 
@@ -187,7 +189,13 @@ pub fn preview(
                 .and_then(|text| parse_line(chunk.format, text));
             match parsed {
                 Ok(conversation) => {
-                    candidates.push(Candidate { file: chunk.file, line: line.line_no, conversation });
+                    let line_bytes = line.bytes.len();
+                    candidates.push(Candidate {
+                        file: chunk.file,
+                        line: line.line_no,
+                        line_bytes,
+                        conversation,
+                    });
                 }
                 Err(rejection) => refuse(chunk.file, line.line_no, rejection),
             }
@@ -205,7 +213,7 @@ pub fn preview(
             if std::mem::replace(&mut shown[i], true) {
                 continue;
             }
-            let Candidate { file, line, conversation } = &candidates[i];
+            let Candidate { file, line, conversation, .. } = &candidates[i];
             let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
             match previewed(conversation, place, pick, tokenizer, options) {
                 Ok(examples) => {
@@ -224,7 +232,7 @@ pub fn preview(
     let first = if options.limit > 2 { options.limit - 2 } else { options.limit };
     show(&mut (0..candidates.len()), Pick::First, first);
     let mut by_length: Vec<usize> = (0..candidates.len()).collect();
-    by_length.sort_by_key(|i| std::cmp::Reverse(candidates[*i].conversation.text_bytes()));
+    by_length.sort_by_key(|i| std::cmp::Reverse(candidates[*i].line_bytes));
     if options.limit > 2 {
         show(&mut (candidates.len() / 2..candidates.len()), Pick::Middle, options.limit - 1);
         show(&mut by_length.into_iter(), Pick::Longest, options.limit);

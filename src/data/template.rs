@@ -145,6 +145,14 @@ impl ChatTemplate {
         apart.is_some_and(|text| text.contains("Reasoning") && inline.as_ref() != Some(&text))
     }
 
+    /// Returns whether the template reads a variable of this name.
+    pub(crate) fn reads(&self, name: &str) -> bool {
+        let source = if self.has_generation_marks { TRACED } else { PLAIN };
+        self.env
+            .get_template(source)
+            .is_ok_and(|template| template.undeclared_variables(false).contains(name))
+    }
+
     /// Renders a conversation and reports the ranges of its messages.
     pub(crate) fn render(&self, chat: &Chat<'_>, call: Call<'_>) -> Result<Rendered, Error> {
         self.render_as(TRACED, chat, call)

@@ -115,7 +115,8 @@ impl From<&Memory> for Shortage {
 /// difference of the peak from the prediction; it is left out when the prediction is 0.
 pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
     let (predicted, peak) = (bytes(predicted_bytes), bytes(peak_bytes));
-    if predicted_bytes == 0 {
+    // Below this, what every process needs outweighs the model, and the share would say nothing.
+    if predicted_bytes < 1 << 30 {
         return format!("predicted {predicted}, peak {peak}");
     }
     let error = (peak_bytes as f64 / predicted_bytes as f64 - 1.0) * 100.0;

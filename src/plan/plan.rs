@@ -3,7 +3,8 @@
 //! Written once as `plan.toml` into the run folder and never changed. Values are grouped as in a preset, so
 //! that the plan of an old run can be used as `--preset`.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
@@ -100,6 +101,17 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
+    /// Returns the model as other programs find it, wherever they run: its id on the hub, or the absolute
+    /// path of its folder.
+    pub fn reference(&self) -> Cow<'_, str> {
+        let in_cache = format!("models--{}", self.id.replace('/', "--"));
+        let is_of_hub = |path: &Path| path.iter().any(|part| part == in_cache.as_str());
+        match &self.path {
+            Some(path) if path.is_absolute() && !is_of_hub(path) => path.to_string_lossy(),
+            _ => Cow::Borrowed(&self.id),
+        }
+    }
+
     /// Returns the user's options for reading the model's config.
     pub fn config_options(&self) -> ConfigOptions {
         ConfigOptions { computed_as: self.architecture, ignored_fields: self.ignored_fields.clone() }

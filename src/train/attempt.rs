@@ -260,6 +260,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let last = self.state.main_steps;
         let exported = *self.state.exported_step.get_or_insert(last);
         let mut notes = vec![chosen::in_words(self.state, exported)];
+        notes.extend(self.state.diverged().map(|why| format!("**This run diverged:** {why}")));
         let of_base = || Heads { before: None, last: base_head.clone(), among: None };
         let untrained = head.filter(|_| self.plan.mtp == MtpChoice::Trained);
         self.session.phase("export", "writing the adapter and the merged model");

@@ -48,8 +48,13 @@ pub(crate) fn in_words(state: &State, exported: u64) -> String {
     let last = state.main_steps;
     match state.best_step {
         Some(best) if best == exported => {
+            let base =
+                state.health.base_eval().filter(|base| state.best_eval().is_some_and(|best| best >= *base));
+            let worse = base
+                .map(|base| format!(", but not lower than the base model's ({base:.4})"))
+                .unwrap_or_default();
             format!(
-                "The weights are those of step {best} of {last}, which had the lowest loss on the eval set{loss}."
+                "The weights are those of step {best} of {last}, which had the lowest loss on the eval set{loss}{worse}."
             )
         }
         Some(best) => format!(
@@ -75,6 +80,9 @@ mod tests {
             best.contains("step 6 of 12") && best.contains("lowest loss on the eval set (0.5000)"),
             "{best}"
         );
+        state.health.base(0.25);
+        let worse = in_words(&state, 6);
+        assert!(worse.contains("(0.5000), but not lower than the base model's (0.2500)"), "{worse}");
         let last = in_words(&state, 12);
         assert!(last.contains("step 12 of 12") && last.contains("`export --best`"), "{last}");
     }

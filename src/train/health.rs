@@ -181,8 +181,18 @@ impl Health {
         })
     }
 
-    /// Returns why the run counts as diverged with the losses so far, or `None` if it does not.
-    pub(crate) fn diverged(&self) -> Option<String> {
+    /// Returns the base's loss on the eval set.
+    pub(crate) fn base_eval(&self) -> Option<f64> {
+        self.base_eval.map(Nats::value)
+    }
+
+    /// Returns why the run counts as diverged with the losses so far, or `None` if it does not. `exported` is
+    /// the loss of the exported weights on the eval set: if it is lower than the base's, the run has not
+    /// failed, whatever came after them.
+    pub(crate) fn diverged(&self, exported: Option<f64>) -> Option<String> {
+        if exported.zip(self.base_eval()).is_some_and(|(exported, base)| exported < base) {
+            return None;
+        }
         let evals = self.base_eval.zip(self.last_eval).map(|(base, last)| (base.value(), last.value()));
         let (what, last, start) = match (evals, self.average.zip(self.start())) {
             (Some((base, last)), _) if last > limit(base) => {
@@ -265,7 +275,7 @@ mod tests {
         let losses = [vec![2.0; 10], vec![9.0; 40]].concat();
         // The average passes 3 at the second of them, and stays above for ten steps.
         assert_eq!(warned_at(&mut health, losses), [21]);
-        let why = health.diverged().unwrap();
+        let why = health.diverged(None).unwrap();
         assert!(why.contains("far above that of the first steps, 2.0000"), "{why}");
         assert!(why.contains("--learning-rate"), "{why}");
     }
@@ -278,7 +288,7 @@ mod tests {
         for losses in [spike, noise, falling] {
             let mut health = Health::default();
             assert_eq!(warned_at(&mut health, losses), [] as [usize; 0]);
-            assert_eq!(health.diverged(), None);
+            assert_eq!(health.diverged(None), None);
         }
     }
 
@@ -287,7 +297,7 @@ mod tests {
         let mut health = Health::default();
         let losses = [vec![2.0; 10], vec![9.0; 20], vec![1.0; 60]].concat();
         assert_eq!(warned_at(&mut health, losses).len(), 1);
-        assert_eq!(health.diverged(), None);
+        assert_eq!(health.diverged(None), None);
     }
 
     #[test]
@@ -295,10 +305,11 @@ mod tests {
         let mut health = Health::default();
         health.base(2.0);
         assert_eq!(warned_at(&mut health, [2.0, 5.0, 9.0]), [] as [usize; 0]);
-        assert_eq!(health.diverged(), None);
+        assert_eq!(health.diverged(None), None);
         let said = health.evaluated(3, 3, 9.0);
         assert!(said.len() == 1 && said[0].contains("base model's was 2.0000"), "{said:?}");
-        assert!(health.diverged().unwrap().contains("the base model's, 2.0000"));
+        assert!(health.diverged(Some(9.0)).unwrap().contains("the base model's, 2.0000"));
+        assert_eq!(health.diverged(Some(1.5)), None, "weights that are better than the base were exported");
     }
 
     #[test]

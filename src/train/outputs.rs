@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use sparktune_base::files::{exchange, sync, write_and_sync};
 use sparktune_data::chat_template_of;
 use sparktune_model::export::Merged;
-use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
+use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::RunDir;
 
@@ -71,7 +71,7 @@ pub(crate) struct Export<'a> {
     pub(crate) record: &'a dyn Fn(String),
     pub(crate) warn: &'a dyn Fn(String),
     /// Is asked between tensors, layers and measurements. If it says no, the export ends with
-    /// [`ModelError::Stopped`].
+    /// [`ModelError::Stopped`](sparktune_model::ModelError::Stopped).
     pub(crate) go_on: &'a dyn Fn() -> bool,
 }
 
@@ -204,7 +204,7 @@ impl Export<'_> {
         let partial = self.folder.join(format!(".{}.new", class.folder()));
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
-        model.save_lora(&partial, config, self.base, &self.plan.model.id, class)?;
+        model.save_lora(&partial, config, self.base, &self.plan.model.reference(), class)?;
         replace(&partial, &self.folder.join(class.folder()))
     }
 
@@ -255,13 +255,10 @@ impl Export<'_> {
         among: Option<&[u32]>,
     ) -> Result<Option<HeadReport>, TrainError> {
         let Some((eval_set, head)) = self.eval_set.zip(head) else { return Ok(None) };
-        if !(self.go_on)() {
-            return Err(ModelError::Stopped.into());
-        }
         let mut head = head.clone();
         head.set_trainable(false);
         let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
-        let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids);
+        let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids, self.go_on)?;
         if let Some(report) = &report {
             (self.record)(format!("{which}: {}", report.in_a_line()));
             if let Some(defect) = report.defect() {

@@ -82,7 +82,7 @@ pub(crate) fn train_for(
     }
     let (outcome, reason, outputs) = match &result {
         Ok(Ending::Completed { outputs }) => {
-            let why = state.health.diverged();
+            let why = state.diverged();
             let outcome = if why.is_some() { Outcome::Diverged } else { Outcome::Completed };
             (outcome, why, outputs.clone())
         }
@@ -96,7 +96,7 @@ pub(crate) fn train_for(
         eval_loss: state.last_eval(),
         best_step: state.best_step,
         best_eval: state.best_eval(),
-        exported_step: state.exported_step,
+        exported_step: state.exported_step.filter(|_| run.outputs().join("merged").is_dir()),
         outputs,
     };
     let relative =

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use sparktune_base::units::{bytes, count, percent};
-use sparktune_model::{Acceptance, BaseClass, Drafter, Generator, Model, Mtp, speculative_greedy};
+use sparktune_model::{
+    Acceptance, BaseClass, Drafter, Generator, Model, ModelError, Mtp, speculative_greedy,
+};
 use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
 use crate::adapter_section::section_of_adapter;
@@ -77,41 +79,41 @@ impl HeadReport {
         among: Option<&[u32]>,
         prompts: &[Vec<u32>],
         stops: &[u32],
-    ) -> Option<Self> {
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, ModelError> {
         if prompts.is_empty() {
-            return None;
+            return Ok(None);
         }
+        let may_go_on = || if go_on() { Ok(()) } else { Err(ModelError::Stopped) };
         let stop = |id: u32| stops.contains(&id);
-        let greedy: Vec<Vec<u32>> = prompts
-            .iter()
-            .map(|prompt| {
-                let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
-                if let Some(end) = plain.iter().position(|id| stop(*id)) {
-                    plain.truncate(end + 1);
-                }
-                plain
-            })
-            .collect();
+        let mut greedy: Vec<Vec<u32>> = Vec::new();
+        for prompt in prompts {
+            may_go_on()?;
+            let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
+            if let Some(end) = plain.iter().position(|id| stop(*id)) {
+                plain.truncate(end + 1);
+            }
+            greedy.push(plain);
+        }
         let drafter = among.map_or_else(|| Drafter::new(model, mtp), |ids| Drafter::among(model, mtp, ids));
         let mut departure: Option<Departure> = None;
-        let accepted = (1..=LONGEST_DRAFT)
-            .map(|length| {
-                let mut all = Acceptance::default();
-                for (number, (prompt, greedy)) in (1..).zip(prompts.iter().zip(&greedy)) {
-                    let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
-                    if departure.as_ref().is_none_or(Departure::is_tie) {
-                        departure =
-                            Departure::find(model, number, prompt, greedy, &text).or(departure.take());
-                    }
-                    all.accepted.extend(run.accepted);
+        let mut accepted = Vec::new();
+        for length in 1..=LONGEST_DRAFT {
+            let mut all = Acceptance::default();
+            for (number, (prompt, greedy)) in (1..).zip(prompts.iter().zip(&greedy)) {
+                may_go_on()?;
+                let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
+                if departure.as_ref().is_none_or(Departure::is_tie) {
+                    departure = Departure::find(model, number, prompt, greedy, &text).or(departure.take());
                 }
-                all.mean()
-            })
-            .collect();
+                all.accepted.extend(run.accepted);
+            }
+            accepted.push(all.mean());
+        }
         let config = model.config();
         let rows = among.map_or(config.vocab_size, <[u32]>::len);
         let reading = Reading::from_config(config, rows);
-        Some(Self { accepted, reading, rows, departure, prompts: prompts.len() })
+        Ok(Some(Self { accepted, reading, rows, departure, prompts: prompts.len() }))
     }
 
     /// Returns the estimated speed-up of serving with drafts of `length` tokens over plain decoding.
@@ -211,7 +213,7 @@ pub(crate) fn serve_page(served: &Served) -> String {
     ));
     if !served.adapters.is_empty() {
         line("\n## The adapter alone (PEFT)\n".into());
-        line(section_of_adapter(&plan.model.id, served.adapters, served.is_wrapper));
+        line(section_of_adapter(&plan.model.reference(), served.adapters, served.is_wrapper));
     }
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {

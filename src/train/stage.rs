@@ -197,7 +197,11 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             };
             self.session.warn(
                 format!(
-                    "stopping early: {evaluations} evaluations in a row did not improve on the best loss; {exported}"
+                    "stopping early: {} did not improve on the best loss; {exported}",
+                    match evaluations {
+                        1 => "the last evaluation".to_owned(),
+                        more => format!("the last {more} evaluations"),
+                    }
                 ),
                 Some(self.steps.state.step),
             );

@@ -118,6 +118,12 @@ impl State {
         self.best_eval.map(f64::from_bits)
     }
 
+    /// Returns why the run counts as diverged, or `None` if it does not.
+    pub(crate) fn diverged(&self) -> Option<String> {
+        let is_best = self.exported_step.is_some() && self.exported_step == self.best_step;
+        self.health.diverged(if is_best { self.best_eval() } else { self.last_eval() })
+    }
+
     /// Returns the step of the text model's weights in the checkpoint of this state.
     pub(crate) fn weights_step(&self) -> u64 {
         match self.stage {

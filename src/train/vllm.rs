@@ -65,7 +65,8 @@ impl Serving<'_> {
             self.is_own_template.then(|| "--chat-template ./merged/chat_template.jinja".to_owned());
         let flags = std::iter::once(adapter).chain(template);
         let flags = flags.chain(self.flags().into_iter().map(|flag| flag.text));
-        let base = shown_word(OsStr::new(&self.plan.model.id));
+        let reference = self.plan.model.reference();
+        let base = shown_word(OsStr::new(reference.as_ref()));
         Some(Ok(lines(format!("vllm serve {base}"), flags)))
     }
 
