@@ -18,8 +18,20 @@ use crate::values::Value;
 #[serde(transparent)]
 pub struct TemplateKwargs(pub BTreeMap<String, Json>);
 
-/// The variables that every rendering sets itself.
-const TAKEN: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+/// The names that every rendering gives a meaning itself.
+const TAKEN: [&str; 8] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "loop",
+    "namespace",
+    "range",
+    "raise_exception",
+    "strftime_now",
+];
+
+/// The largest depth of a value. The plan, which is written as TOML, can be read up to a depth of 80.
+const DEEPEST: usize = 32;
 
 impl TemplateKwargs {
     /// Returns the variables that tell a template not to think.
@@ -43,18 +55,20 @@ impl TemplateKwargs {
             starts && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         };
         let is_fit = |(name, value): (&String, &Json)| {
-            is_name(name) && !TAKEN.contains(&name.as_str()) && fits_toml(value)
+            is_name(name) && !TAKEN.contains(&name.as_str()) && fits_toml(value, DEEPEST)
         };
         variables.iter().all(is_fit).then_some(Self(variables))
     }
 }
 
-/// Returns whether TOML can hold a value: it has no null, and its integers have 64 bits with a sign.
-fn fits_toml(value: &Json) -> bool {
+/// Returns whether TOML can hold a value: it has no null, its integers have 64 bits with a sign, and it is at
+/// most `depth` deep.
+fn fits_toml(value: &Json, depth: usize) -> bool {
+    let fits = |value: &Json| depth > 1 && fits_toml(value, depth - 1);
     match value {
         Json::Null => false,
-        Json::Array(items) => items.iter().all(fits_toml),
-        Json::Object(fields) => fields.values().all(fits_toml),
+        Json::Array(items) => items.iter().all(fits),
+        Json::Object(fields) => fields.values().all(fits),
         Json::Number(number) => number.is_i64() || number.is_f64(),
         Json::Bool(_) | Json::String(_) => true,
     }
@@ -129,12 +143,16 @@ mod tests {
             r#"{"a-b": 1}"#,
             r#"{"": 1}"#,
             r#"{"messages": []}"#,
+            r#"{"namespace": 1}"#,
+            &format!(r#"{{"deep": {}1{}}}"#, "[".repeat(32), "]".repeat(32)),
         ] {
             assert_eq!(TemplateKwargs::from_text(text), None, "{text}");
             let mut answers = Answers::default();
             let error = answers.set("template-kwargs", text, Origin::Flag).unwrap_err().to_string();
             assert!(error.contains("--template-kwargs") && error.contains("JSON object"), "{error}");
         }
+        let fits = format!(r#"{{"deep": {}1{}}}"#, "[".repeat(31), "]".repeat(31));
+        assert!(TemplateKwargs::from_text(&fits).is_some());
     }
 
     #[test]
