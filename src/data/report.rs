@@ -278,7 +278,7 @@ impl Report {
             ),
             ("with tools that the chat template leaves out", of_template(|t| &t.tools_left_out)),
             (
-                "with turns trained behind another prompt than a server sends",
+                "with turns trained behind another prompt than a server sends, which --split-turns, --think and --template-kwargs change",
                 of_template(|t| &t.unlike_served),
             ),
         ];
