@@ -184,10 +184,10 @@ start_long_run() {
 must_have_stopped() {
     local code=0
     wait "$door_pid" || code=$?
-    [[ $code == 5 ]] || wrong "$1 stops the run behind a checkpoint (exit code $code instead of 5)"
+    [[ $code == 5 ]] || wrong "$1 stops the run after a checkpoint (exit code $code instead of 5)"
     flock --nonblock --shared "$lease" true || wrong "the lease is free after $1"
     compgen -G 'runs/*/checkpoints/step-*' >"$work/said" || wrong "a checkpoint after $1"
-    ok "$1 stops the run behind a checkpoint, with exit code 5"
+    ok "$1 stops the run after a checkpoint, with exit code 5"
 }
 
 use_door() {

@@ -20,9 +20,9 @@ pub enum Exit {
     Usage = 2,
     /// The data was rejected.
     Data = 3,
-    /// The device, the memory or the disk prevents the operation.
+    /// The device, the memory or the disk prevents the operation, or the loss is not finite.
     Device = 4,
-    /// The training was stopped or ended from outside; `resume` continues the run.
+    /// The training was stopped before its end, by a request or from outside; `resume` continues the run.
     Stopped = 5,
     /// The run was trained to its end, but its loss diverged.
     Diverged = 7,
@@ -34,8 +34,8 @@ pub enum Exit {
     /// Nothing is wrong, but the operation is not possible on this machine. This is automake's code for a
     /// skipped test.
     Skipped = 77,
-    /// The user interrupted the operation before there was a run, so there is nothing to resume. This is what
-    /// a shell reports for a program that Ctrl-C ended.
+    /// The user interrupted the operation, and there is nothing to resume. This is what a shell reports for a
+    /// program that Ctrl-C ended.
     Interrupted = 130,
 }
 

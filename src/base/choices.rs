@@ -91,7 +91,7 @@ choice! {
         Drop = "drop",
         /// It ends at the limit: its beginning is kept, and only tokens before the limit are trained.
         Truncate = "truncate",
-        /// A conversation becomes several examples of whole turns, each behind the system turn.
+        /// A conversation becomes several examples of whole turns, each after the system turn.
         Split = "split",
     }
 }

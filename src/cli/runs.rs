@@ -35,7 +35,7 @@ pub(crate) struct StopArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub run: RunName,
-    /// Export the weights with the lowest evaluation loss into outputs/best
+    /// Export the weights with the lowest held-out loss into outputs/best
     #[arg(long)]
     pub best: bool,
     /// Export the checkpoint of this step into a folder of its own, outputs/step-…

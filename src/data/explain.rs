@@ -48,7 +48,9 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32, overlong: Overlong) -> 
     let (why, fix) = match overlong {
         Overlong::Drop => ("", "keep a part of it with --overlong truncate or --overlong split"),
         Overlong::Truncate => (", and none of the tokens before the limit is trained", "shorten its prompt"),
-        Overlong::Split => (", and so has one of its turns", "keep its beginning with --overlong truncate"),
+        Overlong::Split => {
+            (", and a part of whole turns is still too long", "keep its beginning with --overlong truncate")
+        }
     };
     Rejection::new(
         Kind::TooManyTokens,

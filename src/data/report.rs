@@ -68,7 +68,7 @@ pub struct TemplateFindings {
     pub turns_left_out: Finding,
     /// Examples whose tools are not in the rendered text.
     pub tools_left_out: Finding,
-    /// Examples with trained turns before which other text stands than a server sends. The server's prompt is
+    /// Examples with turns that follow a different prompt in training than on a server. The server's prompt is
     /// the conversation before the turn, rendered with the same variables and with the opening of an
     /// assistant turn.
     pub unlike_served: Finding,
@@ -278,7 +278,7 @@ impl Report {
             ),
             ("with tools that the chat template leaves out", of_template(|t| &t.tools_left_out)),
             (
-                "with turns trained behind another prompt than a server sends, which --split-turns, --think and --template-kwargs change",
+                "with turns that follow a different prompt in training than on a server; --split-turns, --think and --template-kwargs change the prompt in training",
                 of_template(|t| &t.unlike_served),
             ),
         ];

@@ -1,8 +1,8 @@
 //! Compares what is trained with what the author of an example wrote, and with what a server sends.
 //!
 //! Enters: a conversation, its rendering and the trained spans. Leaves: [`Effects`]: what the chat template
-//! leaves out, and which trained turns follow another prompt than a server's. This file must not know files
-//! or lines.
+//! leaves out, and which trained turns follow a different prompt in training than on a server. This file must
+//! not know files or lines.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -50,7 +50,7 @@ pub(crate) struct Effects {
     pub turns_left_out: Noted,
     /// The tools, if they are not in the rendered text.
     pub tools_left_out: Noted,
-    /// Trained turns that follow another prompt than the one a server sends for them.
+    /// Turns that follow a different prompt in training than on a server.
     pub unlike_served: Noted,
 }
 
@@ -224,7 +224,7 @@ fn difference(rendered: &Rendered, turn: usize, opening: Range<usize>, prompt: &
     }
     if prompt.starts_with(&text[..opening.start]) {
         let (trained, sent) = (&text[opening.clone()], &prompt[opening.start..]);
-        return Some(format!("messages[{turn}] is trained behind {trained:?}, but a server sends {sent:?}"));
+        return Some(format!("messages[{turn}] follows {trained:?} in training, but {sent:?} on a server"));
     }
     let at = text.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
     let earlier = rendered.messages.iter().find(|(_, span)| span.contains(&at));

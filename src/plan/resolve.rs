@@ -346,7 +346,7 @@ impl Resolver<'_> {
 
         let share = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
-            (0.0, "no share is needed, because evaluation data was given".to_owned())
+            (0.0, "no share is needed, because the eval set has files of its own".to_owned())
         } else if share == 0.0 {
             (0.0, format!("fewer than {} examples are not split", held_out::ONE_IN))
         } else {

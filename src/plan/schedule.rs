@@ -236,7 +236,7 @@ impl Resolver<'_> {
         const KEY: &str = "export";
         let answer = &self.answers.export;
         if has_eval_set {
-            let reason = "the weights with the lowest loss on the eval set, also after an early stop; the MTP head is trained on them";
+            let reason = "the weights with the lowest held-out loss, also after an early stop; the MTP head is trained on them";
             return Ok(self.pick(KEY, answer, Exported::Best, reason));
         }
         let why = "there is no eval set, so no weights are known to be the best";

@@ -165,7 +165,7 @@ settings! {
     preset: String = "preset", "preset", "Preset to start from: the name of a preset, or the path of a TOML file." {
         heading: In::Run, page: Own, is_common: true, completes: Completes::Presets, of_one_run: true,
     }
-    seed: u64 = "seed", "seed", "Random seed for shuffling and for the initial adapters; the evaluation split does not depend on it." {
+    seed: u64 = "seed", "seed", "Random seed for shuffling and for the initial adapters; the eval set does not depend on it." {
         heading: In::Run, page: AllSettings, is_common: true, number: Some(Number::between(0.0, SEEDS, By(1.0))),
     }
     device: DeviceChoice = "device", "device", "Where to train; auto uses the GPU if there is a usable one, otherwise the CPU." {
@@ -184,7 +184,7 @@ settings! {
         heading: In::Mtp, page: AllSettings,
         number: Some(Number::between(1.0, TOKENS, Double).within(Limit::Vocabulary).starting_at("32768")),
     }
-    export: Exported = "export", "export", "Export the weights with the lowest evaluation loss, or those of the last step." {
+    export: Exported = "export", "export", "Export the weights with the lowest held-out loss, or those of the last step." {
         heading: In::Evaluation, page: AllSettings, is_common: true,
     }
     runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder in which the runs are stored." {
@@ -219,12 +219,12 @@ settings! {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
     }
-    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Evaluation data, to use instead of a share of the training data." {
+    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Files or folders of the eval set, to use instead of a share of the training data." {
         heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,
         aliases: &["eval-file", "validation-data", "validation-file"], reads_data: true, of_one_run: true,
         of_check: true,
     }
-    eval_fraction: f64 = "data.eval_fraction", "eval-fraction", "Share of the examples set aside for evaluation (0.02 = 2 %)." {
+    eval_fraction: f64 = "data.eval_fraction", "eval-fraction", "Share of the examples set aside as the eval set (0.02 = 2 %)." {
         heading: In::Data, page: Essential(9), number: Some(Number::between(0.0, 0.5, By(0.01))),
         nearest_to: &["val-size", "test-size", "val-set-size"], reads_data: true,
     }
@@ -237,7 +237,7 @@ settings! {
     train_on: TrainOn = "data.train_on", "train-on", "Train all assistant turns of a conversation, or only the last." {
         heading: In::Data, page: AllSettings, nearest_to: &["mask-history"], reads_data: true, of_check: true,
     }
-    split_turns: bool = "data.split_turns", "split-turns", "Make one example of each trained turn, behind the conversation before it as a server renders it." {
+    split_turns: bool = "data.split_turns", "split-turns", "Make each trained turn an example of its own, after the conversation before it as a server renders it." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     template_kwargs: TemplateKwargs = "data.template_kwargs", "template-kwargs", "Variables for the chat template, as a JSON object; a server has to set the same ones." {
@@ -247,7 +247,7 @@ settings! {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
         reads_data: true, of_check: true,
     }
-    overlong: Overlong = "data.overlong", "overlong", "What becomes of an example with more tokens: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {
+    overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
@@ -260,7 +260,7 @@ settings! {
     method: MethodKind = "method.kind", "method", "What to train: LoRA adapters or all weights." {
         heading: In::Method, page: Essential(1), is_common: true,
     }
-    rank: u32 = "method.rank", "rank", "LoRA rank." {
+    rank: u32 = "method.rank", "rank", "LoRA rank; each adapter's is clipped to the smaller width of its layer." {
         heading: In::Method, page: Essential(3), is_common: true,
         number: Some(Number::between(1.0, 65_536.0, Double).within(Limit::HiddenSize)), aliases: &["lora-rank", "lora-r"],
     }

@@ -19,7 +19,7 @@ impl Resolver<'_> {
             "data.split_turns",
             &answers.split_turns,
             false,
-            "one example per conversation reads each turn once; split, the turns before a trained one are read again, but as a server renders them: reasoning that a chat template drops from earlier turns is then trained too",
+            "one example per conversation reads each turn once; an example per trained turn reads the turns before it again, but as a server renders them, and trains reasoning that a chat template drops from earlier turns",
         );
         let overlong = self.pick(
             "data.overlong",

@@ -17,8 +17,8 @@ pub(crate) fn section_of_adapter(base: &str, adapters: &[BaseClass], is_wrapper:
             BaseClass::OfConfig => (of_config, "On the class that the base's config.json names"),
             BaseClass::CausalLm => (
                 "AutoModelForCausalLM",
-                "\nOn `AutoModelForCausalLM`, which takes only the text model of this base. Its modules have other names, so PEFT would find \
-                 nothing for them in `adapter/` and answer with the base, after a warning",
+                "\nOn `AutoModelForCausalLM`, which loads only the text model of this base and gives the modules other names. With `adapter/`, \
+                 PEFT would only warn and answer with the base",
             ),
         };
         let folder = class.folder();

@@ -54,11 +54,11 @@ pub(crate) fn in_words(state: &State, exported: u64) -> String {
                 .map(|base| format!(", but not lower than the base model's ({base:.4})"))
                 .unwrap_or_default();
             format!(
-                "The weights are those of step {best} of {last}, which had the lowest loss on the eval set{loss}{worse}."
+                "The weights are those of step {best} of {last}, which had the lowest held-out loss{loss}{worse}."
             )
         }
         Some(best) => format!(
-            "The weights are those of step {exported} of {last}. Those of step {best} had the lowest loss on the eval set{loss}; `export --best` exports them."
+            "The weights are those of step {exported} of {last}. Those of step {best} had the lowest held-out loss{loss}; `export --best` exports them."
         ),
         None => format!("The weights are those of step {exported} of {last}."),
     }
@@ -76,10 +76,7 @@ mod tests {
         state.record_eval(0.5);
         state.best_step = Some(6);
         let best = in_words(&state, 6);
-        assert!(
-            best.contains("step 6 of 12") && best.contains("lowest loss on the eval set (0.5000)"),
-            "{best}"
-        );
+        assert!(best.contains("step 6 of 12") && best.contains("lowest held-out loss (0.5000)"), "{best}");
         state.health.base(0.25);
         let worse = in_words(&state, 6);
         assert!(worse.contains("(0.5000), but not lower than the base model's (0.2500)"), "{worse}");

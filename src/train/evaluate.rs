@@ -99,7 +99,7 @@ impl EvalSet {
         }
         let sum = sum + in_flight.map_or(0.0, |loss| loss.nats());
         let loss = sum / terms.max(1) as f64;
-        TrainError::require_finite("loss on the eval set", loss, step)?;
+        TrainError::require_finite("held-out loss", loss, step)?;
         match O::Trainee::STAGE {
             Stage::Main => session.events.emit(Kind::Eval(Eval {
                 step,
@@ -109,7 +109,7 @@ impl EvalSet {
                 eval_ms: Some(milliseconds(started)),
             })),
             // As an event this loss would corrupt the text model's curve.
-            Stage::Mtp => session.phase("mtp", format!("loss on the eval set {loss:.4}")),
+            Stage::Mtp => session.phase("mtp", format!("held-out loss {loss:.4}")),
         }
         Ok(loss)
     }

@@ -114,7 +114,7 @@ impl Health {
         self.is_above = true;
         self.warn(Subject::Divergence, || {
             format!(
-                "training diverges: the average loss is {}, and the first {FIRST_STEPS} steps had {}. {}",
+                "training diverges: the average loss is {}, far above that of the first {FIRST_STEPS} steps, {}. {}",
                 loss(average),
                 loss(start),
                 what_to_do_about_divergence()
@@ -142,7 +142,7 @@ impl Health {
         let base = self.base_eval.map(Nats::value).filter(|base| nats > limit(*base))?;
         self.warn(Subject::Divergence, || {
             format!(
-                "training diverges: the loss on the held-out examples is {}, and the base model's was {}. {}",
+                "training diverges: the held-out loss is {}, far above the base model's, {}. {}",
                 loss(nats),
                 loss(base),
                 what_to_do_about_divergence()
@@ -156,7 +156,7 @@ impl Health {
         }
         self.warn(Subject::Overfitting, || {
             format!(
-                "the model overfits: the loss on the held-out examples rose at {RISES} evaluations in a row, to {}. Train for fewer epochs, or let --early-stop-patience {RISES} end the next run here; `{program} stop` ends this one, and `{program} export --best` then exports its best weights",
+                "the model overfits: the held-out loss rose at {RISES} evaluations in a row, to {}. Train for fewer epochs, or let --early-stop-patience {RISES} end the next run here; `{program} stop` ends this one, and `{program} export --best` then exports its best weights",
                 loss(nats),
                 program = program_name()
             )
@@ -172,7 +172,7 @@ impl Health {
         }
         self.warn(Subject::Plateau, || {
             format!(
-                "the loss on the held-out examples has stayed near {} since step {}, so the {} steps that are left may change little. `{} stop` ends the run after a checkpoint; --early-stop-patience {LEVEL_EVALS} ends the next one by itself",
+                "the held-out loss has stayed near {} since step {}, so the {} steps that are left may change little. `{} stop` ends the run after a checkpoint; --early-stop-patience {LEVEL_EVALS} ends the next one by itself",
                 loss(level.value()),
                 count(since),
                 count(left),
@@ -196,7 +196,7 @@ impl Health {
         let evals = self.base_eval.zip(self.last_eval).map(|(base, last)| (base.value(), last.value()));
         let (what, last, start) = match (evals, self.average.zip(self.start())) {
             (Some((base, last)), _) if last > limit(base) => {
-                ("loss on the held-out examples", last, ("the base model's", base))
+                ("held-out loss", last, ("the base model's", base))
             }
             (_, Some((average, start))) if self.is_above => {
                 ("average loss", average.value(), ("that of the first steps", start))
@@ -232,13 +232,13 @@ fn what_to_do_about_divergence() -> &'static str {
 pub(crate) fn too_little_to_judge(eval: Option<(u64, u64)>) -> Option<String> {
     let Some((examples, tokens)) = eval else {
         return Some(
-            "no examples are held out, so nothing shows whether the model improves on text that it was not trained on. Give --eval-data, or an --eval-fraction above 0"
+            "there is no eval set, so nothing shows whether the model improves on text that it was not trained on. Give --eval-data, or an --eval-fraction above 0"
                 .to_owned(),
         );
     };
     (tokens < FEW_TOKENS).then(|| {
         format!(
-            "too little is held out to judge the run: {} trained tokens in {} examples, so chance may change the loss on them by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
+            "the eval set is too small to judge the run: {} trained tokens in {} examples, so chance may change the held-out loss by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
             count(tokens),
             count(examples)
         )
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(warned_at(&mut health, [2.0, 5.0, 9.0]), [] as [usize; 0]);
         assert_eq!(health.diverged(None), None);
         let said = health.evaluated(3, 3, 9.0);
-        assert!(said.len() == 1 && said[0].contains("base model's was 2.0000"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("base model's, 2.0000"), "{said:?}");
         assert!(health.diverged(Some(9.0)).unwrap().contains("the base model's, 2.0000"));
         assert_eq!(health.diverged(Some(1.5)), None, "weights that are better than the base were exported");
     }
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_level_loss_is_a_plateau_unless_the_run_is_about_to_end() {
-        let plateau = "the loss on the held-out examples";
+        let plateau = "the held-out loss";
         let losses = [2.0, 1.5, 1.501, 1.499, 1.5, 1.5];
         let said = evaluated(&losses);
         assert_eq!(subjects(&said), [(4, plateau)]);

@@ -50,7 +50,8 @@ fn return_to_checkpoint(session: &mut Session, failed: u64) -> Result<Option<New
     let kept = if aside.is_empty() { "" } else { "; later checkpoints are kept as later-step-…" };
     session.warn(
         format!(
-            "the loss or the gradients of too many steps up to step {} were not finite: the run returns to the checkpoint of step {} and goes on with another order of the data, of seed {seed}{kept}. If this happens again, start a new run with a lower --learning-rate",
+            "the loss or the gradients of {} steps in a row, up to step {}, were not finite: the run returns to the checkpoint of step {} and trains the rest of that epoch in another order of the data, with seed {seed}{kept}. If this happens again, start a new run with a lower --learning-rate",
+            MOST_SKIPPED + 1,
             count(failed),
             count(step)
         ),

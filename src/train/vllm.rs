@@ -89,13 +89,13 @@ impl Serving<'_> {
         if self.thinks() {
             flags.push(flag(
                 "--reasoning-parser qwen3".into(),
-                "returns the text of the think block as reasoning, apart from the answer".into(),
+                "returns the text of the think block as reasoning, separate from the answer".into(),
             ));
         }
         if let Some(parser) = self.tool_parser() {
             flags.push(flag(
                 format!("--enable-auto-tool-choice --tool-call-parser {parser}"),
-                "returns calls in the form that this template writes them as calls, and not as text".into(),
+                "returns tool calls, in the form in which this template writes them, as calls and not as text".into(),
             ));
         }
         let limit = self.config.max_position_embeddings as u64;
@@ -146,16 +146,16 @@ impl Serving<'_> {
     }
 }
 
-/// Says how many examples of a run have turns that were trained behind another prompt than a server sends, if
+/// Says how many examples of a run have turns that follow a different prompt in training than on a server, if
 /// the report on its data counts some.
 pub(crate) fn other_prompts(run: &RunDir) -> Option<String> {
     // Runs of older programs have another report or none.
     let report = fs::read(run.data().join("report.json")).ok()?;
     let report: Report = serde_json::from_slice(&report).ok()?;
     let found = report.template.map(|template| template.unlike_served).filter(|found| found.examples > 0)?;
-    let first = found.note.map(|note| format!(", as {}", escape(&note))).unwrap_or_default();
+    let first = found.note.map(|note| format!(" (for example: {})", escape(&note))).unwrap_or_default();
     Some(format!(
-        "{} of {} examples have turns that were trained behind another prompt than a server sends{first}. `{} check` names them. A request sets variables of the chat template as `chat_template_kwargs`; `--split-turns` of a new run trains each turn behind the prompt that a server sends for it.",
+        "{} of {} examples have turns that follow a different prompt in training than on a server{first}. `{} check` with `--model` names the first line. A request sets variables of the chat template as `chat_template_kwargs`; a new run with `--split-turns` renders the turns before each trained one as a server does.",
         count(found.examples),
         count(report.examples),
         program_name()
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_trained_behind_another_prompt_are_told_with_their_number() {
+    fn turns_that_follow_a_different_prompt_on_a_server_are_told_with_their_number() {
         let root = tempfile::tempdir().unwrap();
         let run = sparktune_runlog::RunsRoot::new(root.path()).create("m", "lora").unwrap();
         assert_eq!(other_prompts(&run), None, "a run of an older program");

@@ -1,4 +1,4 @@
-//! Describes what a run gained on the held-out examples, and which weights its outputs contain.
+//! Describes what a run gained on the eval set, and which weights its outputs contain.
 
 use sparktune_base::units::{count, loss};
 use sparktune_runlog::RunView;

@@ -114,10 +114,10 @@ fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
     ]
 }
 
-/// `eval loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
+/// `held-out loss 1.2345 with fp8, 1.2340 in bf16 (+0.04 %)`
 pub(crate) fn fp8_loss(losses: &Fp8Loss) -> String {
     let Fp8Loss { fp8_nats, bf16_nats, held_out, .. } = losses;
-    let rows = if *held_out { "eval loss" } else { "loss on the first step's packs" };
+    let rows = if *held_out { "held-out loss" } else { "loss on the first step's packs" };
     let more = fp8_nats.zip(*bf16_nats).map(|(fp8, bf16)| format!(" ({:+.2} %)", 100.0 * (fp8 / bf16 - 1.0)));
     format!(
         "{rows} {} with fp8, {} in bf16{}",
@@ -389,7 +389,7 @@ mod tests {
 13:27:33 UTC step       2/1,200 · epoch 0.01 · loss 2.0000 (avg 2.4500) · lr 1.90e-4 · grad 0.831 · took 412 ms · 4,966 tok/s · mem 3.2 GB · left 9 min 59 s
 13:27:34 UTC step       3/1,200 · epoch – · loss NaN (avg 2.4500) · lr – · grad – · took – · – tok/s · mem – · left 9 min 59 s
 13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
-13:27:35 UTC fp8        step 3 · eval loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
+13:27:35 UTC fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
 13:27:35 UTC fp8        step 3 · loss on the first step's packs – with fp8, 1.2500 in bf16
 13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap

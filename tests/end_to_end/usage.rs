@@ -67,7 +67,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "completions",
         "--demo",
         "Exit codes",
-        "69 no network",
+        "69 the network or the hub failed",
     ] {
         assert!(result.out.contains(word), "{word} is not in\n{}", result.out);
     }

@@ -17,7 +17,7 @@ fn tokenizer() -> ChatTokenizer {
     ChatTokenizer::from_dir(&fixtures::qwen35().join("checkpoint")).unwrap()
 }
 
-/// Three exchanges behind a system turn, with reasoning in each answer.
+/// Three exchanges after a system turn, with reasoning in each answer.
 fn conversation(name: &str) -> Vec<Value> {
     let mut messages = vec![json!({ "role": "system", "content": "Be kind." })];
     for i in 1..=3 {
@@ -120,7 +120,7 @@ fn all_turns_are_trained_or_only_the_last() {
 }
 
 #[test]
-fn split_turns_are_trained_behind_the_prompt_of_a_server_with_their_reasoning() {
+fn split_turns_are_trained_after_the_prompt_of_a_server_with_their_reasoning() {
     let messages = conversation("Ann");
     let mut unweighted = conversation("Bob");
     unweighted[4]["weight"] = json!(0);
@@ -233,7 +233,7 @@ fn a_cut_keeps_the_beginning_and_trains_no_end_that_was_not_reached() {
 }
 
 #[test]
-fn a_split_keeps_whole_turns_behind_the_system_turn_and_trains_each_once() {
+fn a_split_keeps_whole_turns_after_the_system_turn_and_trains_each_once() {
     let messages = conversation("Ann");
     let split = ExampleOptions { overlong: Overlong::Split, ..ExampleOptions::default() };
     let two = [&messages[..1], &messages[3..]].concat();

@@ -1,5 +1,5 @@
 //! What a chat template does to examples that their author may not expect: how it is called, what it leaves
-//! out, and where a trained turn follows another prompt than a server sends.
+//! out, and where a turn follows a different prompt in training than on a server.
 
 use std::path::Path;
 
@@ -175,18 +175,18 @@ fn what_a_template_leaves_out_is_counted_and_named() {
 }
 
 #[test]
-fn a_turn_trained_behind_another_prompt_than_a_server_sends_is_found() {
+fn a_turn_that_follows_a_different_prompt_in_training_than_on_a_server_is_found() {
     let one = json!([{ "role": "user", "content": "u" }, { "role": "assistant", "content": "a" }]);
     let two = json!([{ "role": "user", "content": "u" }, { "role": "assistant", "content": "a" },
         { "role": "user", "content": "v" }, { "role": "assistant", "content": "b" }]);
-    // Untold, the server opens a think block, and the model was trained to answer behind an empty one.
+    // Untold, the server opens a think block, and the model was trained to answer after an empty one.
     let mut tokenizer = fixture();
     let (template, findings) = found(&tokenizer, Think::Skip, std::slice::from_ref(&one));
     assert_eq!(template.unlike_served.examples, 1);
-    let line = findings.iter().find(|line| line.contains("another prompt")).unwrap();
+    let line = findings.iter().find(|line| line.contains("a different prompt")).unwrap();
     assert!(
         line.contains(
-            r#"messages[1] is trained behind "<|im_start|>assistant\n<think>\n\n</think>\n\n", but a server sends "<|im_start|>assistant\n<think>\n""#
+            r#"messages[1] follows "<|im_start|>assistant\n<think>\n\n</think>\n\n" in training, but "<|im_start|>assistant\n<think>\n" on a server"#
         ),
         "{line}"
     );
@@ -196,8 +196,8 @@ fn a_turn_trained_behind_another_prompt_than_a_server_sends_is_found() {
     tokenizer.set_kwargs(thinking(false));
     let (template, findings) = found(&tokenizer, Think::Skip, &[one, two.clone(), two]);
     assert_eq!((template.unlike_served.examples, template.unlike_served.occurrences), (2, 2));
-    let line = findings.iter().find(|line| line.contains("another prompt")).unwrap();
-    assert!(line.contains(r#"messages[1] is trained behind "<|im_start|>assistant\n", but"#), "{line}");
+    let line = findings.iter().find(|line| line.contains("a different prompt")).unwrap();
+    assert!(line.contains(r#"messages[1] follows "<|im_start|>assistant\n" in training, but"#), "{line}");
 }
 
 #[test]
@@ -206,6 +206,6 @@ fn a_prompt_that_differs_in_an_earlier_turn_names_that_turn() {
     let example = json!([{ "role": "user", "content": "u" }, { "role": "assistant", "content": "a" }]);
     let (template, findings) = found(&tokenizer(by_position), Think::Skip, &[example]);
     assert_eq!(template.unlike_served.examples, 1);
-    let line = findings.iter().find(|line| line.contains("another prompt")).unwrap();
+    let line = findings.iter().find(|line| line.contains("a different prompt")).unwrap();
     assert!(line.contains("messages[0] is rendered differently in the prompt of messages[1]"), "{line}");
 }

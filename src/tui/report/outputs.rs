@@ -45,7 +45,9 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
 fn what_it_is(name: &str) -> &'static str {
     match name {
         "adapter" => "the adapter, for PEFT",
-        "adapter-causal-lm" => "the same adapter, for the class of AutoModelForCausalLM",
+        "adapter-causal-lm" => {
+            "the same adapter for AutoModelForCausalLM, which gives the modules other names"
+        }
         "merged" => "the complete model",
         "merged-mtp" => "the complete model with the trained MTP head",
         "draft-tokens.pt" => "the ids of the tokens to draft from, for SGLang",

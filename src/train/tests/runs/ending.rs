@@ -29,7 +29,7 @@ fn the_bases_loss_is_measured_once_and_is_that_of_the_untrained_model() {
     assert_eq!((best_step, view.base_eval.unwrap().loss_nats), (3, bases[0]));
     assert_ne!(best, bases[0], "the base is not the best");
     let little =
-        |kind: &Kind| matches!(kind, Kind::Warning(w) if w.message.contains("too little is held out"));
+        |kind: &Kind| matches!(kind, Kind::Warning(w) if w.message.contains("the eval set is too small"));
     assert_eq!(events(&run).iter().filter(|kind| little(kind)).count(), 1, "told once in both attempts");
 }
 
