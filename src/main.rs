@@ -63,7 +63,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs => commands::list(program, runs_dir, style),
-        Command::Resume(args) => commands::resume(program, named(args.run), args.checkpoint, style),
+        Command::Resume(args) => {
+            commands::resume(program, named(args.run), args.checkpoint, args.accept_changes, style)
+        }
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
         Command::Export(args) => {
             let weights = args.weights();
@@ -86,7 +88,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             output::print(&cli::complete(&words))?;
             Ok(Exit::Done)
         }
-        Command::Trainer { run_dir } => commands::trainer(program, &run_dir),
+        Command::Trainer { run_dir, accept_changes } => commands::trainer(program, &run_dir, accept_changes),
     }
 }
 

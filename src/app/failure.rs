@@ -163,6 +163,7 @@ impl From<sparktune_hub::Error> for Failure {
             E::Cancelled => Exit::Interrupted,
             // Downloaded files are kept, and the same command continues there.
             E::Interrupted { .. }
+            | E::TooSlow { .. }
             | E::Unreachable { .. }
             | E::HubAway { .. }
             | E::Cut { .. }

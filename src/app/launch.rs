@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
 use sparktune_base::program_name;
 use sparktune_plan::Answers;
-use sparktune_runlog::{Action, Lease, Liveness, RunDir, RunView};
+use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::device_failure;
 
 use crate::draft::forget_draft;
@@ -23,6 +23,7 @@ use crate::listener::Listener;
 use crate::program::Program;
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
+use crate::stop_request::StopRequest;
 
 /// The number of lines of the trainer's log that are shown if there is no other explanation of its end.
 const LOG_LINES: usize = 20;
@@ -33,6 +34,16 @@ pub struct Following {
     attempt: u32,
     trainer: Child,
     ended: Option<ExitStatus>,
+    stop_request: Option<StopRequest>,
+}
+
+/// What happens to a run whose plan, tokens or base model have changed since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changes {
+    /// It is refused, because its results would be of neither.
+    Refused,
+    /// It goes on, with a warning: the user means it.
+    Accepted,
 }
 
 /// The end of the trainer process of an attempt.
@@ -57,10 +68,10 @@ pub struct LogEnd {
 ///
 /// # Errors
 /// The trainer cannot be started.
-pub fn launch(program: &Program, run: &RunDir) -> Result<Following, Failure> {
+pub fn launch(program: &Program, run: &RunDir, changes: Changes) -> Result<Following, Failure> {
     let attempt = run.next_attempt()?;
-    let trainer = spawn(program, run, attempt)?;
-    Ok(Following { run: run.clone(), attempt, trainer, ended: None })
+    let trainer = spawn(program, run, attempt, changes)?;
+    Ok(Following { run: run.clone(), attempt, trainer, ended: None, stop_request: None })
 }
 
 /// Does everything from answers to a running, detached trainer, and returns the run. Existing prepared files
@@ -76,7 +87,7 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
         run.delete()?;
         return Err(Failure::new(Exit::Interrupted, "cancelled before the first step"));
     }
-    launch(program, &run)?.detach();
+    launch(program, &run, Changes::Refused)?.detach();
     forget_draft();
     Ok(run)
 }
@@ -87,7 +98,7 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
 /// The same as for [`may_resume`] and [`launch`].
 pub fn resume(program: &Program, run: &RunDir) -> Result<(), Failure> {
     may_resume(run)?;
-    launch(program, run)?.detach();
+    launch(program, run, Changes::Refused)?.detach();
     Ok(())
 }
 
@@ -137,15 +148,17 @@ impl Following {
     }
 
     /// Requests the trainer to save a checkpoint and end.
-    pub fn request_stop(&self) {
-        if sparktune_runlog::request(&self.run, Action::Stop).is_ok() {
-            return;
+    pub fn request_stop(&mut self) {
+        self.stop_request = StopRequest::send(&self.run).ok();
+        if self.stop_request.is_none() {
+            // The trainer does not read requests yet. A signal has the same effect.
+            let _ = kill_process(Pid::from_child(&self.trainer), Signal::TERM);
         }
-        // The trainer does not read requests yet, or there is no space to write one; a signal has the same
-        // effect.
-        if let Some(pid) = i32::try_from(self.trainer.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+    }
+
+    /// Sends the trainer a signal if it has not answered a request to stop for some time.
+    pub fn insist(&mut self) {
+        self.stop_request.as_mut().map(StopRequest::insist);
     }
 
     /// Returns how the trainer process ended, or `None` while it runs. `view` must contain all events of the
@@ -162,7 +175,7 @@ impl Following {
     }
 }
 
-fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure> {
+fn spawn(program: &Program, run: &RunDir, attempt: u32, changes: Changes) -> Result<Child, Failure> {
     let path = run.trainer_log(attempt);
     let log = private_file().append(true).create(true).open(&path);
     let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
@@ -173,6 +186,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32) -> Result<Child, Failure
     Command::new(program)
         .arg("trainer")
         .arg(folder)
+        .args((changes == Changes::Accepted).then_some("--accept-changes"))
         .stdin(Stdio::null())
         .stdout(both)
         .stderr(log)

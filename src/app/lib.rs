@@ -41,5 +41,6 @@ pub mod questions;
 pub mod run_folder;
 pub mod runs;
 pub mod shell;
+pub mod stop_request;
 pub mod summary;
 mod template;

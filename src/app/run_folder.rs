@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
+use sparktune_base::files::sync;
 use sparktune_base::program_name;
 use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
@@ -20,7 +21,7 @@ use crate::listener::Listener;
 use crate::model::fetch;
 use crate::program::Program;
 
-/// Downloads missing files of the model and creates the run folder.
+/// Downloads missing files of the model and creates the run folder, which becomes visible when it is complete.
 ///
 /// # Errors
 /// The GPU cannot be used for training, the download failed, or the folder cannot be written.
@@ -34,12 +35,14 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
 
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
     let toml = plan.to_toml()?;
-    let run = RunsRoot::new(&plan.runs_dir).create(&label, plan.method.kind().word())?;
+    let new = RunsRoot::new(&plan.runs_dir).begin(&label, plan.method.kind().word())?;
+    let run = new.dir();
     run.write_plan(&toml)?;
     run.write_provenance(&Provenance::new(program, &plan, snapshot.commit, &prepared)?)?;
     if let Some(template) = &plan.model.chat_template {
         let copy = run.chat_template();
-        fs::copy(template, &copy).map_err(|error| Failure::io("copy the chat template to", &copy, &error))?;
+        let copied = fs::copy(template, &copy).and_then(|_| sync(&copy));
+        copied.map_err(|error| Failure::io("copy the chat template to", &copy, &error))?;
     }
     let data = run.data();
     let report = prepared.train.with_file_name("report.json");
@@ -47,7 +50,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
         let name = file.file_name().expect("prepared files have names");
         link_or_copy(file, &data.join(name))?;
     }
-    Ok(run)
+    Ok(new.finish()?)
 }
 
 /// Refuses training on a GPU on which the first kernel would fail, before anything is downloaded.
@@ -96,7 +99,8 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<(), Failure> {
         }
         fs::remove_file(to).map_err(|error| Failure::io("replace", to, &error))?;
     }
-    fs::copy(from, to).and_then(|_| make_private()).map_err(|error| Failure::io("copy data to", to, &error))
+    let copied = fs::copy(from, to).and_then(|_| make_private()).and_then(|()| sync(to));
+    copied.map_err(|error| Failure::io("copy data to", to, &error))
 }
 
 /// The provenance of a run: its inputs, the program and the machine.

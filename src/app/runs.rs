@@ -5,13 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sparktune_plan::Plan;
-use sparktune_runlog::{
-    Action, Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot, request,
-};
+use sparktune_runlog::{Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot};
 
 use crate::answers::runs_dir;
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
+use crate::stop_request::{StopRequest, is_frozen, trainer_of};
 
 /// The number of the newest runs that are read for recently used models and data.
 const RECENT_RUNS: usize = 20;
@@ -36,7 +35,18 @@ pub fn names(runs_dir_flag: Option<PathBuf>) -> Result<Vec<String>, Failure> {
 /// A running trainer that was requested to save a checkpoint and end.
 pub struct Stopping {
     run: RunDir,
-    request_id: String,
+    request: StopRequest,
+}
+
+/// What is known while a trainer is expected to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// The trainer ends after this step.
+    EndsAfter(u64),
+    /// The trainer did not answer, so it was sent SIGTERM.
+    Signalled,
+    /// The trainer's process, of this id, was stopped by SIGSTOP or a debugger, and hears nothing.
+    Frozen(i32),
 }
 
 /// The state of a run after its trainer was stopped.
@@ -54,18 +64,18 @@ pub struct Stopped {
 /// # Errors
 /// The run has no trainer.
 pub fn request_stop(run: &RunDir) -> Result<Stopping, Failure> {
-    Ok(Stopping { run: run.clone(), request_id: request(run, Action::Stop)?.id })
+    Ok(Stopping { run: run.clone(), request: StopRequest::send(run)? })
 }
 
 impl Stopping {
-    /// Waits until the trainer has ended. `acknowledged` receives the step after which it will end.
+    /// Waits until the trainer has ended. `told` receives what becomes known meanwhile.
     ///
     /// # Errors
     /// The run folder cannot be read.
-    pub fn wait(self, mut acknowledged: impl FnMut(u64)) -> Result<Stopped, Failure> {
+    pub fn wait(mut self, mut told: impl FnMut(Awaited)) -> Result<Stopped, Failure> {
         let mut tailer = EventTailer::new(&self.run);
         let mut view = RunView::default();
-        let mut acknowledged_at = None;
+        let (mut acknowledged_at, mut was_frozen) = (None, false);
         loop {
             // The state is checked before reading, so that the last events of an ending trainer are read
             // below.
@@ -75,10 +85,10 @@ impl Stopping {
                 for record in &batch.records {
                     view.apply(&record.event);
                     if let Kind::ControlApplied(applied) = &record.event.kind
-                        && applied.id == self.request_id
+                        && self.request.is_answered_by(&applied.id)
                     {
                         acknowledged_at = Some(applied.step);
-                        acknowledged(applied.step);
+                        told(Awaited::EndsAfter(applied.step));
                     }
                 }
                 if batch.at_end {
@@ -88,6 +98,14 @@ impl Stopping {
             if !is_live {
                 return Ok(Stopped { liveness: view.liveness(&self.run)?, view, acknowledged_at });
             }
+            if acknowledged_at.is_none() && self.request.insist() {
+                told(Awaited::Signalled);
+            }
+            let frozen = trainer_of(&self.run).filter(|pid| is_frozen(*pid));
+            if let Some(pid) = frozen.filter(|_| !was_frozen) {
+                told(Awaited::Frozen(pid.as_raw_nonzero().get()));
+            }
+            was_frozen = frozen.is_some();
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -125,6 +125,9 @@ pub(crate) enum Command {
     Trainer {
         /// The run folder
         run_dir: PathBuf,
+        /// Continue although its inputs have changed
+        #[arg(long)]
+        accept_changes: bool,
     },
 }
 

@@ -20,6 +20,9 @@ pub(crate) struct ResumeArgs {
     /// Continue from the checkpoint of this step instead of the newest; later ones are kept, renamed
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+    /// Continue although the plan, the tokens or the base model have changed since the run started
+    #[arg(long)]
+    pub accept_changes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::io;
 
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::launch::{Following, launch};
+use sparktune_app::launch::{Changes, Following, launch};
 use sparktune_app::program::Program;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
@@ -49,10 +49,11 @@ impl Display {
 pub(crate) fn run_attempt(
     program: &Program,
     run: &RunDir,
+    changes: Changes,
     display: Display,
     interrupts: &Interrupts,
 ) -> Result<Exit, Failure> {
-    let following = launch(program, run)?;
+    let following = launch(program, run, changes)?;
     match display {
         Display::Screen => {
             Screens::open()?.dashboard(run)?;
@@ -68,6 +69,7 @@ fn follow_to_the_end(
     output: Output,
     interrupts: &Interrupts,
 ) -> Result<Exit, Failure> {
+    interrupts.follow();
     let run = following.run().clone();
     let first = following.attempt();
     let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
@@ -86,6 +88,7 @@ fn follow_to_the_end(
             note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
             following.request_stop();
         }
+        following.insist();
         true
     };
     let followed = follow(&run, output, first, &mut out, &mut notes, goes_on)?;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::launch::may_resume;
+use sparktune_app::launch::{Changes, may_resume};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
-use sparktune_app::runs::{find, go_back_to, request_stop};
+use sparktune_app::runs::{Awaited, find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
@@ -68,7 +68,8 @@ pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> 
     Ok(Exit::Done)
 }
 
-/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step.
+/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step. With `accept_changes`
+/// it goes on with other inputs than the run started with.
 ///
 /// # Errors
 /// The run is being trained, has no such checkpoint, or the trainer cannot be started.
@@ -76,6 +77,7 @@ pub fn resume(
     program: &Program,
     name: RunName,
     checkpoint: Option<u64>,
+    accept_changes: bool,
     style: Style,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
@@ -105,7 +107,8 @@ pub fn resume(
             "note: another build of sparktune started this run; its results may not be bit-identical from here on",
         );
     }
-    run_attempt(program, &run, Display::suited_to(style), &interrupts)
+    let changes = if accept_changes { Changes::Accepted } else { Changes::Refused };
+    run_attempt(program, &run, changes, Display::suited_to(style), &interrupts)
 }
 
 /// Runs `sparktune stop`. With `no_wait` it returns at once after the request.
@@ -119,8 +122,7 @@ pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
         note(&format!("{}: asked to save a checkpoint and end", run.name()));
         return Ok(Exit::Done);
     }
-    let stopped =
-        stopping.wait(|step| note(&format!("{}: the trainer ends after step {step}", run.name())))?;
+    let stopped = stopping.wait(|awaited| note(&format!("{}: {}", run.name(), in_words(awaited))))?;
     if stopped.acknowledged_at.is_none() {
         note(&format!("{}: the trainer ended before it read the request", run.name()));
     }
@@ -130,6 +132,19 @@ pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
         print(&format!("{}\n", how_it_stands(&run, stopped.liveness, &stopped.view)))?;
     }
     Ok(Exit::Done)
+}
+
+fn in_words(awaited: Awaited) -> String {
+    match awaited {
+        Awaited::EndsAfter(step) => format!("the trainer ends after step {step}"),
+        Awaited::Signalled => {
+            "the trainer has not answered yet, so it was sent SIGTERM; it answers after its current step"
+                .into()
+        }
+        Awaited::Frozen(pid) => format!(
+            "the trainer is suspended (SIGSTOP, Ctrl-Z or a debugger) and cannot end; `kill -CONT {pid}` lets it go on"
+        ),
+    }
 }
 
 #[derive(Serialize)]

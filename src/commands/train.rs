@@ -3,6 +3,7 @@
 use sparktune_app::answers::gather;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::job;
+use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
 use sparktune_app::shell::run_argument;
@@ -78,7 +79,7 @@ fn start(
         return Ok(Exit::Stopped);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
-    run_attempt(program, &run, Display::suited_to(style), &interrupts)
+    run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)
 }
 
 fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {

@@ -3,11 +3,12 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
@@ -32,11 +33,12 @@ const TILES: &str = ".tiles";
 /// The smallest number of steps of a run whose speed is stored, because the first ones warm up caches.
 const FEWEST_STEPS: u64 = 4;
 
-/// Trains the run of this folder.
+/// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
+/// with.
 ///
 /// # Errors
 /// Any failure that ended the training early.
-pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
+pub fn trainer(program: &Program, folder: &Path, accept_changes: bool) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
     let _ = rustix::process::setsid();
@@ -49,8 +51,8 @@ pub fn trainer(program: &Program, folder: &Path) -> Result<Exit, Failure> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
-    let finished =
-        sparktune_train::train_with(&run, &stop, &options(program, &run)?).map_err(from_training)?;
+    let options = TrainOptions { accept_changes, ..options(program, &run)? };
+    let finished = sparktune_train::train_with(&run, &stop, &options).map_err(from_training)?;
     // The measured rates are readable by all users who train here.
     rustix::process::umask(previous_mask);
     match finished.outcome {
@@ -130,6 +132,8 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     OpenOptions::new()
         .append(true)
         .create(true)
+        // In a folder that others may write to, a link could lead to any file of this user.
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&path)
         .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
         .map_err(|error| Failure::io("write", &path, &error))

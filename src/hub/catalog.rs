@@ -2,10 +2,13 @@
 //! their contents.
 
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use crate::error::Error;
+use crate::file_hash::Algorithm;
 use crate::http::{Http, Subject, body_fault};
 use crate::model_name::{is_commit, is_etag};
 use crate::progress::{Event, Watch};
@@ -27,10 +30,15 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Returns the SHA-256, which is the etag of files in large-file storage.
-    pub(crate) fn sha256(&self) -> Option<&str> {
-        let hex = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
-        hex.then_some(self.etag.as_str())
+    /// Returns the algorithm of the hash in the etag: SHA-256 of files in large-file storage, git's hash of all
+    /// others. Other servers may have etags that are no hash.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        match self.etag.len() {
+            _ if !self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => Algorithm::None,
+            64 => Algorithm::Sha256,
+            40 => Algorithm::Git,
+            _ => Algorithm::None,
+        }
     }
 }
 
@@ -48,17 +56,36 @@ struct Sibling {
 }
 
 impl Listing {
-    pub(crate) fn ask(http: &Http, subject: &Subject<'_>) -> Result<Self, Error> {
+    /// Requests the list. The server has `time` to send all of it.
+    pub(crate) fn ask(
+        http: &Http,
+        subject: &Subject<'_>,
+        time: Duration,
+        watch: &Watch<'_>,
+    ) -> Result<Self, Error> {
         const LARGEST: u64 = 64 << 20;
+        let since = Instant::now();
         let mut answer = http.list(subject)?;
-        let bad = |why: String| Error::BadReply {
-            place: format!("{}: list of files from {}", subject.shown, http.host()),
-            why,
-        };
-        let text = answer.body.with_config().limit(LARGEST).read_to_vec().map_err(|error| match error {
-            ureq::Error::BodyExceedsLimit(_) => bad(format!("longer than {LARGEST} bytes")),
-            error => body_fault(&answer.host, error.into_io()),
-        })?;
+        let place = || format!("{}: list of files from {}", subject.shown, http.host());
+        let bad = |why: String| Error::BadReply { place: place(), why };
+        let mut text = Vec::new();
+        let mut body = answer.body.as_reader();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            watch.check()?;
+            match body.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => text.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(body_fault(&answer.host, error)),
+            }
+            if text.len() as u64 > LARGEST {
+                return Err(bad(format!("longer than {LARGEST} bytes")));
+            }
+            if since.elapsed() > time {
+                return Err(Error::TooSlow { place: place(), bytes: text.len() as u64, after: time });
+            }
+        }
         // The parser's message quotes untrusted text; the position suffices.
         let info: RepoInfo = serde_json::from_slice(&text).map_err(|e| {
             bad(format!("not valid JSON for a repository (line {}, column {})", e.line(), e.column()))

@@ -143,7 +143,7 @@ pub enum Error {
     },
     /// The whole file was received and does not match the hub's hash.
     #[error(
-        "{repo}: {file}: wrong SHA-256 after download (expected {expected}, got {actual}). The file was removed. Run the same command again; if it happens twice, a proxy, a mirror or the disk is corrupting the data"
+        "{repo}: {file}: wrong hash after download (expected {expected}, got {actual}). The file was removed. Run the same command again; if it happens twice, a proxy, a mirror or the disk is corrupting the data"
     )]
     WrongHash {
         /// `org/name@revision`.
@@ -170,6 +170,19 @@ pub enum Error {
         expected: u64,
         /// The offered number of bytes.
         actual: u64,
+    },
+    /// The server goes on sending, but so slowly that waiting for the end makes no sense.
+    #[error(
+        "{place}: only {} arrived in {} s. Try again later, or set HF_ENDPOINT to a faster mirror. What has been downloaded is kept",
+        DecimalBytes(*bytes), after.as_secs()
+    )]
+    TooSlow {
+        /// The repository and the file, or its list of files.
+        place: String,
+        /// The number of bytes that arrived.
+        bytes: u64,
+        /// The time in which they arrived.
+        after: Duration,
     },
     /// A transfer failed more often than the limit.
     #[error(

@@ -248,7 +248,8 @@ impl Hub {
         // If the model is in the cache, there is no point in waiting long for a missing network.
         let attempts = if in_cache.is_some() { 1 } else { self.settings.patience.attempts };
         let patience = Patience { attempts, ..self.settings.patience };
-        let asked = patiently(&patience, &self.http.host(), watch, || Listing::ask(&self.http, &subject));
+        let ask = || Listing::ask(&self.http, &subject, patience.list, watch);
+        let asked = patiently(&patience, &self.http.host(), watch, ask);
         let listing = match (asked, in_cache) {
             (Ok(listing), _) => listing,
             (Err(error), Some(commit)) if error.is_passing() => return from_cache(commit, Some(error)),

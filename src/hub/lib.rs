@@ -25,6 +25,7 @@ mod cache;
 mod cached;
 mod catalog;
 mod error;
+mod file_hash;
 mod http;
 mod hub;
 mod model_name;

@@ -56,7 +56,14 @@ pub struct Patience {
     /// The longest silence of a server before the connection is closed, which is also the longest time that
     /// cancelling can take.
     pub silence: Duration,
+    /// The longest time for a whole list of files.
+    pub list: Duration,
+    /// The time after which the bytes of a file that have arrived in it are counted. [`FEWEST`] or more go on.
+    pub period: Duration,
 }
+
+/// The number of bytes of a file that must arrive in each [`Patience::period`].
+pub(crate) const FEWEST: u64 = 64 << 10;
 
 impl Patience {
     /// Returns the pause after the `n`-th consecutive failure (counted from 1).
@@ -68,7 +75,13 @@ impl Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { attempts: 5, first_wait: Duration::from_secs(1), silence: Duration::from_secs(20) }
+        Self {
+            attempts: 5,
+            first_wait: Duration::from_secs(1),
+            silence: Duration::from_secs(20),
+            list: Duration::from_secs(60),
+            period: Duration::from_secs(60),
+        }
     }
 }
 

@@ -9,16 +9,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use indicatif::DecimalBytes;
-use sha2::{Digest, Sha256};
 
 use crate::cache::{RepoCache, free_space};
 use crate::catalog::{Facts, pause_after};
 use crate::error::Error;
+use crate::file_hash::{Algorithm, FileHash};
 use crate::http::{Answer, Http, Subject, body_fault};
 use crate::progress::{Event, Watch};
-use crate::settings::Patience;
+use crate::settings::{FEWEST, Patience};
 
 /// The source and the destination of a file, and the listener.
 #[derive(Clone, Copy)]
@@ -54,7 +55,7 @@ impl Transfer<'_> {
 
     /// Downloads and verifies the file, and moves it to `blob`.
     fn fill(&self, blob: &Path) -> Result<(), Error> {
-        let mut part = Part::open(self.cache.incomplete(&self.facts.etag), self.facts.size, self.watch)?;
+        let mut part = Part::open(self.cache.incomplete(&self.facts.etag), self.facts, self.watch)?;
         let continued = part.have > 0;
         self.bring(&mut part)?;
         let mut verdict = self.check(&part);
@@ -77,13 +78,15 @@ impl Transfer<'_> {
     }
 
     fn check(&self, part: &Part) -> Result<(), Error> {
-        let Some(expected) = self.facts.sha256() else { return Ok(()) };
-        let actual = hex(&part.hash.clone().finalize());
-        if actual == expected {
-            return Ok(());
+        let expected = &self.facts.etag;
+        match part.hash.finish() {
+            None => Ok(()),
+            Some(actual) if actual.eq_ignore_ascii_case(expected) => Ok(()),
+            Some(actual) => {
+                let (repo, file) = (self.subject.shown.into(), self.name().into());
+                Err(Error::WrongHash { repo, file, expected: expected.clone(), actual })
+            }
         }
-        let (repo, file) = (self.subject.shown.into(), self.name().into());
-        Err(Error::WrongHash { repo, file, expected: expected.into(), actual })
     }
 
     /// Repeats attempts until every byte is on disk. The count restarts whenever an attempt makes progress.
@@ -152,6 +155,7 @@ impl Transfer<'_> {
         let host = answer.host;
         let mut body = answer.body.into_reader();
         let mut buffer = vec![0; 256 << 10];
+        let (mut since, mut had) = (Instant::now(), part.have);
         while part.have < part.size {
             self.watch.check()?;
             let room = buffer.len().min(usize::try_from(part.size - part.have).unwrap_or(usize::MAX));
@@ -166,6 +170,14 @@ impl Transfer<'_> {
             part.hash.update(bytes);
             part.have += count as u64;
             self.watch.on(Event::Bytes { name: self.name(), count: count as u64 });
+            if since.elapsed() >= self.patience.period {
+                let bytes = part.have - had;
+                if bytes < FEWEST {
+                    let place = format!("{}: {} from {host}", self.subject.shown, self.name());
+                    return Err(Error::TooSlow { place, bytes, after: since.elapsed() });
+                }
+                (since, had) = (Instant::now(), part.have);
+            }
         }
         Ok(())
     }
@@ -208,16 +220,19 @@ pub(crate) fn is_whole(path: &Path, size: u64) -> bool {
 struct Part {
     path: PathBuf,
     file: File,
-    hash: Sha256,
+    hash: FileHash,
+    algorithm: Algorithm,
     have: u64,
     size: u64,
 }
 
 impl Part {
     /// Opens the part of an earlier attempt. A part that is longer than the file is discarded.
-    fn open(path: PathBuf, size: u64, watch: &Watch<'_>) -> Result<Self, Error> {
+    fn open(path: PathBuf, facts: &Facts, watch: &Watch<'_>) -> Result<Self, Error> {
+        let (size, algorithm) = (facts.size, facts.algorithm());
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
-        let mut part = Self { path, file, hash: Sha256::new(), have: 0, size };
+        let hash = FileHash::new(algorithm, size);
+        let mut part = Self { path, file, hash, algorithm, have: 0, size };
         let there = part.file.metadata().map_err(Error::io(&part.path))?.len();
         if there > size {
             part.clear()?;
@@ -239,7 +254,7 @@ impl Part {
 
     fn clear(&mut self) -> Result<(), Error> {
         self.file.set_len(0).map_err(Error::io(&self.path))?;
-        self.hash = Sha256::new();
+        self.hash = FileHash::new(self.algorithm, self.size);
         self.have = 0;
         Ok(())
     }
@@ -250,8 +265,4 @@ fn content_range(answer: &Answer) -> Option<(u64, Option<u64>)> {
     let (range, total) = answer.header("content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
     let start = range.split_once('-')?.0.parse().ok()?;
     Some((start, total.parse().ok()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -73,6 +73,11 @@ pub fn request(run: &RunDir, action: Action) -> Result<Request> {
     Ok(request)
 }
 
+/// Returns whether the trainer has not answered a request yet.
+pub fn is_pending(run: &RunDir, request: &Request) -> bool {
+    run.control().join(format!("{}.json", request.id)).exists()
+}
+
 /// The result of reading `control/`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Incoming {

@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use crate::error::{Doing, Error, Result};
+use crate::new_run::{NewRun, remove_abandoned};
 use crate::run_dir::{RunDir, random_hex};
 
 const LABEL_CHARS: usize = 48;
@@ -28,27 +29,36 @@ impl RunsRoot {
         &self.path
     }
 
-    /// Creates `<utc>-<label>-<method>-<rand4>/`. `label` is the model's id or a name that the user chose;
-    /// characters that are unsafe in a path or on a terminal become `-`.
+    /// Begins the run `<utc>-<label>-<method>-<rand4>/`, which is in the list only when it is finished.
+    /// `label` is the model's id or a name that the user chose; characters that are unsafe in a path or on a
+    /// terminal become `-`. Removes the unfinished runs of killed processes.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be created.
-    pub fn create(&self, label: &str, method: &str) -> Result<RunDir> {
+    pub fn begin(&self, label: &str, method: &str) -> Result<NewRun> {
         fs::create_dir_all(&self.path).doing("create", &self.path)?;
+        remove_abandoned(&self.path);
         let utc = OffsetDateTime::now_utc()
             .format(format_description!("[year][month][day]T[hour][minute][second]Z"))
             .expect("the current time has a calendar form");
         let stem = format!("{utc}-{}-{}", safe_name(label), safe_name(method));
         loop {
-            match RunDir::create(self.path.join(format!("{stem}-{}", random_hex::<2>()))) {
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {}
-                done => return done,
+            if let Some(new) = NewRun::begin(self.path.join(format!("{stem}-{}", random_hex::<2>())))? {
+                return Ok(new);
             }
         }
     }
 
-    /// Lists all runs, oldest first. Other files and hidden folders, which are being deleted, are skipped; a
-    /// missing root has no runs. A folder that this user may not read is in the list, so that it does not
+    /// Creates a run without a plan and data.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin) and [`NewRun::finish`].
+    pub fn create(&self, label: &str, method: &str) -> Result<RunDir> {
+        self.begin(label, method)?.finish()
+    }
+
+    /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
+    /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it does not
     /// seem to be missing; reading it returns the error.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{base_files, chosen, draft_vocab, load};
+use crate::{chosen, draft_vocab, load};
 
 /// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
 /// that of the text model.
@@ -55,7 +55,7 @@ pub(crate) fn make(
     options: &TrainOptions,
 ) -> Result<Ending, TrainError> {
     // All checks that can refuse the run come before the weights are read, which may take minutes.
-    let (mut attempt, batches) = Attempt::start(objective, session, state)?;
+    let (mut attempt, batches) = Attempt::start(objective, session, state, options)?;
     let device = attempt.prepare_device(options)?;
     let Loaded { mut text, head, base_head, mut optimizer } = attempt.load(objective, &device)?;
 
@@ -105,6 +105,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         objective: &impl Objective,
         session: &'a mut Session<'run>,
         state: &'a mut State,
+        options: &TrainOptions,
     ) -> Result<(Self, Batches), TrainError> {
         let mut checkpoints = Checkpoints::new(session.run);
         checkpoints.clean(&session.lease)?;
@@ -117,10 +118,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let plan = session.plan.clone();
         let base = load::base(&plan)?;
-        match &state.base_files {
-            Some(began_with) => base_files::require_same(&base, began_with)?,
-            None => state.base_files = Some(base_files::record(&base)?),
-        }
+        let accept = options.accept_changes;
+        let mut changes = Vec::new();
+        state.inputs = state.inputs.check(session.run, &base, accept, |change| changes.push(change))?;
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
@@ -140,6 +140,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 .map(|checkpoint| checkpoint.step.min(state.main_steps)),
             order_seed: state.order.map(|order| order.seed),
         }));
+        for change in changes {
+            session.warn(change, None);
+        }
         for skipped in &found.skipped {
             let (name, damage) = (skipped.path.display(), &skipped.damage);
             session.warn(format!("the checkpoint {name} is damaged and was skipped: {damage}"), None);

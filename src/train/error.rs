@@ -50,10 +50,10 @@ pub enum TrainError {
     )]
     ForeignCheckpoint { path: PathBuf, reason: String },
     #[error(
-        "the model in {path} is not the one that this run started with: {reason}. Restore the original files, or start a new run with `{program} train`",
+        "{path} is not what this run started with: {reason}. Restore the original file; or start a new run with `{program} train`; or, if the change is meant, continue with `{program} resume --accept-changes`",
         program = program_name()
     )]
-    OtherBase { path: PathBuf, reason: String },
+    OtherInputs { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
@@ -84,7 +84,11 @@ impl TrainError {
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Model(ModelError::Stopped) => 130,
-            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
+            Self::Plan(_)
+            | Self::NoModelFolder
+            | Self::NothingToExport
+            | Self::NoBest
+            | Self::OtherInputs { .. } => 2,
             _ => 4,
         }
     }

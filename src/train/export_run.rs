@@ -11,7 +11,7 @@ use crate::objective::{NextToken, Objective};
 use crate::outputs::{Export, Heads};
 use crate::session::read_plan;
 use crate::state::{Stage, State};
-use crate::{base_files, chosen, draft_vocab, load};
+use crate::{chosen, draft_vocab, load};
 
 /// The weights of a run that are exported again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +52,7 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
         }
     }
     let base = load::base(&plan)?;
-    if let Some(began_with) = &state.base_files {
-        base_files::require_same(&base, began_with)?;
-    }
+    state.inputs.check(run, &base, false, |_| ())?;
     let device = load::device(&plan)?;
     let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
     let mut head = load::mtp_head(&plan, &base, &device)?;

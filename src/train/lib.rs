@@ -12,7 +12,6 @@
 
 mod adapter_section;
 mod attempt;
-mod base_files;
 mod batches;
 mod chosen;
 mod control;
@@ -28,6 +27,7 @@ mod export_run;
 mod exported_template;
 mod fp8_loss;
 mod health;
+mod inputs;
 mod load;
 mod neighbours;
 mod objective;

@@ -12,4 +12,6 @@ pub struct TrainOptions {
     pub before_first_run: Option<BeforeFirstRun>,
     /// The file of measured tiles of matrix products on a CUDA device; `None` measures none.
     pub tiles: Option<TileFile>,
+    /// Whether to go on although the plan, the tokens or the base are not those that the run started with.
+    pub accept_changes: bool,
 }

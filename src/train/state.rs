@@ -12,10 +12,10 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sparktune_model::WeightFile;
 
-use crate::base_files::BaseFile;
 use crate::batches::NewOrder;
 use crate::error::TrainError;
 use crate::health::Health;
+use crate::inputs::Inputs;
 use crate::optimizer::Optimizer;
 
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
@@ -74,10 +74,9 @@ pub(crate) struct State {
     /// chosen. Checkpoints of older programs do not say it: they have the last weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exported_step: Option<u64>,
-    /// The weight files of the base that everything here was trained from. Checkpoints of older programs do
-    /// not say it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) base_files: Option<Vec<BaseFile>>,
+    /// The files that everything here was trained from.
+    #[serde(flatten)]
+    pub(crate) inputs: Inputs,
 }
 
 impl State {
@@ -97,7 +96,7 @@ impl State {
             skipped_in_a_row: 0,
             order: None,
             exported_step: None,
-            base_files: None,
+            inputs: Inputs::default(),
         }
     }
 

@@ -4,10 +4,12 @@
 //! skipped.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::sparktune::{Done, Place, copy, done, events, files, fresh_copy};
+use crate::sparktune::{Done, Place, checkpoint, copy, done, events, files, fresh_copy};
 
 /// A finished run, and a copy that has its checkpoints and none of its events.
 fn finished() -> (Place, PathBuf, PathBuf) {
@@ -132,4 +134,48 @@ fn a_read_only_folder_is_named_and_left_as_it_is() {
     assert!(files(&mount.0) == before);
     mount.make("rw");
     resume(&place, &mount.0.join("run")).exits(0);
+}
+
+/// A run continues what it began: other settings or other tokens would give the results of neither.
+#[test]
+fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant() {
+    let (place, _, run) = finished();
+    let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
+    let changed = plan.replace("clip_norm = 1.0", "clip_norm = 2.0");
+    assert_ne!(changed, plan);
+    fs::write(run.join("plan.toml"), changed).unwrap();
+    let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(2);
+    let said = refused.out + &refused.err;
+    assert!(said.contains("plan.toml has changed") && said.contains("--accept-changes"), "{said}");
+    assert!(place.sparktune(["export", "./copy"]).exits(2).err.contains("plan.toml has changed"));
+    fs::write(run.join("plan.toml"), plan).unwrap();
+
+    fs::copy(run.join("data/eval.qubgpu"), run.join("data/other.qubgpu")).unwrap();
+    fs::rename(run.join("data/other.qubgpu"), run.join("data/train.qubgpu")).unwrap();
+    let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(2);
+    let said = refused.out + &refused.err;
+    assert!(said.contains("data/train.qubgpu has"), "{said}");
+
+    place.sparktune(["resume", "./copy", "--accept-changes", "--json"]).exits(0);
+    let warned = events(&run).into_iter().any(|event| {
+        event["kind"] == "warning" && event["message"].as_str().unwrap().contains("data/train.qubgpu has")
+    });
+    assert!(warned);
+}
+
+/// The first signal asks; here nobody listens, because a template loops for hours.
+#[test]
+fn a_second_signal_ends_any_command_at_once() {
+    let place = Place::new();
+    place.chats(2);
+    let loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    place.write("loops.jinja", loops);
+    let mut command = place.command(["check", "train.jsonl", "--chat-template", "loops.jinja", "--model"]);
+    let mut child = command.arg(checkpoint()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let send = || Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(send().success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(send().success(), "the first signal did not end it");
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
 }

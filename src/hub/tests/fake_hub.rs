@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use sparktune_hub::{Hub, Patience};
 use tempfile::TempDir;
@@ -94,6 +95,12 @@ pub(crate) fn noise(len: usize, seed: u32) -> Vec<u8> {
         x as u8
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// The name that git gives to a file.
+fn git_hash(bytes: &[u8]) -> String {
+    let hash = Sha1::new_with_prefix(format!("blob {}\0", bytes.len())).chain_update(bytes).finalize();
+    hash.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> String {
@@ -318,7 +325,7 @@ fn answer(request: &Request, state: &State, ignore_range: bool) -> Reply {
         headers.push(("location", format!("http://{}/signed-secret/stored/{commit}/{name}", state.cdn)));
         return (302, headers, b"Found".to_vec());
     }
-    headers.push(("etag", format!("W/\"{}\"", &sha256(bytes)[..40])));
+    headers.push(("etag", format!("W/\"{}\"", git_hash(bytes))));
     (200, headers, bytes.clone())
 }
 
@@ -414,7 +421,12 @@ impl Home {
 
 /// Short enough for tests, long enough for a busy machine.
 pub(crate) fn impatient() -> Patience {
-    Patience { attempts: 3, first_wait: Duration::from_millis(1), silence: Duration::from_secs(5) }
+    Patience {
+        attempts: 3,
+        first_wait: Duration::from_millis(1),
+        silence: Duration::from_secs(5),
+        ..Patience::default()
+    }
 }
 
 pub(crate) fn names_in(folder: &Path) -> Vec<String> {

@@ -171,10 +171,21 @@ fn altered_bytes_are_refused_and_removed() {
     let (error, text) = error_of(&home.hub(&server), ID);
     let etag = sha256(&weights());
     assert!(matches!(&error, Error::WrongHash { expected, .. } if *expected == etag), "{text}");
-    assert!(text.contains("model.safetensors: wrong SHA-256"), "{text}");
+    assert!(text.contains("model.safetensors: wrong hash"), "{text}");
     assert!(!home.part(&etag).exists() && !home.blob(&etag).exists());
     assert!(!home.snapshot().join(WEIGHTS).exists());
     assert_eq!(server.downloads_of(WEIGHTS).len(), 1, "fresh and wrong is not fetched twice");
+}
+
+/// The etag of a small file is git's hash of it.
+#[test]
+fn altered_bytes_of_a_small_file_are_refused_and_removed() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    server.rule(|request| request.is_get_of("tokenizer_config.json").then_some(Act::Corrupt));
+    let (error, text) = error_of(&home.hub(&server), ID);
+    assert!(matches!(&error, Error::WrongHash { .. }), "{text}");
+    assert!(text.contains("tokenizer_config.json: wrong hash"), "{text}");
+    assert!(!home.snapshot().join("tokenizer_config.json").exists());
 }
 
 #[test]
@@ -219,6 +230,38 @@ fn a_slow_but_steady_server_is_not_given_up() {
     let patience = Patience { silence: Duration::from_secs(2), ..impatient() };
     home.hub(&server).with_patience(patience).fetch(ID, Needs::Model, &()).unwrap();
     assert_eq!(server.downloads_of(WEIGHTS).len(), 1);
+}
+
+#[test]
+fn a_server_that_drips_is_given_up_and_what_came_is_kept() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    server.on_weights(9, |_| Act::Drip { piece: 100, pause: Duration::from_millis(5) });
+    let patience = Patience { period: Duration::from_millis(300), ..impatient() };
+    let (error, text) = error_of(&home.hub(&server).with_patience(patience), ID);
+    assert!(matches!(error, Error::TooSlow { bytes: 1..65_536, .. }), "{text}");
+    assert!(text.contains("model.safetensors from") && text.contains("HF_ENDPOINT"), "{text}");
+    assert!(std::fs::metadata(home.part(&sha256(&weights()))).unwrap().len() > 0);
+}
+
+#[test]
+fn a_list_that_drips_is_given_up_and_can_be_cancelled() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    let drip = || Act::Drip { piece: 1, pause: Duration::from_millis(20) };
+    server.rule(move |request| request.path.starts_with("/api/").then(drip));
+    let patience = Patience { list: Duration::from_millis(300), ..impatient() };
+    let (error, text) = error_of(&home.hub(&server).with_patience(patience), ID);
+    assert!(matches!(error, Error::TooSlow { .. }) && text.contains("list of files"), "{text}");
+
+    struct Impatient(std::time::Instant);
+    impl sparktune_hub::Progress for Impatient {
+        fn on(&self, _: sparktune_hub::Event<'_>) {}
+        fn cancelled(&self) -> bool {
+            self.0.elapsed() > Duration::from_millis(300)
+        }
+    }
+    let person = Impatient(std::time::Instant::now());
+    let error = home.hub(&server).fetch(ID, Needs::Model, &person).unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
 }
 
 #[test]

@@ -100,6 +100,8 @@ pub struct EventTailer {
     skipping: bool,
     /// The number of the last event delivered; `None` if reading began in the middle.
     last_seq: Option<u64>,
+    /// Whether an event of this attempt was read, so that its file has the format of this program.
+    is_readable: bool,
     /// The next attempt, if it exists, so that this file will not grow any more.
     next: Option<u32>,
     gone: bool,
@@ -123,6 +125,7 @@ impl EventTailer {
             scanned: 0,
             skipping: false,
             last_seq: Some(0),
+            is_readable: false,
             next: None,
             gone: false,
             malformed: 0,
@@ -135,7 +138,9 @@ impl EventTailer {
     /// Moves to the last attempt and, in it, to the first line that begins in the last `bytes`. This serves a
     /// glance at a run whose middle does not matter.
     pub(crate) fn skip_to_last(&mut self, attempt: u32, bytes: u64) {
+        let is_readable = self.is_readable && self.attempt == attempt;
         self.begin(attempt);
+        self.is_readable = is_readable;
         let Ok(meta) = fs::metadata(&self.file) else { return };
         if meta.len() > bytes {
             self.identity = Some((meta.dev(), meta.ino()));
@@ -152,6 +157,7 @@ impl EventTailer {
         self.next = None;
         self.gone = false;
         self.last_seq = Some(0);
+        self.is_readable = false;
         self.rewind();
     }
 
@@ -186,7 +192,7 @@ impl EventTailer {
     /// data that this sparktune does not know.
     ///
     /// # Errors
-    /// [`Error::NewerEvents`] at an event of a newer format (what came before it was delivered), and
+    /// [`Error::NewerEvents`] if the first event of a file has a newer format, and
     /// [`Error::Io`] when a file that exists cannot be read.
     pub fn poll_with(&mut self, limit: Limit, mut visit: impl FnMut(Event, &[u8])) -> Result<Polled> {
         let begun = Instant::now();
@@ -288,6 +294,10 @@ impl EventTailer {
         } else {
             match parsed {
                 None => {}
+                // A file is written in one format, so this is a damaged line.
+                Some(Err(Unreadable::Newer(found))) if self.is_readable => {
+                    oddity = Some(format!("its format is {found}, and that of the file is {EVENT_VERSION}"));
+                }
                 Some(Ok(event)) if event.attempt != self.attempt => {
                     oddity = Some(format!("it belongs to attempt {}", event.attempt));
                 }
@@ -298,6 +308,7 @@ impl EventTailer {
                     }
                     if event.seq >= expected {
                         self.last_seq = Some(event.seq);
+                        self.is_readable = true;
                         polled.events += 1;
                         visit(event, line);
                     }

@@ -1,5 +1,6 @@
 //! Requests to the trainer, and their results.
 
+use sparktune_app::stop_request::StopRequest;
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
 use sparktune_runlog::{Action, ControlApplied, Error, Liveness, RunDir, request};
@@ -15,9 +16,10 @@ pub(super) struct Ask {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Fate {
-    Sent {
+    Checkpoint {
         id: String,
     },
+    Stop(StopRequest),
     Done {
         step: u64,
     },
@@ -34,8 +36,8 @@ impl Ask {
             (_, Some(Liveness::NotStarted)) => refused("the trainer has not started"),
             (_, Some(Liveness::Finished { .. })) => refused("the run has ended"),
             (_, Some(Liveness::Crashed)) => refused("the trainer is no longer running"),
-            (Some(run), _) => match request(run, action) {
-                Ok(request) => Fate::Sent { id: request.id },
+            (Some(run), _) => match sent(run, action) {
+                Ok(fate) => fate,
                 Err(Error::NotRunning { .. }) => refused("no trainer is running"),
                 Err(error) => Fate::Refused(escape(&error.to_string()).into_owned()),
             },
@@ -45,14 +47,26 @@ impl Ask {
 
     /// Takes an event that a request was carried out, if it was this request.
     pub(super) fn take_answer(&mut self, answer: &ControlApplied) {
-        if matches!(&self.fate, Fate::Sent { id } if *id == answer.id) {
+        let is_ours = match &self.fate {
+            Fate::Checkpoint { id } => *id == answer.id,
+            Fate::Stop(request) => request.is_answered_by(&answer.id),
+            Fate::Done { .. } | Fate::Refused(_) => false,
+        };
+        if is_ours {
             self.fate = Fate::Done { step: answer.step };
+        }
+    }
+
+    /// Sends a signal after a request to stop that was not answered for some time.
+    pub(super) fn insist(&mut self) {
+        if let Fate::Stop(request) = &mut self.fate {
+            request.insist();
         }
     }
 
     /// Returns whether the request was answered or has failed.
     pub(super) fn is_settled(&self) -> bool {
-        !matches!(self.fate, Fate::Sent { .. })
+        matches!(self.fate, Fate::Done { .. } | Fate::Refused(_))
     }
 
     /// Describes the state of the request, with the role to show it in.
@@ -62,14 +76,21 @@ impl Ask {
             Action::Checkpoint => "checkpoint now",
         };
         match &self.fate {
-            Fate::Sent { .. } if live => {
+            Fate::Checkpoint { .. } | Fate::Stop(_) if live => {
                 (Role::Accent, format!("{what}: requested; the trainer responds between two steps"))
             }
-            Fate::Sent { .. } => {
+            Fate::Checkpoint { .. } | Fate::Stop(_) => {
                 (Role::Warn, format!("{what}: requested, but the trainer ended before it responded"))
             }
             Fate::Done { step } => (Role::Good, format!("{what}: done at step {}", count(*step))),
             Fate::Refused(why) => (Role::Warn, format!("{what}: not possible, because {why}")),
         }
     }
+}
+
+fn sent(run: &RunDir, action: Action) -> Result<Fate, Error> {
+    Ok(match action {
+        Action::Stop => Fate::Stop(StopRequest::send(run)?),
+        Action::Checkpoint => Fate::Checkpoint { id: request(run, action)?.id },
+    })
 }

@@ -190,6 +190,7 @@ impl Dashboard {
         for answer in &news.answers {
             self.asks.iter_mut().for_each(|ask| ask.take_answer(answer));
         }
+        self.asks.iter_mut().for_each(Ask::insist);
         if news.changed {
             self.read_facts();
         }

@@ -575,7 +575,8 @@ fn damage_to_the_folder_is_told_in_words() {
     let words = screen.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("was truncated or replaced"), "{screen}");
 
-    std::fs::write(run.event_file(1), [&whole[..], b"no event\n{\"v\":9}\n"].concat()).unwrap();
+    std::fs::write(run.event_file(1), [&whole[..], b"no event\n"].concat()).unwrap();
+    std::fs::write(run.event_file(2), "{\"v\":9}\n").unwrap();
     let mut newer = Dashboard::open(run.clone(), Some(runs.clone()));
     newer.update(Input::Tick);
     let screen = text(&mut newer);

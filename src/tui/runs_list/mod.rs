@@ -22,7 +22,8 @@ use std::path::PathBuf;
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Size;
-use sparktune_runlog::{Action, Lease, Liveness, Outcome, RunDir, RunsRoot, now_us, request};
+use sparktune_app::stop_request::StopRequest;
+use sparktune_runlog::{Lease, Liveness, Outcome, RunDir, RunsRoot, now_us};
 
 use self::ask::{Answer, Ask};
 use self::keys::{Do, KEYS};
@@ -87,6 +88,8 @@ pub struct RunsList {
     /// The last row of that run, where the cursor stays when the run is deleted.
     at: usize,
     asking: Option<Ask>,
+    /// The requests to stop that were sent.
+    stops: Vec<StopRequest>,
     helping: bool,
     message: Option<String>,
     requested: Option<RunAction>,
@@ -111,6 +114,7 @@ impl RunsList {
             chosen: None,
             at: 0,
             asking: None,
+            stops: Vec::new(),
             helping: false,
             message: None,
             requested: None,
@@ -189,6 +193,7 @@ impl RunsList {
             |list: &Self| list.rows().iter().map(|look| table::when(look, list.now_us)).collect::<Vec<_>>();
         let before = ages(self);
         self.now_us = now_us;
+        self.stops.retain_mut(|request| !request.insist());
         let changed = self.shelf.look();
         if changed {
             self.settle();
@@ -310,8 +315,11 @@ impl RunsList {
             Answer::No => self.message = Some(ask.kept()),
             Answer::Stop(run) => {
                 let name = escape(&run.name()).into_owned();
-                self.message = Some(match request(&run, Action::Stop) {
-                    Ok(_) => format!("{name}: asked to save a checkpoint and end"),
+                self.message = Some(match StopRequest::send(&run) {
+                    Ok(request) => {
+                        self.stops.push(request);
+                        format!("{name}: asked to save a checkpoint and end")
+                    }
                     Err(error) => escape(&error.to_string()).into_owned(),
                 });
             }

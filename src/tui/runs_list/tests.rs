@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crossterm::event::KeyModifiers;
 use sparktune_runlog::{
-    CheckpointCommitted, Eval, Event, EventWriter, Kind, RunFinished, RunStarted, Step, Warning,
+    Action, CheckpointCommitted, Eval, Event, EventWriter, Kind, RunFinished, RunStarted, Step, Warning,
 };
 use tempfile::TempDir;
 

@@ -258,7 +258,7 @@ fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
     {
         let message = error.to_string();
         assert!(message.contains("model.safetensors has changed"), "{message}");
-        assert!(message.contains(base.to_str().unwrap()) && error.exit_code() == 4, "{message}");
+        assert!(message.contains(base.to_str().unwrap()) && error.exit_code() == 2, "{message}");
     }
 
     std::fs::write(&weights, before).unwrap();

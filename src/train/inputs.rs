@@ -1,0 +1,192 @@
+//! Whether a run still has the inputs that it started with: adapters, moments and every step so far belong to
+//! these base weights, this plan and these tokens, and to no others.
+//!
+//! Enters: the open base and the run. Leaves: a record of their files for `state.json`, or a refusal that
+//! names the file. Not every byte of the weights is read, because that would take minutes for a large model
+//! at each start: every tensor's name, type and shape, and pieces of its numbers from the beginning to the
+//! end. Token files are identified by the hash that they contain, which the attempt verifies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sparktune_data::token_file::TokenFile;
+use sparktune_model::Checkpoint;
+use sparktune_runlog::RunDir;
+
+use crate::error::TrainError;
+use crate::examples::{eval_tokens, train_tokens};
+
+/// Bytes of a piece.
+const PIECE: usize = 4096;
+/// Pieces of a tensor; a tensor that is no longer than all of them is read whole.
+const PIECES: usize = 4;
+
+/// The files that decide what the weights compute; a model may lack the second.
+const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
+
+/// A file that a run reads, with what distinguishes it from another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InputFile {
+    /// Its name in the folder of the base or of the run.
+    file: String,
+    bytes: u64,
+    /// BLAKE3 of the names, types, shapes and pieces of all its tensors, or of all its bytes, or the hash
+    /// that a token file contains.
+    blake3: String,
+}
+
+/// The files of the base and of the run that everything in a checkpoint was trained from. Checkpoints of
+/// older programs lack one or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inputs {
+    /// The weight files of the base, its configuration and its tokenizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base_files: Option<Vec<InputFile>>,
+    /// The plan and the token files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_files: Option<Vec<InputFile>>,
+}
+
+impl Inputs {
+    /// Compares the inputs with those that the run has now, and returns the record of the latter. With
+    /// `accept`, differences are passed to `warn`.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherInputs`] with the first file that differs; when a file cannot be read.
+    pub(crate) fn check(
+        &self,
+        run: &RunDir,
+        base: &Checkpoint,
+        accept: bool,
+        mut warn: impl FnMut(String),
+    ) -> Result<Self, TrainError> {
+        let now = Self { base_files: Some(of_base(base)?), run_files: Some(of_run(run)?) };
+        let both =
+            [(base.dir(), &self.base_files, &now.base_files), (run.path(), &self.run_files, &now.run_files)];
+        for (folder, began_with, found) in both {
+            let (Some(began_with), Some(found)) = (began_with, found) else { continue };
+            match difference(began_with, found) {
+                None => {}
+                Some(reason) if accept => warn(format!(
+                    "the run goes on with other files in {} than it started with: {reason}",
+                    folder.display()
+                )),
+                Some(reason) => return Err(TrainError::OtherInputs { path: folder.to_owned(), reason }),
+            }
+        }
+        Ok(now)
+    }
+}
+
+/// Describes the plan and the token files of a run.
+fn of_run(run: &RunDir) -> Result<Vec<InputFile>, TrainError> {
+    let path = run.plan();
+    let plan = fs::read(&path).map_err(TrainError::io(&path))?;
+    let name = |path: &PathBuf| path.strip_prefix(run.path()).unwrap_or(path).to_string_lossy().into_owned();
+    let mut files = vec![InputFile {
+        file: name(&path),
+        bytes: plan.len() as u64,
+        blake3: blake3::hash(&plan).to_hex().to_string(),
+    }];
+    for path in [train_tokens(run), eval_tokens(run)] {
+        let bytes = match fs::metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            found => found.map_err(TrainError::io(&path))?.len(),
+        };
+        let blake3 = TokenFile::open(&path)?.file_hash();
+        files.push(InputFile { file: name(&path), bytes, blake3 });
+    }
+    Ok(files)
+}
+
+/// Describes the files of a base.
+fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
+    let paths: Vec<&Path> = base.shards().collect();
+    let mut hashers = vec![blake3::Hasher::new(); paths.len()];
+    for (name, info) in base.tensors() {
+        let (hasher, bytes) = (&mut hashers[info.shard], base.bytes(info));
+        hasher.update(format!("{name} {:?} {:?} {}\n", info.dtype, info.shape, bytes.len()).as_bytes());
+        for piece in pieces(bytes) {
+            hasher.update(piece);
+        }
+    }
+    let files = paths.into_iter().zip(hashers).map(|(path, hasher)| {
+        let bytes = fs::metadata(path).map_err(TrainError::io(path))?.len();
+        let file = path.file_name().expect("a shard is a file").to_string_lossy().into_owned();
+        Ok::<_, TrainError>(InputFile { file, bytes, blake3: hasher.finalize().to_hex().to_string() })
+    });
+    let small = SMALL_FILES.into_iter().filter_map(|name| {
+        let path = base.dir().join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Some(Ok(InputFile {
+                file: name.to_owned(),
+                bytes: bytes.len() as u64,
+                blake3: blake3::hash(&bytes).to_hex().to_string(),
+            })),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => Some(Err(TrainError::io(&path)(error))),
+        }
+    });
+    files.chain(small).collect()
+}
+
+fn difference(began_with: &[InputFile], found: &[InputFile]) -> Option<String> {
+    let changed = began_with.iter().find_map(|was| {
+        let InputFile { file, bytes, blake3 } = was;
+        match found.iter().find(|is| is.file == *file) {
+            None => Some(format!("{file} is missing")),
+            Some(is) if is.bytes != *bytes => {
+                Some(format!("{file} has {} bytes instead of {bytes}", is.bytes))
+            }
+            Some(is) if is.blake3 != *blake3 => Some(format!("{file} has changed")),
+            Some(_) => None,
+        }
+    });
+    let is_new = |is: &&InputFile| began_with.iter().all(|was| was.file != is.file);
+    changed.or_else(|| found.iter().find(is_new).map(|is| format!("{} is new", is.file)))
+}
+
+/// All of few bytes; of many, pieces at even distances, the first and the last among them.
+fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
+    if bytes.len() <= PIECE * PIECES {
+        return vec![bytes];
+    }
+    let last = bytes.len() - PIECE;
+    let starts = (0..PIECES).map(|i| last * i / (PIECES - 1));
+    starts.map(|start| &bytes[start..start + PIECE]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, bytes: u64, blake3: &str) -> InputFile {
+        InputFile { file: name.into(), bytes, blake3: blake3.into() }
+    }
+
+    #[test]
+    fn pieces_reach_from_the_first_byte_to_the_last() {
+        let bytes: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
+        for length in [0, 1, PIECE * PIECES] {
+            assert_eq!(pieces(&bytes[..length]), [&bytes[..length]], "few bytes are read whole");
+        }
+        for length in [PIECE * PIECES + 1, 99_999, 100_000] {
+            let pieces = pieces(&bytes[..length]);
+            assert!(pieces.iter().all(|piece| piece.len() == PIECE));
+            assert_eq!(pieces[0].as_ptr(), bytes.as_ptr());
+            assert_eq!(pieces.last().unwrap().as_ptr_range().end, bytes[..length].as_ptr_range().end);
+        }
+    }
+
+    #[test]
+    fn the_file_that_differs_is_named() {
+        let was = [file("a", 10, "x"), file("b", 20, "y")];
+        assert_eq!(difference(&was, &was), None);
+        let said = |found: &[InputFile]| difference(&was, found).unwrap();
+        assert_eq!(said(&was[..1]), "b is missing");
+        assert_eq!(said(&[file("a", 10, "x"), file("b", 21, "y")]), "b has 21 bytes instead of 20");
+        assert_eq!(said(&[file("a", 10, "z"), file("b", 20, "y")]), "a has changed");
+        assert_eq!(said(&[was[0].clone(), was[1].clone(), file("c", 1, "z")]), "c is new");
+    }
+}
