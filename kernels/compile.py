@@ -99,15 +99,36 @@ def shapes(source):
         yield words.strip(), "".join(f"#define {word.replace('=', ' ')}\n" for word in words.split())
 
 
+def kernels(source):
+    """(place, name) of every `KERNEL(bounds) name(`; the bounds may contain brackets."""
+    for start in re.finditer(r"^KERNEL\(", source, re.MULTILINE):
+        depth, end = 1, start.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(source[end], 0)
+            end += 1
+        yield start.start(), re.match(r"\s*(\w+)", source[end:]).group(1)
+
+
+def with_one_kernel(source, entry):
+    """The text that the trainer compiles for a kernel (`cuda/source.rs`)."""
+    text, copied = [], 0
+    for place, name in kernels(source):
+        text += [source[copied:place], "" if name == entry else "OTHER_"]
+        copied = place
+    return "".join(text) + source[copied:]
+
+
 def compiled(nvrtc, folders):
-    """(words of the shape, architecture, log, cubin) of every source, in their order."""
+    """(words of the shape, architecture, log, cubin) of every kernel, in the order of the sources."""
     for path in sorted(HERE.glob("*/*.cuh")):
         if path.parent.name == "device" or (folders and path.parent.name not in folders):
             continue
         source = flattened(path, set())
         for words, defines in shapes(source):
             for architecture in ARCHITECTURES:
-                yield words, architecture, *nvrtc.compile(path.name, defines + source, architecture)
+                for _, entry in kernels(source):
+                    text = defines + with_one_kernel(source, entry)
+                    yield words, architecture, *nvrtc.compile(path.name, text, architecture)
 
 
 def measured(nvrtc, folders):

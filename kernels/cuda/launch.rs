@@ -99,7 +99,7 @@ impl Kernel {
         let info = MetadataBindingInfo { dynamic_metadata_offset: words.len(), data: words };
         let client = self.client.expect("a kernel has at least one tensor");
         let raw = Raw {
-            source: source(self.source, &self.defines),
+            source: source(self.source, self.entry, &self.defines),
             entry: self.entry,
             threads: Dim3 { x: self.threads as u32, y: 1, z: 1 },
         };

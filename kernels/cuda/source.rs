@@ -1,5 +1,8 @@
 //! The device sources for the compiler: each is one string in which quoted includes are replaced by the
-//! files.
+//! files, with one kernel to compile.
+//!
+//! Compiling all kernels of a file for each of them would take almost three times as long. Besides, the texts
+//! of two kernels then differ, so a cache whose key is the text cannot return the code of another kernel.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -57,7 +60,7 @@ const FILES: &[(&str, &str)] = files![
     "sum_rows/sum_rows.cuh",
 ];
 
-/// A source made for some shape: `#define`s, then the flattened file.
+/// A source made for one kernel and some shape: `#define`s, then the flattened file.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) text: String,
@@ -68,16 +71,18 @@ pub(crate) struct Source {
 /// The name of a `#define` and its value.
 pub(crate) type Define = (&'static str, String);
 
-/// Returns the source at `path` with these definitions. It is created only once.
-pub(crate) fn source(path: &'static str, defines: &[Define]) -> Arc<Source> {
-    type Made = HashMap<(&'static str, Vec<Define>), Arc<Source>>;
+/// Returns the source at `path` for the kernel `entry` with these definitions. It is created only once.
+pub(crate) fn source(path: &'static str, entry: &'static str, defines: &[Define]) -> Arc<Source> {
+    type Made = HashMap<(&'static str, &'static str, Vec<Define>), Arc<Source>>;
     static MADE: LazyLock<Mutex<Made>> = LazyLock::new(Mutex::default);
     let mut made = MADE.lock().expect("nothing panics while it holds the sources");
-    let key = (path, defines.to_vec());
+    let key = (path, entry, defines.to_vec());
     Arc::clone(made.entry(key).or_insert_with(|| {
         let mut text: String =
             defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        flatten(path, &mut Vec::new(), &mut text);
+        let mut file = String::new();
+        flatten(path, &mut Vec::new(), &mut file);
+        text.push_str(&with_one_kernel(&file, entry));
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         Arc::new(Source { text, hash: hasher.finish() })
@@ -116,6 +121,40 @@ fn flatten(path: &str, seen: &mut Vec<String>, text: &mut String) {
     }
 }
 
+/// Returns the text with `OTHER_KERNEL(` instead of `KERNEL(` before the name of every kernel but `entry`.
+fn with_one_kernel(text: &str, entry: &str) -> String {
+    const START: &str = "\nKERNEL(";
+    let mut out = String::with_capacity(text.len() + 256);
+    let mut rest = text;
+    while let Some(at) = rest.find(START) {
+        let (before, kernel) = rest.split_at(at + 1);
+        out.push_str(before);
+        if name_of(kernel) != entry {
+            out.push_str("OTHER_");
+        }
+        // What comes before the bracket must not be found again.
+        let (start, behind) = kernel.split_at(START.len() - 1);
+        out.push_str(start);
+        rest = behind;
+    }
+    out + rest
+}
+
+/// Returns the name in `KERNEL(bounds) name(…`; the bounds may contain brackets.
+fn name_of(kernel: &str) -> &str {
+    let mut depth = 0;
+    let behind = kernel.find(|c| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => return false,
+        };
+        depth == 0
+    });
+    let declared = kernel[behind.map_or(kernel.len(), |end| end + 1)..].trim_start();
+    declared.split('(').next().unwrap_or_default().trim_end()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -141,9 +180,31 @@ mod tests {
 
     #[test]
     fn an_included_file_comes_once_and_before_what_uses_it() {
-        let made = source("silu_mul/silu_mul.cuh", &[("SHAPE", "7".into())]);
+        let made = source("silu_mul/silu_mul.cuh", "silu_mul_forward", &[("SHAPE", "7".into())]);
         assert!(made.text.starts_with("#define SHAPE 7\n"));
         assert_eq!(made.text.matches("struct bf16 {").count(), 1);
         assert!(made.text.find("struct bf16 {") < made.text.find("silu_mul_forward"));
+    }
+
+    #[test]
+    fn a_source_has_one_kernel_and_keeps_the_others_as_functions() {
+        for (path, file) in FILES {
+            let mut text = String::new();
+            flatten(path, &mut Vec::new(), &mut text);
+            let kernels = text.matches("\nKERNEL(").count();
+            let names = text.split("\nKERNEL(").skip(1).map(|rest| format!("({rest}"));
+            for name in names.map(|kernel| name_of(&kernel).to_owned()) {
+                let one = with_one_kernel(&text, &name);
+                assert_eq!(one.matches("\nKERNEL(").count(), 1, "{path}: {name}");
+                assert_eq!(one.matches("\nOTHER_KERNEL(").count(), kernels - 1, "{path}: {name}");
+                assert!(
+                    one.split("\nKERNEL(").nth(1).unwrap().contains(&format!("{name}(")),
+                    "{path}: {name}"
+                );
+                assert_eq!(one.replace("OTHER_KERNEL(", "KERNEL("), text.replace("OTHER_KERNEL(", "KERNEL("));
+            }
+            let is_found = |line: &&str| line.trim_start().starts_with("KERNEL(");
+            assert_eq!(file.lines().filter(is_found).count(), file.matches("\nKERNEL(").count(), "{path}");
+        }
     }
 }

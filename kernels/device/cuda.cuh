@@ -8,6 +8,9 @@
 // A kernel for blocks of at most `threads`, optionally with the least number of blocks a multiprocessor should hold.
 // Host code finds it by its plain name.
 #define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+// What the trainer writes for the kernels of a source that it does not compile now: each compilation has one entry. Nothing
+// calls these functions, so the compiler drops them before it optimises.
+#define OTHER_KERNEL(...) static __device__ void
 #define DEVICE __device__ __forceinline__
 // An array in shared memory. Index it, or take `&name[i]`; the emulator watches every access.
 #define SHARED(type, name, count) __shared__ __align__(128) type name[count]

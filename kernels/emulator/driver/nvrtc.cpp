@@ -144,7 +144,7 @@ API Result nvrtcGetSupportedArchs(int* architectures) {
 API Result nvrtcCreateProgram(Program** program, const char* source, const char* /*name*/, int headers, const char* const* /*headers*/,
                               const char* const* /*include names*/) {
     if (!program || !source || headers) return INVALID_INPUT;
-    *program = new Program{source, "", ""};
+    *program = new Program{nvrtc::with_all_kernels(source), "", ""};
     return SUCCESS;
 }
 

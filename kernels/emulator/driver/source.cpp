@@ -147,6 +147,13 @@ static std::string without_asm(const std::string& text) {
     return out + text.substr(copied);
 }
 
+// A host compiler is fast and its libraries are kept, so it compiles all kernels of a source at once.
+std::string with_all_kernels(std::string text) {
+    const std::string other = "OTHER_KERNEL(";
+    for (size_t at = 0; (at = text.find(other, at)) != std::string::npos;) text.replace(at, other.size(), "KERNEL(");
+    return text;
+}
+
 std::string host_source(const std::string& cuda_source) {
     // Linux has these types as `long`, CUDA's generator as `long long`.
     static const std::regex long_types(R"(typedef (unsigned|signed) long long int u?int64_t;)");
