@@ -95,8 +95,8 @@ impl RunRow {
     }
 }
 
-/// Reads the rows of the newest `most` runs, the newest first. Also returns the number of older runs, which are
-/// not read.
+/// Reads the rows of the newest `most` runs, the newest first. Also returns the number of older runs, which
+/// are not read.
 ///
 /// # Errors
 /// The folder cannot be listed.
