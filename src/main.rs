@@ -62,7 +62,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             commands::check(args.settings.0, &args.data, &args.rejected, args.show, style)
         }
         Command::Watch(name) => commands::watch(named(name), style),
-        Command::Runs => commands::list(program, runs_dir, style),
+        Command::Runs(args) => commands::list(program, runs_dir, args.all, style),
         Command::Resume(args) => {
             commands::resume(program, named(args.run), args.checkpoint, args.accept_changes, style)
         }

@@ -1,4 +1,4 @@
-//! Speed of the run log: a long log is opened, and a live one is followed.
+//! Speed of the run log: a long log is opened, a live one is followed, and many runs are listed.
 //!
 //! The log is one that a trainer could have written: every field of a step is set, and between the steps is
 //! what a run of days leaves: evaluations, checkpoints, samples, readings of the machine.
@@ -13,6 +13,7 @@ use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, EventTailer, EventWriter, GpuSample, Kind, Lease, Limit,
     RunDir, RunStarted, RunView, RunsRoot, Sample, Step,
 };
+use sparktune_tui::newest_rows;
 
 use crate::context::Context;
 use crate::error::BenchError;
@@ -25,6 +26,11 @@ const STEP_EVERY: Duration = Duration::from_millis(50);
 /// Steps for which the target of opening a log is stated.
 const STATED_STEPS: u64 = 1_000_000;
 
+/// The number of runs that `sparktune runs` shows.
+const LISTED: usize = 50;
+/// Runs for which the target of listing them is stated.
+const STATED_RUNS: u64 = 10_000;
+
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     let reading = measure_reading(context.folder, context.size.logged_steps, context.size.follow)?;
     let what = format!("opening a log of {} steps", count(reading.steps));
@@ -36,7 +42,29 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
         let follow = Row::new("following a live log", share * 100.0, "% of a core", "20 steps a second");
         rows.push(follow.with_target(Target::LessThan(1.0)));
     }
+    let (runs, ms) = measure_listing(context.folder, context.size.logged_steps / 100)?;
+    let what = format!("listing the newest {LISTED} of {} runs", count(runs));
+    let list = Row::new(what, ms, "ms", "names of all, logs of those");
+    rows.push(if runs >= STATED_RUNS { list.with_target(Target::LessThan(300.0)) } else { list });
     Ok(rows)
+}
+
+/// Makes this many short runs below `folder`, and returns their number and the milliseconds that the table of
+/// the newest takes.
+fn measure_listing(folder: &Path, runs: u64) -> Result<(u64, f64), BenchError> {
+    let root = folder.join("many");
+    let line =
+        Event { attempt: 1, seq: 1, time_us: 1, kind: Kind::RunStarted(RunStarted::default()) }.to_line();
+    let line = line.expect("every kind here is known");
+    for run in 0..runs {
+        let events = root.join(format!("20260101T000000Z-bench-lora-{run:08}/events"));
+        fs::create_dir_all(&events).map_err(BenchError::io("create", &events))?;
+        let path = events.join("0001.jsonl");
+        fs::write(&path, &line).map_err(BenchError::io("write", &path))?;
+    }
+    let began = Instant::now();
+    let (rows, older) = newest_rows(&RunsRoot::new(root), LISTED)?;
+    Ok(((rows.len() + older) as u64, began.elapsed().as_secs_f64() * 1e3))
 }
 
 /// The cost of reading a log.
@@ -208,6 +236,16 @@ fn device_sample(step: u64) -> DeviceSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_runs_are_counted_and_the_newest_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(measure_listing(root.path(), 60).unwrap().0, 60);
+        let (rows, older) = newest_rows(&RunsRoot::new(root.path().join("many")), 2).unwrap();
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        let newest = ["20260101T000000Z-bench-lora-00000059", "20260101T000000Z-bench-lora-00000058"];
+        assert_eq!((names.as_slice(), older), (&newest[..], 58));
+    }
 
     #[test]
     fn a_watcher_understands_every_line_of_the_log() {

@@ -24,7 +24,7 @@ use crate::cli::bench::BenchArgs;
 use crate::cli::complete::Shell;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 pub(crate) use crate::cli::runs::RunName;
-use crate::cli::runs::{ExportArgs, ReportArgs, ResumeArgs, StopArgs};
+use crate::cli::runs::{ExportArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 
 fn after_help() -> String {
@@ -88,8 +88,8 @@ pub(crate) enum Command {
     Train(TrainArgs),
     /// Follow a run; leaving does not stop it
     Watch(RunName),
-    /// List all runs
-    Runs,
+    /// List the runs, newest first
+    Runs(RunsArgs),
     /// Continue a run from its newest complete checkpoint
     Resume(ResumeArgs),
     /// Ask a running trainer to save a checkpoint and stop

@@ -14,6 +14,13 @@ pub(crate) struct RunName {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// Show all runs, not only the newest 50
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub run: RunName,

@@ -12,11 +12,12 @@ use sparktune_app::run_folder::Provenance;
 use sparktune_app::runs::{Awaited, find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
+use sparktune_base::units::counted;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
 pub use sparktune_train::Weights;
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screens::Screens;
-use sparktune_tui::{Output, RunRow, follow, how_it_stands, runs_table};
+use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
 use crate::attempt::{Display, run_attempt};
 use crate::failure::from_training;
@@ -47,23 +48,40 @@ pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Runs `sparktune runs`.
+/// The number of the newest runs that a table shows.
+const SHOWN: usize = 50;
+
+/// Runs `sparktune runs`. A table shows only the newest runs, unless `all` are wanted; a screen and JSON have
+/// all of them.
 ///
 /// # Errors
 /// The folder cannot be listed.
-pub fn list(program: &Program, runs_dir_flag: Option<PathBuf>, style: Style) -> Result<Exit, Failure> {
+pub fn list(
+    program: &Program,
+    runs_dir_flag: Option<PathBuf>,
+    all: bool,
+    style: Style,
+) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
     if Display::suited_to(style) == Display::Screen {
         Screens::open()?.runs(program, &root)?;
         return Ok(Exit::Done);
     }
-    let rows: Vec<RunRow> = root.list()?.iter().map(RunRow::read).collect();
+    let most = if all || style.json { usize::MAX } else { SHOWN };
+    let (rows, older) = newest_rows(&root, most)?;
     if style.json {
         print_json(&rows)?;
     } else if rows.is_empty() {
         note(&format!("no runs yet in {}; `{} train` starts one", root.path().display(), program_name()));
     } else {
         print(&runs_table(&rows, now_us()))?;
+    }
+    if older > 0 {
+        note(&format!(
+            "{} not shown; `{} runs --all` shows all",
+            counted(older as u64, "older run"),
+            program_name()
+        ));
     }
     Ok(Exit::Done)
 }

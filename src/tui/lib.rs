@@ -40,4 +40,4 @@ mod wrap;
 pub use example_text::{coloured_example_lines, example_lines, stdout_has_colours};
 pub use follow::{Ended, Error, Output, follow};
 pub use plain::{event_line, finding_text, how_it_stands};
-pub use runs_table::{RunRow, runs_table};
+pub use runs_table::{RunRow, newest_rows, runs_table};

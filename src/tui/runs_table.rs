@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{UNKNOWN, bytes, count, loss, or_unknown, rough_duration};
-use sparktune_runlog::{Liveness, Result, RunDir, RunView};
+use sparktune_runlog::{Liveness, Result, RunDir, RunView, RunsRoot};
 use unicode_width::UnicodeWidthStr;
 
 use crate::state::State;
@@ -93,6 +93,18 @@ impl RunRow {
             },
         }
     }
+}
+
+/// Reads the rows of the newest `most` runs, the newest first. Also returns the number of older runs, which
+/// are not read.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn newest_rows(root: &RunsRoot, most: usize) -> Result<(Vec<RunRow>, usize)> {
+    let runs = root.list()?;
+    let rows: Vec<RunRow> = runs.iter().rev().take(most).map(RunRow::read).collect();
+    let older = runs.len() - rows.len();
+    Ok((rows, older))
 }
 
 /// Reads the state of a run, and only the beginning and the end of its log.
