@@ -8,11 +8,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use sparktune_base::choices::Think;
 use sparktune_data::{CheckOptions, Place, Previewed, Rendering, Report};
-use sparktune_plan::Answers;
+use sparktune_plan::{Answers, Origin, Setting};
 
-use crate::data::{
-    example_options, format, mask_policy, max_example_tokens, max_rejected, preview_of, think,
-};
+use crate::data::{example_options, format, max_example_tokens, max_rejected, preview_of, think};
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
@@ -57,18 +55,18 @@ pub fn check(
     show: usize,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
-    if show > 0 && answers.model.is_none() {
-        let text = "--show needs a model, because its chat template and tokenizer make the examples";
-        return Err(Failure::usage(text).hint("Name one with --model"));
+    if answers.model.is_none() {
+        refuse_what_needs_a_model(answers, show)?;
     }
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
         set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
     }
+    let thinking = base.as_ref().map(|base| base.tokenizer.thinking_now()).unwrap_or_default();
     let options = CheckOptions {
         format: format(answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
-        policy: mask_policy(answers),
+        policy: think(answers, thinking).into(),
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
         eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
@@ -83,6 +81,22 @@ pub fn check(
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
 }
 
+/// Settings that say how a model's chat template renders examples, or how many of its tokens they may have.
+const OF_MODEL: [&str; 5] =
+    ["data.template_kwargs", "model.chat_template", "data.think", "data.max_example_tokens", "data.overlong"];
+
+/// Refuses flags that would have no effect without a model. Those of a preset or a file are passed over.
+fn refuse_what_needs_a_model(answers: &Answers, show: usize) -> Result<(), Failure> {
+    let given = OF_MODEL.iter().find(|key| answers.origin(key) == Some(Origin::Flag));
+    let flag = match given.and_then(|key| Setting::of(key)) {
+        Some(setting) => setting.place(Origin::Flag),
+        None if show > 0 => "--show".to_owned(),
+        None => return Ok(()),
+    };
+    let text = format!("{flag} needs a model, because its chat template and tokenizer make the examples");
+    Err(Failure::usage(text).hint("Name one with --model"))
+}
+
 /// Returns up to `limit` examples under the policy of the answers.
 fn shown(
     answers: &Answers,
@@ -94,7 +108,7 @@ fn shown(
     let of_policy = |example: Previewed| ShownExample {
         place: example.place,
         tokens: example.tokens,
-        rendering: match think(answers) {
+        rendering: match think(answers, base.tokenizer.thinking_now()) {
             Think::Train => example.train,
             Think::Skip => example.skip,
         },

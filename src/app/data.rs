@@ -8,14 +8,17 @@ use std::path::PathBuf;
 use sparktune_base::choices::Think;
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
+use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, KeptLine, LengthReport, MaskPolicy,
-    OverlongReport, PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
+    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, KeptLine, LengthReport, OverlongReport,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
 };
 use sparktune_plan::plan::DataPlan;
-use sparktune_plan::{Answers, DataFacts, DataFormat, LengthBucket, ModelFacts, TemplateKwargs, TooLong};
+use sparktune_plan::{
+    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, TemplateKwargs, TooLong,
+};
 
 use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
@@ -78,15 +81,10 @@ impl RejectedLines {
     }
 }
 
-/// Returns which tokens of an example are trained, from the answers or by the plan's own rule.
-pub fn mask_policy(answers: &Answers) -> MaskPolicy {
-    think(answers).into()
-}
-
 /// Returns whether the empty think block that a template inserts is trained, from the answers or by the
 /// plan's own rule.
-pub fn think(answers: &Answers) -> Think {
-    answers.think.as_ref().map_or(DataPlan::THINK, |answer| answer.value)
+pub fn think(answers: &Answers, thinking: Thinking) -> Think {
+    answers.think.as_ref().map_or_else(|| thinking.think(), |answer| answer.value)
 }
 
 /// Returns how a conversation becomes examples, from the answers or by the plan's own rules.
@@ -148,7 +146,7 @@ pub fn prepare_data(
     };
     let options = PrepareOptions {
         format: format(answers),
-        policy: mask_policy(answers),
+        policy: think(answers, base.tokenizer.thinking_now()).into(),
         examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
         eval,
@@ -212,7 +210,7 @@ pub fn read(
     let prepared = prepare_data(answers, &mut base, listener)?;
     let rejected = RejectedLines::open(&prepared)?;
     let found = DataFound {
-        facts: data_facts(answers, &prepared)?,
+        facts: data_facts(answers, &base.tokenizer, &prepared)?,
         preview: preview(answers, &base, None)?,
         report: prepared.report,
     };
@@ -275,15 +273,26 @@ pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
     is_of_use.then(|| (report.rejected_share() * 100.0).ceil() / 100.0)
 }
 
-/// Returns the figures of the data, from the token files themselves.
+/// Returns the figures of the data, from the token files themselves, which the tokenizer with its present
+/// variables has made.
 ///
 /// # Errors
 /// The token files cannot be read.
-pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, Failure> {
+pub fn data_facts(
+    answers: &Answers,
+    tokenizer: &ChatTokenizer,
+    prepared: &Prepared,
+) -> Result<DataFacts, Failure> {
+    let eval = TokenFile::open(&prepared.eval)?;
+    let eval_set = EvalSetFacts {
+        examples: eval.len() as u64,
+        total_tokens: eval.lengths().iter().map(|length| u64::from(*length)).sum(),
+        target_tokens: eval.target_tokens(),
+    };
     let mut files = vec![TokenFile::open(&prepared.train)?];
     // Without separate files, the eval set is a share of the same data.
     if answers.eval_data.is_none() {
-        files.push(TokenFile::open(&prepared.eval)?);
+        files.push(eval);
     }
     let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
@@ -293,7 +302,11 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     let template = prepared.report.template.as_ref();
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());
-    Ok(DataFacts { too_long, template_kwargs, ..facts_of(&report, target_tokens) })
+    let earlier_unlike_served = template.map_or(0, |template| template.earlier_unlike_served.examples);
+    let thinking = tokenizer.thinking_now();
+    let lengths = facts_of(&report, target_tokens);
+    let eval_set = Some(eval_set);
+    Ok(DataFacts { too_long, template_kwargs, eval_set, thinking, earlier_unlike_served, ..lengths })
 }
 
 /// Converts the lengths of a report for the plan.

@@ -3,14 +3,14 @@
 
 use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
-use sparktune_plan::{Answers, Facts, ModelFacts, Plan, PlanError, resolve};
+use sparktune_plan::{Answers, Facts, Plan, PlanError, resolve};
 
 use crate::answers::runs_dir_of;
 use crate::data::{accept, data_facts, prepare_data};
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::machine::machine_and_rates;
-use crate::model::{find_base, weigh};
+use crate::model::{BaseModel, find_base, weigh};
 use crate::program::Program;
 
 /// Everything that is decided before a run exists.
@@ -37,13 +37,13 @@ pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Re
         return Err(PlanError::Missing(missing).into());
     }
     let mut base = find_base(answers, listener)?;
-    let download = weigh(&mut base)?;
+    let download = weigh(&mut base, listener)?;
     let prepared = prepare_data(answers, &mut base, listener)?;
     accept(answers, &prepared)?;
     for finding in prepared.report.findings() {
         listener.note(&format!("data  {}", finding.trim_start()));
     }
-    let facts = gather_facts(program, answers, base.facts, &prepared, listener)?;
+    let facts = gather_facts(program, answers, &base, &prepared, listener)?;
     let plan = resolve(answers, &facts)?;
     Ok(Job { plan, facts, prepared, download, hub: base.hub })
 }
@@ -55,10 +55,11 @@ pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Re
 pub fn gather_facts(
     program: &Program,
     answers: &Answers,
-    model: ModelFacts,
+    base: &BaseModel,
     prepared: &Prepared,
     listener: &dyn Listener,
 ) -> Result<Facts, Failure> {
     let (machine, rates) = machine_and_rates(program, &runs_dir_of(answers), listener)?;
-    Ok(Facts { machine, model, data: data_facts(answers, prepared)?, rates })
+    let data = data_facts(answers, &base.tokenizer, prepared)?;
+    Ok(Facts { machine, model: base.facts.clone(), data, rates })
 }

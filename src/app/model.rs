@@ -97,10 +97,13 @@ fn name_of(answers: &Answers) -> Result<String, Failure> {
 ///
 /// # Errors
 /// The model cannot be found.
-pub fn unknown_family(answers: &Answers) -> Result<Option<(String, Architecture)>, Failure> {
+pub fn unknown_family(
+    answers: &Answers,
+    listener: &dyn Listener,
+) -> Result<Option<(String, Architecture)>, Failure> {
     let (hub, name) = hub_and_name(answers)?;
     let ignored_fields = answers.config_options().ignored_fields;
-    let config = hub.fetch_config(&name).map_err(|error| not_found(&name, error))?;
+    let config = hub.fetch_config(&name, listener).map_err(|error| not_found(&name, error))?;
     Ok(ModelConfig::unknown_family(&config.text, &ignored_fields))
 }
 
@@ -120,12 +123,12 @@ fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
 /// The model cannot be found or trained.
 pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel, Failure> {
     let (hub, name) = hub_and_name(answers)?;
-    let config = hub.fetch_config(&name).map_err(|error| not_found(&name, error))?;
+    let config = hub.fetch_config(&name, listener).map_err(|error| not_found(&name, error))?;
     let facts = ModelFacts::from_config_json_with(&config.text, &answers.config_options())?;
     if let sparktune_hub::Origin::CacheInstead { why } = &config.origin {
         listener.note(&format!("note: using the cached copy of the model: {why}"));
     }
-    let snapshot = fetch(&hub, &hub.plan_download(&name, Needs::Tokenizer)?, listener)?;
+    let snapshot = fetch(&hub, &hub.plan_download(&name, Needs::Tokenizer, listener)?, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     let template = answers.chat_template.as_ref().map(|answer| answer.value.as_path());
@@ -153,12 +156,12 @@ pub fn look_up(
         ignore_config_field: (!ignored_fields.is_empty()).then(|| Answer::flag(ignored_fields)),
         ..Answers::default()
     };
-    let unknown = unknown_family(&answers)?;
+    let unknown = unknown_family(&answers, listener)?;
     if let (Some((_, likeness)), None) = (&unknown, architecture) {
         answers.architecture = Some(Answer::flag(*likeness));
     }
     let mut base = find_base(&answers, listener)?;
-    let download = weigh(&mut base)?;
+    let download = weigh(&mut base, listener)?;
     Ok(ModelFound {
         name: name.to_owned(),
         revision,
@@ -187,8 +190,8 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
 ///
 /// # Errors
 /// The same as for [`Hub::plan_download`].
-pub fn weigh(base: &mut BaseModel) -> Result<DownloadPlan, Failure> {
-    let download = base.hub.plan_download(&base.name, Needs::Model)?;
+pub fn weigh(base: &mut BaseModel, listener: &dyn Listener) -> Result<DownloadPlan, Failure> {
+    let download = base.hub.plan_download(&base.name, Needs::Model, listener)?;
     base.facts.checkpoint_bytes =
         download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
     base.facts.path = (download.bytes_missing() == 0).then(|| base.folder.clone());

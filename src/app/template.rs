@@ -12,8 +12,8 @@ use sparktune_plan::{Answers, TemplateKwargs};
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// Gives the chat template the variables of the answers. Without such an answer, data without reasoning is
-/// rendered with `enable_thinking` off, where the template knows that variable.
+/// Gives the chat template the variables of the answers. Without such an answer, `enable_thinking` follows from
+/// the template and from whether any example reasons, where the template knows that variable.
 ///
 /// # Errors
 /// The template does not read a variable of the answers, or the data cannot be read.
@@ -33,18 +33,15 @@ pub(crate) fn set_template_kwargs(
             }
             answer.value.clone()
         }
-        None if !tokenizer.thinking().is_some_and(|thinking| thinking.can_switch) => {
-            TemplateKwargs::default()
-        }
-        None => {
-            let eval = answers.eval_data.iter().flat_map(|answer| &answer.value);
-            let all: Vec<PathBuf> = inputs.iter().chain(eval).cloned().collect();
-            if has_reasoning(&all, format, listener)? {
-                TemplateKwargs::default()
-            } else {
-                TemplateKwargs::without_thinking()
+        None => match tokenizer.thinking().map(|thinking| thinking.openings) {
+            Some(openings) if openings.can_switch => {
+                let eval = answers.eval_data.iter().flat_map(|answer| &answer.value);
+                let all: Vec<PathBuf> = inputs.iter().chain(eval).cloned().collect();
+                let enable = openings.enable_thinking(has_reasoning(&all, format, listener)?);
+                enable.map(TemplateKwargs::thinking).unwrap_or_default()
             }
-        }
+            _ => TemplateKwargs::default(),
+        },
     };
     tokenizer.set_kwargs(kwargs.0);
     Ok(())
@@ -61,8 +58,19 @@ mod tests {
 
     /// Returns the variables that are set for a file with this answer in it.
     fn kwargs(answer: &str, said: Option<TemplateKwargs>) -> Result<TemplateKwargs, Failure> {
+        kwargs_of(None, answer, said)
+    }
+
+    /// The same with another template.
+    fn kwargs_of(
+        template: Option<&str>,
+        answer: &str,
+        said: Option<TemplateKwargs>,
+    ) -> Result<TemplateKwargs, Failure> {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
-        let mut tokenizer = ChatTokenizer::from_dir(&fixture).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), template.unwrap_or_default()).unwrap();
+        let mut tokenizer = ChatTokenizer::open(&fixture, template.map(|_| file.path())).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data.jsonl");
         let line = serde_json::json!({ "messages": [
@@ -80,6 +88,14 @@ mod tests {
         let said = TemplateKwargs([("preserve_thinking".to_owned(), true.into())].into());
         assert_eq!(kwargs("Answer", Some(said.clone())).unwrap(), said);
         assert_eq!(kwargs("Answer", Some(TemplateKwargs::default())).unwrap(), TemplateKwargs::default());
+    }
+
+    #[test]
+    fn data_with_reasoning_turns_thinking_on_where_the_template_leaves_it_off() {
+        let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{{ '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}{% endif %}{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' + ('' if enable_thinking else '\n</think>\n\n') }}{% endif %}";
+        let kwargs = |answer: &str| kwargs_of(Some(template), answer, None).unwrap();
+        assert_eq!(kwargs("<think>\nwhy\n</think>\n\nAnswer"), TemplateKwargs::thinking(true));
+        assert_eq!(kwargs("Answer"), TemplateKwargs::without_thinking());
     }
 
     #[test]

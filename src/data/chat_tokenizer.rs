@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
+use sparktune_base::thinking::{Opening, Thinking};
 use tokenizers::Tokenizer;
 
 use crate::byte_bpe::ByteBpe;
@@ -18,7 +19,7 @@ use crate::rejection::{Kind, Rejection};
 use crate::template::{Call, ChatTemplate, Rendered, TemplateKwargs, error_text};
 use crate::tokenizer_files::{TOKENIZER_CONFIG, end_ids, named_tokens, read_json, template_of};
 use crate::tokens::{Ahead, Tokens};
-use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape};
+use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape, generation_prompt};
 
 const TOKENIZER: &str = "tokenizer.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -282,6 +283,13 @@ impl ChatTokenizer {
     /// Returns how the template treats reasoning, or `None` without a template.
     pub fn thinking(&self) -> Option<ThinkingSupport> {
         self.template.as_ref().map(|(_, shape)| shape.thinking())
+    }
+
+    /// Returns what the template does about thinking with the variables that are set now.
+    pub fn thinking_now(&self) -> Thinking {
+        let Some((template, shape)) = &self.template else { return Thinking::default() };
+        let opening = generation_prompt(template, &self.kwarg_values).unwrap_or_default();
+        Thinking { inserts_block: shape.thinking().empty_block.is_some(), opening: Opening::of(&opening) }
     }
 
     /// Returns the BLAKE3 hash (hex) of `tokenizer.json`.

@@ -25,8 +25,8 @@ use crate::template::TemplateKwargs;
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
-/// Has to be increased when the same inputs would be tokenised or masked differently than before.
-const VERSION: u32 = 2;
+/// Has to be increased when the same inputs would be tokenised, masked or reported on differently than before.
+const VERSION: u32 = 3;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";

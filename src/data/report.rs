@@ -70,8 +70,11 @@ pub struct TemplateFindings {
     pub tools_left_out: Finding,
     /// Examples with turns that follow a different prompt in training than on a server. The server's prompt is
     /// the conversation before the turn, rendered with the same variables and with the opening of an
-    /// assistant turn.
+    /// assistant turn. Turns that a later question follows are not counted here.
     pub unlike_served: Finding,
+    /// The same of turns that a later question follows. They are no fault of the settings: many templates
+    /// render them in another way than the turn that is to be answered.
+    pub earlier_unlike_served: Finding,
 }
 
 /// One input file.
@@ -247,6 +250,15 @@ impl fmt::Display for Report {
             let kwargs = serde_json::json!(kwargs).to_string();
             writeln!(f, "the chat template was rendered with {}", escape(&kwargs))?;
         }
+        if let Some(TemplateFindings { earlier_unlike_served: earlier, .. }) = &self.template
+            && earlier.examples > 0
+        {
+            writeln!(
+                f,
+                "{} with answers to earlier questions that the chat template renders otherwise than when they were asked; --split-turns trains each as a server sends it",
+                counted(earlier.examples, "example")
+            )?;
+        }
         if let Some(split) = &self.split {
             writeln!(f, "{} train, {} eval", count(split.train_examples), count(split.eval_examples))?;
         }
@@ -278,7 +290,7 @@ impl Report {
             ),
             ("with tools that the chat template leaves out", of_template(|t| &t.tools_left_out)),
             (
-                "with turns that follow a different prompt in training than on a server; --split-turns, --think and --template-kwargs change the prompt in training",
+                "with turns that follow a different prompt in training than on a server; --think and --template-kwargs change the prompt in training",
                 of_template(|t| &t.unlike_served),
             ),
         ];

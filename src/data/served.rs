@@ -50,18 +50,23 @@ pub(crate) struct Effects {
     pub turns_left_out: Noted,
     /// The tools, if they are not in the rendered text.
     pub tools_left_out: Noted,
-    /// Turns that follow a different prompt in training than on a server.
+    /// Trained turns at the end of the conversation that follow a different prompt in training than on a
+    /// server.
     pub unlike_served: Noted,
+    /// Trained turns before a later question that do.
+    pub earlier_unlike_served: Noted,
 }
 
 impl Effects {
     /// Adds those of another example of the same line.
     pub(crate) fn add(&mut self, other: Self) {
-        let Self { reasoning_left_out, turns_left_out, tools_left_out, unlike_served } = other;
+        let Self { reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served } =
+            other;
         self.reasoning_left_out.join(reasoning_left_out);
         self.turns_left_out.join(turns_left_out);
         self.tools_left_out.join(tools_left_out);
         self.unlike_served.join(unlike_served);
+        self.earlier_unlike_served.join(earlier_unlike_served);
     }
 }
 
@@ -81,7 +86,8 @@ impl ChatTokenizer {
         let tokens = self.trained_tokens(&rendered.text, &targets)?;
         let mut effects = left_out(chat, &rendered);
         let prompt_of = |before: &Chat<'_>| self.render_prompt(before).ok().map(|prompt| prompt.text);
-        effects.unlike_served = prompts.compare(chat, &rendered, &targets, prompt_of);
+        let unlike = prompts.compare(chat, &rendered, &targets, prompt_of);
+        (effects.unlike_served, effects.earlier_unlike_served) = (unlike.last, unlike.earlier);
         Ok((tokens, effects))
     }
 }
@@ -155,7 +161,16 @@ fn names_in(functions: Option<&Json<'_>>) -> Vec<String> {
 /// once, and in it the first turn of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Prompts {
-    known: Mutex<HashMap<u64, Noted>>,
+    known: Mutex<HashMap<u64, Unlike>>,
+}
+
+/// The trained turns of an example that follow another prompt than a server's: those that no question
+/// follows, and those before one. Templates often render the latter in another way, because they drop the
+/// reasoning of answered questions.
+#[derive(Debug, Clone, Default)]
+struct Unlike {
+    last: Noted,
+    earlier: Noted,
 }
 
 impl Prompts {
@@ -165,17 +180,17 @@ impl Prompts {
         rendered: &Rendered,
         targets: &[Range<usize>],
         prompt_of: impl Fn(&Chat<'_>) -> Option<String>,
-    ) -> Noted {
+    ) -> Unlike {
         let shape = shape_of(chat);
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().get(&shape).cloned();
         found.unwrap_or_else(|| {
-            let noted = unlike_prompts(chat, rendered, targets, prompt_of);
+            let unlike = unlike_prompts(chat, rendered, targets, prompt_of);
             let mut known = known();
             if known.len() < MOST_SHAPES {
-                known.insert(shape, noted.clone());
+                known.insert(shape, unlike.clone());
             }
-            noted
+            unlike
         })
     }
 }
@@ -185,8 +200,8 @@ fn unlike_prompts(
     rendered: &Rendered,
     targets: &[Range<usize>],
     prompt_of: impl Fn(&Chat<'_>) -> Option<String>,
-) -> Noted {
-    let mut noted = Noted::default();
+) -> Unlike {
+    let mut unlike = Unlike::default();
     let last_user = chat.messages.iter().rposition(|message| message.role == "user");
     let mut of_kind: HashMap<u64, Option<String>> = HashMap::new();
     let mut previous = None;
@@ -209,10 +224,11 @@ fn unlike_prompts(
             }
         });
         if let Some(difference) = difference {
+            let noted = if Some(*i) > last_user { &mut unlike.last } else { &mut unlike.earlier };
             noted.add(|| difference.clone());
         }
     }
-    noted
+    unlike
 }
 
 /// Describes the difference between a prompt and the text before a trained turn, whose opening is given.

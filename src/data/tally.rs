@@ -150,6 +150,7 @@ impl Tally {
             turns_left_out,
             tools_left_out,
             unlike_served,
+            earlier_unlike_served,
         }) = template
         {
             let Effects {
@@ -157,6 +158,7 @@ impl Tally {
                 turns_left_out: turns,
                 tools_left_out: tools,
                 unlike_served: prompts,
+                earlier_unlike_served: earlier_prompts,
             } = &accepted.effects;
             let add = |finding: &mut Finding, Noted { count, first }: &Noted| {
                 found(finding, *count, place, first.as_deref());
@@ -165,6 +167,7 @@ impl Tally {
             add(turns_left_out, turns);
             add(tools_left_out, tools);
             add(unlike_served, prompts);
+            add(earlier_unlike_served, earlier_prompts);
         }
     }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use minijinja::{Error, Value};
 use sparktune_base::choices::Think;
+use sparktune_base::thinking::{Opening, Openings};
 
 use crate::conversation::{Chat, Json, Message};
 use crate::rejection::{Kind, Rejection};
@@ -38,8 +39,8 @@ impl From<Think> for MaskPolicy {
 pub struct ThinkingSupport {
     /// The block that is inserted before an answer without reasoning, if any.
     pub empty_block: Option<String>,
-    /// Whether the variable `enable_thinking` changes how the template opens a turn of the assistant.
-    pub can_switch: bool,
+    /// How the template opens an answer by the value of its variable `enable_thinking`.
+    pub openings: Openings,
 }
 
 /// How a template renders assistant turns.
@@ -50,7 +51,7 @@ pub(crate) struct TurnShape {
     /// Possible closings, longest first.
     closings: Vec<Closing>,
     empty_block: Option<String>,
-    can_switch: bool,
+    opened: Openings,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -107,7 +108,12 @@ impl TurnShape {
             let kwargs = enable_thinking.map(|on| ("enable_thinking".to_owned(), Value::from(on)));
             generation_prompt(template, kwargs.as_slice())
         });
-        let can_switch = prompts[1] != prompts[2];
+        let opening_of = |prompt: &Option<String>| Opening::of(prompt.as_deref().unwrap_or_default());
+        let opened = Openings {
+            untold: opening_of(&prompts[0]),
+            on: opening_of(&prompts[1]),
+            can_switch: prompts[1] != prompts[2],
+        };
         let answered: Vec<&str> = earlier.iter().chain(&last).map(String::as_str).collect();
         let prompts: Vec<&str> =
             prompts.iter().flatten().map(String::as_str).filter(|p| !p.is_empty()).collect();
@@ -125,12 +131,12 @@ impl TurnShape {
         openings.dedup();
         closings.sort_by_key(|c| std::cmp::Reverse(c.text.len()));
         closings.dedup();
-        Ok(Self { openings, closings, empty_block, can_switch })
+        Ok(Self { openings, closings, empty_block, opened })
     }
 
     /// Returns how the template treats reasoning.
     pub(crate) fn thinking(&self) -> ThinkingSupport {
-        ThinkingSupport { empty_block: self.empty_block.clone(), can_switch: self.can_switch }
+        ThinkingSupport { empty_block: self.empty_block.clone(), openings: self.opened }
     }
 
     /// Returns the byte ranges of a rendering that are targets, in order.
@@ -232,7 +238,8 @@ fn segment(rendered: &Rendered, message: usize) -> Option<String> {
     Some(rendered.text[span].to_owned())
 }
 
-fn generation_prompt(template: &ChatTemplate, kwargs: &[(String, Value)]) -> Option<String> {
+/// Returns the opening of an answer with these variables.
+pub(crate) fn generation_prompt(template: &ChatTemplate, kwargs: &[(String, Value)]) -> Option<String> {
     let chat = Chat { messages: vec![Message::text("user", "Question")], tools: None };
     let text = |add_generation_prompt| {
         template.render(&chat, Call { add_generation_prompt, kwargs }).ok().map(|rendered| rendered.text)

@@ -223,13 +223,14 @@ mod tests {
     fn a_lock_whose_file_was_removed_is_taken_anew() {
         let dir = tempfile::tempdir().unwrap();
         let cache = RepoCache::new(dir.path(), "org/name");
-        let first = cache.lock("e", "f", &Watch::silent()).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let first = cache.lock("e", "f", &Watch::new(&(), &stop)).unwrap();
         let path = dir.path().join(".locks/models--org--name/e.lock");
         assert!(matches!(File::open(&path).unwrap().try_lock(), Err(TryLockError::WouldBlock)));
         assert!(is_still_at(&first._file, &path));
         std::fs::remove_file(&path).unwrap();
         assert!(!is_still_at(&first._file, &path));
-        let second = cache.lock("e", "f", &Watch::silent()).unwrap();
+        let second = cache.lock("e", "f", &Watch::new(&(), &stop)).unwrap();
         assert!(is_still_at(&second._file, &path));
     }
 

@@ -95,12 +95,14 @@ impl Hub {
         cached::look(model, &self.settings.cache, self.settings.home.as_deref())
     }
 
-    /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded.
+    /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded. `progress` is
+    /// only asked whether to cancel.
     ///
     /// # Errors
     /// Any [`Error`] except those about disk space and weights.
-    pub fn fetch_config(&self, model: &str) -> Result<Config, Error> {
-        let watch = Watch::silent();
+    pub fn fetch_config(&self, model: &str, progress: &dyn Progress) -> Result<Config, Error> {
+        let stop = AtomicBool::new(false);
+        let watch = Watch::quiet(&Watch::new(progress, &stop));
         let found = self.locate(model, &watch)?;
         self.select(&found, Needs::Config, &watch).map_err(|error| self.as_uncached(error, &found))?;
         let path = self.bring_small(&found, CONFIG, &watch)?;
@@ -112,12 +114,18 @@ impl Hub {
     }
 
     /// Determines the required files, their sizes, and the parts that already exist. Fetches `config.json`
-    /// and the index of the shards, but no weights.
+    /// and the index of the shards, but no weights. `progress` is only asked whether to cancel.
     ///
     /// # Errors
     /// Any [`Error`]; a disk that is too small is not an error yet.
-    pub fn plan_download(&self, model: &str, needs: Needs) -> Result<DownloadPlan, Error> {
-        self.plan(model, needs, &Watch::silent())
+    pub fn plan_download(
+        &self,
+        model: &str,
+        needs: Needs,
+        progress: &dyn Progress,
+    ) -> Result<DownloadPlan, Error> {
+        let stop = AtomicBool::new(false);
+        self.plan(model, needs, &Watch::quiet(&Watch::new(progress, &stop)))
     }
 
     /// Downloads all files that `needs` requires, except those that already exist.

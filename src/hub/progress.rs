@@ -86,12 +86,6 @@ impl<'a> Watch<'a> {
         Self { progress, stop, quiet: false }
     }
 
-    /// Returns a watch for requests without a listener.
-    pub(crate) fn silent() -> Self {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        Self { progress: &(), stop: &NEVER, quiet: true }
-    }
-
     /// Returns a watch that can be cancelled but shows nothing, for the small files that a plan reads before
     /// the transfer begins.
     pub(crate) fn quiet(of: &Self) -> Self {

@@ -120,6 +120,8 @@ impl Resolver<'_> {
         }
         let reason = if rendered_with.0.is_empty() {
             "none, so the template's own defaults apply"
+        } else if *rendered_with == TemplateKwargs::thinking(true) {
+            "examples have reasoning, and the template does not think unless it is told to; a server has to be told too, for which SERVE.md has the flag"
         } else {
             "no example has reasoning, so the template is told not to think; a server has to be told too, for which SERVE.md has the flag"
         };

@@ -1,12 +1,13 @@
 //! Estimates the duration of a run: tokens divided by a speed, together with the basis of the speed.
 
-use sparktune_base::units::{count, duration, flops, tokens_per_s};
+use sparktune_base::units::{count, counted, duration, flops, tokens_per_s};
 
 use crate::catalog::Catalog;
 use crate::choices::Device;
+use crate::cost::Treatment;
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
-use crate::plan::{BatchPlan, PackPlan, RateBasis, Time};
+use crate::plan::{BatchPlan, EvalPlan, PackPlan, RateBasis, Time};
 
 /// The inputs of the time estimate.
 pub(crate) struct Run<'a> {
@@ -22,6 +23,41 @@ pub(crate) struct Run<'a> {
     pub epochs: u32,
     /// Share of the MTP head's epoch that is trained; `None` where no head is.
     pub head_share: Option<f64>,
+    /// The evaluations; `None` where there is no eval set.
+    pub evals: Option<Evals>,
+}
+
+/// The evaluations of a run.
+pub(crate) struct Evals {
+    /// The number of tokens in the eval set.
+    pub tokens: f64,
+    /// The settings that decide how many there are, and how many answers each generates.
+    pub plan: EvalPlan,
+}
+
+impl Evals {
+    /// Returns the number of evaluations between the steps, of which the last step has one.
+    fn count(&self, steps: u64) -> u64 {
+        steps.div_ceil(self.plan.every_steps.max(1))
+    }
+
+    /// Returns the largest number of tokens in the sample answers of an evaluation.
+    fn sampled(&self) -> f64 {
+        f64::from(self.plan.sample_count) * f64::from(self.plan.sample_max_tokens)
+    }
+}
+
+/// Returns the seconds of all evaluations, that of the base before the first step included, at this speed of
+/// training. A generated token reads all weights once, and passes through all layers alone.
+fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
+    let Fit { work, speed, model, device, .. } = run.fit;
+    let head = 2.0 * work.head_parameters * treatment.target_share;
+    let forward = (work.forward_flops(treatment) + head) / work.training_flops(treatment);
+    let pass_s = evals.tokens * forward / train_tokens_per_s;
+    let bytes = model.weight_bytes(if *device == Device::Cuda { 2 } else { 4 }) as f64;
+    let token_s = bytes / speed.bytes_per_s + model.config.layers.len() as f64 * speed.seconds_per_layer;
+    let count = evals.count(run.steps) as f64;
+    (count + 1.0) * pass_s + count * evals.sampled() * token_s
 }
 
 /// Share of the MTP head's one epoch that is trained: `max_steps` ends it too.
@@ -120,15 +156,21 @@ pub(crate) fn time(run: &Run) -> Time {
     let mtp_s = rate.zip(run.head_share).map(|(rate, share)| {
         share * epoch_tokens / rate * run.fit.work.mtp_flops(&treatment) / flops_per_token
     });
+    let eval_s = rate.zip(run.evals.as_ref()).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
     let mut formula = match rate {
         Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
         None => format!("{} tokens", count(whole(tokens))),
     };
+    if let Some((eval_s, evals)) = eval_s.zip(run.evals.as_ref()) {
+        let count = counted(evals.count(run.steps), "evaluation");
+        let samples = if evals.sampled() > 0.0 { " with sample answers" } else { "" };
+        formula.push_str(&format!(" + {} for {count}{samples} and that of the base", duration(eval_s)));
+    }
     if let Some(mtp_s) = mtp_s {
         let of = if run.head_share < Some(1.0) { ", which max_steps ends early" } else { "" };
         formula.push_str(&format!(" + {} for the MTP head's epoch{of}", duration(mtp_s)));
     }
-    formula.push_str(&format!("; {words}; without evaluation and export"));
+    formula.push_str(&format!("; {words}; without export"));
     Time {
         tokens_per_epoch: whole(epoch_tokens),
         tokens_per_step: whole(step_tokens),
@@ -138,6 +180,7 @@ pub(crate) fn time(run: &Run) -> Time {
         device: run.fit.speed.device.clone(),
         tokens_per_s: rate,
         train_s,
+        eval_s,
         mtp_s,
         basis,
         formula,

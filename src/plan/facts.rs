@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::held_out;
+use sparktune_base::thinking::Thinking;
 use sparktune_base::units::counted;
 
 use crate::choices::MethodKind;
@@ -159,6 +160,27 @@ pub struct DataFacts {
     /// data asks for.
     #[serde(default)]
     pub template_kwargs: TemplateKwargs,
+    /// The eval set, if it is known.
+    #[serde(default)]
+    pub eval_set: Option<EvalSetFacts>,
+    /// What the chat template does about thinking with these variables.
+    #[serde(default)]
+    pub thinking: Thinking,
+    /// Examples with answers to earlier questions that the chat template renders otherwise than a server does
+    /// that is asked for them.
+    #[serde(default)]
+    pub earlier_unlike_served: u64,
+}
+
+/// The size of the eval set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvalSetFacts {
+    /// Examples.
+    pub examples: u64,
+    /// Tokens of all examples.
+    pub total_tokens: u64,
+    /// Tokens that contribute to the loss.
+    pub target_tokens: u64,
 }
 
 /// The number of lines with examples over the limit on tokens, by what became of these.
@@ -198,6 +220,16 @@ impl DataFacts {
     /// Returns the mean length in tokens, or 0 without examples.
     pub fn mean(&self) -> f64 {
         if self.examples == 0 { 0.0 } else { self.total_tokens as f64 / self.examples as f64 }
+    }
+
+    /// Returns about how many examples have more tokens than this. A bucket that contains the limit counts as
+    /// longer, because the longest example is known and such a bucket would else hide it.
+    pub fn longer_than(&self, limit: u32) -> u64 {
+        if self.max <= limit {
+            return 0;
+        }
+        let longer = self.histogram.iter().filter(|bucket| bucket.up_to > limit);
+        longer.map(|bucket| bucket.count).sum::<u64>().max(1)
     }
 
     /// Returns the share of the tokens that contribute to the loss, 0 to 1.

@@ -18,6 +18,7 @@ pub mod error;
 mod eta;
 pub mod facts;
 mod fit;
+mod judgement;
 pub mod measured;
 pub mod memory;
 pub mod model_config;
@@ -50,9 +51,11 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,
+    TooLong,
 };
 pub use fit::CostPoint;
+pub use judgement::too_little_to_judge;
 pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};

@@ -168,8 +168,6 @@ pub struct DataPlan {
 }
 
 impl DataPlan {
-    /// The default for training an inserted empty think block.
-    pub const THINK: Think = Think::Skip;
     /// The default for the share of rejected lines above which the data is refused.
     pub const MAX_REJECTED: f64 = 0.01;
 }
@@ -290,7 +288,8 @@ pub struct CheckpointPlan {
     pub save_steps: u64,
     /// The number of minutes after which a checkpoint is due in any case.
     pub save_minutes: u32,
-    /// The number of checkpoints that are kept in addition to the best.
+    /// The number of checkpoints at planned steps that are kept, in addition to the best and to the newest of
+    /// all.
     pub keep: u32,
 }
 
@@ -329,6 +328,9 @@ impl Default for LogPlan {
 pub struct Advice {
     /// The pack length by the Qwen3.5 recipe's rule: the mean length rounded to a multiple of 128.
     pub recipe_pack_length: u32,
+    /// The recommended peak learning rate. Plans of older versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recommended_learning_rate: Option<f64>,
     /// Answers that are far from what is recommended, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -375,9 +377,13 @@ pub struct Time {
     /// Tokens per second, if there is a basis for an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// The duration of training in seconds, without evaluation and export.
+    /// The duration of the optimizer steps in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_s: Option<f64>,
+    /// The duration of all evaluations in seconds: of the base, of the text model between the steps, and the
+    /// sample answers. Plans of older versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_s: Option<f64>,
     /// The duration of the MTP head's epoch in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_s: Option<f64>,
@@ -385,6 +391,18 @@ pub struct Time {
     pub basis: RateBasis,
     /// The formula with its figures.
     pub formula: String,
+}
+
+impl Time {
+    /// Returns the duration of the text model's training with its evaluations in seconds.
+    pub fn text_model_s(&self) -> Option<f64> {
+        Some(self.train_s? + self.eval_s.unwrap_or(0.0))
+    }
+
+    /// Returns the duration of the run in seconds, without export.
+    pub fn total_s(&self) -> Option<f64> {
+        Some(self.text_model_s()? + self.mtp_s.unwrap_or(0.0))
+    }
 }
 
 /// The basis of a speed estimate.

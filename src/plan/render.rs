@@ -99,8 +99,7 @@ pub fn memory_bar(memory: &Memory, width: usize) -> String {
 
 /// Describes duration, speed and their basis in two lines.
 pub fn eta(time: &Time) -> String {
-    let total = time.train_s.map(|s| s + time.mtp_s.unwrap_or(0.0));
-    let Some((total, rate)) = total.zip(time.tokens_per_s) else {
+    let Some((total, rate)) = time.total_s().zip(time.tokens_per_s) else {
         return format!("time  unknown until the first steps have been measured\n      {}\n", time.formula);
     };
     let label = match time.basis {

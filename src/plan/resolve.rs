@@ -16,6 +16,7 @@ use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
 use crate::fit::{Constraints, Fit};
+use crate::judgement::too_little_to_judge;
 use crate::packing::Lengths;
 use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
@@ -202,12 +203,13 @@ impl Resolver<'_> {
         let steps = steps_per_epoch
             .saturating_mul(duration.epochs.into())
             .min(duration.max_steps.unwrap_or(u64::MAX));
-        let optimizer = self.optimizer(method);
+        let (optimizer, recommended_rate) = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
         let (checkpoint, eval) =
             self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let export = self.exported_weights(eval_share > 0.0)?;
+        self.warn_of_too_little_to_judge(eval_share);
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -226,6 +228,13 @@ impl Resolver<'_> {
             epochs: duration.epochs,
             head_share: (mtp == Mtp::Trained)
                 .then(|| eta::head_share(&fit, pack, batch, train_share, duration.max_steps)),
+            evals: (eval_share > 0.0).then(|| eta::Evals {
+                tokens: match facts.data.eval_set.filter(|_| !data.eval.is_empty()) {
+                    Some(of_its_own) => of_its_own.total_tokens as f64,
+                    None => eval_share * facts.data.total_tokens as f64,
+                },
+                plan: eval,
+            }),
         });
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
@@ -239,6 +248,7 @@ impl Resolver<'_> {
         self.explain.sort_by_key(|row| order(&row.key));
         let advice = Advice {
             recipe_pack_length: fit.rule,
+            recommended_learning_rate: Some(recommended_rate),
             warnings: self.warnings,
             memory,
             time,
@@ -268,6 +278,17 @@ impl Resolver<'_> {
             log: LogPlan { tensorboard },
             advice: Some(advice),
         })
+    }
+
+    /// Warns if the eval set cannot show whether the model improves.
+    fn warn_of_too_little_to_judge(&mut self, eval_share: f64) {
+        let size = match self.facts.data.eval_set {
+            _ if eval_share == 0.0 => None,
+            Some(eval) if eval.target_tokens == 0 => None,
+            Some(eval) => Some((eval.examples, eval.target_tokens)),
+            None => return,
+        };
+        self.warnings.extend(too_little_to_judge(size));
     }
 
     fn model(&mut self) -> ModelPlan {
@@ -389,12 +410,7 @@ impl Resolver<'_> {
             DataFormat::Auto,
             "detected for each file from its lines",
         );
-        let think = self.pick(
-            "data.think",
-            &answers.think,
-            DataPlan::THINK,
-            "an empty think block that the template adds belongs to the prompt of a server that is told not to think, so it is context; `check` counts the turns whose prompt is another",
-        );
+        let think = self.pick("data.think", &answers.think, data.thinking.think(), data.thinking.reason());
         let (train_on, split_turns, overlong) = self.examples();
         let template_kwargs = self.template_kwargs();
         let over =

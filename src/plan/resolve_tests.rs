@@ -6,14 +6,16 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use sparktune_base::choices::{Overlong, PackStrategy, TrainOn};
+use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
+use sparktune_base::thinking::{Opening, Thinking};
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::{
-    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,
+    TooLong,
 };
 use crate::measured::{Measured, Probe};
 use crate::model_config::ConfigOptions;
@@ -475,7 +477,7 @@ fn what_is_too_long_is_counted_in_the_reason() {
 fn a_full_disk_keeps_fewer_checkpoints_and_then_says_so() {
     let mut facts = recipe_facts("Qwen/Qwen3.5-4B");
     let full = with(ask("Qwen/Qwen3.5-4B"), &[("method", "full")]);
-    facts.machine.disk_free_bytes = Some(200_000_000_000);
+    facts.machine.disk_free_bytes = Some(230_000_000_000);
     let plan = resolve(&full, &facts).unwrap();
     assert_eq!(plan.checkpoint.keep, 1);
     assert!(reason(&plan, "checkpoint.keep").contains("because of the disk"));
@@ -682,6 +684,10 @@ fn the_variables_of_the_template_are_those_that_the_data_was_rendered_with() {
     let plan = resolve(&ask("tiny"), &facts).unwrap();
     assert_eq!(plan.data.template_kwargs, TemplateKwargs::without_thinking());
     assert!(reason(&plan, "data.template_kwargs").contains("no example has reasoning"));
+    facts.data.template_kwargs = TemplateKwargs::thinking(true);
+    let told = resolve(&ask("tiny"), &facts).unwrap();
+    assert!(reason(&told, "data.template_kwargs").contains("does not think unless it is told to"));
+    facts.data.template_kwargs = TemplateKwargs::without_thinking();
     // The plan of a run is a preset that renders the same.
     let preset = Answers::from_toml(&plan.to_toml().unwrap(), Origin::Preset, "plan.toml").unwrap();
     assert_eq!(preset.template_kwargs.unwrap().value, TemplateKwargs::without_thinking());
@@ -695,6 +701,82 @@ fn the_variables_of_the_template_are_those_that_the_data_was_rendered_with() {
     preset.set("write-template-default", "true", Origin::Preset).unwrap();
     let plan = resolve(&preset.merge(ask("tiny")), &demo_facts()).unwrap();
     assert!(!plan.model.write_template_default);
+}
+
+#[test]
+fn the_empty_think_block_is_trained_where_the_model_has_to_close_it() {
+    let mut facts = demo_facts();
+    for (inserts_block, opening, think, why) in [
+        (true, Opening::Open, Think::Train, "opens a think block"),
+        (true, Opening::Silent, Think::Train, "write the empty one itself"),
+        (true, Opening::Closed, Think::Skip, "so it is context"),
+        (false, Opening::Silent, Think::Skip, "adds no empty think block"),
+    ] {
+        facts.data.thinking = Thinking { inserts_block, opening };
+        let plan = resolve(&ask("tiny"), &facts).unwrap();
+        assert_eq!(plan.data.think, think, "{opening:?}");
+        assert!(reason(&plan, "data.think").contains(why), "{}", reason(&plan, "data.think"));
+        // The user's own answer counts.
+        let plan = resolve(&with(ask("tiny"), &[("think", "skip")]), &facts).unwrap();
+        assert_eq!(plan.data.think, Think::Skip);
+    }
+    facts.data.earlier_unlike_served = 216;
+    let plan = resolve(&ask("tiny"), &facts).unwrap();
+    let reason = reason(&plan, "data.split_turns");
+    assert!(reason.contains("answers to earlier questions in 216 examples"), "{reason}");
+}
+
+#[test]
+fn an_eval_set_that_can_show_nothing_is_told_in_the_plan() {
+    let mut facts = demo_facts();
+    let warnings = |facts: &Facts, more: &[(&str, &str)]| {
+        let plan = resolve(&with(ask("tiny"), more), facts).unwrap();
+        let about = |warning: &&String| warning.contains("held out");
+        plan.warnings().iter().filter(about).cloned().collect::<Vec<_>>()
+    };
+    assert!(warnings(&facts, &[]).is_empty(), "its size is not known yet");
+    let none = warnings(&facts, &[("eval-fraction", "0")]);
+    assert!(none.len() == 1 && none[0].starts_with("there is no eval set"), "{none:?}");
+    facts.data.eval_set = Some(EvalSetFacts { examples: 3, total_tokens: 400, target_tokens: 120 });
+    let few = warnings(&facts, &[]);
+    assert!(few.len() == 1 && few[0].contains("120 trained tokens in 3 examples"), "{few:?}");
+    facts.data.eval_set = Some(EvalSetFacts { examples: 30, total_tokens: 4000, target_tokens: 1200 });
+    assert!(warnings(&facts, &[]).is_empty());
+}
+
+#[test]
+fn the_time_of_a_run_includes_the_evaluations_of_the_base_too_and_the_sample_answers() {
+    let facts = demo_facts();
+    let time = |more: &[(&str, &str)]| {
+        let plan = resolve(&with(ask("tiny"), more), &facts).unwrap();
+        plan.advice.unwrap().time
+    };
+    let usual = time(&[]);
+    assert!(usual.formula.contains("with sample answers and that of the base"), "{}", usual.formula);
+    let total = usual.train_s.unwrap() + usual.eval_s.unwrap() + usual.mtp_s.unwrap_or(0.0);
+    assert_eq!(usual.total_s(), Some(total));
+    let steps = usual.steps.to_string();
+    let silent = |every: &str| time(&[("sample-count", "0"), ("eval-every-steps", every)]).eval_s.unwrap();
+    // One evaluation at the end, and that of the base.
+    let pass = silent(&steps) / 2.0;
+    assert!(pass > 0.0 && (silent("1") / pass - (usual.steps + 1) as f64).abs() < 1e-6);
+    let sampled = time(&[("sample-count", "2"), ("eval-every-steps", &steps)]).eval_s.unwrap();
+    let twice = time(&[("sample-count", "4"), ("eval-every-steps", &steps)]).eval_s.unwrap();
+    assert!(((twice - sampled) / (sampled - 2.0 * pass) - 1.0).abs() < 1e-6, "{twice} {sampled}");
+    assert_eq!(time(&[("eval-fraction", "0")]).eval_s, None);
+}
+
+#[test]
+fn examples_over_a_limit_that_the_data_was_not_read_with_are_counted_by_their_lengths() {
+    let facts = demo_facts();
+    let reason_of = |limit: &str| {
+        let plan = resolve(&with(ask("tiny"), &[("max-example-tokens", limit)]), &facts).unwrap();
+        reason(&plan, "data.overlong").to_owned()
+    };
+    let longest = facts.data.max;
+    assert!(reason_of(&longest.to_string()).ends_with("no example is too long"));
+    let over = reason_of(&(longest / 2).to_string());
+    assert!(over.contains(&format!("over {} tokens", longest / 2)) && !over.contains("no example"), "{over}");
 }
 
 #[test]

@@ -88,10 +88,11 @@ impl Resolver<'_> {
         DurationPlan { epochs, max_steps }
     }
 
-    pub(crate) fn optimizer(&mut self, method: Method) -> OptimizerPlan {
+    /// Decides the optimizer. Also returns the recommended learning rate.
+    pub(crate) fn optimizer(&mut self, method: Method) -> (OptimizerPlan, f64) {
         let answers = self.answers;
         let (rate, reason) = learning_rate(self.facts.model.text_parameters(), method);
-        OptimizerPlan {
+        let optimizer = OptimizerPlan {
             learning_rate: self.pick("optimizer.learning_rate", &answers.learning_rate, rate, reason),
             min_lr_ratio: self.pick(
                 "optimizer.min_lr_ratio",
@@ -120,7 +121,8 @@ impl Resolver<'_> {
                 1.0,
                 "global L2 norm over all trained tensors",
             ),
-        }
+        };
+        (optimizer, rate)
     }
 
     /// Decides the intervals of checkpoints and evaluations, so that the best loss always has a checkpoint
@@ -159,17 +161,19 @@ impl Resolver<'_> {
         let one = (trained * 12.0) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // Two more than those kept: the best one, and the one being written.
+        // Three more than those kept: the best one, the newest one if it is between two planned steps, and the
+        // one being written.
+        const MORE: u64 = 3;
         let needed = |keep: u64| {
-            one.saturating_mul(keep.saturating_add(2)).saturating_add(outputs).saturating_add(tokens)
+            one.saturating_mul(keep.saturating_add(MORE)).saturating_add(outputs).saturating_add(tokens)
         };
         let free = self.facts.machine.disk_free_bytes.unwrap_or(u64::MAX);
         let recommended = (1..=3).rev().find(|keep| needed(*keep) <= free).unwrap_or(1);
         let keep = answers.keep.as_ref().map_or(recommended, |answer| u64::from(answer.value));
         let parts = format!(
             "{} for {} checkpoints of {}, {} of outputs, {} of tokens",
-            bytes(one.saturating_mul(keep.saturating_add(2))),
-            keep.saturating_add(2),
+            bytes(one.saturating_mul(keep.saturating_add(MORE))),
+            keep.saturating_add(MORE),
             bytes(one),
             bytes(outputs),
             bytes(tokens)
@@ -264,7 +268,7 @@ impl Resolver<'_> {
         let speed =
             time.tokens_per_s.map_or(String::new(), |rate| format!("{} tokens/s", tokens_per_s(rate)));
         self.record("speed", speed, Origin::BuiltIn, eta::basis_in_words(time));
-        let total = time.train_s.map_or(String::new(), |s| time_in_words(s + time.mtp_s.unwrap_or(0.0)));
+        let total = time.total_s().map_or(String::new(), time_in_words);
         self.record("time", total, Origin::BuiltIn, time.formula.clone());
     }
 }

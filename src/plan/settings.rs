@@ -209,7 +209,7 @@ settings! {
         heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
     chat_template: PathBuf = "model.chat_template", "chat-template", "Render conversations with the chat template in this file instead of the model's own; exported models get it too." {
-        heading: In::Model, page: AllSettings, completes: Completes::Files, reads_data: true, of_one_run: true,
+        heading: In::Model, page: Essential(16), completes: Completes::Files, reads_data: true, of_one_run: true,
         of_check: true,
     }
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
@@ -235,20 +235,20 @@ settings! {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     train_on: TrainOn = "data.train_on", "train-on", "Train all assistant turns of a conversation, or only the last." {
-        heading: In::Data, page: AllSettings, nearest_to: &["mask-history"], reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(12), nearest_to: &["mask-history"], reads_data: true, of_check: true,
     }
     split_turns: bool = "data.split_turns", "split-turns", "Make each trained turn an example of its own, after the conversation before it as a server renders it." {
-        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(13), reads_data: true, of_check: true,
     }
     template_kwargs: TemplateKwargs = "data.template_kwargs", "template-kwargs", "Variables for the chat template, as a JSON object; a server has to set the same ones." {
-        heading: In::Data, page: AllSettings, aliases: &["chat-template-kwargs"], reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(15), aliases: &["chat-template-kwargs"], reads_data: true, of_check: true,
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Largest number of tokens of an example." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
         reads_data: true, of_check: true,
     }
     overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {
-        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(14), reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
@@ -334,7 +334,7 @@ settings! {
     save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Longest time between checkpoints, in minutes." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 100_000.0, By(5.0))),
     }
-    keep: u32 = "checkpoint.keep", "keep", "Number of checkpoints to keep, in addition to the best." {
+    keep: u32 = "checkpoint.keep", "keep", "Number of checkpoints every save-steps to keep, in addition to the best and the newest." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
         aliases: &["save-total-limit"],
     }

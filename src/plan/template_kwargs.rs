@@ -34,9 +34,14 @@ const TAKEN: [&str; 8] = [
 const DEEPEST: usize = 32;
 
 impl TemplateKwargs {
+    /// Returns the variables that tell a template whether to think.
+    pub fn thinking(on: bool) -> Self {
+        Self([("enable_thinking".to_owned(), Json::from(on))].into())
+    }
+
     /// Returns the variables that tell a template not to think.
     pub fn without_thinking() -> Self {
-        Self([("enable_thinking".to_owned(), Json::from(false))].into())
+        Self::thinking(false)
     }
 
     /// Returns lines of Jinja that give the variables these values where the caller of the template sets

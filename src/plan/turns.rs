@@ -1,6 +1,7 @@
 //! Which turns of a conversation become examples, and what becomes of examples that are too long.
 
 use sparktune_base::choices::{Overlong, TrainOn};
+use sparktune_base::units::{count, counted};
 
 use crate::resolve::Resolver;
 
@@ -15,19 +16,24 @@ impl Resolver<'_> {
             TrainOn::All,
             "every assistant turn shows what to answer at its place in the conversation",
         );
-        let split_turns = self.pick(
-            "data.split_turns",
-            &answers.split_turns,
-            false,
-            "one example per conversation reads each turn once; an example per trained turn reads the turns before it again, but as a server renders them, and trains reasoning that a chat template drops from earlier turns",
-        );
+        let mut reason = "one example per conversation reads each turn once; an example per trained turn reads the turns before it again, but as a server renders them, and trains reasoning that a chat template drops from earlier turns".to_owned();
+        if data.earlier_unlike_served > 0 {
+            let examples = counted(data.earlier_unlike_served, "example");
+            reason.push_str(&format!("; this changes the answers to earlier questions in {examples}"));
+        }
+        let split_turns = self.pick("data.split_turns", &answers.split_turns, false, reason);
+        // A report that was taken with another limit knows nothing of the examples over this one.
+        let limit = answers.max_example_tokens.as_ref().map_or(u32::MAX, |answer| answer.value);
+        let longer = match data.longer_than(limit) {
+            0 => data.too_long.to_string(),
+            longer => format!("about {} over {} tokens", counted(longer, "example"), count(limit.into())),
+        };
         let overlong = self.pick(
             "data.overlong",
             &answers.overlong,
             Overlong::Drop,
             format!(
-                "an answer that is cut teaches no end, and the parts of a conversation miss what was said before; {}",
-                data.too_long
+                "an answer that is cut teaches no end, and the parts of a conversation miss what was said before; {longer}"
             ),
         );
         (train_on, split_turns, overlong)

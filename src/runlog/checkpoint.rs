@@ -67,6 +67,15 @@ pub struct NewestValid {
     pub skipped: Vec<Skipped>,
 }
 
+/// What a checkpoint says about itself, for the rule by which old ones are deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CheckpointRole {
+    /// Whether it was saved between the steps of the plan: after some time, or on request.
+    pub is_interim: bool,
+    /// The step of the best weights when it was saved.
+    pub best: Option<u64>,
+}
+
 /// The checkpoints of one run.
 #[derive(Debug)]
 pub struct Checkpoints {
@@ -131,28 +140,45 @@ impl Checkpoints {
         Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
     }
 
-    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is
-    /// determined by its contents and always kept; newer damaged ones are kept too and do not count. Returns
-    /// the deleted steps.
+    /// Deletes old checkpoints. The newest `keep` (at least one) that are not interim are kept, and the newest
+    /// of all, and in addition the best of each that is kept, because the run may go back to any. The newest
+    /// valid one is determined by its contents and always kept; newer damaged ones are kept too and do not
+    /// count. Returns the deleted steps.
+    ///
+    /// Interim checkpoints never cost one of the others its place, so that where a run can go back to follows
+    /// from its steps and not from the clock.
     ///
     /// # Errors
     /// [`Error::Io`] when a folder cannot be listed or deleted.
-    pub fn retain(&mut self, keep: usize, best: Option<u64>, lease: &Lease) -> Result<Vec<u64>> {
+    pub fn retain(
+        &mut self,
+        keep: usize,
+        role_of: impl Fn(&Path) -> CheckpointRole,
+        lease: &Lease,
+    ) -> Result<Vec<u64>> {
         self.assert_leased(lease);
         let mut newest_first = self.steps()?.into_iter().rev();
-        if !newest_first.by_ref().any(|step| self.sound.contains(&step) || self.check(step).is_ok()) {
-            return Ok(Vec::new());
-        }
-        let mut kept = 1;
-        let mut deleted = Vec::new();
+        let is_sound = |step: &u64| self.sound.contains(step) || self.check(*step).is_ok();
+        let Some(newest) = newest_first.by_ref().find(is_sound) else { return Ok(Vec::new()) };
+        let role = role_of(&self.path_of(newest));
+        let mut best: BTreeSet<u64> = role.best.into_iter().collect();
+        let mut kept = usize::from(!role.is_interim);
+        let mut others = Vec::new();
         for step in newest_first {
-            if best == Some(step) {
+            let role = role_of(&self.path_of(step));
+            // The best of a checkpoint is never newer than it, so those of all newer ones are known here.
+            if best.contains(&step) {
                 continue;
             }
-            if kept < keep && self.looks_whole(step) {
+            if kept < keep.max(1) && !role.is_interim && self.looks_whole(step) {
                 kept += 1;
-                continue;
+                best.extend(role.best);
+            } else {
+                others.push(step);
             }
+        }
+        let mut deleted = Vec::new();
+        for step in others {
             self.delete(&self.path_of(step))?;
             self.sound.remove(&step);
             deleted.push(step);
@@ -475,10 +501,50 @@ mod tests {
         for step in 1..=6 {
             s.commit(step);
         }
-        assert_eq!(s.checkpoints.retain(3, Some(2), &s.lease).unwrap(), [3, 1]);
+        let best = |best| move |_: &Path| CheckpointRole { best: Some(best), ..CheckpointRole::default() };
+        assert_eq!(s.checkpoints.retain(3, best(2), &s.lease).unwrap(), [3, 1]);
         assert_eq!(s.checkpoints.steps().unwrap(), [2, 4, 5, 6]);
-        assert_eq!(s.checkpoints.retain(0, Some(99), &s.lease).unwrap(), [5, 4, 2]);
+        assert_eq!(s.checkpoints.retain(0, best(99), &s.lease).unwrap(), [5, 4, 2]);
         assert_eq!(s.checkpoints.steps().unwrap(), [6]);
+    }
+
+    #[test]
+    fn retention_keeps_the_best_of_every_checkpoint_that_a_run_may_go_back_to() {
+        let mut s = scene();
+        for step in 1..=6 {
+            s.commit(step);
+        }
+        // The weights of step 2 were the best until step 6, so a run that goes back to step 5 exports them.
+        let role = |path: &Path| {
+            let best = if path.ends_with("step-000006") { 6 } else { 2 };
+            CheckpointRole { best: Some(best), ..CheckpointRole::default() }
+        };
+        assert_eq!(s.checkpoints.retain(2, role, &s.lease).unwrap(), [4, 3, 1]);
+        assert_eq!(s.checkpoints.steps().unwrap(), [2, 5, 6]);
+        assert_eq!(s.checkpoints.retain(1, role, &s.lease).unwrap(), [5, 2]);
+    }
+
+    #[test]
+    fn an_interim_checkpoint_is_kept_while_it_is_the_newest_and_takes_no_place() {
+        let mut s = scene();
+        let role = |path: &Path| CheckpointRole {
+            is_interim: !["step-000010", "step-000020", "step-000030"]
+                .iter()
+                .any(|name| path.ends_with(name)),
+            best: None,
+        };
+        for (step, kept) in [
+            (10, &[10][..]),
+            (13, &[10, 13]),
+            (16, &[10, 16]),
+            (20, &[10, 20]),
+            (24, &[10, 20, 24]),
+            (30, &[20, 30]),
+        ] {
+            s.commit(step);
+            s.checkpoints.retain(2, role, &s.lease).unwrap();
+            assert_eq!(s.checkpoints.steps().unwrap(), kept);
+        }
     }
 
     #[test]
@@ -490,12 +556,12 @@ mod tests {
         flip(&damaged.join("weights.bin"), 0);
         // This stands for a resumed process, which committed none of them.
         s.checkpoints = Checkpoints::new(s.lease.run());
-        assert_eq!(s.checkpoints.retain(1, None, &s.lease).unwrap(), [1]);
+        assert_eq!(s.checkpoints.retain(1, |_| CheckpointRole::default(), &s.lease).unwrap(), [1]);
         assert_eq!(s.newest().0, Some(2));
         flip(&s.checkpoints.path_of(2).join("weights.bin"), 0);
         s.checkpoints = Checkpoints::new(s.lease.run());
         assert_eq!(
-            s.checkpoints.retain(1, None, &s.lease).unwrap(),
+            s.checkpoints.retain(1, |_| CheckpointRole::default(), &s.lease).unwrap(),
             [] as [u64; 0],
             "nothing valid, nothing deleted"
         );

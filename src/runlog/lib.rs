@@ -44,7 +44,7 @@ mod view;
 mod writer;
 
 pub use charts::{About, Charts, METRICS, Mark, Metric, Unit};
-pub use checkpoint::{Checkpoint, CheckpointWriter, Checkpoints, NewestValid, Skipped};
+pub use checkpoint::{Checkpoint, CheckpointRole, CheckpointWriter, Checkpoints, NewestValid, Skipped};
 pub use clock::now_us;
 pub use control::{Action, ControlInbox, Incoming, Request, is_pending, request};
 pub use drift::DriftWatch;

@@ -16,6 +16,7 @@ use crate::batches::Batches;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
+use crate::health::Given;
 use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;
@@ -263,7 +264,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let last = self.state.main_steps;
         let exported = *self.state.exported_step.get_or_insert(last);
         let mut notes = vec![chosen::in_words(self.state, exported)];
-        notes.extend(self.state.diverged().map(|why| format!("**This run diverged:** {why}")));
+        notes.extend(
+            self.state.diverged(Given::of(&self.plan)).map(|why| format!("**This run diverged:** {why}")),
+        );
         let of_base = || Heads { before: None, last: base_head.clone(), among: None };
         let untrained = head.filter(|_| self.plan.mtp == MtpChoice::Trained);
         self.session.phase("export", "writing the adapter and the merged model");

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use sparktune_base::program_name;
 use sparktune_base::units::{count, loss};
+use sparktune_plan::Plan;
 
 /// The number of first steps whose mean loss the later ones are compared with. They include the warm-up,
 /// because a learning rate that is far too high already shows there.
@@ -31,10 +32,6 @@ const UNCHANGED: f64 = 0.001;
 const LEVEL_EVALS: u32 = 3;
 const LEVEL: f64 = 0.005;
 
-/// Below this number of trained tokens in the eval set, chance alone may change its loss by about a tenth of
-/// a nat.
-const FEW_TOKENS: u64 = 300;
-
 /// Returns the loss above which training has diverged, for a loss at its start. The margin keeps the noise of
 /// a small loss below it.
 fn limit(start: f64) -> f64 {
@@ -52,6 +49,35 @@ impl Nats {
 
     fn value(self) -> f64 {
         f64::from_bits(self.0)
+    }
+}
+
+/// The settings of a run that its warnings speak about.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Given {
+    learning_rate: f64,
+    /// Plans of older versions do not say it.
+    recommended_rate: Option<f64>,
+    early_stop_patience: Option<u32>,
+}
+
+impl Given {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self {
+            learning_rate: plan.optimizer.learning_rate,
+            recommended_rate: plan.advice.as_ref().and_then(|advice| advice.recommended_learning_rate),
+            early_stop_patience: plan.eval.early_stop_patience,
+        }
+    }
+
+    fn what_to_do_about_divergence(&self) -> String {
+        match self.recommended_rate.filter(|recommended| self.learning_rate > *recommended) {
+            Some(recommended) => format!(
+                "Start a new run with the recommended --learning-rate {recommended:e} or a lower one; this run's is {:e}",
+                self.learning_rate
+            ),
+            None => "Start a new run with a --learning-rate that is three to ten times lower".to_owned(),
+        }
     }
 }
 
@@ -95,7 +121,7 @@ impl Health {
     }
 
     /// Takes the loss of a training step. Returns a warning when it shows that the run has diverged.
-    pub(crate) fn step(&mut self, nats: f64) -> Option<String> {
+    pub(crate) fn step(&mut self, nats: f64, given: Given) -> Option<String> {
         if self.first.len() < FIRST_STEPS {
             self.first.push(Nats::of(nats));
         }
@@ -117,14 +143,14 @@ impl Health {
                 "training diverges: the average loss is {}, far above that of the first {FIRST_STEPS} steps, {}. {}",
                 loss(average),
                 loss(start),
-                what_to_do_about_divergence()
+                given.what_to_do_about_divergence()
             )
         })
     }
 
     /// Takes the loss on the eval set after `step` steps, of which `total` are planned. Returns the warnings
     /// that follow from it.
-    pub(crate) fn evaluated(&mut self, step: u64, total: u64, nats: f64) -> Vec<String> {
+    pub(crate) fn evaluated(&mut self, step: u64, total: u64, nats: f64, given: Given) -> Vec<String> {
         let rose = self.last_eval.is_some_and(|last| nats > last.value() * (1.0 + UNCHANGED));
         self.rises = if rose { self.rises + 1 } else { 0 };
         self.last_eval = Some(Nats::of(nats));
@@ -134,45 +160,60 @@ impl Health {
             }
             _ => Some((Nats::of(nats), step, 0)),
         };
-        let warnings = [self.eval_diverged(nats), self.overfits(nats), self.is_level(step, total)];
+        let warnings =
+            [self.eval_diverged(nats, given), self.overfits(nats, given), self.is_level(step, total, given)];
         warnings.into_iter().flatten().collect()
     }
 
-    fn eval_diverged(&mut self, nats: f64) -> Option<String> {
+    fn eval_diverged(&mut self, nats: f64, given: Given) -> Option<String> {
         let base = self.base_eval.map(Nats::value).filter(|base| nats > limit(*base))?;
         self.warn(Subject::Divergence, || {
             format!(
                 "training diverges: the held-out loss is {}, far above the base model's, {}. {}",
                 loss(nats),
                 loss(base),
-                what_to_do_about_divergence()
+                given.what_to_do_about_divergence()
             )
         })
     }
 
-    fn overfits(&mut self, nats: f64) -> Option<String> {
+    fn overfits(&mut self, nats: f64, given: Given) -> Option<String> {
         if self.rises < RISES {
             return None;
         }
         self.warn(Subject::Overfitting, || {
+            let end = match given.early_stop_patience {
+                None => format!(
+                    "Train for fewer epochs, or let --early-stop-patience {RISES} end the next run here; `{} stop` ends this one",
+                    program_name()
+                ),
+                Some(patience) => format!(
+                    "Train for fewer epochs. Early stopping ends this run after {patience} evaluations without a lower loss; `{} stop` ends it now",
+                    program_name()
+                ),
+            };
             format!(
-                "the model overfits: the held-out loss rose at {RISES} evaluations in a row, to {}. Train for fewer epochs, or let --early-stop-patience {RISES} end the next run here; `{program} stop` ends this one, and `{program} export --best` then exports its best weights",
+                "the model overfits: the held-out loss rose at {RISES} evaluations in a row, to {}. {end}, and `{} export --best` then exports its best weights",
                 loss(nats),
-                program = program_name()
+                program_name()
             )
         })
     }
 
     /// Near the end of a run the learning rate is low and the loss is level anyway, so it is not mentioned.
-    fn is_level(&mut self, step: u64, total: u64) -> Option<String> {
+    fn is_level(&mut self, step: u64, total: u64, given: Given) -> Option<String> {
         let (level, since, evals) = self.level?;
         let left = total.saturating_sub(step);
         if evals < LEVEL_EVALS || left < total / 4 {
             return None;
         }
         self.warn(Subject::Plateau, || {
+            let next = match given.early_stop_patience {
+                None => format!("; --early-stop-patience {LEVEL_EVALS} ends the next one by itself"),
+                Some(_) => String::new(),
+            };
             format!(
-                "the held-out loss has stayed near {} since step {}, so the {} steps that are left may change little. `{} stop` ends the run after a checkpoint; --early-stop-patience {LEVEL_EVALS} ends the next one by itself",
+                "the held-out loss has stayed near {} since step {}, so the {} steps that are left may change little. `{} stop` ends the run after a checkpoint{next}",
                 loss(level.value()),
                 count(since),
                 count(left),
@@ -189,7 +230,7 @@ impl Health {
     /// Returns why the run counts as diverged with the losses so far, or `None` if it does not. `exported` is
     /// the loss of the exported weights on the eval set: if it is lower than the base's, the run has not
     /// failed, whatever came after them.
-    pub(crate) fn diverged(&self, exported: Option<f64>) -> Option<String> {
+    pub(crate) fn diverged(&self, exported: Option<f64>, given: Given) -> Option<String> {
         if exported.zip(self.base_eval()).is_some_and(|(exported, base)| exported < base) {
             return None;
         }
@@ -208,7 +249,7 @@ impl Health {
             "the {what} ended at {}, far above {of}, {}. {}",
             loss(last),
             loss(start),
-            what_to_do_about_divergence()
+            given.what_to_do_about_divergence()
         ))
     }
 
@@ -223,42 +264,24 @@ impl Health {
     }
 }
 
-fn what_to_do_about_divergence() -> &'static str {
-    "Start a new run with a --learning-rate that is three to ten times lower"
-}
-
-/// Returns a warning if the eval set cannot show whether the model improves. `eval` is its number of examples
-/// and of trained tokens, if there is one.
-pub(crate) fn too_little_to_judge(eval: Option<(u64, u64)>) -> Option<String> {
-    let Some((examples, tokens)) = eval else {
-        return Some(
-            "there is no eval set, so nothing shows whether the model improves on text that it was not trained on. Give --eval-data, or an --eval-fraction above 0"
-                .to_owned(),
-        );
-    };
-    (tokens < FEW_TOKENS).then(|| {
-        format!(
-            "the eval set is too small to judge the run: {} trained tokens in {} examples, so chance may change the held-out loss by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
-            count(tokens),
-            count(examples)
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const GIVEN: Given =
+        Given { learning_rate: 2e-4, recommended_rate: Some(2e-4), early_stop_patience: None };
+
     /// Returns the steps after which the training losses caused a warning.
     fn warned_at(health: &mut Health, losses: impl IntoIterator<Item = f64>) -> Vec<usize> {
-        let warned = losses.into_iter().enumerate().filter_map(|(i, loss)| health.step(loss).map(|_| i + 1));
+        let warned =
+            losses.into_iter().enumerate().filter_map(|(i, loss)| health.step(loss, GIVEN).map(|_| i + 1));
         warned.collect()
     }
 
     fn evaluated(losses: &[f64]) -> Vec<Vec<String>> {
         let mut health = Health::default();
         health.base(losses[0]);
-        (1..).zip(&losses[1..]).map(|(step, loss)| health.evaluated(step, 100, *loss)).collect()
+        (1..).zip(&losses[1..]).map(|(step, loss)| health.evaluated(step, 100, *loss, GIVEN)).collect()
     }
 
     /// The beginnings of the warnings, with the index of their evaluation.
@@ -275,7 +298,7 @@ mod tests {
         let losses = [vec![2.0; 10], vec![9.0; 40]].concat();
         // The average passes 3 at the second of them, and stays above for ten steps.
         assert_eq!(warned_at(&mut health, losses), [21]);
-        let why = health.diverged(None).unwrap();
+        let why = health.diverged(None, GIVEN).unwrap();
         assert!(why.contains("far above that of the first steps, 2.0000"), "{why}");
         assert!(why.contains("--learning-rate"), "{why}");
     }
@@ -288,7 +311,7 @@ mod tests {
         for losses in [spike, noise, falling] {
             let mut health = Health::default();
             assert_eq!(warned_at(&mut health, losses), [] as [usize; 0]);
-            assert_eq!(health.diverged(None), None);
+            assert_eq!(health.diverged(None, GIVEN), None);
         }
     }
 
@@ -297,7 +320,7 @@ mod tests {
         let mut health = Health::default();
         let losses = [vec![2.0; 10], vec![9.0; 20], vec![1.0; 60]].concat();
         assert_eq!(warned_at(&mut health, losses).len(), 1);
-        assert_eq!(health.diverged(None), None);
+        assert_eq!(health.diverged(None, GIVEN), None);
     }
 
     #[test]
@@ -305,11 +328,15 @@ mod tests {
         let mut health = Health::default();
         health.base(2.0);
         assert_eq!(warned_at(&mut health, [2.0, 5.0, 9.0]), [] as [usize; 0]);
-        assert_eq!(health.diverged(None), None);
-        let said = health.evaluated(3, 3, 9.0);
+        assert_eq!(health.diverged(None, GIVEN), None);
+        let said = health.evaluated(3, 3, 9.0, GIVEN);
         assert!(said.len() == 1 && said[0].contains("base model's, 2.0000"), "{said:?}");
-        assert!(health.diverged(Some(9.0)).unwrap().contains("the base model's, 2.0000"));
-        assert_eq!(health.diverged(Some(1.5)), None, "weights that are better than the base were exported");
+        assert!(health.diverged(Some(9.0), GIVEN).unwrap().contains("the base model's, 2.0000"));
+        assert_eq!(
+            health.diverged(Some(1.5), GIVEN),
+            None,
+            "weights that are better than the base were exported"
+        );
     }
 
     #[test]
@@ -330,7 +357,7 @@ mod tests {
         assert_eq!(subjects(&said), [(4, plateau)]);
         assert!(said[3][0].contains("near 1.5000 since step 1, so the 96 steps"), "{said:?}");
         let mut health = Health::default();
-        let late = (95..).zip(losses).flat_map(|(step, loss)| health.evaluated(step, 100, loss));
+        let late = (95..).zip(losses).flat_map(|(step, loss)| health.evaluated(step, 100, loss, GIVEN));
         assert_eq!(late.count(), 0);
         assert!(subjects(&evaluated(&[2.0, 1.5, 1.45, 1.4, 1.35, 1.3])).is_empty(), "it still falls");
     }
@@ -340,20 +367,45 @@ mod tests {
         let losses = [vec![2.0; 10], vec![9.1; 40]].concat();
         let (mut whole, mut parts) = (Health::default(), Health::default());
         for (i, loss) in (0_u64..).zip(losses) {
-            assert_eq!(whole.step(loss), parts.step(loss), "step {i}");
+            assert_eq!(whole.step(loss, GIVEN), parts.step(loss, GIVEN), "step {i}");
             let text = serde_json::to_string(&parts).unwrap();
             parts = serde_json::from_str(&text).unwrap();
             assert_eq!(whole, parts);
-            assert_eq!(whole.evaluated(i, 50, loss), parts.evaluated(i, 50, loss), "evaluation {i}");
+            assert_eq!(
+                whole.evaluated(i, 50, loss, GIVEN),
+                parts.evaluated(i, 50, loss, GIVEN),
+                "evaluation {i}"
+            );
         }
         assert_eq!(serde_json::from_str::<Health>("{}").unwrap(), Health::default(), "an older checkpoint");
     }
 
     #[test]
-    fn a_missing_or_tiny_eval_set_is_told_with_what_to_do() {
-        assert!(too_little_to_judge(None).unwrap().contains("--eval-data"));
-        let few = too_little_to_judge(Some((3, 120))).unwrap();
-        assert!(few.contains("120 trained tokens in 3 examples") && few.contains("--eval-fraction"), "{few}");
-        assert_eq!(too_little_to_judge(Some((8, 2_000))), None);
+    fn advice_does_not_name_what_the_run_has_already() {
+        let losses = [2.0, 1.5, 1.5, 1.5, 1.5, 1.7, 1.9];
+        let said = |given: Given| {
+            let mut health = Health::default();
+            health.base(losses[0]);
+            let said =
+                (1..).zip(&losses[1..]).flat_map(|(step, loss)| health.evaluated(step, 100, *loss, given));
+            said.collect::<Vec<_>>()
+        };
+        let without = said(GIVEN);
+        assert!(without.len() == 2 && without.iter().all(|words| words.contains("--early-stop-patience")));
+        let with = said(Given { early_stop_patience: Some(9), ..GIVEN });
+        assert!(with.iter().all(|words| !words.contains("--early-stop-patience")), "{with:?}");
+        assert!(with[1].contains("ends this run after 9 evaluations without a lower loss"), "{with:?}");
+    }
+
+    #[test]
+    fn a_diverged_run_with_a_rate_above_the_recommended_one_is_told_that_one() {
+        let advice = |learning_rate, recommended_rate| {
+            Given { learning_rate, recommended_rate, ..GIVEN }.what_to_do_about_divergence()
+        };
+        let high = advice(0.5, Some(2e-4));
+        assert!(high.contains("recommended --learning-rate 2e-4") && high.contains("is 5e-1"), "{high}");
+        for lower in [advice(2e-4, Some(2e-4)), advice(1e-5, Some(2e-4)), advice(0.5, None)] {
+            assert!(lower.contains("three to ten times lower"), "{lower}");
+        }
     }
 }

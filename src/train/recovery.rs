@@ -4,8 +4,13 @@
 //! skipped, the weights are to blame, or the data that follows: the run returns to its last good checkpoint
 //! and trains the rest of that epoch in another order. When this fails too, it stops.
 //!
+//! Only checkpoints that every run of the same plan has are considered. One that was saved by the clock or on
+//! request would make the same run continue in another way on a slower machine.
+//!
 //! The number of skipped steps and the new order are part of the checkpoints, so a resumed run goes on in the
 //! same way.
+
+use std::path::Path;
 
 use sparktune_base::random::{GAMMA, mix};
 use sparktune_base::units::count;
@@ -43,8 +48,12 @@ fn return_to_checkpoint(session: &mut Session, failed: u64) -> Result<Option<New
     session.wait_for_checkpoint()?;
     let mut checkpoints = Checkpoints::new(session.run);
     let is_good = |step: &u64| step + u64::from(MOST_SKIPPED) + 1 < failed;
+    let save_steps = session.plan.checkpoint.save_steps;
+    let is_planned = |path: &Path| State::read(path).is_ok_and(|state| state.is_planned(save_steps));
     let mut newest_first = checkpoints.steps()?.into_iter().rev().filter(is_good);
-    let Some(step) = newest_first.find(|step| checkpoints.verify(*step).is_ok()) else { return Ok(None) };
+    let found =
+        newest_first.find(|step| checkpoints.verify(*step).is_ok_and(|found| is_planned(&found.path)));
+    let Some(step) = found else { return Ok(None) };
     let aside = checkpoints.go_back_to(step, &session.lease)?;
     let seed = mix(session.plan.seed.wrapping_add(GAMMA.wrapping_mul(step + 1))) >> 32;
     let kept = if aside.is_empty() { "" } else { "; later checkpoints are kept as later-step-…" };

@@ -9,6 +9,7 @@ use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
 
 use crate::attempt::{self, Ending};
 use crate::error::TrainError;
+use crate::health::Given;
 use crate::objective::{NextToken, Objective, TextModel};
 use crate::options::TrainOptions;
 use crate::recovery;
@@ -82,7 +83,7 @@ pub(crate) fn train_for(
     }
     let (outcome, reason, outputs) = match &result {
         Ok(Ending::Completed { outputs }) => {
-            let why = state.diverged();
+            let why = state.diverged(Given::of(&session.plan));
             let outcome = if why.is_some() { Outcome::Diverged } else { Outcome::Completed };
             (outcome, why, outputs.clone())
         }

@@ -6,18 +6,21 @@
 
 use std::io;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sparktune_plan::plan::CheckpointPlan;
 use sparktune_runlog::{
-    Checkpoint, CheckpointCommitted, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
+    Checkpoint, CheckpointCommitted, CheckpointRole, Checkpoints, EventWriter, Kind, Lease, RunDir, Warning,
 };
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::snapshot::Snapshot;
+use crate::state::State;
 
 /// The thread that writes checkpoints. There is only one for the whole attempt, because each thread has its
 /// own stream and buffers on a device.
@@ -102,13 +105,17 @@ pub(crate) struct Committer {
     checkpoints: Checkpoints,
     lease: Arc<Lease>,
     events: Arc<EventWriter>,
-    /// The number of checkpoints to keep in addition to the best.
-    keep: usize,
+    plan: CheckpointPlan,
 }
 
 impl Committer {
-    pub(crate) fn new(run: &RunDir, lease: Arc<Lease>, events: Arc<EventWriter>, keep: usize) -> Self {
-        Self { checkpoints: Checkpoints::new(run), lease, events, keep }
+    pub(crate) fn new(
+        run: &RunDir,
+        lease: Arc<Lease>,
+        events: Arc<EventWriter>,
+        plan: CheckpointPlan,
+    ) -> Self {
+        Self { checkpoints: Checkpoints::new(run), lease, events, plan }
     }
 
     /// Commits a checkpoint, with a second try after a failure, and records it; then deletes old ones.
@@ -117,8 +124,7 @@ impl Committer {
     /// When the second try fails too.
     pub(crate) fn commit(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
         let started = Instant::now();
-        let (step, best, best_step) =
-            (snapshot.state.checkpoint_step(), snapshot.best, snapshot.state.best_step);
+        let (step, best) = (snapshot.state.checkpoint_step(), snapshot.best);
         let checkpoint = match self.write(&snapshot, step) {
             Ok(checkpoint) => checkpoint,
             Err(first) => {
@@ -144,7 +150,13 @@ impl Committer {
             commit_ms: Some(milliseconds(started)),
             best,
         }));
-        if let Err(error) = self.checkpoints.retain(self.keep, best_step, &self.lease) {
+        let CheckpointPlan { keep, save_steps, .. } = self.plan;
+        let role_of = |path: &Path| match State::read(path) {
+            Ok(state) => CheckpointRole { is_interim: !state.is_planned(save_steps), best: state.best_step },
+            // A person may want to look at it for as long as others of its age are kept.
+            Err(_) => CheckpointRole::default(),
+        };
+        if let Err(error) = self.checkpoints.retain(keep as usize, role_of, &self.lease) {
             self.warn(format!("old checkpoints could not be deleted: {error}"), step);
         }
         Ok(())
@@ -170,7 +182,6 @@ mod tests {
 
     use super::*;
     use crate::optimizer::Optimizer;
-    use crate::state::State;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -222,7 +233,8 @@ mod tests {
         let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
         let lease = Arc::new(Lease::acquire(&run).unwrap());
         let events = Arc::new(EventWriter::open(&lease).unwrap());
-        let mut committer = Committer::new(&run, lease, events, 1);
+        let plan = CheckpointPlan { save_steps: 1, save_minutes: 15, keep: 1 };
+        let mut committer = Committer::new(&run, lease, events, plan);
         committer.commit(snapshot()).unwrap();
         // A file in place of the folder makes writing fail even for root.
         std::fs::remove_dir_all(run.checkpoints()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use sparktune_base::units::{bytes, count, percent};
+use sparktune_base::units::{bytes, count, counted, percent};
 use sparktune_model::{
     Acceptance, BaseClass, Drafter, Generator, Model, ModelError, Mtp, speculative_greedy,
 };
@@ -134,19 +134,33 @@ impl HeadReport {
         if self.defect().is_some() {
             return 0;
         }
-        (0..=self.accepted.len()).max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
+        if self.speedup(self.best_draft()) > 1.0 { self.best_draft() } else { 0 }
+    }
+
+    /// Returns the draft length with the best estimate, whether or not it gains anything.
+    fn best_draft(&self) -> usize {
+        let lengths = 1..=self.accepted.len();
+        lengths.max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
     }
 
     /// Formats the report in one line, for the log.
     pub(crate) fn in_a_line(&self) -> String {
         let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
+        let of = |length: usize| {
+            format!("{:.2}× with drafts of {}", self.speedup(length), counted(length as u64, "token"))
+        };
+        let gain = match self.recommended() {
+            0 => {
+                format!("drafting does not pay: its estimated speed-up is {} at best", of(self.best_draft()))
+            }
+            length => format!("the estimated speed-up is {}", of(length)),
+        };
         format!(
-            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); drafting from {} tokens reads {} of the model, so {LONGEST_DRAFT} drafts give a speed-up of at most {:.2}× (estimate)",
+            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); {gain}; drafting from {} tokens reads {} of the model per token",
             accepted.join(", "),
             self.prompts,
             count(self.rows as u64),
             percent(self.reading.share()),
-            self.reading.bound(LONGEST_DRAFT),
         )
     }
 }
@@ -294,14 +308,15 @@ fn tokens(report: &HeadReport) -> String {
     format!("{} tokens", count(report.rows as u64))
 }
 
-/// Returns a table of the memory read by a pass and by a drafted token, and of the largest possible gain.
+/// Returns a table of the memory read by a pass and by a drafted token, and of the gain if every draft is
+/// accepted.
 fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
     let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
     let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
     let mut table = format!(
         "Bytes read from memory (calculated, not measured: parameters in bf16, one request at a time). The last column is the \
          speed-up if every draft of {} tokens were accepted: (1 + length) / (1 + length × share).\n\n\
-         | | reads | share of a pass | at most |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
+         | | reads | share of a pass | if all are accepted |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
         lengths.join(", "),
         bf16(last.reading.pass)
     );
@@ -394,6 +409,33 @@ mod tests {
         assert!((trimmed.share() - 0.068).abs() < 0.001, "{}", trimmed.share());
         assert!(trimmed.bound(3) > 3.3 && trimmed.pass == full.pass);
         assert_eq!(full.speedup(2, 0.0), 1.0 / (1.0 + 2.0 * full.share()));
+    }
+
+    #[test]
+    fn the_line_of_the_log_has_the_estimate_of_what_was_measured_and_no_bound_beside_it() {
+        let config = config("Qwen/Qwen3.5-2B");
+        let reading = Reading::from_config(&config, config.vocab_size);
+        let line = |accepted: [f64; LONGEST_DRAFT]| {
+            let report = HeadReport {
+                accepted: accepted.to_vec(),
+                reading,
+                rows: config.vocab_size,
+                departure: None,
+                prompts: 3,
+            };
+            report.in_a_line()
+        };
+        let gains = line([0.9, 1.6, 2.0, 2.1]);
+        let best =
+            format!("the estimated speed-up is {:.2}× with drafts of 2 tokens", reading.speedup(2, 1.6));
+        assert!(gains.contains(&best), "{gains}");
+        let loses = line([0.1, 0.1, 0.1, 0.1]);
+        let best = format!(
+            "drafting does not pay: its estimated speed-up is {:.2}× with drafts of 1 token at best",
+            reading.speedup(1, 0.1)
+        );
+        assert!(loses.contains(&best), "{loses}");
+        assert!(!gains.contains("at most") && !loses.contains("at most"));
     }
 
     #[test]

@@ -61,8 +61,7 @@ impl<'a> Session<'a> {
         if plan.log.tensorboard {
             events.mirror_to_tensorboard(&lease);
         }
-        let keep = plan.checkpoint.keep.max(1) as usize;
-        let mut committer = Committer::new(run, lease.clone(), events.clone(), keep);
+        let mut committer = Committer::new(run, lease.clone(), events.clone(), plan.checkpoint);
         let saver = Saver::start(move |snapshot| committer.commit(snapshot))
             .map_err(TrainError::io(run.checkpoints()))?;
         let inbox = ControlInbox::new(&lease);

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use sparktune_base::program_name;
-use sparktune_plan::Exported;
+use sparktune_plan::{Exported, too_little_to_judge};
 use sparktune_runlog::RunView;
 
 use crate::control::ControlRequests;
@@ -13,7 +13,7 @@ use crate::cuda::tuning;
 use crate::due::{Due, Evaluated, Intervals, StageEnd};
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::health::too_little_to_judge;
+use crate::health::Given;
 use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
@@ -131,8 +131,11 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     fn evaluate_base(&mut self) -> Result<(), TrainError> {
         let Self { session, steps, eval_set, .. } = self;
         let logged = RunView::replay(session.run)?;
-        let warnings = session.plan.warnings().to_vec();
-        for warning in warnings.into_iter().chain(too_little_to_judge(eval_set.map(EvalSet::size))) {
+        let mut warnings = session.plan.warnings().to_vec();
+        // Plans of older versions do not have this one.
+        let too_little = too_little_to_judge(eval_set.map(EvalSet::size));
+        warnings.extend(too_little.filter(|warning| !session.plan.warnings().contains(warning)));
+        for warning in warnings {
             if !logged.warnings.iter().any(|seen| seen.what.message == warning) {
                 session.warn(warning, None);
             }
@@ -174,7 +177,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         let loss = eval_set.loss(session, steps.objective, steps.trainee, step)?;
         let is_best = steps.state.record_eval(loss);
         let total = steps.total();
-        for warning in steps.state.health.evaluated(step, total, loss) {
+        for warning in steps.state.health.evaluated(step, total, loss, Given::of(&session.plan)) {
             session.warn(warning, Some(step));
         }
         let model = steps.trainee.model();

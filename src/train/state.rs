@@ -14,7 +14,7 @@ use sparktune_model::WeightFile;
 
 use crate::batches::NewOrder;
 use crate::error::TrainError;
-use crate::health::Health;
+use crate::health::{Given, Health};
 use crate::inputs::Inputs;
 use crate::optimizer::Optimizer;
 
@@ -118,9 +118,9 @@ impl State {
     }
 
     /// Returns why the run counts as diverged, or `None` if it does not.
-    pub(crate) fn diverged(&self) -> Option<String> {
+    pub(crate) fn diverged(&self, given: Given) -> Option<String> {
         let is_best = self.exported_step.is_some() && self.exported_step == self.best_step;
-        self.health.diverged(if is_best { self.best_eval() } else { self.last_eval() })
+        self.health.diverged(if is_best { self.best_eval() } else { self.last_eval() }, given)
     }
 
     /// Returns the step of the text model's weights in the checkpoint of this state.
@@ -150,6 +150,14 @@ impl State {
             Stage::Main => self.step,
             Stage::Mtp => self.main_steps + self.step,
         }
+    }
+
+    /// Returns whether every run of the same plan has a checkpoint of this state: it is at a planned step, at
+    /// the end of the text model, or has the best weights so far. Others were saved by the clock or on
+    /// request.
+    pub(crate) fn is_planned(&self, save_steps: u64) -> bool {
+        let is_best = self.best_step == Some(self.checkpoint_step());
+        self.step.is_multiple_of(save_steps.max(1)) || self.main_done || is_best
     }
 
     /// Reads the state of a committed checkpoint.

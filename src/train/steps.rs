@@ -16,6 +16,7 @@ use sparktune_runlog::{Kind, Step};
 use crate::batches::{Batch, Batches};
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
+use crate::health::Given;
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
@@ -229,7 +230,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.state.main_steps = settled.step;
         self.state.set_last_loss(loss);
         self.state.skipped_in_a_row = 0;
-        let warning = self.state.health.step(loss);
+        let warning = self.state.health.step(loss, Given::of(&session.plan));
         let mem_used_bytes = session.memory_bytes(self.trainee.model().device());
         session.record_step(Step {
             step: settled.step,

@@ -213,6 +213,19 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
     format!("{}: {}", escape(&run.name()), standing(&run_argument(run), liveness, view))
 }
 
+/// Says where a run continues that has a checkpoint of this step. Checkpoints count the steps of the text model
+/// and of the MTP head, and the events of steps those of the text model.
+pub(crate) fn from_checkpoint(step: u64, view: &RunView) -> String {
+    let text_model = view.finished().map_or(0, |finished| finished.step).max(view.steps_done());
+    match step.saturating_sub(text_model) {
+        // At the end of a long log, there may be no event of a step.
+        of_head if of_head > 0 && text_model > 0 => {
+            format!("after {} of the MTP head", counted(of_head, "step"))
+        }
+        _ => format!("from step {}", count(step)),
+    }
+}
+
 /// Like [`how_it_stands`], without the name. `run` is the argument for `sparktune resume`, quoted for a shell
 /// and escaped for a terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
@@ -220,7 +233,7 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
     let program = program_name();
     let resume = || match view.checkpoints.back() {
         Some(checkpoint) => {
-            format!("`{program} resume {run}` continues from step {}", count(checkpoint.step))
+            format!("`{program} resume {run}` continues {}", from_checkpoint(checkpoint.step, view))
         }
         None => format!(
             "`{program} resume {run}` starts again from the beginning, because there is no checkpoint yet"
@@ -400,6 +413,12 @@ mod tests {
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
             "stopped at step 3 (asked to). `sparktune resume r` continues from step 3"
+        );
+        let head = CheckpointCommitted { step: 3 + 18, name: "step-000021".into(), ..Default::default() };
+        log.line(Kind::CheckpointCommitted(head));
+        assert_eq!(
+            standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
+            "stopped at step 3 (asked to). `sparktune resume r` continues after 18 steps of the MTP head"
         );
     }
 

@@ -119,23 +119,27 @@ pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
 /// Formats the table, ending in a newline. Ages are computed from `now_us`, the current time in microseconds
 /// since the Unix epoch. Problems are listed below the table.
 pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
-    let mut cells =
-        vec![["NAME", "STATE", "STEP", "LOSS", "BEST EVAL", "LAST EVENT", "SIZE"].map(str::to_owned)];
+    let mut cells = vec![
+        ["NAME", "STATE", "STEP", "AVG LOSS", "BASE EVAL", "BEST EVAL", "EXPORTED", "LAST EVENT", "SIZE"]
+            .map(str::to_owned),
+    ];
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
             State::of(row.liveness).word.to_owned(),
             or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
             or_unknown(row.loss_nats, loss),
+            or_unknown(row.base_eval_nats, loss),
             or_unknown(row.best_eval_nats.zip(row.best_step), |(best, step)| {
                 format!("{} at {}", loss(best), count(step))
             }),
+            or_unknown(row.exported_step, |step| format!("step {}", count(step))),
             or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
             bytes(row.size_bytes),
         ]);
     }
     let width = |column: usize| cells.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
+    let widths: [usize; 9] = std::array::from_fn(width);
     let mut table = String::new();
     for row in &cells {
         let padded: Vec<String> = row
@@ -187,14 +191,15 @@ mod tests {
         let mut fresh = row("b", Liveness::NotStarted);
         (fresh.step, fresh.loss_nats, fresh.last_event_us) = (None, None, None);
         (fresh.best_step, fresh.best_eval_nats) = (None, None);
+        (fresh.base_eval_nats, fresh.exported_step) = (None, None);
         let mut newer = row("c\u{1b}[0m", Liveness::Running);
         (newer.liveness, newer.problem) = (None, Some("event format v2 is newer\n".into()));
         let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
         let expected = "\
-NAME        STATE        STEP     LOSS    BEST EVAL      LAST EVENT  SIZE
-long-name   completed    1,200/–  1.2500  1.4200 at 600  1 min ago   1.0 MB
-b           not started  –        –       –              –           1.0 MB
-c\\u{1b}[0m  unreadable   1,200/–  1.2500  1.4200 at 600  1 min ago   1.0 MB
+NAME        STATE        STEP     AVG LOSS  BASE EVAL  BEST EVAL      EXPORTED  LAST EVENT  SIZE
+long-name   completed    1,200/–  1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
+b           not started  –        –         –          –              –         –           1.0 MB
+c\\u{1b}[0m  unreadable   1,200/–  1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000), expected);

@@ -144,8 +144,13 @@ fn examples_are_shown_with_their_trained_tokens() {
     let trained: String = trained.map(|span| span["text"].as_str().unwrap()).collect();
     assert_eq!(trained, "Good day.<|im_end|>");
 
-    let result = place.sparktune(["check", "train.jsonl", "--show", "1"]).exits(2);
-    assert!(result.err.contains("--model"), "{}", result.err);
+    let of_model =
+        [["--show", "1"], ["--template-kwargs", "{}"], ["--think", "train"], ["--overlong", "split"]];
+    for [flag, value] in of_model {
+        let result = place.sparktune(["check", "train.jsonl", flag, value]).exits(2);
+        assert!(result.err.contains(&format!("{flag} needs a model")), "{}", result.err);
+        assert!(result.err.contains("--model"), "{}", result.err);
+    }
 }
 
 #[test]

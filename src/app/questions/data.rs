@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_base::choices::Think;
+use sparktune_base::thinking::Thinking;
 use sparktune_data::Report;
 use sparktune_plan::{Answers, DataFormat};
 
@@ -77,8 +78,8 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
 }
 
 /// Returns the opposite choice of whether the inserted empty think block is trained.
-pub fn other_think(answers: &Answers) -> Think {
-    match think(answers) {
+pub fn other_think(answers: &Answers, thinking: Thinking) -> Think {
+    match think(answers, thinking) {
         Think::Train => Think::Skip,
         Think::Skip => Think::Train,
     }
@@ -92,6 +93,7 @@ pub fn format_position(answers: &Answers) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use sparktune_base::thinking::Opening;
     use sparktune_plan::Origin;
 
     use super::*;
@@ -123,10 +125,13 @@ mod tests {
     #[test]
     fn the_present_format_and_the_other_think_policy_follow_the_answers() {
         let mut answers = Answers::default();
-        assert_eq!((format_position(&answers), other_think(&answers)), (0, Think::Train));
+        let opened = Thinking { inserts_block: true, opening: Opening::Open };
+        let closed = Thinking { opening: Opening::Closed, ..opened };
+        assert_eq!((format_position(&answers), other_think(&answers, closed)), (0, Think::Train));
+        assert_eq!(other_think(&answers, opened), Think::Skip);
         answers.set("format", "alpaca", Origin::Flag).unwrap();
         answers.set("think", "train", Origin::Flag).unwrap();
         assert_eq!(DataFormat::ALL[format_position(&answers)], DataFormat::Alpaca);
-        assert_eq!(other_think(&answers), Think::Skip);
+        assert_eq!(other_think(&answers, closed), Think::Skip);
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use sparktune_base::choices::Think;
+use sparktune_base::thinking::{Opening, Openings, Thinking};
 use sparktune_data::{
     Chat, ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Message, TemplateKwargs, parse_line,
 };
@@ -137,7 +138,12 @@ fn a_turn_of_weight_zero_is_shown_but_not_trained() {
 fn the_template_says_which_questions_about_thinking_are_worth_asking() {
     let thinking = tokenizer().thinking().unwrap();
     assert_eq!(thinking.empty_block.as_deref(), Some("<think>\n\n</think>\n\n"));
-    assert!(thinking.can_switch);
+    let Openings { untold, on, can_switch } = thinking.openings;
+    assert_eq!((untold, on, can_switch), (Opening::Open, Opening::Open, true));
+    let mut tokenizer = tokenizer();
+    assert_eq!(tokenizer.thinking_now(), Thinking { inserts_block: true, opening: Opening::Open });
+    tokenizer.set_kwargs([("enable_thinking".to_owned(), false.into())].into());
+    assert_eq!(tokenizer.thinking_now(), Thinking { inserts_block: true, opening: Opening::Closed });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sparktune_base::choices::Think;
+use sparktune_base::thinking::Opening;
 use sparktune_data::{
     ChatTokenizer, CheckOptions, Conversation, Format, MaskPolicy, TemplateFindings, TemplateKwargs, check,
     parse_line,
@@ -195,9 +196,56 @@ fn a_turn_that_follows_a_different_prompt_in_training_than_on_a_server_is_found(
     // Told not to think, the server sends what was trained, but not for earlier turns.
     tokenizer.set_kwargs(thinking(false));
     let (template, findings) = found(&tokenizer, Think::Skip, &[one, two.clone(), two]);
-    assert_eq!((template.unlike_served.examples, template.unlike_served.occurrences), (2, 2));
-    let line = findings.iter().find(|line| line.contains("a different prompt")).unwrap();
-    assert!(line.contains(r#"messages[1] follows "<|im_start|>assistant\n" in training, but"#), "{line}");
+    assert_eq!(template.unlike_served.examples, 0);
+    let earlier = &template.earlier_unlike_served;
+    assert_eq!((earlier.examples, earlier.occurrences), (2, 2));
+    let note = earlier.note.as_deref().unwrap();
+    assert!(note.starts_with(r#"messages[1] follows "<|im_start|>assistant\n" in training, but"#), "{note}");
+    let is_about_prompts = |line: &String| line.contains("a different prompt");
+    assert!(
+        !findings.iter().any(is_about_prompts),
+        "the template renders them so, whatever is set: {findings:?}"
+    );
+}
+
+/// The settings that follow from template and data make a server's prompt lead to the trained text.
+#[test]
+fn with_the_settings_that_follow_from_template_and_data_no_last_turn_follows_a_different_prompt_in_training() {
+    let plain = json!([{ "role": "user", "content": "u" }, { "role": "assistant", "content": "a" }]);
+    let thought = json!([{ "role": "user", "content": "u" },
+        { "role": "assistant", "content": "a", "reasoning_content": "why" }]);
+    // The published templates of Qwen3.5 from 4B on and up to 2B, of Qwen3, and one without think blocks.
+    let silent = WITH_EFFORT.replace(
+        "('<think>\n\n</think>\n\n' if enable_thinking is false else '<think>\n')",
+        "('<think>\n\n</think>\n\n' if enable_thinking is false else '')",
+    );
+    let closed = WITH_EFFORT
+        .replace("if enable_thinking is false else '<think>\n'", "if not enable_thinking else '<think>\n'");
+    assert!(silent != WITH_EFFORT && closed != WITH_EFFORT);
+    for (template, opening) in [
+        (WITH_EFFORT, Opening::Open),
+        (&closed, Opening::Closed),
+        (&silent, Opening::Silent),
+        (TEXT_ONLY, Opening::Silent),
+    ] {
+        for (data, reasons) in [
+            (vec![plain.clone(), plain.clone()], false),
+            (vec![thought.clone(), thought.clone()], true),
+            (vec![plain.clone(), thought.clone()], true),
+        ] {
+            let mut tokenizer = tokenizer(template);
+            let openings = tokenizer.thinking().unwrap().openings;
+            assert_eq!(openings.untold, opening);
+            if let Some(on) = openings.enable_thinking(reasons) {
+                tokenizer.set_kwargs(thinking(on));
+            }
+            let think = tokenizer.thinking_now().think();
+            // A template without a field for reasoning has nowhere to put it.
+            let data = if template == TEXT_ONLY { vec![plain.clone()] } else { data };
+            let (found, findings) = found(&tokenizer, think, &data);
+            assert_eq!(found.unlike_served.examples, 0, "{opening:?}, {reasons}: {findings:?}");
+        }
+    }
 }
 
 #[test]

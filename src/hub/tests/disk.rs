@@ -42,7 +42,7 @@ fn a_disk_that_is_too_small_is_told_before_the_first_weight() {
     let (server, home) = (FakeHub::with_model(), Home::new());
     server.put(WEIGHTS, &noise(6_000_000, 3), true);
     let hub = home.hub_with(&server.endpoint(), &[("HF_HUB_CACHE", disk.path().to_str().unwrap())]);
-    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    let plan = hub.plan_download(ID, Needs::Model, &()).unwrap();
     assert!(plan.disk_available.unwrap() < plan.bytes_missing());
     let error = hub.download(&plan, &()).unwrap_err();
     let text = error.to_string();

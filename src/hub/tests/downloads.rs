@@ -9,7 +9,7 @@ use crate::fake_hub::*;
 #[test]
 fn the_config_comes_alone() {
     let (server, home) = (FakeHub::with_model(), Home::new());
-    let config = home.hub(&server).fetch_config(ID).unwrap();
+    let config = home.hub(&server).fetch_config(ID, &()).unwrap();
     assert_eq!(config.text, r#"{"model_type":"qwen3"}"#);
     assert_eq!(config.origin, Origin::Hub);
     assert_eq!(std::fs::read_to_string(config.path).unwrap(), config.text);
@@ -21,7 +21,7 @@ fn the_config_comes_alone() {
 #[test]
 fn a_plan_lists_what_is_needed_with_sizes_and_fetches_no_weight() {
     let (server, home) = (FakeHub::with_model(), Home::new());
-    let plan = home.hub(&server).plan_download(ID, Needs::Model).unwrap();
+    let plan = home.hub(&server).plan_download(ID, Needs::Model, &()).unwrap();
     let files: Vec<_> = plan.files.iter().map(|f| (f.name.as_str(), f.size)).collect();
     assert_eq!(
         files,
@@ -62,7 +62,7 @@ fn a_model_arrives_in_the_standard_layout_and_is_not_fetched_twice() {
     assert!(!home.part(&etag).exists());
 
     server.forget();
-    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    let plan = hub.plan_download(ID, Needs::Model, &()).unwrap();
     assert_eq!(plan.bytes_missing(), 0);
     let again = hub.download(&plan, &()).unwrap();
     assert_eq!(again.folder, snapshot.folder);
@@ -98,7 +98,7 @@ fn a_blob_of_another_revision_is_linked_and_not_fetched() {
     hub.fetch(ID, Needs::Model, &()).unwrap();
     server.forget();
     server.set_revision("v2", &newer);
-    let plan = hub.plan_download("org/tiny@v2", Needs::Model).unwrap();
+    let plan = hub.plan_download("org/tiny@v2", Needs::Model, &()).unwrap();
     assert_eq!(plan.bytes_missing(), 0);
     let snapshot = hub.download(&plan, &()).unwrap();
     assert_eq!(std::fs::read_to_string(snapshot.folder.join("config.json")).unwrap(), "{\"v\":2}");
@@ -113,7 +113,7 @@ fn a_blob_cut_short_by_a_power_failure_is_fetched_again() {
     let hub = home.hub(&server);
     hub.fetch(ID, Needs::Model, &()).unwrap();
     std::fs::write(home.blob(&sha256(&weights())), b"short").unwrap();
-    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    let plan = hub.plan_download(ID, Needs::Model, &()).unwrap();
     assert_eq!(plan.bytes_missing(), 3_000_000);
     let snapshot = hub.download(&plan, &()).unwrap();
     assert_eq!(std::fs::read(snapshot.folder.join(WEIGHTS)).unwrap(), weights());
@@ -167,7 +167,7 @@ fn a_local_folder_needs_no_network() {
     let snapshot = hub.fetch(path, Needs::Model, &()).unwrap();
     assert_eq!((snapshot.folder, snapshot.origin, snapshot.commit), (folder.clone(), Origin::Folder, None));
     assert_eq!(snapshot.files, ["config.json", "tokenizer.json", WEIGHTS]);
-    assert_eq!(hub.fetch_config(path).unwrap().text, "{}");
+    assert_eq!(hub.fetch_config(path, &()).unwrap().text, "{}");
 
     std::fs::remove_file(folder.join("tokenizer.json")).unwrap();
     let error = hub.fetch(path, Needs::Model, &()).unwrap_err();

@@ -112,6 +112,30 @@ fn a_server_that_stays_down_is_given_up_after_the_agreed_attempts() {
     assert!(matches!(error_of(&home.hub(&server), ID).0, Error::RateLimited { .. }));
 }
 
+/// Cancels after the first question.
+#[derive(Default)]
+struct Impatient(AtomicUsize);
+
+impl Progress for Impatient {
+    fn on(&self, _: Event<'_>) {}
+
+    fn cancelled(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) > 0
+    }
+}
+
+#[test]
+fn a_cancel_while_the_server_is_down_ends_the_wait_before_anything_is_planned() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    server.rule(|_| Some(say(503, &[])));
+    let patience = Patience { attempts: 5, first_wait: Duration::from_secs(30), ..Patience::default() };
+    let hub = home.hub(&server).with_patience(patience);
+    assert!(matches!(hub.fetch_config(ID, &Impatient::default()), Err(Error::Cancelled)));
+    let plan = hub.plan_download(ID, Needs::Tokenizer, &Impatient::default());
+    assert!(matches!(plan, Err(Error::Cancelled)));
+    assert_eq!(server.log().len(), 2, "each asked once");
+}
+
 #[test]
 fn a_cut_connection_continues_and_no_byte_is_sent_twice() {
     let (server, home) = (FakeHub::with_model(), Home::new());
@@ -136,7 +160,7 @@ fn a_download_given_up_is_continued_by_the_next_command() {
     server.be_good();
     server.forget();
     let hub = home.hub(&server);
-    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    let plan = hub.plan_download(ID, Needs::Model, &()).unwrap();
     assert_eq!(plan.files.last().unwrap().missing, 2_000_000);
     let snapshot = hub.download(&plan, &()).unwrap();
     assert_eq!(std::fs::read(snapshot.folder.join(WEIGHTS)).unwrap(), weights());

@@ -29,7 +29,7 @@ fn offline_with_a_cache_works_whole() {
         assert_eq!((snapshot.folder, snapshot.files), (online.folder.clone(), online.files.clone()));
         assert_eq!(snapshot.origin, Origin::Cache);
     }
-    assert_eq!(hub.fetch_config(ID).unwrap().text, r#"{"model_type":"qwen3"}"#);
+    assert_eq!(hub.fetch_config(ID, &()).unwrap().text, r#"{"model_type":"qwen3"}"#);
     assert_eq!(hub.fetch(ID, Needs::Mtp, &()).unwrap().files.last().unwrap(), "model-2.safetensors");
     assert!(server.log().is_empty());
 }
@@ -53,7 +53,7 @@ fn a_newer_config_alone_does_not_displace_a_whole_older_model() {
     let newer = "e".repeat(40);
     server.put_at(&newer, "config.json", b"{}", false);
     server.set_revision("main", &newer);
-    assert_eq!(home.hub(&server).fetch_config(ID).unwrap().text, "{}");
+    assert_eq!(home.hub(&server).fetch_config(ID, &()).unwrap().text, "{}");
     let snapshot = home.hub_with(&server.endpoint(), OFFLINE).fetch(ID, Needs::Model, &()).unwrap();
     assert_eq!(snapshot.commit.as_deref(), Some(COMMIT));
 }
@@ -64,14 +64,14 @@ fn what_is_here_is_known_without_asking_anybody() {
     let hub = home.hub(&server);
     assert_eq!(hub.cached(ID), Cached::Nothing);
     assert_eq!(hub.cached("no such/model/name"), Cached::Nothing);
-    let config = hub.fetch_config(ID).unwrap().text.len() as u64;
+    let config = hub.fetch_config(ID, &()).unwrap().text.len() as u64;
     assert_eq!(hub.cached(ID), Cached::Partial { bytes: config });
 
     server.rule(|r| (r.role == Role::Cdn && r.is_get_of("model-2.safetensors")).then_some(Act::CutAfter(0)));
     hub.fetch(ID, Needs::Model, &()).unwrap_err();
     let Cached::Partial { bytes: half } = hub.cached(ID) else { panic!("{:?}", hub.cached(ID)) };
     server.be_good();
-    let plan = hub.plan_download(ID, Needs::Model).unwrap();
+    let plan = hub.plan_download(ID, Needs::Model, &()).unwrap();
     assert_eq!(half + plan.bytes_missing(), plan.bytes(), "what is here and what is missing is all of it");
 
     let snapshot = hub.download(&plan, &()).unwrap();

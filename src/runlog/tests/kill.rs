@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sparktune_runlog::{
-    Action, Checkpoints, ControlApplied, ControlInbox, EventTailer, EventWriter, Kind, Lease, Limit,
-    Liveness, Notice, Outcome, RunDir, RunFinished, RunStarted, RunView, RunsRoot, Step, Warning, request,
+    Action, CheckpointRole, Checkpoints, ControlApplied, ControlInbox, EventTailer, EventWriter, Kind, Lease,
+    Limit, Liveness, Notice, Outcome, RunDir, RunFinished, RunStarted, RunView, RunsRoot, Step, Warning,
+    request,
 };
 
 const ROLE: &str = "SPARKTUNE_TEST_ROLE";
@@ -91,7 +92,7 @@ fn checkpoint_for_ever(run: &RunDir) {
         fill(writer.path(), step);
         writer.commit().unwrap();
         say(&step.to_string());
-        checkpoints.retain(2, None, &lease).unwrap();
+        checkpoints.retain(2, |_| CheckpointRole::default(), &lease).unwrap();
     }
 }
 
@@ -263,7 +264,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
     let lease = Lease::acquire(&run).unwrap();
     let mut checkpoints = Checkpoints::new(&run);
     checkpoints.clean(&lease).unwrap();
-    checkpoints.retain(2, None, &lease).unwrap();
+    checkpoints.retain(2, |_| CheckpointRole::default(), &lease).unwrap();
     assert!(fs::read_dir(run.checkpoints()).unwrap().count() <= 2, "kills leave nothing that is not cleaned");
 }
 

@@ -2,7 +2,7 @@
 //! real loop: from a token file through packing, training, evaluation, checkpoints and resume to the outputs.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -14,12 +14,13 @@ use sparktune_kernels::Weight;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 use sparktune_model::{Checkpoint, LoraConfig};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
+use sparktune_runlog::{Checkpoints, Outcome, RunDir, RunView, RunsRoot};
 
 use super::*;
 use crate::batches::{Batches, NewOrder};
 use crate::examples::Examples;
 use crate::run::{Finished, train_for};
+use crate::state::State;
 use crate::{TrainError, TrainOptions};
 
 /// `Σ -ln σ(β · (log p(chosen) - log p(rejected)))` over pairs of answers: DPO without a reference model.
@@ -298,6 +299,64 @@ fn after_too_many_skipped_steps_a_run_returns_to_its_last_good_checkpoint_once()
     let error = train_poisoned(&run, false, calls(0..10_000)).unwrap_err();
     assert!(matches!(error, TrainError::NotFinite { step: 4, .. }), "there is no checkpoint yet: {error}");
     assert_eq!(warnings(&run, "returns to the checkpoint"), 0);
+}
+
+/// Replaces a part of a run's plan.
+fn replan(run: &RunDir, part: &str, by: &str) {
+    let plan = run.read_plan().unwrap();
+    assert!(plan.contains(part), "{part}");
+    fs::write(run.plan(), plan.replace(part, by)).unwrap();
+}
+
+#[test]
+fn where_a_run_returns_to_follows_from_its_steps_and_not_from_when_it_was_saved() {
+    let root = tempfile::tempdir().unwrap();
+    let run = || {
+        let run = run_of_pairs(root.path(), LORA, false);
+        replan(&run, "save_steps = 4", "save_steps = 3");
+        run
+    };
+    // All steps after the fifth are poisoned until the run returns.
+    let train = |run: &RunDir| {
+        let is_poisoned = |_: &PackedSequence| {
+            recorded(run, "step", "loss_nats").len() >= 5 && warnings(run, "returns to the checkpoint") == 0
+        };
+        assert_eq!(train_poisoned(run, false, is_poisoned).unwrap().outcome, Outcome::Completed);
+    };
+    let whole = run();
+    train(&whole);
+    // This run has a checkpoint of every step up to 5, as if each had taken longer than `save_minutes`.
+    let parts = run();
+    for _ in 0..5 {
+        train_poisoned(&parts, true, |_| false).unwrap();
+    }
+    train(&parts);
+    for run in [&whole, &parts] {
+        assert_eq!(warnings(run, "returns to the checkpoint of step 3"), 1);
+    }
+    assert_eq!(recorded(&whole, "step", "loss_nats"), recorded(&parts, "step", "loss_nats"));
+    let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
+    assert!(weights(&whole) == weights(&parts));
+}
+
+#[test]
+fn a_run_that_returned_to_a_checkpoint_still_has_its_best_weights() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run_of_pairs(root.path(), LORA, false);
+    replan(&run, "every_steps = 6", "every_steps = 3");
+    // Step 3 has the best weights until step 6, behind which the run returns to step 4.
+    train_poisoned(&run, false, calls(10..10_000)).unwrap_err();
+    assert_eq!(warnings(&run, "returns to the checkpoint of step 4"), 1);
+    let mut checkpoints = Checkpoints::new(&run);
+    let bests = checkpoints.steps().unwrap().into_iter().map(|step| {
+        let path = checkpoints.verify(step).unwrap().path;
+        State::read(&path).unwrap().best_step
+    });
+    let bests: BTreeSet<u64> = bests.flatten().collect();
+    assert!(bests.contains(&3), "step 4 is kept, and its best is that of step 3: {bests:?}");
+    for best in bests {
+        checkpoints.verify(best).unwrap();
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) fn data(
     answers: &mut Answers,
     mut base: BaseModel,
 ) -> Result<Option<Job>, Failure> {
-    let download = weigh(&mut base)?;
+    let download = weigh(&mut base, interview.listener)?;
     loop {
         if answers.data.is_none() {
             answers.data = Some(Answer::flag(vec![ask_path(interview)?]));
@@ -53,8 +53,7 @@ pub(super) fn data(
         if !is_accepted(interview, answers, &base, &prepared)? {
             continue;
         }
-        let model = base.facts.clone();
-        let facts = gather_facts(interview.program, answers, model, &prepared, interview.listener)?;
+        let facts = gather_facts(interview.program, answers, &base, &prepared, interview.listener)?;
         match resolve(answers, &facts) {
             Ok(plan) => return Ok(Some(Job { plan, facts, prepared, download, hub: base.hub })),
             Err(error) => {
@@ -94,10 +93,10 @@ fn is_accepted(
     if let Some(refusal) = refusal(answers, report) {
         note(&refusal.text);
     }
-    let has_think_block = base.tokenizer.thinking().is_some_and(|thinking| thinking.empty_block.is_some());
-    let choices: Vec<(DataAction, String)> = actions(answers, report, has_think_block)
+    let thinking = base.tokenizer.thinking_now();
+    let choices: Vec<(DataAction, String)> = actions(answers, report, thinking.inserts_block)
         .into_iter()
-        .map(|action| match (action, think(answers)) {
+        .map(|action| match (action, think(answers, thinking)) {
             (DataAction::SwitchThink, Think::Skip) => (action, format!("{} (now skipped)", action.label())),
             (DataAction::SwitchThink, Think::Train) => (action, format!("{} (now trained)", action.label())),
             _ => (action, action.label().to_owned()),
@@ -115,7 +114,7 @@ fn is_accepted(
             DataAction::ShowExamples => show_examples(answers, base)?,
             DataAction::ShowRejected => show_rejected(prepared)?,
             DataAction::SwitchThink => {
-                answers.think = Some(Answer::flag(other_think(answers)));
+                answers.think = Some(Answer::flag(other_think(answers, thinking)));
                 return Ok(false);
             }
             DataAction::ReadAs => {
@@ -135,8 +134,9 @@ fn is_accepted(
 
 fn show_examples(answers: &Answers, base: &BaseModel) -> Result<(), Failure> {
     let preview = preview(answers, base, Some(EXAMPLES))?;
+    let think = think(answers, base.tokenizer.thinking_now());
     for example in &preview.examples {
-        let rendering = if think(answers) == Think::Train { &example.train } else { &example.skip };
+        let rendering = if think == Think::Train { &example.train } else { &example.skip };
         note(&format!(
             "\n{}:{}, {} tokens, {} of them trained",
             escape(&example.place.file),

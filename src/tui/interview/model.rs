@@ -20,7 +20,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
         if answers.model.is_none() {
             choose(interview, answers)?;
         }
-        let is_known = match unknown_family(answers) {
+        let is_known = match unknown_family(answers, interview.listener) {
             Ok(Some((family, treated_as))) if answers.architecture.is_none() => {
                 let name = answers.model.as_ref().map_or_else(String::new, |answer| answer.value.clone());
                 confirm(interview, answers, &UnknownFamily { name: &name, family: &family, treated_as })?

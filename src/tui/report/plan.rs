@@ -42,7 +42,7 @@ fn time(page: &mut Markup, run: &ReportInput, advice: &Advice) {
     let rows = [
         ("Tokens per second", speed(time.tokens_per_s), speed(times.tokens_per_s())),
         ("Optimizer steps", count(time.steps), count(run.view.steps_done())),
-        ("Training", duration(time.train_s), duration(times.phase_s("train"))),
+        ("Training", duration(time.text_model_s()), duration(times.phase_s("train"))),
         ("MTP head", duration(time.mtp_s), duration(times.phase_s("mtp"))),
     ];
     table(

@@ -9,6 +9,7 @@ use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, Ru
 
 use super::ask::outputs;
 use crate::held_out::base_to_best;
+use crate::plain::from_checkpoint;
 use crate::runs_table::{RunRow, glance};
 use crate::state::{State, outcome_word};
 
@@ -129,7 +130,7 @@ fn losses(view: &RunView) -> Vec<Option<f64>> {
 fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
     let resume = || match Checkpoints::new(run).steps().unwrap_or_default().last() {
-        Some(newest) => format!("r continues from step {}", count(*newest)),
+        Some(newest) => format!("r continues {}", from_checkpoint(*newest, view)),
         None => "r starts it again, because there is no checkpoint yet".to_owned(),
     };
     match liveness {

@@ -20,17 +20,11 @@ impl Cost {
     pub(super) fn of(plan: &Plan) -> Option<Self> {
         let advice = plan.advice.as_ref()?;
         Some(Self {
-            seconds: total_s(&advice.time),
+            seconds: advice.time.total_s(),
             needed_bytes: advice.memory.needed_bytes(),
             steps: advice.time.steps,
         })
     }
-}
-
-/// Returns the duration of training and of the MTP head's epoch in seconds, if there is a basis for an
-/// estimate.
-pub(super) fn total_s(time: &Time) -> Option<f64> {
-    Some(time.train_s? + time.mtp_s.unwrap_or(0.0))
 }
 
 /// Describes the basis of a time estimate in a few words.
@@ -66,7 +60,7 @@ pub(super) fn time_lines(
 ) -> Vec<Line<'static>> {
     let Some(advice) = &plan.advice else { return Vec::new() };
     let time = &advice.time;
-    let total = shown_s(total_s(time));
+    let total = shown_s(time.total_s());
     let words = changed(was.map(|was| shown_s(was.seconds)), &total, theme);
     let role = if was.is_some_and(|was| shown_s(was.seconds) != total) { Role::Accent } else { Role::Title };
     let mut lines = vec![

@@ -296,6 +296,9 @@ impl Wizard {
 
     /// Updates the facts and the draft after an answer.
     fn after_answer(&mut self) {
+        if self.page == Page::Plan && !self.plan.is_typing() {
+            self.state.count_again_if_examples_change();
+        }
         self.state.refresh_facts(self.page);
         if self.page == Page::Mtp {
             self.mtp.refresh(&self.state);

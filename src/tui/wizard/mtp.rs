@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use sparktune_app::questions::mtp::{MtpChoice, MtpQuestion, setting};
 use sparktune_plan::Mtp;
 
-use super::cost::{basis, shown_s, total_s};
+use super::cost::{basis, shown_s};
 use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, ink, inked, wrapped};
 use super::no_plan::not_yet;
@@ -95,7 +95,7 @@ impl MtpPage {
         let roomy = area.height >= 14;
         let mut lines = Vec::new();
         if let Some(time) = plan.advice.as_ref().map(|advice| &advice.time) {
-            let words = format!("whole run: {}, {}", shown_s(total_s(time)), basis(time));
+            let words = format!("whole run: {}, {}", shown_s(time.total_s()), basis(time));
             lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
             lines.push(Line::default());
         }

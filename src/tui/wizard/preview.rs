@@ -9,6 +9,7 @@ use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::{DataAction, other_think};
 use sparktune_base::choices::Think;
 use sparktune_base::escape::escape;
+use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted};
 use sparktune_data::{Pick, Previewed, Rendering};
 use sparktune_plan::Answer;
@@ -78,12 +79,16 @@ const MARGIN: usize = 9;
 
 /// Returns whether an inserted think block is trained, according to the answers.
 pub(super) fn think(state: &State) -> Think {
-    sparktune_app::data::think(&state.planner.answers)
+    sparktune_app::data::think(&state.planner.answers, thinking(state))
+}
+
+fn thinking(state: &State) -> Thinking {
+    state.data.ready().map(|data| data.facts.thinking).unwrap_or_default()
 }
 
 /// Switches the answer to the think question.
 pub(super) fn switch_think(state: &mut State) {
-    state.planner.answers.think = Some(Answer::flag(other_think(&state.planner.answers)));
+    state.planner.answers.think = Some(Answer::flag(other_think(&state.planner.answers, thinking(state))));
     state.replan();
 }
 

@@ -60,8 +60,7 @@ pub enum Request {
         /// The path, absolute or relative to the working directory.
         folder: PathBuf,
     },
-    /// Reads, checks and tokenises the data of these answers (`data`, `eval_data`, `format`, `think`,
-    /// `max_example_tokens`) with their model. Answered by [`Response::Data`]. The tokens are kept for
+    /// Reads, checks and tokenises the data of these answers with their model. Answered by [`Response::Data`]. The tokens are kept for
     /// [`Request::Start`].
     Data {
         /// The answers, in which model and data are set.

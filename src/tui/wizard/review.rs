@@ -11,7 +11,7 @@ use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
 use super::command;
-use super::cost::{basis, memory_lines, shown_s, total_s};
+use super::cost::{basis, memory_lines, shown_s};
 use super::keys::{KeyResult, Keys, down, enter, page_down, page_up, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
 use super::no_plan::not_yet;
@@ -220,7 +220,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     if let Some(advice) = &plan.advice {
         let time = &advice.time;
         let words =
-            format!("{} for {}: {}", shown_s(total_s(time)), counted(time.steps, "step"), basis(time));
+            format!("{} for {}: {}", shown_s(time.total_s()), counted(time.steps, "step"), basis(time));
         lines.extend(line("time", Role::Accent, &words));
         let rows = if height >= 24 {
             3
@@ -236,6 +236,14 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     }
     for warning in plan.warnings() {
         lines.extend(line("warning", Role::Warn, &escape(warning)));
+    }
+    let findings = state.data.ready().map(|data| data.report.findings()).unwrap_or_default();
+    if let Some(first) = findings.first() {
+        let others = match findings.len() - 1 {
+            0 => String::new(),
+            more => format!("{} about the data, the first: ", counted(more as u64 + 1, "finding")),
+        };
+        lines.extend(line("check", Role::Warn, &format!("{others}{first}")));
     }
     if state.recount.wait().is_some() {
         lines.push(inked(

@@ -209,16 +209,33 @@ impl State {
         self.planner.answers.without(|_, setting| !setting.reads_data)
     }
 
-    /// Reads the data again in the background if an answer that affects it has changed.
+    /// Reads the data again in the background if an answer that affects it has changed. Data that could not be
+    /// read with the old answer is read from the start.
     pub(super) fn count_again(&mut self) {
         let read_by = self.answers_data_is_read_by();
-        if self.data.ready().is_none() || self.read_by.as_ref() == Some(&read_by) {
+        if self.read_by.as_ref() == Some(&read_by) {
+            return;
+        }
+        if self.data.failed().is_some() {
+            self.data_of = None;
+        }
+        if self.data.ready().is_none() {
             return;
         }
         let old = std::mem::take(&mut self.recount);
         self.cancel(&old);
         self.read_by = Some(read_by);
         self.recount = self.request(self.data_request());
+    }
+
+    /// Like [`count_again`](Self::count_again), but only for answers that make other examples of the lines, on
+    /// which every estimate rests. The size of the eval set, for example, can wait.
+    pub(super) fn count_again_if_examples_change(&mut self) {
+        let of_examples =
+            |answers: &Answers| answers.without(|_, setting| !(setting.reads_data && setting.of_check));
+        if self.read_by.as_ref().map(of_examples) != Some(of_examples(&self.planner.answers)) {
+            self.count_again();
+        }
     }
 
     /// Makes the plan from the answers and the current facts.

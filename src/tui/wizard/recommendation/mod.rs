@@ -153,6 +153,11 @@ impl PlanPage {
         if self.edit.is_some() { Keys::typing(EDIT_KEYS) } else { Keys::of(KEYS) }
     }
 
+    /// Returns whether a value is being typed.
+    pub(super) fn is_typing(&self) -> bool {
+        self.edit.is_some()
+    }
+
     /// Called when the page is opened.
     pub(super) fn enter(&mut self, state: &State) {
         self.edit = None;

@@ -21,7 +21,9 @@ use crate::wizard::state::State;
 
 impl PlanPage {
     pub(crate) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-        if state.planner.plan.is_none() && state.planner.problem.is_none() {
+        // Data that cannot be read with a value of this page is corrected on this page.
+        let can_correct = state.data.failed().is_some();
+        if state.planner.plan.is_none() && state.planner.problem.is_none() && !can_correct {
             return draw(frame, area, not_yet(state, usize::from(area.width), theme));
         }
         if let (true, Some(plan)) = (self.curve, &state.planner.plan) {
@@ -133,6 +135,11 @@ impl PlanPage {
         let on_curve =
             setting.key == "pack.length" && self.edit.as_ref().is_none_or(|edit| edit.problem.is_none());
         let mut lines = Vec::new();
+        if state.recount.wait().is_some() {
+            let words =
+                "The data is being read again, because a value changed its examples; the figures follow.";
+            lines.extend(wrapped(theme, Role::Warn, words, width));
+        }
         if let Some(plan) = &state.planner.plan {
             let compact = !high && on_curve;
             let mut time = time_lines(plan, self.was, width, if high { 6 } else { 0 }, theme);
@@ -194,8 +201,9 @@ impl PlanPage {
             ));
             return lines;
         }
-        if let Some(problem) = &state.planner.problem {
-            lines.extend(wrapped(theme, Role::Bad, &problem.text, width));
+        let problem = state.planner.problem.as_ref().map(|problem| problem.text.as_str());
+        if let Some(problem) = problem.or(state.data.failed()) {
+            lines.extend(wrapped(theme, Role::Bad, problem, width));
             let words = "r resets the value under the cursor, p loads a preset";
             lines.extend(wrapped(theme, Role::Dim, words, width));
             return lines;

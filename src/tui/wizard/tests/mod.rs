@@ -20,6 +20,7 @@ use sparktune_app::machine::MachineFound;
 use sparktune_app::model::{Cached, CachedModel, ModelFound};
 use sparktune_app::presets::{Preset, Saved};
 use sparktune_app::runs::Recent;
+use sparktune_base::thinking::{Opening, Thinking};
 use sparktune_data::{
     FileReport, Finding as DataFinding, Format, KeptLine, Kind, LengthReport, Pick, Place, Preview,
     Previewed, Rejected, Rejection, RejectionCount, Rendering, Report, Span, TokenCounts, Unit as LengthUnit,
@@ -27,6 +28,7 @@ use sparktune_data::{
 use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{
     Answers, Catalog, DataFacts, Gpu, GpuMemory, LengthBucket, MachineFacts, Origin, Plan, Rates,
+    TemplateKwargs,
 };
 
 use super::request::{Request, Response, Ticket, Ticketed};
@@ -391,6 +393,7 @@ fn data() -> DataFound {
             .iter()
             .map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count })
             .collect(),
+        thinking: Thinking { inserts_block: true, opening: Opening::Closed },
         ..DataFacts::default()
     };
     DataFound {

@@ -1,6 +1,7 @@
 //! Tests of keys and responses across pages.
 
 use super::*;
+use crate::wizard::settings::listed;
 
 #[test]
 fn enter_alone_leads_a_newcomer_with_model_and_data_to_a_started_run() {
@@ -722,6 +723,104 @@ fn a_switched_think_policy_is_counted_and_enter_while_reading_says_so() {
     rig.press(KeyCode::Char('u'));
     rig.enter();
     rig.sees("the data is still being read");
+}
+
+/// Splits every line into three examples if the answers say so, and otherwise finds one that is too long.
+fn by_turns(answers: &Answers) -> DataFound {
+    let mut found = data();
+    if answers.split_turns.as_ref().is_some_and(|answer| answer.value) {
+        found.facts.examples *= 3;
+        found.facts.total_tokens *= 3;
+        found.facts.histogram.iter_mut().for_each(|bucket| bucket.count *= 3);
+    }
+    found
+}
+
+/// Moves the cursor of the plan's page to a setting that is shown at first.
+fn select(rig: &mut Rig, name: &str) {
+    let listed = listed(false);
+    let at = listed.iter().position(|setting| setting.name == name).unwrap();
+    for _ in &listed {
+        rig.press(KeyCode::Up);
+    }
+    for _ in 0..at {
+        rig.press(KeyCode::Down);
+    }
+}
+
+#[test]
+fn an_answer_that_makes_other_examples_has_the_data_read_again_at_once() {
+    let world = || World { data: Box::new(|answers| Ok(by_turns(answers))), ..World::default() };
+    let mut rig = Rig::with(GIVEN, world());
+    rig.to(Page::Plan);
+    let steps =
+        |rig: &Rig| rig.wizard.state.planner.plan.as_ref().unwrap().advice.as_ref().unwrap().time.steps;
+    let before = steps(&rig);
+    let asked = |rig: &mut Rig| {
+        rig.open_as(|request| matches!(request.body, Request::Data { .. }).then_some(())).len()
+    };
+    // It is among the settings that the page shows at first.
+    select(&mut rig, "split-turns");
+    rig.press(KeyCode::Right);
+    assert_eq!(asked(&mut rig), 1);
+    rig.sees("being read again");
+    assert_eq!(steps(&rig), before, "until the data was read");
+    rig.settle();
+    assert_eq!(rig.page(), Page::Plan);
+    assert!(steps(&rig) > 2 * before, "{} after {before}", steps(&rig));
+    rig.sees_not("being read again");
+    rig.press(KeyCode::Char('r'));
+    rig.settle();
+    assert_eq!(steps(&rig), before);
+    // The size of the eval set changes no example, so it waits until the page is left.
+    select(&mut rig, "eval-fraction");
+    rig.press(KeyCode::Right);
+    assert_eq!(asked(&mut rig), 0);
+}
+
+#[test]
+fn variables_of_the_template_are_typed_from_those_in_use_and_wrong_ones_are_corrected_in_place() {
+    let read = |answers: &Answers| {
+        let mut found = data();
+        let given = answers.template_kwargs.as_ref().map(|answer| answer.value.clone());
+        found.facts.template_kwargs = given.unwrap_or_else(TemplateKwargs::without_thinking);
+        let is_known = found.facts.template_kwargs.0.keys().all(|name| name == "enable_thinking");
+        if is_known { Ok(found) } else { Err("the chat template reads no variable `x`".to_owned()) }
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(read), ..World::default() });
+    rig.to(Page::Plan);
+    select(&mut rig, "template-kwargs");
+    rig.press(KeyCode::Char('e'));
+    rig.sees(r#"{"enable_thinking":false}"#);
+    rig.ctrl('u');
+    rig.text(r#"{"x":1}"#);
+    rig.enter();
+    rig.settle();
+    rig.sees("the chat template reads no variable `x`");
+    rig.sees("template kwargs");
+    rig.press(KeyCode::Char('e'));
+    rig.ctrl('u');
+    rig.text(r#"{"enable_thinking":true}"#);
+    rig.enter();
+    rig.settle();
+    rig.sees_not("reads no variable");
+    let plan = rig.wizard.state.planner.plan.as_ref().unwrap();
+    assert_eq!(plan.data.template_kwargs, TemplateKwargs::thinking(true));
+}
+
+#[test]
+fn the_review_shows_how_many_findings_there_are_about_the_data_and_the_first() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Review);
+    rig.sees("31 examples identical to an earlier one");
+    let found = |_: &Answers| {
+        let mut found = data();
+        found.report.empty_assistant_turns = DataFinding { examples: 4, ..DataFinding::default() };
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(found), ..World::default() });
+    rig.to(Page::Review);
+    rig.sees("2 findings about the data, the first: 31 examples identical to an earlier one");
 }
 
 #[test]
