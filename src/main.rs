@@ -64,6 +64,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs => commands::list(program, runs_dir, style),
         Command::Resume(args) => commands::resume(program, named(args.run), args.checkpoint, style),
+        Command::Head(args) => commands::head(program, named(args.run), args.settings.0, style),
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
         Command::Export(args) => {
             let weights = args.weights();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use sparktune_commands::Weights;
 
+use crate::cli::settings::HeadFlags;
+
 /// Which run.
 #[derive(Debug, Args)]
 pub(crate) struct RunName {
@@ -20,6 +22,14 @@ pub(crate) struct ResumeArgs {
     /// Continue from the checkpoint of this step instead of the newest; later ones are kept, renamed
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HeadArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    #[command(flatten)]
+    pub settings: HeadFlags,
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{DataFormat, MethodKind, Mtp};
+use crate::choices::{DataFormat, MethodKind};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -192,7 +192,8 @@ impl Resolver<'_> {
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
         // The memory figures apply to the whole run.
         let mut memory = choice.memory.clone();
-        if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, mtp)? {
+        let head = self.head(mtp)?;
+        if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, head)? {
             pack.mtp_length = Some(length);
             if of_head.needed_bytes() > memory.needed_bytes() {
                 memory = of_head;
@@ -224,8 +225,7 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs: duration.epochs,
-            head_share: (mtp == Mtp::Trained)
-                .then(|| eta::head_share(&fit, pack, batch, train_share, duration.max_steps)),
+            head: head.map(|head| (head, eta::head_epochs(&fit, pack, batch, train_share, duration, head))),
         });
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
@@ -263,6 +263,7 @@ impl Resolver<'_> {
             batch,
             optimizer,
             duration,
+            head,
             checkpoint,
             eval,
             log: LogPlan { tensorboard },

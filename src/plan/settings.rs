@@ -328,6 +328,15 @@ settings! {
         heading: In::Duration, page: Essential(10), is_common: true,
         number: Some(Number::between(1.0, STEPS, OneTwoFive).starting_at("1000")),
     }
+    mtp_learning_rate: f64 = "head.learning_rate", "mtp-learning-rate", "Peak learning rate of the MTP head." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1e-12, 1.0, OneTwoFive)),
+    }
+    mtp_epochs: u32 = "head.epochs", "mtp-epochs", "Passes over the training data for the MTP head." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
+    }
+    mtp_draft_tokens: u32 = "head.draft_tokens", "mtp-draft-tokens", "Train the MTP head to draft this many tokens in a row." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1.0, 4.0, By(1.0))),
+    }
     save_steps: u64 = "checkpoint.save_steps", "save-steps", "Optimizer steps between checkpoints." {
         heading: In::Checkpoints, page: Essential(11), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),
     }

@@ -131,13 +131,13 @@ impl Checkpoints {
         Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
     }
 
-    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and `best`. The newest valid one is
+    /// Deletes old checkpoints, keeping the newest `keep` (at least one) and those of `best`. The newest valid one is
     /// determined by its contents and always kept; newer damaged ones are kept too and do not count. Returns
     /// the deleted steps.
     ///
     /// # Errors
     /// [`Error::Io`] when a folder cannot be listed or deleted.
-    pub fn retain(&mut self, keep: usize, best: Option<u64>, lease: &Lease) -> Result<Vec<u64>> {
+    pub fn retain(&mut self, keep: usize, best: &[u64], lease: &Lease) -> Result<Vec<u64>> {
         self.assert_leased(lease);
         let mut newest_first = self.steps()?.into_iter().rev();
         if !newest_first.by_ref().any(|step| self.sound.contains(&step) || self.check(step).is_ok()) {
@@ -146,7 +146,7 @@ impl Checkpoints {
         let mut kept = 1;
         let mut deleted = Vec::new();
         for step in newest_first {
-            if best == Some(step) {
+            if best.contains(&step) {
                 continue;
             }
             if kept < keep && self.looks_whole(step) {
@@ -475,9 +475,9 @@ mod tests {
         for step in 1..=6 {
             s.commit(step);
         }
-        assert_eq!(s.checkpoints.retain(3, Some(2), &s.lease).unwrap(), [3, 1]);
+        assert_eq!(s.checkpoints.retain(3, &[2], &s.lease).unwrap(), [3, 1]);
         assert_eq!(s.checkpoints.steps().unwrap(), [2, 4, 5, 6]);
-        assert_eq!(s.checkpoints.retain(0, Some(99), &s.lease).unwrap(), [5, 4, 2]);
+        assert_eq!(s.checkpoints.retain(0, &[99], &s.lease).unwrap(), [5, 4, 2]);
         assert_eq!(s.checkpoints.steps().unwrap(), [6]);
     }
 
@@ -490,12 +490,12 @@ mod tests {
         flip(&damaged.join("weights.bin"), 0);
         // This stands for a resumed process, which committed none of them.
         s.checkpoints = Checkpoints::new(s.lease.run());
-        assert_eq!(s.checkpoints.retain(1, None, &s.lease).unwrap(), [1]);
+        assert_eq!(s.checkpoints.retain(1, &[], &s.lease).unwrap(), [1]);
         assert_eq!(s.newest().0, Some(2));
         flip(&s.checkpoints.path_of(2).join("weights.bin"), 0);
         s.checkpoints = Checkpoints::new(s.lease.run());
         assert_eq!(
-            s.checkpoints.retain(1, None, &s.lease).unwrap(),
+            s.checkpoints.retain(1, &[], &s.lease).unwrap(),
             [] as [u64; 0],
             "nothing valid, nothing deleted"
         );

@@ -56,6 +56,11 @@ pub enum TrainError {
     OtherBase { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
+    #[error(
+        "the text model of {run} is not finished, so no MTP head can be trained for it yet. Continue the run with `{program} resume`",
+        program = program_name()
+    )]
+    UnfinishedTextModel { run: String },
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
@@ -84,7 +89,11 @@ impl TrainError {
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Model(ModelError::Stopped) => 130,
-            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
+            Self::Plan(_)
+            | Self::NoModelFolder
+            | Self::NothingToExport
+            | Self::NoBest
+            | Self::UnfinishedTextModel { .. } => 2,
             _ => 4,
         }
     }

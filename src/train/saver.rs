@@ -117,8 +117,8 @@ impl Committer {
     /// When the second try fails too.
     pub(crate) fn commit(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
         let started = Instant::now();
-        let (step, best, best_step) =
-            (snapshot.state.checkpoint_step(), snapshot.best, snapshot.state.best_step);
+        let (step, best) = (snapshot.state.checkpoint_step(), snapshot.best);
+        let best_checkpoints = snapshot.state.best_checkpoints();
         let checkpoint = match self.write(&snapshot, step) {
             Ok(checkpoint) => checkpoint,
             Err(first) => {
@@ -144,7 +144,7 @@ impl Committer {
             commit_ms: Some(milliseconds(started)),
             best,
         }));
-        if let Err(error) = self.checkpoints.retain(self.keep, best_step, &self.lease) {
+        if let Err(error) = self.checkpoints.retain(self.keep, &best_checkpoints, &self.lease) {
             self.warn(format!("old checkpoints could not be deleted: {error}"), step);
         }
         Ok(())

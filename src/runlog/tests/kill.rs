@@ -91,7 +91,7 @@ fn checkpoint_for_ever(run: &RunDir) {
         fill(writer.path(), step);
         writer.commit().unwrap();
         say(&step.to_string());
-        checkpoints.retain(2, None, &lease).unwrap();
+        checkpoints.retain(2, &[], &lease).unwrap();
     }
 }
 
@@ -263,7 +263,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
     let lease = Lease::acquire(&run).unwrap();
     let mut checkpoints = Checkpoints::new(&run);
     checkpoints.clean(&lease).unwrap();
-    checkpoints.retain(2, None, &lease).unwrap();
+    checkpoints.retain(2, &[], &lease).unwrap();
     assert!(fs::read_dir(run.checkpoints()).unwrap().count() <= 2, "kills leave nothing that is not cleaned");
 }
 
