@@ -283,7 +283,7 @@ mod tests {
             ]
         );
         // The recommended length follows from the passes: drafts cost a tenth of a pass each.
-        assert_eq!(trained.recommended(), 2);
+        assert_eq!(trained.recommended(), 1);
         let kept = base.compared_in_a_table(&base, false);
         assert!(kept.contains("**The base's head is served**") && kept.contains("not better within noise"));
         let few = report(vec![vec![2, 2]]).compared_with(&report(vec![vec![1, 1]]));
