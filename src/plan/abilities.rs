@@ -134,6 +134,17 @@ impl Resolver<'_> {
         }))
     }
 
+    /// Decides from which model the MTP head is taken; `None` means the base.
+    pub(crate) fn mtp_from(&mut self, mtp: Mtp) -> Result<Option<String>, PlanError> {
+        const KEY: &str = "model.mtp_from";
+        if mtp == Mtp::None {
+            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
+            return Ok(None);
+        }
+        let answer = &self.answers.mtp_from;
+        Ok(self.pick_optional(KEY, answer, "the base's own head"))
+    }
+
     pub(crate) fn draft_vocab(&mut self, mtp: Mtp) -> Result<Option<u32>, PlanError> {
         const KEY: &str = "draft_vocab";
         let answer = &self.answers.draft_vocab;

@@ -98,6 +98,12 @@ pub struct ModelPlan {
     /// The chat template to use instead of the model's own. A run has a copy of it in its folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<PathBuf>,
+    /// The model that the MTP head is taken from, if it is not the base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_from: Option<String>,
+    /// The folder with the weights of that head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_path: Option<PathBuf>,
     /// Whether the template's variables are written into the exported template as its defaults.
     #[serde(default)]
     pub write_template_default: bool,

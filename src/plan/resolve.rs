@@ -150,6 +150,7 @@ impl Resolver<'_> {
         let fp8 = self.fp8(device)?;
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
+        model.mtp_from = self.mtp_from(mtp)?;
         let data = self.data()?;
         model.write_template_default = self.write_template_default(&data.template_kwargs)?;
 
@@ -307,6 +308,8 @@ impl Resolver<'_> {
             architecture,
             ignored_fields,
             chat_template,
+            mtp_from: None,
+            mtp_path: None,
             write_template_default: false,
         }
     }

@@ -212,6 +212,9 @@ settings! {
         heading: In::Model, page: AllSettings, completes: Completes::Files, reads_data: true, of_one_run: true,
         of_check: true,
     }
+    mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none although its config.json declares one." {
+        heading: In::Mtp, page: AllSettings, completes: Completes::Models, of_one_run: true,
+    }
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }

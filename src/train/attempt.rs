@@ -175,7 +175,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             EvalSet::open(session.run, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
         if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
             session.warn(
-                "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it",
+                "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it. `--mtp-from` takes the head from the model that this one was trained from",
                 None,
             );
         }

@@ -1,6 +1,6 @@
 //! `head`: the MTP head of a finished run, trained in a run of its own.
 
-use crate::sparktune::{Place, events, files};
+use crate::sparktune::{Place, checkpoint, copy, done, events, files, gemma3};
 
 #[test]
 fn head_trains_only_the_mtp_head_of_a_finished_run_and_is_a_run_like_any_other() {
@@ -42,4 +42,26 @@ fn head_refuses_a_run_whose_text_model_is_not_finished_and_leaves_no_run() {
     let refused = place.sparktune(["head", "old", "--data", "train.jsonl"]).exits(2);
     assert!(refused.err.contains("is not finished") && refused.err.contains("resume"), "{refused:?}");
     assert_eq!(runs(), 1);
+}
+
+#[test]
+fn a_base_that_lost_its_head_takes_it_from_another_model() {
+    let (place, first) = Place::with_finished_run();
+    place.chats(40);
+    // That run left the head out; transformers leaves the config as it was.
+    let base = place.join("bare");
+    copy(&first.join("outputs/merged"), &base);
+    std::fs::copy(checkpoint().join("config.json"), base.join("config.json")).unwrap();
+    let donor = checkpoint();
+    let flags = ["--rank", "4", "--max-steps", "2", "--mtp", "default", "--mtp-from"];
+    let with = |from: &str| done(&mut place.train_model(&base, &[&flags[..], &[from]].concat()));
+    let run = with(donor.to_str().unwrap()).exits(0).run_dir();
+    let index = std::fs::read_to_string(run.join("outputs/merged/model.safetensors.index.json")).unwrap();
+    assert!(index.contains("\"mtp.fc.weight\": \"model-00002-of-00002.safetensors\""), "{index}");
+    let page = std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap();
+    assert!(page.contains("| draft length | base's head |"), "{page}");
+    if let Some(gemma) = gemma3() {
+        let refused = with(gemma.to_str().unwrap()).exits(2);
+        assert!(refused.last()["error"].to_string().contains("no MTP head either"), "{refused:?}");
+    }
 }
