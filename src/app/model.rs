@@ -185,6 +185,37 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
     })
 }
 
+/// Plans the download of another model's MTP head: only the files that have it. The head must fit `base`,
+/// by the config of each.
+///
+/// # Errors
+/// The model cannot be found, has no head, or one of other sizes.
+pub fn plan_head(hub: &Hub, name: &str, base: &ModelFacts) -> Result<DownloadPlan, Failure> {
+    let config = hub.fetch_config(name).map_err(|error| not_found(name, error))?;
+    let other = ModelFacts::from_config_json_with(&config.text, &ConfigOptions::default())?;
+    let shown = escape(name);
+    if !other.has_mtp() {
+        let text =
+            format!("--mtp-from is {shown}, which has no MTP head either: its config.json declares none");
+        return Err(Failure::usage(text).hint("Name the model that this one was trained from"));
+    }
+    let tensors =
+        |facts: &ModelFacts| facts.config.mtp.iter().flat_map(|mtp| mtp.tensors()).collect::<Vec<_>>();
+    let (own, others) = (tensors(base), tensors(&other));
+    let differing =
+        own.iter().zip(&others).find(|(own, other)| (&own.name, &own.shape) != (&other.name, &other.shape));
+    if let Some((own, other)) = differing {
+        let text = format!(
+            "the MTP head of {shown} does not fit this model: `{}` has the shape {:?} there and {:?} here",
+            other.name, other.shape, own.shape
+        );
+        return Err(
+            Failure::usage(text).hint("Name the model that this one was trained from, in the same size")
+        );
+    }
+    Ok(hub.plan_download(name, Needs::Mtp)?)
+}
+
 /// Determines the actual size of the weights and whether they are on this machine, and returns what is still
 /// to be downloaded.
 ///

@@ -18,7 +18,7 @@ use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 use crate::failure::{Exit, Failure};
 use crate::job::Job;
 use crate::listener::Listener;
-use crate::model::fetch;
+use crate::model::{fetch, plan_head};
 use crate::program::Program;
 
 /// Downloads missing files of the model and creates the run folder, which becomes visible when it is complete.
@@ -26,12 +26,18 @@ use crate::program::Program;
 /// # Errors
 /// The GPU cannot be used for training, the download failed, or the folder cannot be written.
 pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
-    let Job { mut plan, prepared, download, hub, .. } = job;
+    let Job { mut plan, prepared, download, hub, facts } = job;
     refuse_unready_gpu(&plan)?;
+    let head = plan.model.mtp_from.as_deref().map(|name| plan_head(&hub, name, &facts.model)).transpose()?;
     let snapshot = fetch(&hub, &download, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     place_model(&mut plan, &folder, snapshot.commit.as_deref());
+    if let Some(head) = head {
+        let folder = fetch(&hub, &head, listener)?.folder;
+        let folder = std::path::absolute(&folder).map_err(|e| Failure::io("find", &folder, &e))?;
+        plan.model.mtp_path = Some(folder);
+    }
 
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
     let toml = plan.to_toml()?;

@@ -257,7 +257,7 @@ mod tests {
     fn presets_models_and_runs_are_offered_by_name() {
         assert_eq!(offered("train --preset q"), ("files".into(), vec!["quick".into()]));
         assert_eq!(offered("plan --model Q"), ("folders".into(), vec!["Qwen/Qwen3.5-2B".into()]));
-        for command in ["watch", "resume", "stop", "export", "report"] {
+        for command in ["watch", "resume", "head", "stop", "export", "report"] {
             assert_eq!(offered(&format!("{command} ")).1, ["usual-run"], "{command}");
         }
         assert_eq!(offered("resume --runs-dir other ").1, ["other-run"]);

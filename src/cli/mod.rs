@@ -24,7 +24,7 @@ use crate::cli::bench::BenchArgs;
 use crate::cli::complete::Shell;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 pub(crate) use crate::cli::runs::RunName;
-use crate::cli::runs::{ExportArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
+use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 
 fn after_help() -> String {
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Runs(RunsArgs),
     /// Continue a run from its newest complete checkpoint
     Resume(ResumeArgs),
+    /// Train the MTP head of a finished run, in a new run
+    Head(HeadArgs),
     /// Ask a running trainer to save a checkpoint and stop
     Stop(StopArgs),
     /// Write a run's outputs again from a checkpoint
@@ -264,6 +266,7 @@ mod tests {
             "watch",
             "runs",
             "resume",
+            "head",
             "stop",
             "export",
             "report",

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use sparktune_commands::Weights;
 
+use crate::cli::settings::HeadFlags;
+
 /// Which run.
 #[derive(Debug, Args)]
 pub(crate) struct RunName {
@@ -30,6 +32,14 @@ pub(crate) struct ResumeArgs {
     /// Continue although the plan, the tokens or the base model have changed since the run started
     #[arg(long)]
     pub accept_changes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HeadArgs {
+    #[command(flatten)]
+    pub run: RunName,
+    #[command(flatten)]
+    pub settings: HeadFlags,
 }
 
 #[derive(Debug, Args)]

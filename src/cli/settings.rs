@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint};
-use sparktune_plan::setting::{Completes, Kind};
+use sparktune_plan::setting::{Completes, Heading, Kind};
 use sparktune_plan::{Answers, Origin, SETTINGS, Setting};
 
 /// The flag that lists all settings.
@@ -21,6 +21,10 @@ pub(crate) struct SettingFlags(pub Answers);
 /// The settings of `check` as flags, all of them listed by `--help`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CheckFlags(pub Answers);
+
+/// The settings of `head` as flags, all of them listed by `--help`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadFlags(pub Answers);
 
 impl Args for SettingFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
@@ -68,6 +72,37 @@ impl FromArgMatches for CheckFlags {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+impl Args for HeadFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(of_head().map(flag))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for HeadFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        answers(matches, of_head().chain(Setting::named(RUNS_DIR))).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The settings that affect how `head` trains. All others are those of the run.
+fn of_head() -> impl Iterator<Item = &'static Setting> {
+    const OTHERS: [&str; 6] =
+        ["data", "eval-data", "mtp-pack-length", "max-steps", "save-steps", "eval-every-steps"];
+    let is_of_head = |setting: &&Setting| {
+        setting.heading == Heading::Mtp && setting.name != "mtp" || OTHERS.contains(&setting.name)
+    };
+    SETTINGS.iter().filter(is_of_head)
 }
 
 /// The settings that affect how `check` reads data.

@@ -1,18 +1,20 @@
 //! Softmax attention with grouped heads, rotary positions, and the features that families add: norms of
 //! queries and keys, a sliding window, Qwen3.5's output gate (SPEC.md 2.3).
 //!
-//! Shapes: `T` tokens, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim. A name ends
-//! with the shape of its tensor; all are matrices of `T` rows, so that `q_TND` is `[T, N·D]`.
+//! Shapes: `T` tokens, `R` branches, `H` hidden_size, `N` query heads, `G` key and value heads, `D` head_dim.
+//! A name ends with the shape of its tensor; all are matrices of `T` or `R` rows, so that `q_TND` is
+//! `[T, N·D]`.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
-use burn::tensor::Tensor;
+use burn::tensor::activation::softmax;
+use burn::tensor::{DType, Tensor, TensorData};
 use sparktune_kernels::norm_rope::norm_rope;
 use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
 use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
-use crate::cache::AttentionCache;
+use crate::cache::{AttentionCache, Branches};
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
 use crate::linear::Linear;
@@ -95,6 +97,55 @@ impl Attention {
         let (keys, values) = cache.append(k_TGD, v_TGD);
         let mixed_TND = cached_attention(self.dims, self.scale, self.sliding_window, q_TND, keys, values);
         self.gate_and_project(mixed_TND, q_and_gate)
+    }
+
+    /// Continues one example from several of its tokens at once, each on a branch of its own.
+    ///
+    /// Row `r` attends to the tokens of `cache` up to `roots[r]` and to its own branch, which `branches` has
+    /// and which the row is appended to. This is rare and small, so plain tensor operations compute it in f32.
+    pub(crate) fn continue_branches(
+        &self,
+        x_RH: Tensor<2>,
+        ropes: &RopeTables,
+        cache: &AttentionCache,
+        roots: &[usize],
+        branches: &mut Branches,
+    ) -> Tensor<2> {
+        let Projected { q_TND: q_RND, k_TGD: k_RGD, v_TGD: v_RGD, q_and_gate } = self.project(x_RH, ropes);
+        let (keys, values) = cache.seen().expect("branches start from a token");
+        let (dtype, device) = (q_RND.dtype(), q_RND.device());
+        let depth = branches.depth();
+        let own = branches.append(k_RGD, v_RGD);
+        let (R, T) = (roots.len(), keys.dims()[0]);
+        let Dims { heads: N, kv_heads: G, head_dim: D } = self.dims;
+        let wide = |x: &Tensor<2>| x.clone().cast(DType::F32);
+        // `[G, N/G · R, …]`: the rows of all heads that share keys and values.
+        let q = wide(&q_RND).mul_scalar(self.scale);
+        let q = q.reshape([R, G, N / G, D]).permute([1, 2, 0, 3]);
+        let of_example = |x: &Tensor<2>| wide(x).reshape([T, G, D]).swap_dims(0, 1);
+        let of_branch = |x: &Tensor<2>| wide(x).reshape([R, G, 1, D]).permute([1, 2, 0, 3]);
+
+        let is_hidden = |root: usize, t: usize| {
+            t > root || self.sliding_window.is_some_and(|window| t + window <= root + 1 + depth)
+        };
+        let mask: Vec<f32> = roots
+            .iter()
+            .flat_map(|root| (0..T).map(|t| if is_hidden(*root, t) { f32::NEG_INFINITY } else { 0.0 }))
+            .collect();
+        let mask = Tensor::<4>::from_data(TensorData::new(mask, [1, 1, R, T]), &device);
+        let rows = q.clone().reshape([G, N / G * R, D]);
+        let scores = rows.matmul(of_example(keys).swap_dims(1, 2)).reshape([G, N / G, R, T]) + mask;
+        let own_scores = own.iter().map(|(k, _)| (q.clone() * of_branch(k)).sum_dim(3));
+        let scores = Tensor::cat(std::iter::once(scores).chain(own_scores).collect(), 3);
+        let shares = softmax(scores, 3);
+
+        let of_all = shares.clone().narrow(3, 0, T).reshape([G, N / G * R, T]);
+        let mut mixed = of_all.matmul(of_example(values)).reshape([G, N / G, R, D]);
+        for (at, (_, v)) in own.iter().enumerate() {
+            mixed = mixed + shares.clone().narrow(3, T + at, 1) * of_branch(v);
+        }
+        let mixed_RND = mixed.permute([2, 0, 1, 3]).reshape([R, N * D]).cast(dtype);
+        self.gate_and_project(mixed_RND, q_and_gate)
     }
 
     pub(crate) fn project(&self, x_TH: Tensor<2>, ropes: &RopeTables) -> Projected {

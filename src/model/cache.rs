@@ -19,6 +19,31 @@ impl AttentionCache {
         self.seen = Some(all.clone());
         all
     }
+
+    /// Returns keys and values of all tokens so far.
+    pub(crate) fn seen(&self) -> Option<&(Tensor<2>, Tensor<2>)> {
+        self.seen.as_ref()
+    }
+}
+
+/// The keys and values of branches from one example: for each token of a branch, those of all branches,
+/// `[branches, G·D]` each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Branches {
+    seen: Vec<(Tensor<2>, Tensor<2>)>,
+}
+
+impl Branches {
+    /// Returns the number of tokens in each branch.
+    pub(crate) fn depth(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Appends keys and values of one token for each branch, and returns all of them.
+    pub(crate) fn append(&mut self, k: Tensor<2>, v: Tensor<2>) -> &[(Tensor<2>, Tensor<2>)] {
+        self.seen.push((k, v));
+        &self.seen
+    }
 }
 
 /// The last inputs of the convolution, `[taps - 1, channels]`, and the state, `[value heads · key width,

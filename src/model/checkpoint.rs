@@ -40,6 +40,8 @@ pub struct Checkpoint {
     shards: Vec<(PathBuf, WeightFile)>,
     tensors: BTreeMap<String, TensorInfo>,
     prefix: &'static str,
+    /// Whether the MTP head is another model's.
+    has_foreign_head: bool,
     /// The generated weights, if there are no files.
     made_up: Option<MadeUp>,
 }
@@ -74,26 +76,8 @@ impl Checkpoint {
         let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
         let config = ModelConfig::from_json_with(&config_text, options)
             .map_err(|source| ModelError::Config { path: dir.to_owned(), source })?;
-        let mut shards = Vec::new();
-        let mut tensors = BTreeMap::new();
-        for path in shard_paths(dir)? {
-            let file = WeightFile::open(&path).map_err(ModelError::io(&path))?;
-            let damaged = |reason: String| ModelError::Damaged { path: path.clone(), reason };
-            let parsed = SafeTensors::deserialize(file.bytes()).map_err(|e| damaged(e.to_string()))?;
-            for (name, view) in parsed.iter() {
-                let start = view.data().as_ptr() as usize - file.bytes().as_ptr() as usize;
-                let info = TensorInfo {
-                    shard: shards.len(),
-                    dtype: view.dtype(),
-                    shape: view.shape().to_vec(),
-                    range: start..start + view.data().len(),
-                };
-                if tensors.insert(name.to_owned(), info).is_some() {
-                    return Err(damaged(format!("the tensor `{name}` is in two shards")));
-                }
-            }
-            shards.push((path, file));
-        }
+        let (mut shards, mut tensors) = (Vec::new(), BTreeMap::new());
+        add_tensors(dir, "", &mut shards, &mut tensors)?;
         let is_used = |prefix: &&str| tensors.keys().any(|name| name.starts_with(*prefix));
         let prefix = PREFIXES.into_iter().find(is_used).unwrap_or(PLAIN);
         Ok(Self {
@@ -104,8 +88,36 @@ impl Checkpoint {
             shards,
             tensors,
             prefix,
+            has_foreign_head: false,
             made_up: None,
         })
+    }
+
+    /// Adds the MTP head of another model, of whose weights `folder` has at least the shards with the head.
+    ///
+    /// # Errors
+    /// When this model has a head of its own, or a tensor of the other's is missing or has another shape than
+    /// this model's config calls for.
+    pub fn with_head_of(mut self, folder: &Path) -> Result<Self, ModelError> {
+        if self.has_mtp() {
+            return Err(ModelError::OwnHead { path: self.dir });
+        }
+        add_tensors(folder, "mtp.", &mut self.shards, &mut self.tensors)?;
+        for tensor in self.config.mtp.iter().flat_map(|mtp| mtp.tensors()) {
+            let missing = || ModelError::Missing { path: folder.to_owned(), name: tensor.name.clone() };
+            let found = self.tensors.get(&tensor.name).ok_or_else(missing)?.shape.clone();
+            if found != tensor.shape {
+                let (path, name, expected) = (folder.to_owned(), tensor.name.clone(), tensor.shape.clone());
+                return Err(ModelError::Shape { path, name, found, expected });
+            }
+        }
+        self.has_foreign_head = true;
+        Ok(self)
+    }
+
+    /// Returns whether the MTP head is another model's, so that names of weight files may be there twice.
+    pub fn has_foreign_head(&self) -> bool {
+        self.has_foreign_head
     }
 
     /// Creates a checkpoint without files. Each tensor is generated from the seed and its name when it is
@@ -128,6 +140,7 @@ impl Checkpoint {
             shards: Vec::new(),
             tensors: BTreeMap::new(),
             prefix: PLAIN,
+            has_foreign_head: false,
             made_up: Some(MadeUp { seed, around_one }),
         }
     }
@@ -258,7 +271,35 @@ fn stored_name(prefix: &str, canonical: &str) -> String {
     }
 }
 
-fn shard_paths(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
+/// Opens the shards of a folder that have tensors whose names begin with `prefix`, and adds these tensors.
+fn add_tensors(
+    dir: &Path,
+    prefix: &str,
+    shards: &mut Vec<(PathBuf, WeightFile)>,
+    tensors: &mut BTreeMap<String, TensorInfo>,
+) -> Result<(), ModelError> {
+    for path in shard_paths(dir, prefix)? {
+        let file = WeightFile::open(&path).map_err(ModelError::io(&path))?;
+        let damaged = |reason: String| ModelError::Damaged { path: path.clone(), reason };
+        let parsed = SafeTensors::deserialize(file.bytes()).map_err(|e| damaged(e.to_string()))?;
+        for (name, view) in parsed.iter().filter(|(name, _)| name.starts_with(prefix)) {
+            let start = view.data().as_ptr() as usize - file.bytes().as_ptr() as usize;
+            let info = TensorInfo {
+                shard: shards.len(),
+                dtype: view.dtype(),
+                shape: view.shape().to_vec(),
+                range: start..start + view.data().len(),
+            };
+            if tensors.insert(name.to_owned(), info).is_some() {
+                return Err(damaged(format!("the tensor `{name}` is in two shards")));
+            }
+        }
+        shards.push((path, file));
+    }
+    Ok(())
+}
+
+fn shard_paths(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, ModelError> {
     let index = dir.join("model.safetensors.index.json");
     if !index.exists() {
         let single = dir.join("model.safetensors");
@@ -271,7 +312,8 @@ fn shard_paths(dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let text = std::fs::read_to_string(&index).map_err(ModelError::io(&index))?;
     let parsed: Index = serde_json::from_str(&text)
         .map_err(|e| ModelError::Damaged { path: index.clone(), reason: e.to_string() })?;
-    let mut files: Vec<String> = parsed.weight_map.into_values().collect();
+    let with_prefix = parsed.weight_map.into_iter().filter(|(name, _)| name.starts_with(prefix));
+    let mut files: Vec<String> = with_prefix.map(|(_, file)| file).collect();
     files.sort();
     files.dedup();
     files

@@ -56,6 +56,14 @@ pub enum ModelError {
         /// The tensor's stored name.
         name: String,
     },
+    /// An MTP head is to be taken from another model, but this one has its own.
+    #[error(
+        "{path}: the weights have an MTP head of their own, so none is taken from another model. Omit --mtp-from"
+    )]
+    OwnHead {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The weights contain a tensor that no part of the model uses.
     #[error(
         "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not support. Choose another model; if the family was set with --architecture, set the one that has this tensor"

@@ -10,7 +10,7 @@ use sparktune_kernels::silu_mul::silu_mul;
 use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 
 use crate::attention::Attention;
-use crate::cache::{AttentionCache, LayerCache};
+use crate::cache::{AttentionCache, Branches, LayerCache};
 use crate::delta_net::DeltaNet;
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
@@ -172,6 +172,27 @@ impl DecoderLayer {
             }
             _ => unreachable!("a cache is made by its layer"),
         };
+        self.with_mlp(x_TH, mixed_TH)
+    }
+
+    /// Continues one example from several of its tokens, each on a branch of its own (see
+    /// [`Attention::continue_branches`]).
+    ///
+    /// # Panics
+    /// When the mixer is not attention: only MTP heads draft, and theirs is.
+    pub(crate) fn continue_branches(
+        &self,
+        residual: impl Into<Residual>,
+        ropes: &RopeTables,
+        cache: &LayerCache,
+        roots: &[usize],
+        branches: &mut Branches,
+    ) -> Residual {
+        let [normed_TH, x_TH] = residual.into().normed(&self.mixer_norm);
+        let (Mixer::Attention(attention), LayerCache::Attention(cache)) = (&self.mixer, cache) else {
+            unreachable!("the layer of an MTP head is attention");
+        };
+        let mixed_TH = attention.continue_branches(normed_TH, ropes, cache, roots, branches);
         self.with_mlp(x_TH, mixed_TH)
     }
 

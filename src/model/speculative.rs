@@ -8,9 +8,14 @@
 use burn::tensor::Tensor;
 use sparktune_kernels::embedding::embedding;
 
+use crate::cache::Branches;
 use crate::decoder::{Model, scores};
 use crate::generate::{argmax, greatest, last_argmax};
 use crate::mtp::{Mtp, MtpCache};
+use crate::packed_sequence::PackedSequence;
+
+/// The number of drafts that are made at once, which bounds the memory that their scores take.
+const ROOTS_AT_ONCE: usize = 32;
 
 /// A model and the MTP head that drafts for it. Both must be frozen.
 pub struct Drafter<'a> {
@@ -33,12 +38,71 @@ impl<'a> Drafter<'a> {
         Self { model, mtp, among: Some((ids, embedding(model.head(), &ids.into()))) }
     }
 
+    /// Returns the most likely token after each hidden state of the head, `[n, H]`.
+    fn tokens(&self, own: Tensor<2>) -> Vec<u32> {
+        match &self.among {
+            None => argmax(self.model, own),
+            Some((ids, rows)) => {
+                let scores = scores(own, rows.clone());
+                scores.chunks_exact(ids.len()).map(|row| ids[greatest(row)]).collect()
+            }
+        }
+    }
+
     /// Returns the most likely token after one hidden state of the head, `[1, H]`.
     fn token(&self, own: Tensor<2>) -> u32 {
-        match &self.among {
-            None => last_argmax(self.model, own),
-            Some((ids, rows)) => ids[greatest(&scores(own, rows.clone()))],
+        self.tokens(own)[0]
+    }
+
+    /// Returns for each token of `text` from `first` to the last but one the number of tokens that a draft of
+    /// `draft_length` after it has in common with `text`.
+    ///
+    /// If `text` from `first` on is the model's own greedy continuation, these are the tokens that it would
+    /// accept. All drafts are made at once: one pass of the model, and one step of the head for each drafted
+    /// token. `first` must not be 0. The draft after the token `t` is that of [`speculative_greedy`] with
+    /// `text[..=t]` known, so the passes of that loop can be read off the result
+    /// ([`Acceptance::of_passes`]).
+    pub fn accepted_everywhere(&self, text: &[u32], first: usize, draft_length: usize) -> Vec<usize> {
+        // The draft before the last token needs no pair with it, because that one is only verified.
+        let pairs = text.len().saturating_sub(2);
+        if first > pairs {
+            return Vec::new();
         }
+        let hidden = self.model.hidden(&PackedSequence::single(&text[..pairs]));
+        let mut cache = self.mtp.empty_cache(self.model.device());
+        let own = self.mtp.continue_from(self.model, hidden, &text[1..=pairs], &mut cache);
+        let all: Vec<usize> = (first - 1..pairs).collect();
+        let of_chunk = |roots: &[usize]| {
+            let own = own.clone().narrow(0, roots[0], roots.len());
+            self.accepted_after(text, own, roots, &cache, draft_length)
+        };
+        all.chunks(ROOTS_AT_ONCE).flat_map(of_chunk).collect()
+    }
+
+    /// Like [`accepted_everywhere`](Self::accepted_everywhere) for the tokens of the pairs `roots`, whose
+    /// outputs of the head are `own`, `[roots, H]`. The pair `i` has the token `i + 1`.
+    fn accepted_after(
+        &self,
+        text: &[u32],
+        own: Tensor<2>,
+        roots: &[usize],
+        cache: &MtpCache,
+        draft_length: usize,
+    ) -> Vec<usize> {
+        let (mut own, mut branches) = (own, Branches::default());
+        let mut accepted = vec![0; roots.len()];
+        for k in 0..draft_length {
+            let drafted = self.tokens(own.clone());
+            for ((accepted, root), token) in accepted.iter_mut().zip(roots).zip(&drafted) {
+                if *accepted == k && text.get(root + 2 + k) == Some(token) {
+                    *accepted += 1;
+                }
+            }
+            if k + 1 < draft_length {
+                own = self.mtp.continue_branches(self.model, own, &drafted, cache, roots, &mut branches);
+            }
+        }
+        accepted
     }
 
     /// Pairs the new hidden states with the tokens after them, and drafts `count` tokens after the last one.
@@ -68,6 +132,19 @@ pub struct Acceptance {
 }
 
 impl Acceptance {
+    /// Returns the passes of speculative decoding with drafts of `draft_length` tokens, from the numbers of
+    /// accepted tokens after each token ([`Drafter::accepted_everywhere`]).
+    pub fn of_passes(everywhere: &[usize], draft_length: usize) -> Self {
+        let (mut accepted, mut at) = (Vec::new(), 0);
+        while let Some(here) = everywhere.get(at) {
+            let here = *here.min(&draft_length);
+            accepted.push(here);
+            // The pass also gives one token of the model's own.
+            at += here + 1;
+        }
+        Self { accepted }
+    }
+
     /// Returns the mean number of accepted tokens per pass, or 0 when there was no pass.
     pub fn mean(&self) -> f64 {
         if self.accepted.is_empty() {

@@ -10,9 +10,13 @@ use sparktune_base::units::parameters;
 use crate::answer::{Answer, Origin};
 use crate::choices::{Device, DeviceChoice, Mtp};
 use crate::error::PlanError;
+use crate::plan::HeadPlan;
 use crate::resolve::{Resolver, setting};
 use crate::shown::Shown;
 use crate::template_kwargs::TemplateKwargs;
+
+/// The number of tokens that a head learns to draft, unless the user chooses another.
+const DRAFT_TOKENS: u32 = 3;
 
 impl Resolver<'_> {
     pub(crate) fn device(&mut self) -> Result<Device, PlanError> {
@@ -97,6 +101,48 @@ impl Resolver<'_> {
                 Ok(Mtp::None)
             }
         }
+    }
+
+    /// Decides how the MTP head is trained; `None` if none is.
+    pub(crate) fn head(&mut self, mtp: Mtp) -> Result<Option<HeadPlan>, PlanError> {
+        if mtp != Mtp::Trained {
+            for key in ["head.learning_rate", "head.epochs", "head.draft_tokens"] {
+                self.pass_over(key, "no MTP head is trained", "--mtp trained")?;
+            }
+            return Ok(None);
+        }
+        let answers = self.answers;
+        Ok(Some(HeadPlan {
+            learning_rate: self.pick(
+                "head.learning_rate",
+                &answers.mtp_learning_rate,
+                HeadPlan::OLD.learning_rate,
+                "one layer that starts from the base model's weights, whatever the text model's rate",
+            ),
+            epochs: self.pick(
+                "head.epochs",
+                &answers.mtp_epochs,
+                1,
+                "enough for a head that starts from the base model's weights",
+            ),
+            draft_tokens: self.pick(
+                "head.draft_tokens",
+                &answers.mtp_draft_tokens,
+                DRAFT_TOKENS,
+                "servers draft several tokens in a row, and a head that learnt only the first guesses the others badly; 3 as in vLLM's speculators",
+            ),
+        }))
+    }
+
+    /// Decides from which model the MTP head is taken; `None` means the base.
+    pub(crate) fn mtp_from(&mut self, mtp: Mtp) -> Result<Option<String>, PlanError> {
+        const KEY: &str = "model.mtp_from";
+        if mtp == Mtp::None {
+            self.pass_over(KEY, "the MTP head is left out", "--mtp trained or default")?;
+            return Ok(None);
+        }
+        let answer = &self.answers.mtp_from;
+        Ok(self.pick_optional(KEY, answer, "the base's own head"))
     }
 
     pub(crate) fn draft_vocab(&mut self, mtp: Mtp) -> Result<Option<u32>, PlanError> {

@@ -15,6 +15,9 @@ const ADVICE: &str = "advice";
 /// Where the model of that plan was found, which is no answer either: `model.id` takes a folder.
 pub(crate) const MODEL_PATH: &str = "model.path";
 
+/// The same for the model of its MTP head.
+const MTP_PATH: &str = "model.mtp_path";
+
 /// Whether the ranks of that plan were clipped, which depends on the version that wrote it.
 const CLIPPED: &str = "method.clipped";
 
@@ -58,7 +61,8 @@ impl Answers {
                 toml::Value::Table(_) if name == ADVICE => {}
                 toml::Value::Table(group) => {
                     let keys = group.iter().map(|(field, value)| (format!("{name}.{field}"), value));
-                    for (key, value) in keys.filter(|(key, _)| key != MODEL_PATH && key != CLIPPED) {
+                    let is_answer = |key: &str| ![MODEL_PATH, MTP_PATH, CLIPPED].contains(&key);
+                    for (key, value) in keys.filter(|(key, _)| is_answer(key)) {
                         answers.set_toml(&key, value, origin, source)?;
                     }
                 }

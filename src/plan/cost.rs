@@ -125,10 +125,11 @@ impl Work {
         forward + backward + again + head * self.head_parameters * how.target_share
     }
 
-    /// Returns the FLOPs per token of one epoch of MTP training: the frozen main model forward, the MTP layer
-    /// forward and backward, and the head.
-    pub fn mtp_flops(&self, how: &Treatment) -> f64 {
-        self.forward_flops(how) + 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share
+    /// Returns the FLOPs per token of one epoch of MTP training: the frozen main model forward, and for each
+    /// drafted token the MTP layer forward and backward, and the head.
+    pub fn mtp_flops(&self, how: &Treatment, draft_tokens: u32) -> f64 {
+        let step = 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share;
+        self.forward_flops(how) + f64::from(draft_tokens) * step
     }
 }
 

@@ -7,7 +7,7 @@ use crate::choices::Device;
 use crate::cost::Treatment;
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
-use crate::plan::{BatchPlan, EvalPlan, PackPlan, RateBasis, Time};
+use crate::plan::{BatchPlan, DurationPlan, EvalPlan, HeadPlan, PackPlan, RateBasis, Time};
 
 /// The inputs of the time estimate.
 pub(crate) struct Run<'a> {
@@ -21,8 +21,8 @@ pub(crate) struct Run<'a> {
     pub steps_per_epoch: u64,
     pub steps: u64,
     pub epochs: u32,
-    /// Share of the MTP head's epoch that is trained; `None` where no head is.
-    pub head_share: Option<f64>,
+    /// The training of the MTP head, and the number of epochs that it gets; `None` where no head is trained.
+    pub head: Option<(HeadPlan, f64)>,
     /// The evaluations; `None` where there is no eval set.
     pub evals: Option<Evals>,
 }
@@ -60,18 +60,20 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
     (count + 1.0) * pass_s + count * evals.sampled() * token_s
 }
 
-/// Share of the MTP head's one epoch that is trained: `max_steps` ends it too.
-pub(crate) fn head_share(
+/// The number of epochs of the MTP head that are trained: `max_steps` ends them too.
+pub(crate) fn head_epochs(
     fit: &Fit,
     pack: PackPlan,
     batch: BatchPlan,
     train_share: f64,
-    max_steps: Option<u64>,
+    duration: DurationPlan,
+    head: HeadPlan,
 ) -> f64 {
     let (pack, batch) = pack.for_head(batch);
     let rows = fit.step_packs(&fit.lengths.pack(pack.length, pack.strategy), train_share).of_epoch;
     let steps = rows.div_ceil(batch.packs_per_step().max(1));
-    max_steps.unwrap_or(steps).min(steps) as f64 / steps as f64
+    let planned = steps.saturating_mul(head.epochs.into());
+    duration.max_steps.unwrap_or(planned).min(planned) as f64 / steps as f64
 }
 
 /// Returns the speed in tokens per second for a model of this name, with its basis in words.
@@ -153,8 +155,9 @@ pub(crate) fn time(run: &Run) -> Time {
     let tokens = (epoch_tokens * f64::from(run.epochs)).min(step_tokens * run.steps as f64);
     let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
     let train_s = rate.map(|rate| tokens / rate);
-    let mtp_s = rate.zip(run.head_share).map(|(rate, share)| {
-        share * epoch_tokens / rate * run.fit.work.mtp_flops(&treatment) / flops_per_token
+    let mtp_s = rate.zip(run.head).map(|(rate, (head, epochs))| {
+        let flops = run.fit.work.mtp_flops(&treatment, head.draft_tokens);
+        epochs * epoch_tokens / rate * flops / flops_per_token
     });
     let eval_s = rate.zip(run.evals.as_ref()).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
     let mut formula = match rate {
@@ -166,9 +169,10 @@ pub(crate) fn time(run: &Run) -> Time {
         let samples = if evals.sampled() > 0.0 { " with sample answers" } else { "" };
         formula.push_str(&format!(" + {} for {count}{samples} and that of the base", duration(eval_s)));
     }
-    if let Some(mtp_s) = mtp_s {
-        let of = if run.head_share < Some(1.0) { ", which max_steps ends early" } else { "" };
-        formula.push_str(&format!(" + {} for the MTP head's epoch{of}", duration(mtp_s)));
+    if let Some((mtp_s, (head, epochs))) = mtp_s.zip(run.head) {
+        let which = if head.epochs == 1 { "epoch" } else { "epochs" };
+        let of = if epochs < f64::from(head.epochs) { ", which max_steps ends early" } else { "" };
+        formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));
     }
     formula.push_str(&format!("; {words}; without export"));
     Time {

@@ -196,9 +196,14 @@ impl<'a> Fit<'a> {
     }
 
     /// Estimates the memory of the MTP head's stage with this pack length, one pack at a time.
-    pub(crate) fn memory_of_head(&self, constraints: &Constraints, pack_length: u32) -> Memory {
+    pub(crate) fn memory_of_head(
+        &self,
+        constraints: &Constraints,
+        pack_length: u32,
+        draft_tokens: u32,
+    ) -> Memory {
         let footprint = self.footprint(constraints, f64::from(self.longest_pack(pack_length)), true);
-        memory::estimate_head(self.model, &self.work, self.machine, &footprint)
+        memory::estimate_head(self.model, &self.work, self.machine, &footprint, draft_tokens)
     }
 
     fn footprint(&self, constraints: &Constraints, tokens: f64, recompute: bool) -> Footprint {

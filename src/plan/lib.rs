@@ -60,7 +60,7 @@ pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks};
-pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
+pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};

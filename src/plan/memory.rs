@@ -326,12 +326,13 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
 /// number of tokens.
 ///
 /// The text model only runs forward and keeps nothing, so only the activations of one layer are kept and
-/// differentiated.
+/// differentiated, once for each of the `draft_tokens` that the head learns to draft.
 pub fn estimate_head(
     model: &ModelFacts,
     work: &Work,
     machine: &MachineFacts,
     footprint: &Footprint,
+    draft_tokens: u32,
 ) -> Memory {
     let config = &model.config;
     let (width, master) = widths(footprint.device);
@@ -342,14 +343,18 @@ pub fn estimate_head(
     let widest = config.layers.iter().map(kept).fold(own, f64::max);
     // Kept: hidden state and embedding of each pair, both normed, both joined, and the output of the
     // projection that joins them.
-    let joined = 7.0 * config.hidden_size as f64;
+    let hidden = config.hidden_size as f64;
+    let joined = 7.0 * hidden;
+    // Of each further drafted token there is also the gradient of the loss by the head's output.
+    let steps = f64::from(draft_tokens);
+    let kept = steps * (joined + own) + (steps - 1.0) * hidden;
     let main = estimate(model, work, machine, footprint);
     Memory {
         // The base's head stays in memory with the trained one, because both are measured at the end.
         weights: main.weights + whole(2.0 * head * width),
         gradients: whole(head * 4.0),
         optimizer: whole(head * (8.0 + master) + trained * master),
-        activations: whole((joined + own + widest) * width * footprint.tokens * SLACK),
+        activations: whole((kept + widest) * width * footprint.tokens * SLACK),
         ..main
     }
     .with_export(export_peak(model, work, machine, footprint))
@@ -558,11 +563,15 @@ mod tests {
             };
             let longer = Footprint { tokens: 8192.0, ..footprint };
             let main = estimate(&model, &work, &spark(), &footprint);
-            let head = estimate_head(&model, &work, &spark(), &longer);
+            let head = estimate_head(&model, &work, &spark(), &longer, 1);
             assert!(head.activations * 2 < main.activations, "{}", entry.id);
+            // Each further drafted token keeps the activations of the head's layer once more.
+            let drafting = |tokens| estimate_head(&model, &work, &spark(), &longer, tokens).activations;
+            assert!(drafting(3) > drafting(2) && drafting(2) > head.activations, "{}", entry.id);
+            assert!((drafting(3) - drafting(2)).abs_diff(drafting(2) - head.activations) <= 2);
             // Recompute in the text model makes no difference to the head, which keeps nothing of it.
             let again = Footprint { recompute: true, ..longer };
-            assert_eq!(estimate_head(&model, &work, &spark(), &again), head);
+            assert_eq!(estimate_head(&model, &work, &spark(), &again, 1), head);
         }
     }
 

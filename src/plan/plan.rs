@@ -62,6 +62,9 @@ pub struct Plan {
     pub optimizer: OptimizerPlan,
     /// The length of training.
     pub duration: DurationPlan,
+    /// How the MTP head is trained. `None` where none is, and in old plans, which mean [`HeadPlan::OLD`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<HeadPlan>,
     /// Checkpoints.
     pub checkpoint: CheckpointPlan,
     /// Evaluation.
@@ -95,6 +98,12 @@ pub struct ModelPlan {
     /// The chat template to use instead of the model's own. A run has a copy of it in its folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<PathBuf>,
+    /// The model that the MTP head is taken from, if it is not the base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_from: Option<String>,
+    /// The folder with the weights of that head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_path: Option<PathBuf>,
     /// Whether the template's variables are written into the exported template as its defaults.
     #[serde(default)]
     pub write_template_default: bool,
@@ -278,6 +287,23 @@ pub struct DurationPlan {
     /// The largest number of optimizer steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u64>,
+}
+
+/// How the MTP head is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadPlan {
+    /// The peak learning rate.
+    pub learning_rate: f64,
+    /// The number of passes over the data.
+    pub epochs: u32,
+    /// The number of tokens that it learns to draft in a row.
+    pub draft_tokens: u32,
+}
+
+impl HeadPlan {
+    /// The training of every head before there were settings for it.
+    pub const OLD: Self = Self { learning_rate: 2e-4, epochs: 1, draft_tokens: 1 };
 }
 
 /// Checkpoints.
@@ -469,11 +495,14 @@ impl Plan {
         self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
     }
 
-    /// Returns the same plan with the packs of the MTP head's stage. Its optimizer steps have as many tokens
-    /// as those of the main training.
+    /// Returns the same plan with the packs, the learning rate and the epochs of the MTP head's stage. Its
+    /// optimizer steps have as many tokens as those of the main training.
     #[must_use]
     pub fn for_head(&self) -> Self {
         let (pack, batch) = self.pack.for_head(self.batch);
-        Self { pack, batch, ..self.clone() }
+        let HeadPlan { learning_rate, epochs, .. } = self.head.unwrap_or(HeadPlan::OLD);
+        let optimizer = OptimizerPlan { learning_rate, ..self.optimizer };
+        let duration = DurationPlan { epochs, ..self.duration };
+        Self { pack, batch, optimizer, duration, ..self.clone() }
     }
 }

@@ -11,7 +11,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{DataFormat, MethodKind, Mtp};
+use crate::choices::{DataFormat, MethodKind};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -151,6 +151,7 @@ impl Resolver<'_> {
         let fp8 = self.fp8(device)?;
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
+        model.mtp_from = self.mtp_from(mtp)?;
         let data = self.data()?;
         model.write_template_default = self.write_template_default(&data.template_kwargs)?;
 
@@ -193,7 +194,8 @@ impl Resolver<'_> {
         let (batch, steps_per_epoch) = self.batch(&fit, &choice, micro_batch_packs, train_share);
         // The memory figures apply to the whole run.
         let mut memory = choice.memory.clone();
-        if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, mtp)? {
+        let head = self.head(mtp)?;
+        if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, head)? {
             pack.mtp_length = Some(length);
             if of_head.needed_bytes() > memory.needed_bytes() {
                 memory = of_head;
@@ -226,8 +228,7 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs: duration.epochs,
-            head_share: (mtp == Mtp::Trained)
-                .then(|| eta::head_share(&fit, pack, batch, train_share, duration.max_steps)),
+            head: head.map(|head| (head, eta::head_epochs(&fit, pack, batch, train_share, duration, head))),
             evals: (eval_share > 0.0).then(|| eta::Evals {
                 tokens: match facts.data.eval_set.filter(|_| !data.eval.is_empty()) {
                     Some(of_its_own) => of_its_own.total_tokens as f64,
@@ -273,6 +274,7 @@ impl Resolver<'_> {
             batch,
             optimizer,
             duration,
+            head,
             checkpoint,
             eval,
             log: LogPlan { tensorboard },
@@ -327,6 +329,8 @@ impl Resolver<'_> {
             architecture,
             ignored_fields,
             chat_template,
+            mtp_from: None,
+            mtp_path: None,
             write_template_default: false,
         }
     }

@@ -19,7 +19,7 @@ use crate::facts::{
 };
 use crate::measured::{Measured, Probe};
 use crate::model_config::ConfigOptions;
-use crate::plan::{Method, Plan, RateBasis};
+use crate::plan::{HeadPlan, Method, Plan, RateBasis};
 use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
@@ -619,7 +619,8 @@ fn the_heads_rows_are_the_recipes_where_steps_and_memory_allow_it() {
     assert_eq!((head.pack.length, head.batch.micro_batch_packs), (8192, 1));
     let tokens = |plan: &Plan| plan.batch.packs_per_step() as f64 * f64::from(plan.pack.length);
     assert!((tokens(&head) / tokens(&plan) - 1.0).abs() < 0.05, "{} {}", tokens(&head), tokens(&plan));
-    assert_eq!(Plan { pack: plan.pack, batch: plan.batch, ..head }, plan);
+    let Plan { pack, batch, optimizer, duration, .. } = plan.clone();
+    assert_eq!(Plan { pack, batch, optimizer, duration, ..head }, plan);
 
     // With little data, a step is a single shorter pack.
     let small = resolve(&ask("tiny"), &demo_facts()).unwrap();
@@ -946,7 +947,42 @@ fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let older = text.replace("mtp_length = 8192\n", "");
     assert_ne!(older, text);
     let plan = Plan::from_toml(&older, "plan.toml").unwrap();
-    assert_eq!(plan.for_head(), plan);
+    let head = plan.for_head();
+    assert_eq!((head.pack, head.batch), (plan.pack, plan.batch));
+    // They trained it for one epoch with one rate, to draft one token.
+    let older = text.replace("[head]\nlearning_rate = 0.0002\nepochs = 1\ndraft_tokens = 3\n", "");
+    assert_ne!(older, text);
+    let old = Plan::from_toml(&older, "plan.toml").unwrap();
+    assert_eq!(old.head, None);
+    let head = old.for_head();
+    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (2e-4, 1));
+}
+
+#[test]
+fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memory() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = |pairs: &[(&str, &str)]| resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap();
+    let (three, one) = (plan(&[]), plan(&[("mtp-draft-tokens", "1")]));
+    assert_eq!(three.head, Some(HeadPlan { learning_rate: 2e-4, epochs: 1, draft_tokens: 3 }));
+    let seconds = |plan: &Plan| plan.advice.as_ref().unwrap().time.mtp_s.unwrap();
+    assert!(seconds(&three) > 1.05 * seconds(&one), "{} {}", seconds(&three), seconds(&one));
+    let answers = [("mtp-learning-rate", "1e-4"), ("mtp-epochs", "2"), ("learning-rate", "3e-4")];
+    let other = plan(&answers);
+    let head = other.for_head();
+    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (1e-4, 2));
+    assert_eq!((other.optimizer.learning_rate, other.duration.epochs), (3e-4, 3));
+    assert!((seconds(&other) / seconds(&three) - 2.0).abs() < 1e-6);
+    let formula = &other.advice.as_ref().unwrap().time.formula;
+    assert!(formula.contains("for the MTP head's epochs;"), "{formula}");
+
+    // Without a training of the head they have no effect.
+    let kept = plan(&[("mtp", "default")]);
+    assert_eq!(kept.head, None);
+    for flag in ["mtp-learning-rate", "mtp-epochs", "mtp-draft-tokens"] {
+        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("mtp", "default"), (flag, "1")]);
+        let error = resolve(&answers, &facts).unwrap_err().to_string();
+        assert!(error.contains("no MTP head is trained") && error.contains("--mtp trained"), "{error}");
+    }
 }
 
 #[test]

@@ -161,19 +161,19 @@ impl Resolver<'_> {
         let one = (trained * 12.0) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // Three more than those kept: the best one, the newest one if it is between two planned steps, and the
-        // one being written.
-        const MORE: u64 = 3;
+        // More than those kept: the best one, the newest one if it is between two planned steps, the one being
+        // written, and the one with the best MTP head.
+        let more = if mtp == Mtp::Trained { 4 } else { 3 };
         let needed = |keep: u64| {
-            one.saturating_mul(keep.saturating_add(MORE)).saturating_add(outputs).saturating_add(tokens)
+            one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)
         };
         let free = self.facts.machine.disk_free_bytes.unwrap_or(u64::MAX);
         let recommended = (1..=3).rev().find(|keep| needed(*keep) <= free).unwrap_or(1);
         let keep = answers.keep.as_ref().map_or(recommended, |answer| u64::from(answer.value));
         let parts = format!(
             "{} for {} checkpoints of {}, {} of outputs, {} of tokens",
-            bytes(one.saturating_mul(keep.saturating_add(MORE))),
-            keep.saturating_add(MORE),
+            bytes(one.saturating_mul(keep.saturating_add(more))),
+            keep.saturating_add(more),
             bytes(one),
             bytes(outputs),
             bytes(tokens)

@@ -212,6 +212,9 @@ settings! {
         heading: In::Model, page: Essential(16), completes: Completes::Files, reads_data: true, of_one_run: true,
         of_check: true,
     }
+    mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none although its config.json declares one." {
+        heading: In::Mtp, page: AllSettings, completes: Completes::Models, of_one_run: true,
+    }
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
@@ -327,6 +330,15 @@ settings! {
     max_steps: u64 = "duration.max_steps", "max-steps", "Stop after this many optimizer steps." {
         heading: In::Duration, page: Essential(10), is_common: true,
         number: Some(Number::between(1.0, STEPS, OneTwoFive).starting_at("1000")),
+    }
+    mtp_learning_rate: f64 = "head.learning_rate", "mtp-learning-rate", "Peak learning rate of the MTP head." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1e-12, 1.0, OneTwoFive)),
+    }
+    mtp_epochs: u32 = "head.epochs", "mtp-epochs", "Passes over the training data for the MTP head." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
+    }
+    mtp_draft_tokens: u32 = "head.draft_tokens", "mtp-draft-tokens", "Train the MTP head to draft this many tokens in a row." {
+        heading: In::Mtp, page: AllSettings, number: Some(Number::between(1.0, 4.0, By(1.0))),
     }
     save_steps: u64 = "checkpoint.save_steps", "save-steps", "Optimizer steps between checkpoints." {
         heading: In::Checkpoints, page: Essential(11), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),

@@ -5,11 +5,11 @@ use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::Origin;
-use crate::choices::{Device, MethodKind, Mtp};
+use crate::choices::{Device, MethodKind};
 use crate::error::{PlanError, Remedy};
 use crate::fit::{Choice, Constraints, Fit};
 use crate::memory::Memory;
-use crate::plan::{BatchPlan, Method, PackPlan};
+use crate::plan::{BatchPlan, HeadPlan, Method, PackPlan};
 use crate::remedies;
 use crate::resolve::{Resolver, setting};
 
@@ -318,20 +318,20 @@ impl Resolver<'_> {
         constraints: &Constraints,
         choice: &Choice,
         batch: BatchPlan,
-        mtp: Mtp,
+        head: Option<HeadPlan>,
     ) -> Result<Option<(u32, Memory)>, PlanError> {
         const KEY: &str = "pack.mtp_length";
         let answer = &self.answers.mtp_pack_length;
-        if mtp != Mtp::Trained {
+        let Some(HeadPlan { draft_tokens, .. }) = head else {
             self.pass_over(KEY, "no MTP head is trained", "--mtp trained")?;
             return Ok(None);
-        }
+        };
         let recipe = format!("the Qwen3.5 recipe uses packs of {}", count(HEAD_PACK_LENGTH.into()));
         let step = u64::from(choice.pack_length) * batch.packs_per_step();
         // A pack longer than a step of the main training would make the head's steps larger and fewer.
         let whole_step = (step / 128 * 128).clamp(choice.pack_length.into(), u32::MAX.into()) as u32;
         let wanted = HEAD_PACK_LENGTH.min(fit.limit).min(whole_step);
-        let needs = |length: u32| fit.memory_of_head(constraints, length);
+        let needs = |length: u32| fit.memory_of_head(constraints, length, draft_tokens);
         let mut lengths = (1..=wanted.div_ceil(128)).rev().map(|n| (n * 128).min(wanted));
         let fitting = lengths.find(|length| needs(*length).fits());
         let length = answer.as_ref().map(|answer| answer.value).or(fitting).unwrap_or(wanted);

@@ -68,12 +68,12 @@ pub struct NewestValid {
 }
 
 /// What a checkpoint says about itself, for the rule by which old ones are deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointRole {
     /// Whether it was saved between the steps of the plan: after some time, or on request.
     pub is_interim: bool,
-    /// The step of the best weights when it was saved.
-    pub best: Option<u64>,
+    /// The steps in the names of the best checkpoints when it was saved: of the text model, and of the MTP head.
+    pub best: Vec<u64>,
 }
 
 /// The checkpoints of one run.
@@ -501,7 +501,7 @@ mod tests {
         for step in 1..=6 {
             s.commit(step);
         }
-        let best = |best| move |_: &Path| CheckpointRole { best: Some(best), ..CheckpointRole::default() };
+        let best = |best| move |_: &Path| CheckpointRole { best: vec![best], ..CheckpointRole::default() };
         assert_eq!(s.checkpoints.retain(3, best(2), &s.lease).unwrap(), [3, 1]);
         assert_eq!(s.checkpoints.steps().unwrap(), [2, 4, 5, 6]);
         assert_eq!(s.checkpoints.retain(0, best(99), &s.lease).unwrap(), [5, 4, 2]);
@@ -517,7 +517,7 @@ mod tests {
         // The weights of step 2 were the best until step 6, so a run that goes back to step 5 exports them.
         let role = |path: &Path| {
             let best = if path.ends_with("step-000006") { 6 } else { 2 };
-            CheckpointRole { best: Some(best), ..CheckpointRole::default() }
+            CheckpointRole { best: vec![best], ..CheckpointRole::default() }
         };
         assert_eq!(s.checkpoints.retain(2, role, &s.lease).unwrap(), [4, 3, 1]);
         assert_eq!(s.checkpoints.steps().unwrap(), [2, 5, 6]);

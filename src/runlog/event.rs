@@ -38,6 +38,7 @@ pub enum Kind {
     Step(Step),
     Eval(Eval),
     Fp8Loss(Fp8Loss),
+    HeadEval(HeadEval),
     Sample(Sample),
     DeviceSample(DeviceSample),
     CheckpointCommitted(CheckpointCommitted),
@@ -120,6 +121,23 @@ pub struct Fp8Loss {
     pub target_tokens: u64,
     /// Whether the packs are the eval set; otherwise they are those of the first step.
     pub held_out: bool,
+}
+
+/// An evaluation of the MTP head on the eval set while it is trained. The losses are finite.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeadEval {
+    /// Steps of the head trained so far; 0 for the base model's head.
+    pub step: u64,
+    /// The mean loss per target token in nats, weighted over the drafted tokens as in training.
+    pub loss_nats: f64,
+    /// The mean loss per target token of the first drafted token, of the second, ….
+    pub draft_nats: Vec<f64>,
+    /// Target tokens of the first drafted token.
+    pub target_tokens: u64,
+    /// Wall time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_ms: Option<f64>,
 }
 
 /// Text generated during training. It is untrusted and has to be escaped before it is shown.
@@ -387,6 +405,7 @@ impl Event {
             "step" => payload!(Step),
             "eval" => payload!(Eval),
             "fp8_loss" => payload!(Fp8Loss),
+            "head_eval" => payload!(HeadEval),
             "sample" => payload!(Sample),
             "device_sample" => payload!(DeviceSample),
             "checkpoint_committed" => payload!(CheckpointCommitted),
@@ -470,6 +489,13 @@ mod tests {
                 bf16_nats: Some(0.25),
                 held_out: true,
                 target_tokens: 9,
+            }),
+            Kind::HeadEval(HeadEval {
+                step: 3,
+                loss_nats: 0.5,
+                draft_nats: vec![0.25, 1.5],
+                target_tokens: 9,
+                eval_ms: Some(1.5),
             }),
             Kind::Sample(Sample {
                 step: 3,

@@ -8,16 +8,16 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use sparktune_base::units::counted;
 use sparktune_model::{Checkpoint as Base, Model, ModelError, Mtp};
-use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan};
+use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
-use crate::health::Given;
-use crate::objective::{DraftHead, Objective, TextModel, TokenAfterNext};
+use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
@@ -27,10 +27,6 @@ use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
 use crate::{chosen, draft_vocab, load};
-
-/// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
-/// that of the text model.
-const MTP_LEARNING_RATE: f64 = 2e-4;
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -182,7 +178,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             EvalSet::open(session.run, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
         if plan.mtp != MtpChoice::None && base_head.is_none() && base.config().mtp_num_hidden_layers > 0 {
             session.warn(
-                "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it",
+                "config.json declares an MTP head, but the weights contain none (transformers drops it when saving): continuing without it. `--mtp-from` takes the head from the model that this one was trained from",
                 None,
             );
         }
@@ -208,7 +204,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         StageLoop { session: self.session, steps, eval_set, tiles }.run()
     }
 
-    /// Trains the head for one epoch, which suffices because it starts from the base's weights.
+    /// Trains the head, and gives it the weights with the lowest loss on the eval set.
     fn train_head(
         &mut self,
         head: &mut DraftHead,
@@ -221,20 +217,33 @@ impl<'a, 'run> Attempt<'a, 'run> {
             state.evals_without_gain = 0;
             *optimizer = Optimizer::default();
         }
-        let objective = TokenAfterNext;
+        let draft_tokens = self.plan.head.unwrap_or(HeadPlan::OLD).draft_tokens.max(1);
+        let objective = DraftedTokens { count: draft_tokens as usize };
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, self.base.config().vocab_size, group_size)?;
         let plan = self.plan.for_head();
-        let batches = Batches::new(examples, &plan, 1, plan.duration.max_steps)?;
+        let batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
         let (total, length) = (batches.total_steps(), plan.pack.length);
-        session.phase("mtp", format!("training the MTP head, {total} steps in packs of {length} tokens"));
-        let settings = OptimizerPlan { learning_rate: MTP_LEARNING_RATE, ..plan.optimizer };
-        let steps = Steps::new(&objective, head, state, optimizer, batches, settings);
-        // There are no evaluations in between, so there is no best head to keep.
-        let stage = StageLoop { session, steps, eval_set: None, tiles: self.tiles.as_ref() };
+        session.phase(
+            "mtp",
+            format!(
+                "training the MTP head to draft {}, {total} steps in packs of {length} tokens",
+                counted(draft_tokens.into(), "token")
+            ),
+        );
+        let steps = Steps::new(&objective, head, state, optimizer, batches, plan.optimizer);
+        // Old plans had no evaluations in between, and exported the last weights.
+        let eval_set = self.eval_set.as_ref().filter(|_| plan.head.is_some());
+        let stage = StageLoop { session, steps, eval_set, tiles: self.tiles.as_ref() };
         let outcome = stage.run()?;
-        if let (StageOutcome::Done, Some(eval_set)) = (&outcome, &self.eval_set) {
-            eval_set.loss(session, &objective, head, state.checkpoint_step())?;
+        if let (StageOutcome::Done, None, Some(eval_set)) = (&outcome, plan.head, &self.eval_set) {
+            eval_set.loss(session, &objective, head, state.step)?;
+        }
+        if outcome == StageOutcome::Done {
+            let mut warn = |message: String| session.warn(message, Some(state.main_steps));
+            if let Some(folder) = chosen::best_head(session.run, state, &mut warn) {
+                head.restore(&folder)?;
+            }
         }
         Ok(outcome)
     }
@@ -319,6 +328,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let session = RefCell::new(session);
         let record = |line: String| session.borrow().phase("export", line);
         let warn = |line: String| session.borrow().warn(line, None);
+        let progress =
+            |done: u64, total: u64, unit: &str| session.borrow().progress("export", done, total, unit);
         let go_on = || {
             let mut session = session.borrow_mut();
             session.sample_machine();
@@ -334,6 +345,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             eval_set: eval_set.as_ref(),
             record: &record,
             warn: &warn,
+            progress: &progress,
             go_on: &go_on,
         })
     }

@@ -3,13 +3,15 @@
 //! They are chosen once, when the text model is finished, so that the outputs and the MTP head, which is
 //! trained after that, belong to the same checkpoint.
 
+use std::path::PathBuf;
+
 use sparktune_model::Model;
-use sparktune_plan::{Exported, Plan};
+use sparktune_plan::Plan;
 use sparktune_runlog::{Checkpoints, RunDir};
 
 use crate::error::TrainError;
 use crate::load;
-use crate::state::{Stage, State};
+use crate::state::{State, chosen_step};
 
 /// Loads the weights to export into a model that has those of `state`, and returns their step.
 ///
@@ -25,9 +27,10 @@ pub(crate) fn load_chosen(
     model: &mut Model,
     warn: &mut dyn FnMut(String),
 ) -> Result<u64, TrainError> {
-    let present = state.weights_step();
-    let is_free = plan.export == Exported::Best && state.stage == Stage::Main && state.main_done;
-    let Some(best) = state.best_step.filter(|best| is_free && *best != present) else { return Ok(present) };
+    let (present, best) = (state.weights_step(), chosen_step(plan, state));
+    if best == present {
+        return Ok(present);
+    }
     match Checkpoints::new(run).verify(best) {
         Ok(checkpoint) => {
             load::restore(&checkpoint.path, state, model, None)?;
@@ -38,6 +41,23 @@ pub(crate) fn load_chosen(
                 "the best weights, those of step {best}, cannot be exported, so the outputs contain those of step {present}: {error}"
             ));
             Ok(present)
+        }
+    }
+}
+
+/// Returns the folder of the checkpoint with the best MTP head, if it is not the one of `state`, whose stage
+/// must be that of the head.
+///
+/// A damaged checkpoint, which `warn` is told, counts as none.
+pub(crate) fn best_head(run: &RunDir, state: &State, warn: &mut dyn FnMut(String)) -> Option<PathBuf> {
+    let best = state.best_head.filter(|best| best.step != state.checkpoint_step())?;
+    match Checkpoints::new(run).verify(best.step) {
+        Ok(checkpoint) => Some(checkpoint.path),
+        Err(error) => {
+            warn(format!(
+                "the MTP head with the lowest loss on the eval set cannot be exported, so the outputs contain the last one: {error}"
+            ));
+            None
         }
     }
 }

@@ -33,6 +33,13 @@ impl Intervals {
             early_stop_patience: plan.eval.early_stop_patience.map(|patience| patience.max(1)),
         }
     }
+
+    /// Returns the intervals for the stage of the MTP head: it is evaluated at least four times, and always
+    /// trained to its end, because its best weights are kept.
+    pub(crate) fn of_head(self) -> Self {
+        let eval_steps = self.eval_steps.min(self.total_steps.div_ceil(4)).max(1);
+        Self { eval_steps, early_stop_patience: None, ..self }
+    }
 }
 
 /// The reason why a stage ends.

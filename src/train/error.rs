@@ -56,6 +56,11 @@ pub enum TrainError {
     OtherInputs { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
+    #[error(
+        "the text model of {run} is not finished, so no MTP head can be trained for it yet. Continue the run with `{program} resume`",
+        program = program_name()
+    )]
+    UnfinishedTextModel { run: String },
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
@@ -88,7 +93,8 @@ impl TrainError {
             | Self::NoModelFolder
             | Self::NothingToExport
             | Self::NoBest
-            | Self::OtherInputs { .. } => 2,
+            | Self::OtherInputs { .. }
+            | Self::UnfinishedTextModel { .. } => 2,
             _ => 4,
         }
     }

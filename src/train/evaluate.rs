@@ -7,7 +7,7 @@ use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Eval, Kind, RunDir, Sample};
+use sparktune_runlog::{Eval, HeadEval, Kind, RunDir, Sample};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
@@ -83,22 +83,30 @@ impl EvalSet {
         step: u64,
     ) -> Result<f64, TrainError> {
         let started = Instant::now();
-        let (mut sum, mut terms, mut trained_tokens) = (0.0, 0u64, 0u64);
+        let mut trained_tokens = 0;
+        // Sum and number of terms of each part of the loss.
+        let mut parts: Vec<(f64, u64)> = Vec::new();
+        let mut add = |losses: Vec<(Loss, usize)>| {
+            parts.resize(parts.len().max(losses.len()), (0.0, 0));
+            for ((sum, terms), (loss, count)) in parts.iter_mut().zip(losses) {
+                *sum += loss.nats();
+                *terms += count as u64;
+            }
+        };
         // The device computes one sequence while the next one is prepared.
-        let mut in_flight: Option<Loss> = None;
+        let mut in_flight = Vec::new();
         for (done, sequence) in self.sequences().enumerate() {
             let sequence = sequence?;
-            let before = in_flight.replace(objective.loss_sum(trainee, &sequence));
-            sum += before.map_or(0.0, |loss| loss.nats());
-            terms += objective.loss_terms(&sequence) as u64;
+            add(std::mem::replace(&mut in_flight, objective.parts(trainee, &sequence)));
             trained_tokens += sequence.target_tokens() as u64;
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
                 session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
-        let sum = sum + in_flight.map_or(0.0, |loss| loss.nats());
-        let loss = sum / terms.max(1) as f64;
+        add(in_flight);
+        let means: Vec<f64> = parts.iter().map(|(sum, terms)| sum / (*terms).max(1) as f64).collect();
+        let loss = objective.loss_of_parts(&means);
         TrainError::require_finite("held-out loss", loss, step)?;
         match O::Trainee::STAGE {
             Stage::Main => session.events.emit(Kind::Eval(Eval {
@@ -108,8 +116,13 @@ impl EvalSet {
                 examples: self.examples.file().len() as u64,
                 eval_ms: Some(milliseconds(started)),
             })),
-            // As an event this loss would corrupt the text model's curve.
-            Stage::Mtp => session.phase("mtp", format!("held-out loss {loss:.4}")),
+            Stage::Mtp => session.events.emit(Kind::HeadEval(HeadEval {
+                step,
+                loss_nats: loss,
+                draft_nats: means,
+                target_tokens: parts.first().map_or(0, |(_, terms)| *terms),
+                eval_ms: Some(milliseconds(started)),
+            })),
         }
         Ok(loss)
     }
@@ -117,13 +130,22 @@ impl EvalSet {
     /// Returns prompts of `count` examples that have one, without long ones if possible. A prompt is
     /// everything before the first trained token.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
+        self.prompts_with_lengths(count).map(|(prompt, _)| prompt).collect()
+    }
+
+    /// Returns what [`prompts`](Self::prompts) returns, each with the number of tokens of its example that
+    /// come after it.
+    pub(crate) fn prompts_with_lengths(&self, count: usize) -> impl Iterator<Item = (Vec<u32>, usize)> {
         let file = self.examples.file();
         let prompt = |i| {
             let first_trained = file.mask(i).iter().position(|is_trained| is_trained)?;
             (first_trained > 0).then_some((i, first_trained))
         };
         let found = without_long_ones((0..file.len()).filter_map(prompt).collect(), count);
-        found.into_iter().map(|(i, length)| file.tokens(i)[..length].to_vec()).collect()
+        found.into_iter().map(|(i, length)| {
+            let (prompt, rest) = file.tokens(i).split_at(length);
+            (prompt.to_vec(), rest.len())
+        })
     }
 
     /// Returns the ids that end an answer.

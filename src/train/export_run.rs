@@ -10,7 +10,7 @@ use crate::evaluate::EvalSet;
 use crate::objective::{NextToken, Objective};
 use crate::outputs::{Export, Heads};
 use crate::session::read_plan;
-use crate::state::{Stage, State};
+use crate::state::{Stage, State, read_head};
 use crate::{chosen, draft_vocab, load};
 
 /// The weights of a run that are exported again.
@@ -58,6 +58,11 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
     let mut head = load::mtp_head(&plan, &base, &device)?;
     let before = head.clone().filter(|_| state.stage == Stage::Mtp);
     load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
+    if let Some(head) = head.as_mut().filter(|_| state.stage == Stage::Mtp)
+        && let Some(best) = chosen::best_head(run, &state, &mut |warning| notes.push(warning))
+    {
+        read_head(&best, head)?;
+    }
     let step = match weights {
         Weights::Planned => {
             chosen::load_chosen(run, &plan, &state, &mut model, &mut |warning| notes.push(warning))?
@@ -84,6 +89,7 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
         eval_set: eval_set.as_ref(),
         record: &|_| (),
         warn: &|_| (),
+        progress: &|_, _, _| (),
         go_on: &|| !stop.load(Ordering::SeqCst),
     };
     let mut text_model = export.write_text_model(&model, false)?;

@@ -10,6 +10,7 @@
 //! MTP head. A stage takes `steps`, and after each one carries out what is `due`. An `objective` defines how
 //! the loss of a batch is computed.
 
+mod acceptance;
 mod adapter_section;
 mod attempt;
 mod batches;
@@ -26,6 +27,8 @@ mod examples;
 mod export_run;
 mod exported_template;
 mod fp8_loss;
+mod head_report;
+mod head_run;
 mod health;
 mod inputs;
 mod load;
@@ -40,6 +43,7 @@ mod saver;
 mod schedule;
 mod self_test;
 mod serve;
+mod served_head;
 mod session;
 mod snapshot;
 mod stage;
@@ -55,6 +59,7 @@ mod vllm;
 
 pub use error::TrainError;
 pub use export_run::{Weights, export_run};
+pub use head_run::begin_head_run;
 pub use options::TrainOptions;
 pub use run::{Finished, train, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};

@@ -28,7 +28,11 @@ pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
 /// When the plan names no folder, or the folder holds no model that can be trained.
 pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
     let folder = plan.model.path.as_ref().ok_or(TrainError::NoModelFolder)?;
-    Ok(Checkpoint::open_with(folder, &plan.model.config_options())?)
+    let base = Checkpoint::open_with(folder, &plan.model.config_options())?;
+    Ok(match &plan.model.mtp_path {
+        Some(folder) => base.with_head_of(folder)?,
+        None => base,
+    })
 }
 
 /// Returns the adapters of a plan, if it trains adapters.

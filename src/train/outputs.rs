@@ -14,19 +14,17 @@ use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, Mtp, PackedSeque
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::RunDir;
 
+use crate::acceptance::Text;
 use crate::draft_vocab::write_token_map;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{open_tokens, train_tokens};
 use crate::exported_template::exported_template;
+use crate::head_report::HeadReport;
 use crate::load;
-use crate::serve::{HeadReport, Served, serve_page};
+use crate::serve::{Served, serve_page};
+use crate::served_head::ServedHead;
 use crate::vllm::{Serving, other_prompts};
-
-/// The number of prompts of the eval set on which acceptance is measured.
-const PROMPTS: usize = 4;
-
-const BASE_HEAD: &str = "base's MTP head";
 
 /// The page that says how to serve the outputs.
 const PAGE: &str = "SERVE.md";
@@ -35,7 +33,7 @@ const PAGE: &str = "SERVE.md";
 pub(crate) struct Heads {
     /// The base's head, if the served one was trained from it.
     pub(crate) before: Option<Mtp>,
-    /// The head to serve.
+    /// The head to serve, if it is the better one.
     pub(crate) last: Option<Mtp>,
     /// The token ids to draft from, if the plan restricts them.
     pub(crate) among: Option<Vec<u32>>,
@@ -43,7 +41,7 @@ pub(crate) struct Heads {
 
 impl Heads {
     /// Returns the restricted ids, if there is a head to draft from them.
-    fn draft_ids(&self) -> Option<&[u32]> {
+    pub(crate) fn draft_ids(&self) -> Option<&[u32]> {
         self.among.as_deref().filter(|_| self.last.is_some())
     }
 }
@@ -53,8 +51,10 @@ pub(crate) struct TextModelOutputs {
     paths: Vec<PathBuf>,
     /// Whether an earlier attempt has written it.
     pub(crate) was_there: bool,
+    /// The model's greedy answers to prompts of the eval set, once they are written.
+    pub(crate) answers: Option<Vec<Text>>,
     /// The report on the base's head, once it is measured.
-    base_head: Option<HeadReport>,
+    pub(crate) base_head: Option<HeadReport>,
 }
 
 /// The inputs of an export and its folder.
@@ -70,6 +70,8 @@ pub(crate) struct Export<'a> {
     /// Is called with a description of each result.
     pub(crate) record: &'a dyn Fn(String),
     pub(crate) warn: &'a dyn Fn(String),
+    /// Is called with the progress of a measurement: units done, of how many, and which.
+    pub(crate) progress: &'a dyn Fn(u64, u64, &str),
     /// Is asked between tensors, layers and measurements. If it says no, the export ends with
     /// [`ModelError::Stopped`](sparktune_model::ModelError::Stopped).
     pub(crate) go_on: &'a dyn Fn() -> bool,
@@ -109,12 +111,12 @@ impl Export<'_> {
             self.write_merged("merged", model, None)?;
         }
         paths.push(merged);
-        Ok(TextModelOutputs { paths, was_there, base_head: None })
+        Ok(TextModelOutputs { paths, was_there, answers: None, base_head: None })
     }
 
-    /// Writes what it takes to serve the written text model with these heads: `merged-mtp/` if the head was
-    /// trained, the ids to draft from, and the page, which begins with `notes`. Returns the paths of all
-    /// outputs.
+    /// Writes what it takes to serve the written text model with these heads: `merged-mtp/` if a head was
+    /// trained, with the better one of the trained and the base's, the ids to draft from, and the page, which
+    /// begins with `notes`. Returns the paths of all outputs.
     ///
     /// # Errors
     /// The same as for [`write_text_model`](Self::write_text_model).
@@ -126,32 +128,14 @@ impl Export<'_> {
         notes: &[String],
     ) -> Result<Vec<PathBuf>, TrainError> {
         let mut paths = text_model.paths.clone();
+        let ServedHead { head, is_trained, compared, report: last, trimmed } =
+            self.choose_head(model, heads, text_model)?;
         let mut served = "merged";
-        if let Some(head) = heads.last.as_ref().filter(|_| heads.before.is_some()) {
+        if let Some(head) = head.filter(|_| heads.before.is_some()) {
             served = "merged-mtp";
             paths.push(self.write_merged(served, model, Some(head))?);
         }
-
-        let frozen = model.frozen();
-        let measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
-            self.measure_head(&frozen, which, head, among)
-        };
-        let of_base = heads.before.as_ref().or(heads.last.as_ref());
-        if text_model.base_head.is_none() {
-            text_model.base_head = measure(BASE_HEAD, of_base, None)?;
-        }
-        let of_base = text_model.base_head.clone();
-        let (which, before, last) = if heads.before.is_some() {
-            let which = "trained MTP head";
-            (which, of_base, measure(which, heads.last.as_ref(), None)?)
-        } else {
-            (BASE_HEAD, None, of_base)
-        };
         let draft_ids = heads.draft_ids();
-        let trimmed = match draft_ids {
-            Some(ids) => measure(which, heads.last.as_ref(), Some(ids))?,
-            None => None,
-        };
         if let Some(ids) = draft_ids {
             let path = self.folder.join("draft-tokens.pt");
             write_token_map(&path, ids)?;
@@ -180,7 +164,8 @@ impl Export<'_> {
             adapters: self.adapters(),
             is_wrapper: self.base.is_wrapper(),
             is_tied: self.base.is_tied(),
-            before,
+            compared,
+            is_trained,
             last,
             trimmed,
             has_draft_tokens: draft_ids.is_some(),
@@ -244,31 +229,6 @@ impl Export<'_> {
             done.trained, done.carried, done.base_tensors, done.logits_distance
         ));
         Ok(path)
-    }
-
-    /// Measures the drafts of a head, if there is one and an eval set.
-    fn measure_head(
-        &self,
-        model: &Model,
-        which: &str,
-        head: Option<&Mtp>,
-        among: Option<&[u32]>,
-    ) -> Result<Option<HeadReport>, TrainError> {
-        let Some((eval_set, head)) = self.eval_set.zip(head) else { return Ok(None) };
-        let mut head = head.clone();
-        head.set_trainable(false);
-        let (prompts, stop_ids) = (eval_set.prompts(PROMPTS), eval_set.stop_ids());
-        let report = HeadReport::measure(model, &head, among, &prompts, &stop_ids, self.go_on)?;
-        if let Some(report) = &report {
-            (self.record)(format!("{which}: {}", report.in_a_line()));
-            if let Some(defect) = report.defect() {
-                (self.warn)(format!(
-                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this: {}",
-                    defect.in_words()
-                ));
-            }
-        }
-        Ok(report)
     }
 }
 

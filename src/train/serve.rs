@@ -2,168 +2,12 @@
 
 use std::fmt::Write;
 
-use sparktune_base::units::{bytes, count, counted, percent};
-use sparktune_model::{
-    Acceptance, BaseClass, Drafter, Generator, Model, ModelError, Mtp, speculative_greedy,
-};
-use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
+use sparktune_model::BaseClass;
+use sparktune_plan::{Mtp as MtpChoice, Plan};
 
 use crate::adapter_section::section_of_adapter;
-use crate::departure::Departure;
+use crate::head_report::{HeadReport, acceptance_table, reading_table};
 use crate::vllm::Serving;
-
-/// The longest draft length that is measured.
-const LONGEST_DRAFT: usize = 4;
-/// The number of tokens generated for each prompt when acceptance is measured.
-const TOKENS: usize = 32;
-
-/// The amount of memory that drafting reads, in parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Reading {
-    /// Read for one drafted token: the MTP head, and the rows of the output head from which the token is
-    /// chosen.
-    draft: f64,
-    /// Read in one pass of the model, which verifies a whole draft.
-    pass: f64,
-}
-
-impl Reading {
-    /// Computes the amounts for drafts chosen from `rows` rows of the output head.
-    fn from_config(config: &ModelConfig, rows: usize) -> Self {
-        let table = config.vocab_size as f64 * config.hidden_size as f64;
-        // Of an embedding that is not the output head, only the rows of a pass's tokens are read.
-        let embedding = if config.tie_word_embeddings { 0.0 } else { table };
-        Self {
-            draft: config.mtp_parameters() as f64 + rows as f64 * config.hidden_size as f64,
-            pass: config.text_parameters() as f64 - embedding,
-        }
-    }
-
-    /// Returns the cost of a drafted token as a share of a pass.
-    fn share(self) -> f64 {
-        self.draft / self.pass
-    }
-
-    /// Returns the speed-up over plain decoding when `accepted` of `length` drafted tokens are accepted per
-    /// pass and the time is proportional to the bytes read.
-    fn speedup(self, length: usize, accepted: f64) -> f64 {
-        (1.0 + accepted) / (1.0 + length as f64 * self.share())
-    }
-
-    /// Returns the speed-up if every drafted token is accepted.
-    fn bound(self, length: usize) -> f64 {
-        self.speedup(length, length as f64)
-    }
-}
-
-/// The number of drafted tokens of a head that are accepted on some prompts, and the gain.
-#[derive(Debug, Clone)]
-pub(crate) struct HeadReport {
-    /// The mean number of drafted tokens accepted per pass, for draft lengths 1, 2, ….
-    accepted: Vec<f64>,
-    reading: Reading,
-    /// The number of token ids it drafted from.
-    rows: usize,
-    /// The first difference of a speculative text from plain greedy decoding; one that is no tie if there are
-    /// several.
-    departure: Option<Departure>,
-    prompts: usize,
-}
-
-impl HeadReport {
-    /// Runs the head on prompts with frozen models, drafting from the ids `among` or from all. Returns `None`
-    /// without a prompt.
-    pub(crate) fn measure(
-        model: &Model,
-        mtp: &Mtp,
-        among: Option<&[u32]>,
-        prompts: &[Vec<u32>],
-        stops: &[u32],
-        go_on: &dyn Fn() -> bool,
-    ) -> Result<Option<Self>, ModelError> {
-        if prompts.is_empty() {
-            return Ok(None);
-        }
-        let may_go_on = || if go_on() { Ok(()) } else { Err(ModelError::Stopped) };
-        let stop = |id: u32| stops.contains(&id);
-        let mut greedy: Vec<Vec<u32>> = Vec::new();
-        for prompt in prompts {
-            may_go_on()?;
-            let mut plain: Vec<u32> = Generator::new(model, prompt).take(TOKENS).collect();
-            if let Some(end) = plain.iter().position(|id| stop(*id)) {
-                plain.truncate(end + 1);
-            }
-            greedy.push(plain);
-        }
-        let drafter = among.map_or_else(|| Drafter::new(model, mtp), |ids| Drafter::among(model, mtp, ids));
-        let mut departure: Option<Departure> = None;
-        let mut accepted = Vec::new();
-        for length in 1..=LONGEST_DRAFT {
-            let mut all = Acceptance::default();
-            for (number, (prompt, greedy)) in (1..).zip(prompts.iter().zip(&greedy)) {
-                may_go_on()?;
-                let (text, run) = speculative_greedy(&drafter, prompt, TOKENS, length, stop);
-                if departure.as_ref().is_none_or(Departure::is_tie) {
-                    departure = Departure::find(model, number, prompt, greedy, &text).or(departure.take());
-                }
-                all.accepted.extend(run.accepted);
-            }
-            accepted.push(all.mean());
-        }
-        let config = model.config();
-        let rows = among.map_or(config.vocab_size, <[u32]>::len);
-        let reading = Reading::from_config(config, rows);
-        Ok(Some(Self { accepted, reading, rows, departure, prompts: prompts.len() }))
-    }
-
-    /// Returns the estimated speed-up of serving with drafts of `length` tokens over plain decoding.
-    fn speedup(&self, length: usize) -> f64 {
-        match length {
-            0 => 1.0,
-            _ => self.reading.speedup(length, self.accepted[length - 1]),
-        }
-    }
-
-    /// Returns the difference that speculative decoding must not have, if there is one.
-    pub(crate) fn defect(&self) -> Option<&Departure> {
-        self.departure.as_ref().filter(|departure| !departure.is_tie())
-    }
-
-    /// Returns the draft length with the best estimate, or 0 if drafting gains nothing.
-    fn recommended(&self) -> usize {
-        if self.defect().is_some() {
-            return 0;
-        }
-        if self.speedup(self.best_draft()) > 1.0 { self.best_draft() } else { 0 }
-    }
-
-    /// Returns the draft length with the best estimate, whether or not it gains anything.
-    fn best_draft(&self) -> usize {
-        let lengths = 1..=self.accepted.len();
-        lengths.max_by(|a, b| self.speedup(*a).total_cmp(&self.speedup(*b))).unwrap_or(0)
-    }
-
-    /// Formats the report in one line, for the log.
-    pub(crate) fn in_a_line(&self) -> String {
-        let accepted: Vec<String> = self.accepted.iter().map(|mean| format!("{mean:.2}")).collect();
-        let of = |length: usize| {
-            format!("{:.2}× with drafts of {}", self.speedup(length), counted(length as u64, "token"))
-        };
-        let gain = match self.recommended() {
-            0 => {
-                format!("drafting does not pay: its estimated speed-up is {} at best", of(self.best_draft()))
-            }
-            length => format!("the estimated speed-up is {}", of(length)),
-        };
-        format!(
-            "{} drafted tokens accepted per pass for drafts of 1 to {LONGEST_DRAFT} ({} prompts of the eval set); {gain}; drafting from {} tokens reads {} of the model per token",
-            accepted.join(", "),
-            self.prompts,
-            count(self.rows as u64),
-            percent(self.reading.share()),
-        )
-    }
-}
 
 /// The contents of the page.
 pub(crate) struct Served<'a> {
@@ -180,7 +24,11 @@ pub(crate) struct Served<'a> {
     pub(crate) is_wrapper: bool,
     /// Whether the output head is the embedding.
     pub(crate) is_tied: bool,
-    pub(crate) before: Option<HeadReport>,
+    /// The base's head and the trained one, if there are both.
+    pub(crate) compared: Option<[HeadReport; 2]>,
+    /// Whether the served head is the trained one.
+    pub(crate) is_trained: bool,
+    /// The head that is served.
     pub(crate) last: Option<HeadReport>,
     /// Like `last`, with drafts limited to the ids of the plan's draft vocabulary.
     pub(crate) trimmed: Option<HeadReport>,
@@ -190,7 +38,7 @@ pub(crate) struct Served<'a> {
 
 /// Returns the text of the page.
 pub(crate) fn serve_page(served: &Served) -> String {
-    let Served { plan, serving, folder, notes, is_tied, before, last, trimmed, has_draft_tokens, .. } =
+    let Served { plan, serving, folder, notes, is_tied, compared, last, trimmed, has_draft_tokens, .. } =
         served;
     let mut page = String::new();
     let draft = last.as_ref().map_or(0, HeadReport::recommended);
@@ -234,11 +82,15 @@ pub(crate) fn serve_page(served: &Served) -> String {
         (MtpChoice::None, _) => line("Not exported, as set in the plan.".into()),
         (_, None) => line("Not measured: the model has no MTP head, or there is no eval set.".into()),
         (_, Some(last)) => {
+            if let Some([base, trained]) = compared {
+                line(trained.compared_in_a_table(base, served.is_trained));
+            }
             line(format!(
-                "Drafted tokens accepted per pass (mean over {} prompts of the eval set, {TOKENS} tokens each, greedy; measured):\n",
-                last.prompts
+                "Drafted tokens accepted per pass of a server with the head that is served (measured on {}):\n",
+                last.basis()
             ));
-            line(acceptance_table(before.as_ref(), last, trimmed.as_ref()));
+            let which = if served.is_trained { "trained head" } else { "base's head" };
+            line(acceptance_table(which, last, trimmed.as_ref()));
             line(format!(
                 "Recommended draft length: **{draft}**{}. The speed-up is estimated as (1 + accepted) / (1 + length × share), with the share given below. Measure it on your server.\n",
                 if draft == 0 { " (drafting does not pay)" } else { "" },
@@ -277,62 +129,6 @@ fn template_paragraph(plan: &Plan) -> String {
     format!(
         "The chat template was rendered with `{kwargs}`. {who}. A request can set others as `chat_template_kwargs`.\n"
     )
-}
-
-fn acceptance_table(before: Option<&HeadReport>, last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
-    let which = if before.is_some() { "trained head" } else { "base's head" };
-    let mut columns = vec!["draft length".to_owned()];
-    columns.extend(before.map(|_| "base's head".to_owned()));
-    columns.extend([which.to_owned(), "estimated speed-up".to_owned()]);
-    columns.extend(
-        trimmed
-            .into_iter()
-            .flat_map(|report| [format!("{which}, {}", tokens(report)), "estimated speed-up".to_owned()]),
-    );
-    let mut table = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
-    for length in 1..=last.accepted.len() {
-        let _ = write!(table, "| {length} |");
-        if let Some(before) = before {
-            let _ = write!(table, " {:.2} |", before.accepted[length - 1]);
-        }
-        for report in [Some(last), trimmed].into_iter().flatten() {
-            let _ = write!(table, " {:.2} | {:.2}× |", report.accepted[length - 1], report.speedup(length));
-        }
-        table.push('\n');
-    }
-    table
-}
-
-/// Describes the number of token ids that a head drafted from.
-fn tokens(report: &HeadReport) -> String {
-    format!("{} tokens", count(report.rows as u64))
-}
-
-/// Returns a table of the memory read by a pass and by a drafted token, and of the gain if every draft is
-/// accepted.
-fn reading_table(last: &HeadReport, trimmed: Option<&HeadReport>) -> String {
-    let bf16 = |parameters: f64| bytes((2.0 * parameters) as u64);
-    let lengths: Vec<String> = (1..=LONGEST_DRAFT).map(|length| length.to_string()).collect();
-    let mut table = format!(
-        "Bytes read from memory (calculated, not measured: parameters in bf16, one request at a time). The last column is the \
-         speed-up if every draft of {} tokens were accepted: (1 + length) / (1 + length × share).\n\n\
-         | | reads | share of a pass | if all are accepted |\n|---|---|---|---|\n| a pass of the model | {} | | |\n",
-        lengths.join(", "),
-        bf16(last.reading.pass)
-    );
-    for report in [Some(last), trimmed].into_iter().flatten() {
-        let bounds: Vec<String> =
-            (1..=LONGEST_DRAFT).map(|length| format!("{:.2}×", report.reading.bound(length))).collect();
-        let _ = writeln!(
-            table,
-            "| a draft from {} | {} | {} | {} |",
-            tokens(report),
-            bf16(report.reading.draft),
-            percent(report.reading.share()),
-            bounds.join(", ")
-        );
-    }
-    table
 }
 
 /// Describes which servers can draft from the list of token ids, and how.
@@ -384,7 +180,8 @@ mod tests {
             adapters: &[BaseClass::OfConfig],
             is_wrapper: true,
             is_tied: true,
-            before: None,
+            compared: None,
+            is_trained: false,
             last: None,
             trimmed: None,
             has_draft_tokens: false,
@@ -397,53 +194,6 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
-    }
-
-    #[test]
-    fn a_draft_of_the_2b_reads_30_percent_of_a_pass_and_an_eighth_of_the_vocabulary_frees_most_of_it() {
-        let config = config("Qwen/Qwen3.5-2B");
-        let full = Reading::from_config(&config, config.vocab_size);
-        assert!((full.share() - 0.30).abs() < 0.01, "{}", full.share());
-        assert!((full.bound(3) - 2.1).abs() < 0.05, "{}", full.bound(3));
-        let trimmed = Reading::from_config(&config, 32_768);
-        assert!((trimmed.share() - 0.068).abs() < 0.001, "{}", trimmed.share());
-        assert!(trimmed.bound(3) > 3.3 && trimmed.pass == full.pass);
-        assert_eq!(full.speedup(2, 0.0), 1.0 / (1.0 + 2.0 * full.share()));
-    }
-
-    #[test]
-    fn the_line_of_the_log_has_the_estimate_of_what_was_measured_and_no_bound_beside_it() {
-        let config = config("Qwen/Qwen3.5-2B");
-        let reading = Reading::from_config(&config, config.vocab_size);
-        let line = |accepted: [f64; LONGEST_DRAFT]| {
-            let report = HeadReport {
-                accepted: accepted.to_vec(),
-                reading,
-                rows: config.vocab_size,
-                departure: None,
-                prompts: 3,
-            };
-            report.in_a_line()
-        };
-        let gains = line([0.9, 1.6, 2.0, 2.1]);
-        let best =
-            format!("the estimated speed-up is {:.2}× with drafts of 2 tokens", reading.speedup(2, 1.6));
-        assert!(gains.contains(&best), "{gains}");
-        let loses = line([0.1, 0.1, 0.1, 0.1]);
-        let best = format!(
-            "drafting does not pay: its estimated speed-up is {:.2}× with drafts of 1 token at best",
-            reading.speedup(1, 0.1)
-        );
-        assert!(loses.contains(&best), "{loses}");
-        assert!(!gains.contains("at most") && !loses.contains("at most"));
-    }
-
-    #[test]
-    fn a_pass_reads_next_to_nothing_of_an_embedding_that_is_not_the_head() {
-        let config = config("Qwen/Qwen3.5-9B");
-        let table = (config.vocab_size * config.hidden_size) as f64;
-        let pass = Reading::from_config(&config, 1).pass;
-        assert_eq!(pass, config.text_parameters() as f64 - table);
     }
 
     #[test]

@@ -51,6 +51,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     /// cannot be written.
     pub(crate) fn run(mut self) -> Result<StageOutcome, TrainError> {
         let intervals = Intervals::from_plan(&self.session.plan, self.steps.total());
+        let intervals = match O::Trainee::STAGE {
+            Stage::Main => intervals,
+            Stage::Mtp => intervals.of_head(),
+        };
         let is_host = is_host(self.steps.trainee.model().device());
         let mut saved_at = Instant::now();
         let mut has_unsaved_steps = false;
@@ -105,8 +109,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             self.keep_new_order()?;
         }
         if self.steps.state.step == 0 {
-            if O::Trainee::STAGE == Stage::Main {
-                self.evaluate_base()?;
+            match O::Trainee::STAGE {
+                Stage::Main => self.evaluate_base()?,
+                Stage::Mtp => self.evaluate_base_head()?,
             }
             self.record_fp8_loss()?;
         }
@@ -151,6 +156,16 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         Ok(())
     }
 
+    /// Records the loss of the base's head, which is never the best one, because it belongs to no trained
+    /// weights.
+    fn evaluate_base_head(&mut self) -> Result<(), TrainError> {
+        let Self { session, steps, eval_set, .. } = self;
+        if let Some(eval_set) = eval_set {
+            eval_set.loss(session, steps.objective, steps.trainee, 0)?;
+        }
+        Ok(())
+    }
+
     /// Measures the products that the step in flight computed in estimated tiles. Only the first step of a
     /// stage has such products.
     fn measure_new_tiles(&mut self) -> Result<(), TrainError> {
@@ -170,9 +185,13 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         Ok(())
     }
 
-    /// Evaluates and generates samples.
+    /// Evaluates and, in the main stage, generates samples.
     fn evaluate(&mut self, eval_set: &EvalSet) -> Result<Evaluated, TrainError> {
         let Self { session, steps, .. } = self;
+        if O::Trainee::STAGE == Stage::Mtp {
+            let loss = eval_set.loss(session, steps.objective, steps.trainee, steps.state.step)?;
+            return Ok(Evaluated { is_best: steps.state.record_head_eval(loss), without_gain: 0 });
+        }
         let step = steps.state.checkpoint_step();
         let loss = eval_set.loss(session, steps.objective, steps.trainee, step)?;
         let is_best = steps.state.record_eval(loss);
@@ -238,6 +257,8 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     /// flight.
     fn save(&mut self, is_best: bool, requests: ControlRequests) -> Result<(), TrainError> {
         let Steps { trainee, state, optimizer, .. } = &mut self.steps;
+        // The state says of itself which checkpoint has the best head.
+        let is_best = is_best && O::Trainee::STAGE == Stage::Main;
         if is_best {
             state.best_step = Some(state.checkpoint_step());
         }

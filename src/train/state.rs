@@ -10,7 +10,8 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use sparktune_model::WeightFile;
+use sparktune_model::{Mtp, WeightFile};
+use sparktune_plan::{Exported, Plan};
 
 use crate::batches::NewOrder;
 use crate::error::TrainError;
@@ -74,9 +75,20 @@ pub(crate) struct State {
     /// chosen. Checkpoints of older programs do not say it: they have the last weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exported_step: Option<u64>,
+    /// The evaluation of the MTP head with the lowest loss, which has a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) best_head: Option<BestHead>,
     /// The files that everything here was trained from.
     #[serde(flatten)]
     pub(crate) inputs: Inputs,
+}
+
+/// The evaluation of the MTP head with the lowest loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BestHead {
+    /// The number in the name of its checkpoint's folder.
+    pub(crate) step: u64,
+    loss: u64,
 }
 
 impl State {
@@ -96,6 +108,7 @@ impl State {
             skipped_in_a_row: 0,
             order: None,
             exported_step: None,
+            best_head: None,
             inputs: Inputs::default(),
         }
     }
@@ -144,6 +157,35 @@ impl State {
         better
     }
 
+    /// Returns the state of a run whose text model is finished with the weights of `step`, and whose head is
+    /// not trained.
+    pub(crate) fn with_untrained_head(self, step: u64) -> Self {
+        Self {
+            stage: Stage::Main,
+            step,
+            best_step: self.best_step.filter(|best| *best == step),
+            skipped_in_a_row: 0,
+            order: None,
+            exported_step: None,
+            best_head: None,
+            ..self
+        }
+    }
+
+    /// Records the loss of an evaluation of the MTP head. Returns whether it is the lowest so far.
+    pub(crate) fn record_head_eval(&mut self, loss: f64) -> bool {
+        let is_best = self.best_head.is_none_or(|best| loss < f64::from_bits(best.loss));
+        if is_best {
+            self.best_head = Some(BestHead { step: self.checkpoint_step(), loss: loss.to_bits() });
+        }
+        is_best
+    }
+
+    /// Returns the steps of the checkpoints with the lowest losses of text model and MTP head.
+    pub(crate) fn best_checkpoints(&self) -> Vec<u64> {
+        self.best_step.into_iter().chain(self.best_head.map(|best| best.step)).collect()
+    }
+
     /// Returns the number in the name of a checkpoint's folder: the steps of both stages together.
     pub(crate) fn checkpoint_step(&self) -> u64 {
         match self.stage {
@@ -168,6 +210,13 @@ impl State {
     }
 }
 
+/// Returns the step of the text model's weights that are exported for the newest checkpoint's state. A text
+/// model that is not finished has no choice, nor has one that a head was trained on.
+pub(crate) fn chosen_step(plan: &Plan, state: &State) -> u64 {
+    let is_free = plan.export == Exported::Best && state.stage == Stage::Main && state.main_done;
+    state.best_step.filter(|_| is_free).unwrap_or_else(|| state.weights_step())
+}
+
 /// Reads the weights of a checkpoint into the parameters of the same names. There must be exactly `expected`
 /// of them.
 pub(crate) fn read_weights(
@@ -175,6 +224,32 @@ pub(crate) fn read_weights(
     expected: usize,
     visit: &mut crate::optimizer::Visit,
 ) -> Result<(), TrainError> {
+    let (set, stored) = read_into(folder, visit)?;
+    if set != stored {
+        let reason = format!("{} of its {stored} tensors belong to no parameter", stored - set);
+        return Err(foreign(folder, reason));
+    }
+    require_count(folder, set, expected)
+}
+
+/// Reads the weights of the MTP head from a checkpoint of its stage, which also has those of the text model.
+pub(crate) fn read_head(folder: &Path, head: &mut Mtp) -> Result<(), TrainError> {
+    let mut expected = 0;
+    head.visit(&mut |_| expected += 1);
+    let (set, _) = read_into(folder, &mut |f| head.visit_mut(f))?;
+    require_count(folder, set, expected)
+}
+
+fn require_count(folder: &Path, set: usize, expected: usize) -> Result<(), TrainError> {
+    if set == expected {
+        return Ok(());
+    }
+    Err(foreign(folder, format!("it contains {set} of the {expected} trained parameters")))
+}
+
+/// Reads the weights of a checkpoint into the parameters of the same names. Returns their number and that of
+/// all its tensors.
+fn read_into(folder: &Path, visit: &mut crate::optimizer::Visit) -> Result<(usize, usize), TrainError> {
     let file = open(&folder.join(WEIGHTS))?;
     let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
     let (mut set, mut wrong) = (0, None);
@@ -193,14 +268,7 @@ pub(crate) fn read_weights(
     });
     match wrong {
         Some(reason) => Err(foreign(folder, reason)),
-        None if set != stored.len() => Err(foreign(
-            folder,
-            format!("{} of its {} tensors belong to no parameter", stored.len() - set, stored.len()),
-        )),
-        None if set != expected => {
-            Err(foreign(folder, format!("it contains {set} of the {expected} trained parameters")))
-        }
-        None => Ok(()),
+        None => Ok((set, stored.len())),
     }
 }
 

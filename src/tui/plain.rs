@@ -9,8 +9,8 @@ use sparktune_base::units::{
 };
 use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
-    CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, Kind, Liveness, Outcome, Progress,
-    RunDir, RunFinished, RunStarted, RunView, Sample, Step,
+    CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, HeadEval, Kind, Liveness, Outcome,
+    Progress, RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
 use crate::held_out::{base_to_best, exported};
@@ -38,6 +38,7 @@ pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, Strin
         Kind::Step(step) => ("step", step_parts(step, view)),
         Kind::Eval(eval) => ("eval", eval_parts(eval, view)),
         Kind::Fp8Loss(losses) => ("fp8", vec![format!("step {}", count(losses.step)), fp8_loss(losses)]),
+        Kind::HeadEval(eval) => ("mtp", vec![format!("step {}", count(eval.step)), head_eval(eval)]),
         Kind::Sample(sample) => ("sample", sample_parts(sample)),
         Kind::DeviceSample(sample) => ("device", device_parts(sample)),
         Kind::CheckpointCommitted(checkpoint) => ("checkpoint", checkpoint_parts(checkpoint)),
@@ -125,6 +126,13 @@ pub(crate) fn fp8_loss(losses: &Fp8Loss) -> String {
         or_unknown(*bf16_nats, loss),
         more.unwrap_or_default()
     )
+}
+
+/// `eval loss of the MTP head 1.2345 (drafted tokens 1.0000, 1.3333, 1.7000)`
+fn head_eval(eval: &HeadEval) -> String {
+    let each: Vec<String> = eval.draft_nats.iter().map(|nats| loss(*nats)).collect();
+    let each = if each.len() > 1 { format!(" (drafted tokens {})", each.join(", ")) } else { String::new() };
+    format!("eval loss of the MTP head {}{each}", loss(eval.loss_nats))
 }
 
 fn sample_parts(sample: &Sample) -> Vec<String> {
@@ -356,6 +364,12 @@ mod tests {
                 held_out: true,
             }),
             Kind::Fp8Loss(Fp8Loss { step: 3, bf16_nats: Some(1.25), ..Fp8Loss::default() }),
+            Kind::HeadEval(HeadEval {
+                step: 3,
+                loss_nats: 1.5,
+                draft_nats: vec![1.25, 1.75],
+                ..HeadEval::default()
+            }),
             Kind::CheckpointCommitted(CheckpointCommitted {
                 step: 3,
                 name: "step-000003".into(),
@@ -404,10 +418,11 @@ mod tests {
 13:27:34 UTC eval       step 3 · loss 1.2500 (best) · 8 examples · 1,234 trained tokens · took 80 ms
 13:27:35 UTC fp8        step 3 · held-out loss 1.2505 with fp8, 1.2500 in bf16 (+0.04 %)
 13:27:35 UTC fp8        step 3 · loss on the first step's packs – with fp8, 1.2500 in bf16
+13:27:36 UTC mtp        step 3 · eval loss of the MTP head 1.5000 (drafted tokens 1.2500, 1.7500)
 13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
-13:27:36 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
+13:27:37 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
 13:27:37 UTC control    stop carried out at step 3
-13:27:37 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
 13:27:38 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(

@@ -11,6 +11,7 @@ mod crashes;
 mod data;
 mod gemma;
 mod gpu;
+mod head;
 mod hub;
 mod machine;
 mod old_runs;

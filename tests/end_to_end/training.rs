@@ -65,8 +65,11 @@ fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_
             .all(|name| name.contains("layers.") && !name.contains("visual") && !name.contains("mtp")),
         "{merged:?}"
     );
+    // Of so short a training it is noise which head is better.
     let with_head = changed(&checkpoint(), &run.join("outputs/merged-mtp"));
-    assert!(with_head.iter().any(|name| name.starts_with("mtp.")), "{with_head:?}");
+    let page = std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap();
+    let is_trained = page.contains("**The trained head is served**");
+    assert_eq!(with_head.iter().any(|name| name.starts_with("mtp.")), is_trained, "{with_head:?}");
     for file in ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"] {
         assert!(run.join("outputs/merged").join(file).is_file(), "{file}");
     }
@@ -91,7 +94,7 @@ fn a_draft_vocabulary_changes_what_is_drafted_and_no_weight() {
     let list = std::fs::metadata(output(&trimmed, "draft-tokens.pt")).unwrap().len();
     assert_eq!(list, 29 + 5 * 100 + 6);
     let page = std::fs::read_to_string(output(&trimmed, "SERVE.md")).unwrap();
-    assert!(page.contains("| trained head, 100 tokens | estimated speed-up |"), "{page}");
+    assert!(page.contains(" head, 100 tokens | estimated speed-up |"), "{page}");
     assert!(page.contains("prompts: yes") && page.contains("`draft-tokens.pt`"), "{page}");
     let has_logged = |result: &crate::sparktune::Done, words: &str| {
         events(&result.run_dir())

@@ -56,6 +56,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "watch",
         "runs",
         "resume",
+        "head",
         "stop",
         "export",
         "report",

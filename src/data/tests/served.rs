@@ -210,7 +210,8 @@ fn a_turn_that_follows_a_different_prompt_in_training_than_on_a_server_is_found(
 
 /// The settings that follow from template and data make a server's prompt lead to the trained text.
 #[test]
-fn with_the_settings_that_follow_from_template_and_data_no_last_turn_follows_a_different_prompt_in_training() {
+fn with_the_settings_that_follow_from_template_and_data_no_last_turn_follows_a_different_prompt_in_training()
+{
     let plain = json!([{ "role": "user", "content": "u" }, { "role": "assistant", "content": "a" }]);
     let thought = json!([{ "role": "user", "content": "u" },
         { "role": "assistant", "content": "a", "reasoning_content": "why" }]);

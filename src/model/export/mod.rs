@@ -206,6 +206,11 @@ impl Merged<'_> {
 
     /// Returns the file names of the shards, in the order of their indices.
     fn shard_names(&self) -> Vec<String> {
+        let count = self.base.shards().count();
+        if self.base.has_foreign_head() {
+            // Files of two models may have the same name, and one is not enough for both.
+            return (1..=count).map(|i| format!("model-{i:05}-of-{count:05}.safetensors")).collect();
+        }
         let name = |path: &Path| path.file_name().expect("a shard is a file").to_string_lossy().into_owned();
         self.base.shards().map(name).collect()
     }

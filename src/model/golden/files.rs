@@ -116,6 +116,33 @@ fn a_head_that_is_left_out_is_left_out_of_the_config_too() {
 }
 
 #[test]
+fn a_base_that_has_lost_its_head_is_exported_with_that_of_another_model() {
+    let donor = qwen35().join("checkpoint");
+    let whole = Checkpoint::open(&donor).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [bare, joined] = ["bare", "joined"].map(|name| folder.path().join(name));
+    export(&whole, &model("checkpoint"), None, false, &bare, &probe()).unwrap();
+    // transformers drops the head and leaves the config as it is.
+    std::fs::copy(donor.join("config.json"), bare.join("config.json")).unwrap();
+    let open = || Checkpoint::open(&bare).unwrap();
+    assert!(!open().has_mtp());
+
+    let base = open().with_head_of(&donor).unwrap();
+    Mtp::load(&base, &Device::flex()).unwrap();
+    export(&base, &model("checkpoint"), None, true, &joined, &probe()).unwrap();
+    let written = Checkpoint::open(&joined).unwrap();
+    assert_eq!(written.tensors().len(), whole.tensors().len());
+    for (name, info) in whole.tensors() {
+        assert!(whole.bytes(info) == written.bytes(&written.tensors()[name]), "{name}");
+    }
+
+    let refused =
+        |checkpoint: Checkpoint, from: &Path| checkpoint.with_head_of(from).err().unwrap().to_string();
+    assert!(refused(whole, &donor).contains("Omit --mtp-from"));
+    assert!(refused(open(), &bare).contains("`mtp.fc.weight` is missing"));
+}
+
+#[test]
 fn a_trained_mtp_head_is_written() {
     let base = Checkpoint::open(&qwen35().join("checkpoint")).unwrap();
     let mut mtp = Mtp::load(&base, &Device::flex()).unwrap();

@@ -135,9 +135,9 @@ fn the_mtp_head_is_that_of_the_reference() {
     assert_eq!(targets as u64, expected["mtp_targets"].as_u64().unwrap());
     let mut gradients = Gradients::default();
     let loss =
-        mtp.loss_and_gradients(&model, hidden.clone(), &row, 1.0 / targets as f64, &mut gradients).nats();
+        mtp.loss_and_gradients(&model, hidden.clone(), &row, 1, 1.0 / targets as f64, &mut gradients).nats();
     assert!((loss - expected["mtp_loss"].as_f64().unwrap()).abs() <= LOSS, "MTP loss {loss}");
-    assert!((mtp.loss_sum(&model, hidden, &row).nats() / targets as f64 - loss).abs() <= LOSS);
+    assert!((mtp.loss_sums(&model, hidden, &row, 1)[0].nats() / targets as f64 - loss).abs() <= LOSS);
     gradients_match(&golden, "grad.", &gradients);
 }
 
@@ -150,7 +150,7 @@ fn the_mtp_loss_of_a_packed_row_crosses_no_border() {
     let (model, mtp) = with_mtp();
     let targets = Mtp::target_tokens(&row);
     assert_eq!(targets as u64, expected["mtp_targets"].as_u64().unwrap());
-    let loss = mtp.loss_sum(&model, model.hidden(&row), &row).nats() / targets as f64;
+    let loss = mtp.loss_sums(&model, model.hidden(&row), &row, 1)[0].nats() / targets as f64;
     assert!((loss - expected["mtp_loss"].as_f64().unwrap()).abs() <= LOSS, "MTP loss {loss}");
 }
 
@@ -170,7 +170,7 @@ fn the_joint_loss_sends_its_gradient_through_the_trunk() {
         1.0 / row.target_tokens() as f64,
     );
     let lambda = expected["lambda_mtp"].as_f64().unwrap();
-    let own = mtp.loss(&model, hidden, &row, lambda / Mtp::target_tokens(&row) as f64).unwrap();
+    let own = mtp.loss(&model, hidden, &row, 1, lambda / Mtp::target_tokens(&row) as f64).unwrap();
     let total = main + own;
     let mut backward = total.backward();
     let mut gradients = Gradients::default();

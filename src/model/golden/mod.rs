@@ -3,6 +3,7 @@
 
 mod curves;
 mod decoding;
+mod draft_training;
 mod exports;
 mod files;
 mod forward;

@@ -12,7 +12,9 @@ use sparktune_kernels::testing::cuda_device;
 use super::decoding::ids;
 use super::others::FOLDERS;
 use super::{Golden, json, qwen35, relative, root};
-use crate::{Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy};
+use crate::{
+    Acceptance, Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy,
+};
 
 /// The allowed relative difference of losses (`kernels/NOTES.md`, "Tolerances").
 const LOSS: f64 = 2e-3;
@@ -206,16 +208,19 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
         (model, mtp)
     });
     let row = PackedSequence::single(&golden.ids("input_ids_130"));
-    let trained = |(model, mtp): &(Model, Mtp)| {
-        let (mut gradients, scale) = (Gradients::default(), 1.0 / Mtp::target_tokens(&row) as f64);
-        let loss = mtp.loss_and_gradients(model, model.hidden(&row), &row, scale, &mut gradients).nats();
-        (loss, gradients)
-    };
-    let ((expected_loss, expected), (loss, gradients)) = (trained(&on_host), trained(&on_device));
-    assert!((loss / expected_loss - 1.0).abs() <= LOSS, "loss {loss} for {expected_loss}");
-    let mut names = Vec::new();
-    on_host.1.visit(&mut |param| names.push(param.name().to_owned()));
-    agree("mtp", &gradients, &expected, names.into_iter());
+    for draft_tokens in [1, 3] {
+        let trained = |(model, mtp): &(Model, Mtp)| {
+            let (mut gradients, scale) = (Gradients::default(), 1.0 / Mtp::target_tokens(&row) as f64);
+            let hidden = model.hidden(&row);
+            let loss = mtp.loss_and_gradients(model, hidden, &row, draft_tokens, scale, &mut gradients);
+            (loss.nats(), gradients)
+        };
+        let ((expected_loss, expected), (loss, gradients)) = (trained(&on_host), trained(&on_device));
+        assert!((loss / expected_loss - 1.0).abs() <= LOSS, "loss {loss} for {expected_loss}");
+        let mut names = Vec::new();
+        on_host.1.visit(&mut |param| names.push(param.name().to_owned()));
+        agree("mtp", &gradients, &expected, names.into_iter());
+    }
 
     let model = &on_device.0;
     let (ids, mut cache, mut continued) = (&row.input_ids[..24], model.empty_cache(), Vec::new());
@@ -240,6 +245,8 @@ fn drafts_from_some_tokens_give_the_text_of_the_cpu() {
     let (text, run) = speculative_greedy(&drafter, &prompt, 8, 2, |_| false);
     assert_eq!(text, expected[..8]);
     assert!(run.mean() > 0.0, "{run:?}");
+    let everywhere = drafter.accepted_everywhere(&[&prompt[..], &text].concat(), prompt.len(), 2);
+    assert_eq!(Acceptance::of_passes(&everywhere, 2), run);
 }
 
 #[test]

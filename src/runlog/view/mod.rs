@@ -15,8 +15,8 @@ use crate::charts::{Charts, Mark};
 use crate::clock::now_us;
 use crate::error::Result;
 use crate::event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, Kind, Outcome, Phase, Progress,
-    RunFinished, RunStarted, Sample, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, Outcome, Phase,
+    Progress, RunFinished, RunStarted, Sample, Warning,
 };
 use crate::lease::Lease;
 use crate::liveness::Liveness;
@@ -33,6 +33,7 @@ const KEPT_WARNINGS: usize = 64;
 const KEPT_ATTEMPTS: usize = 64;
 const KEPT_CHECKPOINTS: usize = 1024;
 const KEPT_BESTS: usize = 1024;
+const KEPT_HEAD_EVALS: usize = 256;
 /// The number of bytes that a glance reads at the end of the last attempt.
 const GLANCE_BYTES: u64 = 512 * 1024;
 
@@ -85,6 +86,8 @@ pub struct RunView {
     pub last_eval: Option<Eval>,
     /// Last comparison of the losses with and without fp8.
     pub fp8_loss: Option<Fp8Loss>,
+    /// The newest evaluations of the MTP head while it is trained, ascending by step.
+    pub head_evals: VecDeque<HeadEval>,
     /// Evaluations that were the best so far, in order; the last one is the best of all.
     bests: Vec<Eval>,
     /// The curves of the steps that count.
@@ -145,6 +148,11 @@ impl RunView {
             Kind::Step(step) => self.step(step, event.time_us),
             Kind::Eval(eval) => self.eval(eval),
             Kind::Fp8Loss(losses) => self.fp8_loss = Some(losses.clone()),
+            Kind::HeadEval(eval) => {
+                // A later attempt repeats the steps after its checkpoint.
+                self.head_evals.retain(|earlier| earlier.step < eval.step);
+                keep(&mut self.head_evals, eval.clone(), KEPT_HEAD_EVALS);
+            }
             Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),
             Kind::DeviceSample(sample) => {
                 self.charts.reading(self.steps_done(), sample);

@@ -9,10 +9,12 @@
 //! `objective/tests.rs` does so for pairs of answers.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use sparktune_model::{Gradients, Loss, Model, Mtp, PackedSequence, Param};
 
-use crate::state::Stage;
+use crate::error::TrainError;
+use crate::state::{Stage, read_head};
 
 /// Turns packed sequences into a loss and its gradients.
 pub(crate) trait Objective {
@@ -46,6 +48,17 @@ pub(crate) trait Objective {
 
     /// Returns `Σ terms` in nats as an evaluation computes it, without gradients.
     fn loss_sum(&self, trainee: &Self::Trainee, sequence: &PackedSequence) -> Loss;
+
+    /// Returns the parts that an evaluation reports one by one: `Σ terms` in nats and the number of terms of
+    /// each.
+    fn parts(&self, trainee: &Self::Trainee, sequence: &PackedSequence) -> Vec<(Loss, usize)> {
+        vec![(self.loss_sum(trainee, sequence), self.loss_terms(sequence))]
+    }
+
+    /// Returns the loss of an evaluation from the mean of each part.
+    fn loss_of_parts(&self, means: &[f64]) -> f64 {
+        means.first().copied().unwrap_or(0.0)
+    }
 }
 
 /// The parameters that a stage trains.
@@ -104,8 +117,8 @@ impl Trainee for TextModel {
     }
 }
 
-/// The MTP head on the finished text model, which is frozen. Each example is used once, so the text model's
-/// hidden states are computed on the fly instead of being cached.
+/// The MTP head on the finished text model, which is frozen. Each example is used once in an epoch, so the
+/// text model's hidden states are computed on the fly instead of being cached.
 pub(crate) struct DraftHead {
     mtp: Mtp,
     text_model: Model,
@@ -119,6 +132,14 @@ impl DraftHead {
         let trained_names =
             trained_parameters(text_model).iter().map(|param| param.name().to_owned()).collect();
         Self { mtp, text_model: text_model.frozen(), trained_names }
+    }
+
+    /// Replaces the weights of the head by those of a checkpoint of this stage.
+    ///
+    /// # Errors
+    /// When the checkpoint does not contain exactly the head's parameters.
+    pub(crate) fn restore(&mut self, folder: &Path) -> Result<(), TrainError> {
+        read_head(folder, &mut self.mtp)
     }
 
     /// Ends training and returns the head.
@@ -188,10 +209,15 @@ impl Objective for NextToken {
     }
 }
 
-/// The objective of the MTP head: the cross-entropy of each trained token, predicted two positions ahead.
-pub(crate) struct TokenAfterNext;
+/// The objective of the MTP head: the cross-entropy of each trained token, predicted two positions ahead, and
+/// further ahead from its own outputs, as it drafts. A term is a token; its losses as the first drafted token,
+/// the second, … are weighted (`Mtp::loss_and_gradients`).
+pub(crate) struct DraftedTokens {
+    /// The number of tokens that the head learns to draft in a row.
+    pub(crate) count: usize,
+}
 
-impl Objective for TokenAfterNext {
+impl Objective for DraftedTokens {
     type Trainee = DraftHead;
 
     fn loss_terms(&self, sequence: &PackedSequence) -> usize {
@@ -206,12 +232,24 @@ impl Objective for TokenAfterNext {
         gradients: &mut Gradients,
     ) -> Loss {
         let DraftHead { mtp, text_model, .. } = head;
-        mtp.loss_and_gradients(text_model, text_model.hidden(sequence), sequence, scale, gradients)
+        let hidden = text_model.hidden(sequence);
+        mtp.loss_and_gradients(text_model, hidden, sequence, self.count, scale, gradients)
     }
 
     fn loss_sum(&self, head: &DraftHead, sequence: &PackedSequence) -> Loss {
         let DraftHead { mtp, text_model, .. } = head;
-        mtp.loss_sum(text_model, text_model.hidden(sequence), sequence)
+        let mut first = mtp.loss_sums(text_model, text_model.hidden(sequence), sequence, 1);
+        first.pop().expect("one drafted token has one sum")
+    }
+
+    fn parts(&self, head: &DraftHead, sequence: &PackedSequence) -> Vec<(Loss, usize)> {
+        let DraftHead { mtp, text_model, .. } = head;
+        let sums = mtp.loss_sums(text_model, text_model.hidden(sequence), sequence, self.count);
+        sums.into_iter().zip(Mtp::targets_of_drafts(sequence, self.count)).collect()
+    }
+
+    fn loss_of_parts(&self, means: &[f64]) -> f64 {
+        Mtp::weighted_mean(means)
     }
 }
 

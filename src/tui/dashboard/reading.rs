@@ -197,7 +197,7 @@ impl Known {
                 Outcome::Failed | Outcome::Diverged => Role::Bad,
                 Outcome::Stopped | Outcome::Unknown => Role::Warn,
             },
-            Kind::Eval(_) | Kind::Fp8Loss(_) => Role::Eval,
+            Kind::Eval(_) | Kind::Fp8Loss(_) | Kind::HeadEval(_) => Role::Eval,
             Kind::RunStarted(_) | Kind::CheckpointCommitted(_) | Kind::ControlApplied(_) => Role::Accent,
             _ => Role::Dim,
         };

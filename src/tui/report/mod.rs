@@ -20,6 +20,7 @@ mod head;
 mod history;
 mod input;
 mod markup;
+mod mtp;
 mod outputs;
 mod plan;
 mod samples;
@@ -53,6 +54,7 @@ pub fn html(run: &ReportInput) -> String {
             page.element("main", &[], |page| {
                 head::write(page, run);
                 curves::write(page, run);
+                mtp::write(page, run);
                 history::warnings(page, run);
                 samples::write(page, run);
                 outputs::write(page, run);

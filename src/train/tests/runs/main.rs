@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
-use sparktune_train::{Finished, TrainError, TrainOptions, Weights, export_run, train, train_with};
+use sparktune_train::{
+    Finished, TrainError, TrainOptions, Weights, begin_head_run, export_run, train, train_with,
+};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
@@ -65,6 +67,7 @@ pack = {{ length = 64, mtp_length = 128, strategy = "bfd" }}
 batch = {{ micro_batch_packs = 1, grad_accum_steps = 2 }}
 optimizer = {{ learning_rate = 5e-3, min_lr_ratio = 0.1, warmup_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, clip_norm = 1.0 }}
 duration = {{ epochs = 2, max_steps = {steps} }}
+head = {{ learning_rate = 2e-4, epochs = 1, draft_tokens = 3 }}
 checkpoint = {{ save_steps = 5, save_minutes = 60, keep = 2 }}
 eval = {{ every_steps = 6, sample_count = 1, sample_max_tokens = 4 }}
 "#,
@@ -165,10 +168,16 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
             assert!(run.outputs().join(file).is_file(), "{file}");
         }
         assert_eq!(run.outputs().join("adapter/adapter_config.json").exists(), method == LORA);
-        assert_ne!(bytes(&run, "merged/model.safetensors"), bytes(&run, "merged-mtp/model.safetensors"));
         let page = std::fs::read_to_string(run.outputs().join("SERVE.md")).unwrap();
         assert!(page.contains("equal to plain greedy decoding on these prompts: yes"), "{page}");
-        assert!(page.contains("| trained head, 48 tokens | estimated speed-up |"), "{page}");
+        assert!(page.contains("| drafted token | base's head | trained head | difference |"), "{page}");
+        // Of a random model's text neither head knows much, so it is noise which one is better; all say the
+        // same.
+        let is_base_kept = page.contains("**The base's head is served**");
+        let same = bytes(&run, "merged/model.safetensors") == bytes(&run, "merged-mtp/model.safetensors");
+        assert_eq!(same, is_base_kept, "{page}");
+        let which = if is_base_kept { "base's" } else { "trained" };
+        assert!(page.contains(&format!("| {which} head, 48 tokens | estimated speed-up |")), "{page}");
         let ids = draft_tokens(&run);
         assert!(ids.len() == 48 && ids.is_sorted(), "{ids:?}");
         let details: Vec<String> = events(&run)
@@ -182,7 +191,9 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert!(says("training the MTP head", "in packs of 128 tokens"), "{details:?}");
         assert!(says("base's MTP head: ", "drafting from 512 tokens"), "{details:?}");
         assert!(says("trained MTP head: ", "drafting from 512 tokens"), "{details:?}");
-        assert!(says("trained MTP head: ", "drafting from 48 tokens"), "{details:?}");
+        assert!(says(&format!("{which} MTP head: "), "drafting from 48 tokens"), "{details:?}");
+        let chosen = if is_base_kept { "is not better within noise" } else { "is better than the base's" };
+        assert!(says("the trained MTP head ", chosen), "{details:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
         assert_eq!(samples, 2);
@@ -205,6 +216,7 @@ fn story(run: &RunDir, attempt: usize) -> Vec<String> {
         Kind::Progress(progress) if progress.phase == "mtp" => Some(format!("head {}", progress.done)),
         Kind::Step(step) => Some(format!("step {}", step.step)),
         Kind::Eval(eval) => Some(format!("eval {}", eval.step)),
+        Kind::HeadEval(eval) => Some(format!("head eval {}", eval.step)),
         Kind::Sample(sample) => Some(format!("sample {}", sample.step)),
         Kind::ControlApplied(applied) => Some(format!("{} {}", applied.action, applied.step)),
         Kind::RunFinished(finished) => Some(format!("{:?} {}", finished.outcome, finished.step)),
@@ -227,10 +239,93 @@ fn the_events_of_a_run_tell_its_story_in_order() {
     // The text model, with the base's head, is written and measured before the head is trained.
     let merged = ["export"; 3];
     // With so few steps, the loss of each one is recorded in words.
-    let head = ["mtp", "mtp", "head 1", "mtp", "head 2", "mtp", "head 3", "mtp"];
-    let outputs = ["export"; 4];
+    let head = ["mtp", "head eval 0", "mtp", "head 1", "head eval 1", "mtp", "head 2", "head eval 2"];
+    let head = [&head[..], &["mtp", "head 3", "head eval 3"]].concat();
+    let outputs = ["export"; 5];
     let expected = [&text_model[..], &merged, &head, &outputs, &["Completed 3"]].concat();
     assert_eq!(story(&run, 1), expected);
+}
+
+#[test]
+fn the_head_of_an_old_plan_learns_one_token_in_one_epoch_and_is_evaluated_at_its_end() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "trained", 3, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    let old = plan.replace("head = { learning_rate = 2e-4, epochs = 1, draft_tokens = 3 }\n", "");
+    assert_ne!(old, plan);
+    std::fs::write(run.plan(), old).unwrap();
+    train(&run, &AtomicBool::new(false)).unwrap();
+    let of_head: Vec<String> = story(&run, 0).into_iter().filter(|word| word.starts_with("head")).collect();
+    assert_eq!(of_head, ["head 1", "head 2", "head 3", "head eval 3"]);
+    let drafted = events(&run).into_iter().find_map(|kind| match kind {
+        Kind::HeadEval(eval) => Some(eval),
+        _ => None,
+    });
+    let drafted = drafted.unwrap();
+    assert_eq!(drafted.draft_nats, [drafted.loss_nats]);
+}
+
+#[test]
+fn the_losses_of_each_drafted_token_are_recorded_and_the_best_head_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), LORA, "trained", 8, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    // With this learning rate the loss rises again.
+    let plan =
+        plan.replace("head = { learning_rate = 2e-4, epochs = 1", "head = { learning_rate = 0.2, epochs = 3");
+    std::fs::write(run.plan(), plan.replace("keep = 2", "keep = 1")).unwrap();
+    train(&run, &AtomicBool::new(false)).unwrap();
+    let evals: Vec<_> = events(&run)
+        .into_iter()
+        .filter_map(|kind| match kind {
+            Kind::HeadEval(eval) => Some(eval),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(evals.iter().map(|eval| eval.step).collect::<Vec<_>>(), [0, 2, 4, 6, 8]);
+    for eval in &evals {
+        let [first, second, third] = eval.draft_nats[..] else { panic!("{eval:?}") };
+        let mean = (first + 0.6 * second + 0.36 * third) / 1.96;
+        assert!((eval.loss_nats / mean - 1.0).abs() < 1e-12, "{eval:?}");
+    }
+    let best = evals[1..].iter().min_by(|a, b| a.loss_nats.total_cmp(&b.loss_nats)).unwrap();
+    assert!(best.step < 8, "the last head is not the best: {evals:?}");
+    // Its checkpoint outlives others, and its head is measured: the same again from the checkpoints.
+    let folders = std::fs::read_dir(run.checkpoints()).unwrap();
+    let names: Vec<String> = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.contains(&format!("step-{:06}", 8 + best.step)), "{names:?}");
+    let page = bytes(&run, "SERVE.md");
+    std::fs::remove_dir_all(run.outputs()).unwrap();
+    export(&run, Weights::Planned).unwrap();
+    assert!(page == bytes(&run, "SERVE.md"), "the export has another head");
+}
+
+#[test]
+fn a_head_of_its_own_run_is_trained_like_that_of_the_whole_run() {
+    let root = tempfile::tempdir().unwrap();
+    let (whole, own) =
+        (run(root.path(), LORA, "trained", 6, false), run(root.path(), LORA, "trained", 6, false));
+    let empty = run(root.path(), LORA, "trained", 6, false);
+    let refused = begin_head_run(&empty, &own).unwrap_err();
+    assert!(refused.to_string().contains("is not finished") && refused.exit_code() == 2, "{refused}");
+    train(&empty, &AtomicBool::new(true)).unwrap();
+    assert!(begin_head_run(&empty, &own).unwrap_err().to_string().contains("sparktune resume"));
+    train(&whole, &AtomicBool::new(false)).unwrap();
+    begin_head_run(&whole, &own).unwrap();
+    train(&own, &AtomicBool::new(false)).unwrap();
+    let of_head = |run: &RunDir| {
+        let words = story(run, 0).into_iter().skip_while(|word| word != "export").collect::<Vec<_>>();
+        let losses = events(run).into_iter().filter_map(|kind| match kind {
+            Kind::HeadEval(eval) => Some((eval.step, eval.loss_nats)),
+            _ => None,
+        });
+        (words, losses.collect::<Vec<_>>())
+    };
+    assert_eq!(of_head(&own), of_head(&whole));
+    assert!(story(&own, 0).iter().all(|word| !word.starts_with("step ")), "no step of the text model");
+    for file in ["merged/model.safetensors", "merged-mtp/model.safetensors", "SERVE.md"] {
+        assert!(bytes(&own, file) == bytes(&whole, file), "{file} differs");
+    }
 }
 
 #[test]

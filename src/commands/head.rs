@@ -1,0 +1,54 @@
+//! `head`: trains the MTP head of a finished run, in a run of its own.
+
+use sparktune_app::answers::gather;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::job;
+use sparktune_app::program::Program;
+use sparktune_app::run_folder::create_run;
+use sparktune_base::program_name;
+use sparktune_plan::{Answer, Answers, Mtp, Plan, render};
+use sparktune_tui::output::note;
+use sparktune_tui::progress::OnStderr;
+
+use crate::attempt::{Display, run_attempt};
+use crate::failure::from_training;
+use crate::interrupt::Interrupts;
+use crate::request::{RunName, Style};
+use crate::runs::find_run;
+use crate::trainer::make_files_private;
+
+/// Runs `sparktune head`: plans a run with the settings and the data of a finished one, gives it that one's
+/// text model, and trains its head.
+///
+/// # Errors
+/// The run does not exist, its text model is not finished or has no head, or anything that prevents a plan.
+pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let listener = OnStderr::new(interrupts.flag());
+    let from = find_run(name)?;
+    let of_run = Plan::from_toml(&from.read_plan()?, "plan.toml")?;
+    let preset = Answer::flag(from.plan().display().to_string());
+    // A folder is named in the plan as the user named it, from wherever that was.
+    let model = Some(Answer::flag(of_run.model.reference().into_owned()));
+    let mtp = Some(Answer::flag(Mtp::Trained));
+    let answers = gather(Answers { preset: Some(preset), model, mtp, ..flags }, false)?;
+    let mut job = job::plan(program, &answers, &listener)?;
+    // The weights were trained with this method, whatever other settings say.
+    job.plan.method = of_run.method;
+    note(render::summary(&job.plan).trim_end());
+    make_files_private();
+    let run = create_run(program, job, &listener)?;
+    if let Err(error) = sparktune_train::begin_head_run(&from, &run) {
+        // Without that text model, it would train one of its own.
+        run.delete()?;
+        return Err(from_training(error));
+    }
+    note(&format!("run   {}", run.path().display()));
+    note(&format!("only the MTP head is trained, on the text model of {}", from.name()));
+    if interrupts.count() > 0 {
+        note(&format!("stopped before the first step; `{} resume` starts it", program_name()));
+        return Ok(Exit::Stopped);
+    }
+    let style = Style { plain: style.plain || style.non_interactive, ..style };
+    run_attempt(program, &run, Display::suited_to(style), &interrupts)
+}

@@ -1,0 +1,63 @@
+//! Begins a run that trains the MTP head of another run's finished text model: the command `head`.
+//!
+//! Enters: a run whose text model is finished, and a new run with the same model and method. Leaves: a
+//! checkpoint in the new run that says that its text model is finished, with the other's weights. Whoever
+//! trains the new run then trains its head and exports it, like any run that was stopped there.
+
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use sparktune_model::WeightFile;
+use sparktune_runlog::{Checkpoints, Lease, RunDir};
+
+use crate::error::TrainError;
+use crate::session::read_plan;
+use crate::state::{OPTIMIZER, STATE, State, WEIGHTS, chosen_step};
+
+/// The beginning of the names of a head's parameters.
+const HEAD: &str = "mtp.";
+
+/// Gives `into`, which has no checkpoint yet, the finished text model of `from`.
+///
+/// # Errors
+/// When `from` is being trained, its text model is not finished, or a file cannot be read or written.
+pub fn begin_head_run(from: &RunDir, into: &RunDir) -> Result<(), TrainError> {
+    let _lease = Lease::acquire(from)?;
+    let plan = read_plan(from)?;
+    let mut checkpoints = Checkpoints::new(from);
+    let newest = checkpoints.newest_valid()?.checkpoint;
+    let newest = newest.ok_or_else(|| TrainError::UnfinishedTextModel { run: from.name().to_owned() })?;
+    let state = State::read(&newest.path)?;
+    if !state.main_done {
+        return Err(TrainError::UnfinishedTextModel { run: from.name().to_owned() });
+    }
+    let step = chosen_step(&plan, &state);
+    let folder = if step == state.weights_step() { newest.path } else { checkpoints.verify(step)?.path };
+    let state = state.with_untrained_head(step);
+
+    let lease = Lease::acquire(into)?;
+    let mut checkpoints = Checkpoints::new(into);
+    let writer = checkpoints.begin(step, &lease)?;
+    copy_text_model(&folder.join(WEIGHTS), &writer.path().join(WEIGHTS))?;
+    let path = writer.path().join(OPTIMIZER);
+    let nothing: [(&str, TensorView<'_>); 0] = [];
+    safetensors::serialize_to_file(nothing, None, &path).map_err(|e| unreadable(&path, &e))?;
+    let text = serde_json::to_string_pretty(&state).expect("plain fields serialise");
+    let path = writer.path().join(STATE);
+    std::fs::write(&path, text).map_err(TrainError::io(&path))?;
+    writer.commit()?;
+    Ok(())
+}
+
+/// Copies the weights of a checkpoint without those of the head.
+fn copy_text_model(from: &Path, to: &Path) -> Result<(), TrainError> {
+    let file = WeightFile::open(from).map_err(TrainError::io(from))?;
+    let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| unreadable(from, &e))?;
+    let kept = stored.iter().filter(|(name, _)| !name.starts_with(HEAD));
+    safetensors::serialize_to_file(kept, None, to).map_err(|e| unreadable(to, &e))
+}
+
+fn unreadable(path: &Path, error: &safetensors::SafeTensorError) -> TrainError {
+    TrainError::io(path)(std::io::Error::other(error.to_string()))
+}

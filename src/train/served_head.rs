@@ -1,0 +1,123 @@
+//! Chooses the MTP head that is served, the base's or the trained one, by what the model accepts of its drafts.
+//!
+//! Enters: the heads of an export. Leaves: the head with the reports on it. The files are written elsewhere.
+
+use sparktune_model::{Model, ModelError, Mtp};
+
+use crate::acceptance::{self, Text};
+use crate::error::TrainError;
+use crate::head_report::HeadReport;
+use crate::outputs::{Export, Heads, TextModelOutputs};
+
+const BASE_HEAD: &str = "base's MTP head";
+const TRAINED_HEAD: &str = "trained MTP head";
+
+/// The head that is served, and what was measured.
+pub(crate) struct ServedHead<'a> {
+    pub(crate) head: Option<&'a Mtp>,
+    /// Whether it is the trained one.
+    pub(crate) is_trained: bool,
+    /// The base's head and the trained one, if both were measured.
+    pub(crate) compared: Option<[HeadReport; 2]>,
+    pub(crate) report: Option<HeadReport>,
+    /// Like `report`, with drafts limited to the ids of the plan's draft vocabulary.
+    pub(crate) trimmed: Option<HeadReport>,
+}
+
+impl Export<'_> {
+    /// Measures the heads and chooses the better one. A trained head must be better than the base's beyond
+    /// noise; without an eval set, it is chosen unmeasured.
+    ///
+    /// # Errors
+    /// When the export must not go on, or the eval set is damaged.
+    pub(crate) fn choose_head<'h>(
+        &self,
+        model: &Model,
+        heads: &'h Heads,
+        text_model: &mut TextModelOutputs,
+    ) -> Result<ServedHead<'h>, TrainError> {
+        let frozen = model.frozen();
+        if text_model.answers.is_none() && heads.last.is_some() {
+            text_model.answers = self.write_answers(&frozen)?;
+        }
+        let answers = text_model.answers.as_deref().unwrap_or_default();
+        let measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
+            self.measure_head(&frozen, which, head, among, answers)
+        };
+        if text_model.base_head.is_none() {
+            let of_base = heads.before.as_ref().or(heads.last.as_ref());
+            text_model.base_head = measure(BASE_HEAD, of_base, None)?;
+        }
+        let of_base = text_model.base_head.clone();
+        let mut served = ServedHead {
+            head: heads.last.as_ref(),
+            is_trained: heads.before.is_some(),
+            compared: None,
+            report: of_base.clone(),
+            trimmed: None,
+        };
+        if let Some(base_head) = &heads.before {
+            served.report = measure(TRAINED_HEAD, served.head, None)?;
+            if let (Some(base), Some(trained)) = (of_base, served.report.clone()) {
+                let comparison = trained.compared_with(&base);
+                if trained.is_better_than(&base) {
+                    (self.record)(format!("the trained MTP head is better than the base's: {comparison}"));
+                } else {
+                    (self.record)(format!(
+                        "the trained MTP head is not better within noise, so the outputs have the base's: {comparison}"
+                    ));
+                    (served.head, served.is_trained) = (Some(base_head), false);
+                    served.report = Some(base.clone());
+                }
+                served.compared = Some([base, trained]);
+            }
+        }
+        if let Some(ids) = heads.draft_ids() {
+            let which = if served.is_trained { TRAINED_HEAD } else { BASE_HEAD };
+            served.trimmed = measure(which, served.head, Some(ids))?;
+        }
+        Ok(served)
+    }
+
+    /// Writes the answers on which heads are measured, if there is an eval set.
+    fn write_answers(&self, model: &Model) -> Result<Option<Vec<Text>>, TrainError> {
+        let Some(eval_set) = self.eval_set else { return Ok(None) };
+        let may_go_on = |done, total| self.may_go_on(done, total, "tokens of answers");
+        Ok(Some(acceptance::write_answers(model, eval_set, &may_go_on)?))
+    }
+
+    /// Reports progress, and ends the export if it must not go on.
+    fn may_go_on(&self, done: usize, total: usize, unit: &str) -> Result<(), ModelError> {
+        if !(self.go_on)() {
+            return Err(ModelError::Stopped);
+        }
+        (self.progress)(done.min(total) as u64, total as u64, unit);
+        Ok(())
+    }
+
+    /// Measures the drafts of a head, if there is one and an eval set.
+    fn measure_head(
+        &self,
+        model: &Model,
+        which: &str,
+        head: Option<&Mtp>,
+        among: Option<&[u32]>,
+        answers: &[Text],
+    ) -> Result<Option<HeadReport>, TrainError> {
+        let Some((eval_set, head)) = self.eval_set.zip(head) else { return Ok(None) };
+        let mut head = head.clone();
+        head.set_trainable(false);
+        let may_go_on = |done, total| self.may_go_on(done, total, "answers measured");
+        let report = HeadReport::measure(model, &head, among, answers, &eval_set.stop_ids(), &may_go_on)?;
+        if let Some(report) = &report {
+            (self.record)(format!("{which}: {}", report.in_a_line()));
+            if let Some(defect) = report.defect() {
+                (self.warn)(format!(
+                    "speculative decoding with the {which} produced a different text than greedy decoding; serve without drafts, and report this: {}",
+                    defect.in_words()
+                ));
+            }
+        }
+        Ok(report)
+    }
+}
