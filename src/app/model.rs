@@ -190,8 +190,13 @@ pub fn fetch(hub: &Hub, plan: &DownloadPlan, listener: &dyn Listener) -> Result<
 ///
 /// # Errors
 /// The model cannot be found, has no head, or one of other sizes.
-pub fn plan_head(hub: &Hub, name: &str, base: &ModelFacts) -> Result<DownloadPlan, Failure> {
-    let config = hub.fetch_config(name).map_err(|error| not_found(name, error))?;
+pub fn plan_head(
+    hub: &Hub,
+    name: &str,
+    base: &ModelFacts,
+    listener: &dyn Listener,
+) -> Result<DownloadPlan, Failure> {
+    let config = hub.fetch_config(name, listener).map_err(|error| not_found(name, error))?;
     let other = ModelFacts::from_config_json_with(&config.text, &ConfigOptions::default())?;
     let shown = escape(name);
     if !other.has_mtp() {
@@ -213,7 +218,7 @@ pub fn plan_head(hub: &Hub, name: &str, base: &ModelFacts) -> Result<DownloadPla
             Failure::usage(text).hint("Name the model that this one was trained from, in the same size")
         );
     }
-    Ok(hub.plan_download(name, Needs::Mtp)?)
+    Ok(hub.plan_download(name, Needs::Mtp, listener)?)
 }
 
 /// Determines the actual size of the weights and whether they are on this machine, and returns what is still

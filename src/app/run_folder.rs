@@ -28,7 +28,8 @@ use crate::program::Program;
 pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
     let Job { mut plan, prepared, download, hub, facts } = job;
     refuse_unready_gpu(&plan)?;
-    let head = plan.model.mtp_from.as_deref().map(|name| plan_head(&hub, name, &facts.model)).transpose()?;
+    let head = plan.model.mtp_from.as_deref();
+    let head = head.map(|name| plan_head(&hub, name, &facts.model, listener)).transpose()?;
     let snapshot = fetch(&hub, &download, listener)?;
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;

@@ -531,7 +531,7 @@ mod tests {
             is_interim: !["step-000010", "step-000020", "step-000030"]
                 .iter()
                 .any(|name| path.ends_with(name)),
-            best: None,
+            best: Vec::new(),
         };
         for (step, kept) in [
             (10, &[10][..]),

@@ -17,6 +17,7 @@ use crate::batches::Batches;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
+use crate::health::Given;
 use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;

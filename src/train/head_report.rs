@@ -306,6 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn the_line_of_the_log_has_the_estimate_of_what_was_measured_and_no_bound_beside_it() {
+        let gains = report(vec![vec![2, 1, 1, 0]; 5]).in_a_line();
+        assert!(
+            gains.contains("; the estimated speed-up is 1.") && gains.contains("drafts of 1 token"),
+            "{gains}"
+        );
+        let loses = report(vec![vec![0; 4]; 5]).in_a_line();
+        assert!(
+            loses.contains(
+                "drafting does not pay: its estimated speed-up is 0.91× with drafts of 1 token at best"
+            ),
+            "{loses}"
+        );
+        assert!(!gains.contains("at most") && !loses.contains("at most"));
+    }
+
+    #[test]
     fn a_draft_of_the_2b_reads_30_percent_of_a_pass_and_an_eighth_of_the_vocabulary_frees_most_of_it() {
         let config = config("Qwen/Qwen3.5-2B");
         let full = Reading::from_config(&config, config.vocab_size);
